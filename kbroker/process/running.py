@@ -76,13 +76,13 @@ async def _controlled(
     options: RunOptions, config: BrokerConfig
 ) -> AsyncIterator[tuple[Broker, Variables]]:
     """A broker that takes commands of tests, and the variables that say where."""
-    from kbroker.testing.control import controlled
+    from kbroker.testing.control import run_controlled_broker
 
     async def prepare(broker: Broker) -> None:
         await declare(broker, options.topics, options.seeds)
 
     settings = {"config": config, "data_dir": options.data_dir, "disk": options.disk}
-    async with controlled(0, None, prepare, **settings) as (local, control):
+    async with run_controlled_broker(0, None, prepare, **settings) as (local, control):
         variables = {CONTROL_VARIABLE: control.address, TOKEN_FILE_VARIABLE: control.token_file}
         yield local.running.broker, variables
 

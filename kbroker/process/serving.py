@@ -286,11 +286,11 @@ class _Serving:
         self, port: int, config: BrokerConfig, http: Served | None, settings: _Settings
     ) -> AsyncIterator[Broker]:
         """A broker that takes commands of tests."""
-        from kbroker.testing.control import controlled
-        from kbroker.testing.shown import ShownBroker
+        from kbroker.testing.control import run_controlled_broker
+        from kbroker.testing.shown import ConsoleBroker
 
         try:
-            async with controlled(
+            async with run_controlled_broker(
                 port,
                 self.options.control_token_file,
                 self._prepare,
@@ -301,7 +301,7 @@ class _Serving:
             ) as (local, self.control):
                 self.connections = local.connections
                 if http is not None and http.http is not None:
-                    http.http.under_test = ShownBroker(local)
+                    http.http.under_test = ConsoleBroker(local)
                 with self._findable_control(self.control):
                     yield local.running.broker
         except* OSError as group:

@@ -1,7 +1,7 @@
-"""For tests of software that uses Kafka: brokers, faults, waits, a pytest plugin.
+"""Test kit for software that uses Kafka: brokers, faults, waits, and a pytest plugin.
 
-Importing this package imports neither trio nor the server; that comes with the first name that is
-used of it.
+Importing this package does not import trio or the server. The first access to one of its names
+imports the module that defines it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a test says of an armed fault, whatever it hits: when, how often, and what is done to it."""
+"""Schedule and effects that faults of the Kafka API and of the schema registry have in common."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .rules import Faults
 from .schedule import AnyRule, Effect
 
 R = TypeVar("R", bound=AnyRule)
+# Return type of waits: None, or an awaitable of None in async programs.
 Waited = TypeVar("Waited")
-"""What waiting gives: None, and in an async program something to await."""
 
 
 class AnyFault(Generic[R, Waited]):
-    """One armed fault; what is called on it says more of it, and returns it again.
+    """One armed fault. Each method changes the fault and returns it, so that calls can be chained.
 
-    Unless told otherwise it hits the next match, once.
+    By default a fault hits the next matching request, once.
     """
 
     def __init__(
@@ -32,61 +32,133 @@ class AnyFault(Generic[R, Waited]):
     # -- schedule
 
     def once(self) -> Self:
-        """Hit the next match only."""
+        """Hit only the next matching request.
+
+        Returns:
+            This fault.
+        """
         return self.times(1)
 
     def on_call(self, number: int) -> Self:
-        """Let matches pass until number `number` (from 1), and hit that one."""
+        """Let matching requests pass until the given one, and hit that one.
+
+        Args:
+            number: Number of the matching request to hit, counted from 1.
+
+        Returns:
+            This fault.
+
+        Raises:
+            ValueError: `number` is less than 1. The fault is disarmed.
+        """
         self._check("on_call", number, 1)
         self._rule.first = number
         return self
 
     def times(self, count: int) -> Self:
-        """Hit so many matches at most; one that is hit is enough for the test to pass, and `wait`
-        asks for more."""
+        """Hit the next matching requests, up to a maximum.
+
+        One hit is enough for the test to pass. Call `wait` to require more.
+
+        Args:
+            count: Maximum number of hits, at least 1.
+
+        Returns:
+            This fault.
+
+        Raises:
+            ValueError: `count` is less than 1. The fault is disarmed.
+        """
         self._check("times", count, 1)
         self._rule.count = count
         return self
 
     def always(self) -> Self:
-        """Hit all matching requests."""
+        """Hit all matching requests.
+
+        Returns:
+            This fault.
+        """
         self._rule.count = math.inf
         return self
 
     def with_probability(self, probability: float, seed: int = 0) -> Self:
-        """Hit each match with this probability; it may hit none."""
+        """Hit each matching request with a probability; hitting none does not fail the test.
+
+        Args:
+            probability: From 0 to 1.
+            seed: Seed of the random numbers, to repeat a run.
+
+        Returns:
+            This fault.
+
+        Raises:
+            ValueError: `probability` is not from 0 to 1. The fault is disarmed.
+        """
         self._check("probability", probability, 0, 1)
         self._rule.probability = probability
         self._rule.random = random.Random(seed)
         return self.always().optional()
 
     def optional(self) -> Self:
-        """Do not fail the test if this fault hits nothing."""
+        """Do not fail the test if this fault hits nothing.
+
+        Returns:
+            This fault.
+        """
         self._rule.may_stay_unfired = True
         return self
 
     # -- effect
 
     def disconnect(self) -> Self:
-        """Close the connection."""
+        """Close the connection.
+
+        Returns:
+            This fault.
+
+        Raises:
+            ValueError: The fault already has an effect. The fault is disarmed.
+        """
         return self._does(Effect.DISCONNECT)
 
     def delay(self, milliseconds: float) -> Self:
-        """Take that much longer; later requests of the same connection wait too."""
+        """Delay the request. Later requests of the same connection wait for it.
+
+        Args:
+            milliseconds: Delay in ms, at least 0.
+
+        Returns:
+            This fault.
+
+        Raises:
+            ValueError: `milliseconds` is negative, or the fault already has an effect. The fault is
+                disarmed.
+        """
         self._check("milliseconds", milliseconds, 0)
         return self._does(Effect.DELAY, milliseconds=milliseconds)
 
     def blackhole(self) -> Self:
-        """Never answer, and keep the connection open."""
+        """Never answer, and keep the connection open.
+
+        Returns:
+            This fault.
+
+        Raises:
+            ValueError: The fault already has an effect. The fault is disarmed.
+        """
         return self._does(Effect.BLACKHOLE)
 
     def _does(self, effect: Effect, **settings: object) -> Self:
         try:
             if self._rule.effect is not Effect.PASS:
-                raise ValueError(f"this is {self._rule} already; arm one more fault for the rest")
+                raise ValueError(
+                    f"fault: it already has the effect {self._rule}; arm another fault for the "
+                    "second effect"
+                )
             for name, value in settings.items():
                 setattr(self._rule, name, value)
-            self._rule.begin_anew()
+            self._rule.reset_counts()
             self._rule.effect = effect
             self._check_effect()
         except ValueError:
@@ -95,7 +167,7 @@ class AnyFault(Generic[R, Waited]):
         return self
 
     def _check_effect(self) -> None:
-        """Refuse what could not be done to anything that is meant. Raises ValueError."""
+        """Raise ValueError if no matching request can have the effect."""
 
     def _check(self, name: str, value: float, least: float, most: float = math.inf) -> None:
         try:
@@ -108,15 +180,26 @@ class AnyFault(Generic[R, Waited]):
 
     @property
     def hits(self) -> int:
-        """How many requests it hit."""
+        """Number of requests that the fault has hit."""
         return self._rule.hits
 
     def wait(self, hits: int = 1, timeout: float = 5.0) -> Waited:
-        """Wait until it has hit so many requests. Raises WaitTimeout with the near misses."""
+        """Wait until the fault has hit a number of requests.
+
+        Args:
+            hits: Number of hits to wait for.
+            timeout: Maximum seconds to wait.
+
+        Returns:
+            None; an awaitable of None in async programs.
+
+        Raises:
+            WaitTimeout: The fault has fewer hits; the message lists the most similar requests.
+        """
         return self._wait(self._rule, hits, timeout)
 
     def disarm(self) -> None:
-        """Hit nothing more."""
+        """Remove the fault: it hits no further requests."""
         self._faults.disarm(self._rule)
 
     def __repr__(self) -> str:

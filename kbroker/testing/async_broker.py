@@ -40,13 +40,19 @@ from .kit import CLIENT_ID, WAIT_SECONDS, Kit
 from .log_tail import LogTail
 from .node_operations import NodeOperations
 from .releases import limits_of
-from .rules import Asked, Faults
+from .rules import Faults, RequestInfo
 from .schedule import AnyRule
-from .secured import OPEN, Clients, Secured, Trust, as_wanted, merged
-from .snapshot import NOWHERE, Snapshot, become_another_cluster, make_ready, take_snapshot
+from .secured import OPEN, BrokerSecurity, Clients, SecurityOptions, merged, new_broker_security
+from .snapshot import (
+    NO_PROGRESS,
+    Snapshot,
+    assign_new_cluster_id,
+    prepare_restored_store,
+    take_snapshot,
+)
 from .state_operations import StateOperations
 from .stores import MemoryStore, Store, has_crashed
-from .transactions import complete_ends, known_transactions
+from .transactions import finish_prepared_transactions, known_transactions
 from .whereabouts import any_node, leader_of
 
 T = TypeVar("T")
@@ -57,7 +63,7 @@ REQUESTS_SHOWN = 5
 CLIENTS_SHOWN = 10
 CRASHED = "the broker has crashed; wait_for_crash() starts it again"
 STOPPED = "the broker is stopped; call start() first"
-LOOKS_MAX = 32
+ADVANCE_STEPS_MAX = 32
 """How often logs are looked at while their clock moves, at most."""
 
 
@@ -75,7 +81,7 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
         clock: MovableClock,
         log: LogTail,
         store: Store,
-        secured: Secured,
+        secured: BrokerSecurity,
     ) -> None:
         super().__init__(cluster, broker.node.context.changes, clock.log_ms)
         self._secured = secured
@@ -135,8 +141,8 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
         async def look() -> tuple[bool, str]:
             seen = sum(
                 number
-                for (asked, client), number in self.faults.counts.items()
-                if asked == api and client_id in (None, client)
+                for (key, client), number in self.faults.counts.items()
+                if key == api and client_id in (None, client)
             )
             return seen >= count, f"{seen} of them"
 
@@ -160,7 +166,7 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
         self.faults.limits = limits_of(versions) if versions is not None else {}
         for connection in self._connections():
             injector = connection.requests.interceptor
-            if isinstance(injector, FaultInjector) and not injector.is_spared:
+            if isinstance(injector, FaultInjector) and not injector.is_exempt:
                 connection.close()
 
     def _connections(self) -> list[Connection]:
@@ -176,12 +182,12 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
         """
         self.record_action(f"moved the logs' clock {span_ms / 1000:g} s ahead")
         interval_ms = self.broker.node.config.retention_check_interval_ms
-        step_ms = max(interval_ms, math.ceil(span_ms / LOOKS_MAX))
+        step_ms = max(interval_ms, math.ceil(span_ms / ADVANCE_STEPS_MAX))
         for start_ms in range(0, max(span_ms, 1), step_ms):
             self.clock.log.add(min(step_ms, span_ms - start_ms))
-            await self._look_at_logs()
+            await self._run_log_tasks()
 
-    async def _look_at_logs(self) -> None:
+    async def _run_log_tasks(self) -> None:
         for node in self.broker.running_nodes:
             await node.maintenance.log_manager_tasks.apply_retention_now()
             for coordinators in node.coordinators:
@@ -212,7 +218,7 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
             for coordinators in node.coordinators:
                 coordinators.deadlines.clock_moved()
             node.share.partitions.clock_moved()
-        await complete_ends(nodes)
+        await finish_prepared_transactions(nodes)
 
     def _next_deadline(self, keep_members: bool) -> int | None:
         deadlines = []
@@ -228,9 +234,9 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
         """What it holds now; see `LocalBroker.snapshot`."""
         if len(self.broker.nodes) > 1:
             raise ValueError("a snapshot is of a broker with one node, this one has several")
-        return await take_snapshot(self.broker.node, self._store, self.clock.readings())
+        return await take_snapshot(self.broker.node, self._store, self.clock.states())
 
-    async def _unless_it_goes(self, look: Callable[[], Awaitable[T]]) -> T:
+    async def _call_while_available(self, look: Callable[[], Awaitable[T]]) -> T:
         """As in `Kit`; a look that was at a node which goes away is taken again."""
 
         async def again() -> T:
@@ -241,7 +247,7 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
                     raise
                 return await look()
 
-        return await super()._unless_it_goes(lambda: self.steadily(again))
+        return await super()._call_while_available(lambda: self.call_with_retries(again))
 
     @property
     def has_crashed(self) -> bool:
@@ -292,7 +298,7 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
         for _, transactional_id, _ in known_transactions(nodes):
             lines.append(str(self.explain.transaction(transactional_id)))
         lines += filter(None, [self.armed()])
-        lines += lately(self.faults, self._log)
+        lines += recent_activity(self.faults, self._log)
         return "\n".join(lines)
 
     def _topic(self, topic: Topic) -> Iterator[str]:
@@ -307,15 +313,15 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
                 yield str(self.explain.partition(topic.name, index))
 
 
-def lately(faults: Faults, log: LogTail) -> Iterator[str]:
+def recent_activity(faults: Faults, log: LogTail) -> Iterator[str]:
     """What each client asked last, oldest first, and the last lines that were logged."""
-    by_client: dict[str, deque[Asked]] = {}
-    for asked in faults.log:
-        by_client.setdefault(asked.client_id, deque(maxlen=REQUESTS_SHOWN)).append(asked)
+    by_client: dict[str, deque[RequestInfo]] = {}
+    for info in faults.log:
+        by_client.setdefault(info.client_id, deque(maxlen=REQUESTS_SHOWN)).append(info)
     for client, requests in list(by_client.items())[-CLIENTS_SHOWN:]:
         total = sum(n for (_, name), n in faults.counts.items() if name == client)
         yield f"client {client!r} sent {total} requests, the last ones:"
-        yield from (f"  {asked}" for asked in requests)
+        yield from (f"  {info}" for info in requests)
     if faults.calls:
         yield f"the schema registry was asked {len(faults.calls)} times lately, the last ones:"
         yield from (f"  {call}" for call in [*faults.calls][-REQUESTS_SHOWN:])
@@ -333,9 +339,9 @@ async def fill(config: BrokerConfig, store: Store, clock: MovableClock, snapshot
                 f"{directory} has data already; load a snapshot into an empty directory"
             )
     store.take(snapshot.store)
-    clock.put_back(snapshot.clocks)
-    await become_another_cluster(store)
-    await make_ready(config, store, clock, NOWHERE)
+    clock.restore_state(snapshot.clocks)
+    await assign_new_cluster_id(store)
+    await prepare_restored_store(config, store, clock, NO_PROGRESS)
 
 
 @contextlib.asynccontextmanager
@@ -354,7 +360,7 @@ async def run_broker(
     grace_seconds: float = 0,
     earlier: RunningBroker | None = None,
     service: Service | None = None,
-    secured: Secured = OPEN,
+    secured: BrokerSecurity = OPEN,
 ) -> AsyncIterator[RunningBroker]:
     """Run a broker that faults hit, by default on 127.0.0.1; see `kbroker.broker.open_broker`.
 
@@ -400,14 +406,14 @@ async def open_test_broker(
     config: Config | None = None,
     load: Snapshot | None = None,
     nodes: int = 1,
-    **trust: Unpack[Trust],
+    **trust: Unpack[SecurityOptions],
 ) -> AsyncIterator[RunningBroker]:
     """A fresh broker in memory for tests that are trio programs themselves.
 
     Parameters: as of `LocalBroker`, also `trust`. Raises ValueError for what cannot be meant, and
     UnfiredFault at the end when a fault hit nothing.
     """
-    secured = as_wanted(nodes=nodes, **trust)
+    secured = new_broker_security(nodes=nodes, **trust)
     rules = secured.rules(trust.get("acls") or {})
     settings = BrokerConfig.load(options=merged(kit_properties(config or {}), secured.properties()))
     store, clock, faults = MemoryStore(settings.memory_limit_bytes), MovableClock(), Faults()

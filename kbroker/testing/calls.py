@@ -27,7 +27,7 @@ class Call(NamedTuple):
         return f"{self.method} {self.path}"
 
 
-def call_of(scope: Message) -> Call:
+def parse_call(scope: Message) -> Call:
     """What an ASGI server says of a request."""
     raw = scope["raw_path"].decode("latin-1")
     named = WITH_SUBJECT.match(raw)
@@ -45,16 +45,16 @@ class CallTarget:
     path: str | None = None
     subject: str | None = None
 
-    def is_of_method(self, method: str) -> bool:
+    def has_method(self, method: str) -> bool:
         """Whether calls of this method are meant."""
         return not self.methods or method in self.methods
 
     def matches(self, call: Call) -> bool:
         """Whether the call meets every criterion."""
         return (
-            self.is_of_method(call.method)
+            self.has_method(call.method)
             and self.subject in (None, call.subject)
-            and (self.path is None or _fits(self.path, call.path))
+            and (self.path is None or _path_matches(self.path, call.path))
         )
 
     def __str__(self) -> str:
@@ -80,6 +80,6 @@ class CallRule(AnyRule):
         return f"{what} for {self.target}"
 
 
-def _fits(pattern: str, path: str) -> bool:
+def _path_matches(pattern: str, path: str) -> bool:
     """Whether a path is meant by a pattern."""
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), path, re.DOTALL) is not None

@@ -13,18 +13,18 @@ from .given import check_number
 from .real_time import RealClock
 
 
-class Reading(NamedTuple):
+class ClockState(NamedTuple):
     """How a domain of time stands: ms added to real time, and the time at which it stands still."""
 
     added_ms: int = 0
     frozen_ms: int | None = None
 
 
-class Readings(NamedTuple):
+class ClockStates(NamedTuple):
     """How both domains stand."""
 
-    log: Reading = Reading()
-    coordinator: Reading = Reading()
+    log: ClockState = ClockState()
+    coordinator: ClockState = ClockState()
 
 
 class Domain:
@@ -48,11 +48,11 @@ class Domain:
         """Move ahead to a time; one that is over changes nothing."""
         self.add(max(time_ms - self.now_ms(), 0))
 
-    def reading(self) -> Reading:
+    def state(self) -> ClockState:
         """How it stands."""
-        return Reading(self._added_ms, self._frozen_ms)
+        return ClockState(self._added_ms, self._frozen_ms)
 
-    def put_back(self, reading: Reading) -> None:
+    def restore_state(self, reading: ClockState) -> None:
         """Stand as it did; real time has gone on."""
         self._added_ms, self._frozen_ms = reading
 
@@ -82,14 +82,14 @@ class MovableClock:
     def coordinator_ms(self) -> int:
         return self.coordinator.now_ms()
 
-    def readings(self) -> Readings:
+    def states(self) -> ClockStates:
         """How both domains stand."""
-        return Readings(self.log.reading(), self.coordinator.reading())
+        return ClockStates(self.log.state(), self.coordinator.state())
 
-    def put_back(self, readings: Readings) -> None:
+    def restore_state(self, readings: ClockStates) -> None:
         """Let both domains stand as they did; nothing may run on this clock meanwhile."""
-        self.log.put_back(readings.log)
-        self.coordinator.put_back(readings.coordinator)
+        self.log.restore_state(readings.log)
+        self.coordinator.restore_state(readings.coordinator)
 
 
 def milliseconds(*, days: float, hours: float, minutes: float, seconds: float) -> int:

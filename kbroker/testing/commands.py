@@ -22,7 +22,7 @@ from kbroker.protocol.errors import KafkaError
 from kbroker.text.documents import read_json
 
 from .fault import NO_REGISTRY
-from .fault_words import call_rule_of, rule_of
+from .fault_words import parse_call_rule, parse_rule
 from .host import BrokerThread
 from .kit import WAIT_SECONDS, KafkaRecord, Value
 from .local import LocalBroker
@@ -76,8 +76,8 @@ class CommandExecutor:
         self._thread = thread
         self._opened = opened
         self._closable = closable
-        self._rules = Numbered[AnyRule]("fault")
-        self._snapshots = Numbered[Snapshot]("snapshot")
+        self._rules = NumberedObjects[AnyRule]("fault")
+        self._snapshots = NumberedObjects[Snapshot]("snapshot")
         self.closed = False
         """True once a command has closed the broker."""
         self._verbs = (
@@ -108,8 +108,8 @@ class CommandExecutor:
     def _on_data(self) -> dict[str, Callable[..., Answer]]:
         broker = self._broker
         return {
-            "create_topic": _silent(broker.create_topic),
-            "delete_topic": _silent(broker.delete_topic),
+            "create_topic": _without_result(broker.create_topic),
+            "delete_topic": _without_result(broker.delete_topic),
             "topics": lambda: {"topics": broker.topics()},
             "produce": self._produce,
             "records": self._records,
@@ -182,13 +182,13 @@ class CommandExecutor:
         return {
             "wait_for": self._wait_for,
             "expect": self._expect,
-            "expect_nothing": _silent(broker.expect_nothing),
+            "expect_nothing": _without_result(broker.expect_nothing),
             "wait_for_group": self._wait_for_group,
             "wait_for_assignment": self._wait_for_assignment,
-            "wait_for_commit": _silent(broker.wait_for_commit),
-            "wait_for_lag": _silent(broker.wait_for_lag),
-            "wait_for_request": _silent(broker.wait_for_request),
-            "wait_until_idle": _silent(broker.wait_until_idle),
+            "wait_for_commit": _without_result(broker.wait_for_commit),
+            "wait_for_lag": _without_result(broker.wait_for_lag),
+            "wait_for_request": _without_result(broker.wait_for_request),
+            "wait_until_idle": _without_result(broker.wait_until_idle),
         }
 
     def _wait_for(self, topic: str, count: int = 1, timeout: float = WAIT_SECONDS) -> Answer:
@@ -235,27 +235,27 @@ class CommandExecutor:
             "registry_fault": self._registry_fault,
             "hits": self._hits,
             "disarm": self._disarm,
-            "disarm_faults": _silent(broker.disarm_faults),
-            "check": _silent(broker.check_faults),
-            "move_leader": _silent(broker.move_leader),
-            "move_coordinator": _silent(broker.move_coordinator),
+            "disarm_faults": _without_result(broker.disarm_faults),
+            "check": _without_result(broker.check_faults),
+            "move_leader": _without_result(broker.move_leader),
+            "move_coordinator": _without_result(broker.move_coordinator),
             "expire_member": lambda group, member: {"members": broker.expire_member(group, member)},
             "fence_producer": self._fence_producer,
-            "abort_transaction": _silent(broker.abort_transaction),
-            "expire_transaction": _silent(broker.expire_transaction),
+            "abort_transaction": _without_result(broker.abort_transaction),
+            "expire_transaction": _without_result(broker.expire_transaction),
             "offset_out_of_range": self._offset_out_of_range,
-            "cap_versions": _silent(broker.cap_versions),
+            "cap_versions": _without_result(broker.cap_versions),
             "advance": self._advance,
-            "freeze": _silent(clock.freeze),
-            "resume": _silent(clock.resume),
+            "freeze": _without_result(clock.freeze),
+            "resume": _without_result(clock.resume),
             "now": lambda: {"ms": clock.now_ms()},
         }
 
     def _fault(self, **words: object) -> Answer:
-        return self._armed(rule_of(words))
+        return self._armed(parse_rule(words))
 
     def _registry_fault(self, **words: object) -> Answer:
-        rule = call_rule_of(words)
+        rule = parse_call_rule(words)
         if not self._broker.has_schema_registry:
             raise ValueError(NO_REGISTRY)
         return self._armed(rule)
@@ -311,13 +311,13 @@ class CommandExecutor:
         broker = self._broker
         return {
             "nodes": lambda: {"nodes": [each._asdict() for each in broker.nodes()]},
-            "stop_node": lambda node: _silent(broker.stop_node)(node),
-            "crash_node": lambda node: _silent(broker.crash_node)(node),
-            "start_node": lambda node: _silent(broker.start_node)(node),
+            "stop_node": lambda node: _without_result(broker.stop_node)(node),
+            "crash_node": lambda node: _without_result(broker.crash_node)(node),
+            "start_node": lambda node: _without_result(broker.start_node)(node),
             "add_node": lambda rack=None: {"node": broker.add_node(rack=rack)},
-            "remove_node": lambda node: _silent(broker.remove_node)(node),
-            "cut_link": _silent(broker.cut_link),
-            "heal_links": _silent(broker.heal_links),
+            "remove_node": lambda node: _without_result(broker.remove_node)(node),
+            "cut_link": _without_result(broker.cut_link),
+            "heal_links": _without_result(broker.heal_links),
         }
 
     # -- stops, crashes, snapshots, more brokers
@@ -325,18 +325,18 @@ class CommandExecutor:
     def _on_life(self) -> dict[str, Callable[..., Answer]]:
         broker = self._broker
         return {
-            "stop": _silent(broker.stop),
-            "start": _silent(broker.start),
-            "restart": _silent(broker.restart),
-            "crash_at": _silent(broker.crash_at),
-            "wait_for_crash": _silent(broker.wait_for_crash),
-            "power_cut": _silent(broker.power_cut),
+            "stop": _without_result(broker.stop),
+            "start": _without_result(broker.start),
+            "restart": _without_result(broker.restart),
+            "crash_at": _without_result(broker.crash_at),
+            "wait_for_crash": _without_result(broker.wait_for_crash),
+            "power_cut": _without_result(broker.power_cut),
             "disk_fail": self._disk_fail,
             "disk_full": self._disk_full,
-            "disk_free_space": lambda: _silent(broker.disk.free_space)(),
+            "disk_free_space": lambda: _without_result(broker.disk.free_space)(),
             "disk_slow": self._disk_slow,
             "disk_flip": self._disk_flip,
-            "disk_tear_last_write": lambda: _silent(broker.disk.tear_last_write)(),
+            "disk_tear_last_write": lambda: _without_result(broker.disk.tear_last_write)(),
             "snapshot": lambda: {"snapshot": self._snapshots.add(broker.snapshot())},
             "load": lambda directory: {"snapshot": self._snapshots.add(Snapshot.load(directory))},
             "save": self._save,
@@ -436,7 +436,7 @@ class CommandExecutor:
         return {}
 
 
-class Numbered(Generic[T]):
+class NumberedObjects(Generic[T]):
     """Things that a command made and others name by their number, from 1."""
 
     def __init__(self, what: str) -> None:
@@ -463,7 +463,7 @@ def _call(verb: Callable[..., Answer], words: Mapping[str, object], name: str) -
     return verb(*bound.args, **bound.kwargs)
 
 
-def _silent(method: Callable[..., object]) -> Callable[..., Answer]:
+def _without_result(method: Callable[..., object]) -> Callable[..., Answer]:
     """The method as a verb whose answer says nothing but that it is done."""
 
     @functools.wraps(method)

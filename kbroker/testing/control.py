@@ -46,7 +46,7 @@ class ControlPort(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def controlled(
+async def run_controlled_broker(
     port: int,
     token_file: str | None,
     prepare: Callable[[Broker], Awaitable[None]],
@@ -83,12 +83,12 @@ async def _opened(
                 yield broker, sockets.serve(broker, listeners, closable=False)
                 nursery.cancel_scope.cancel()
         finally:
-            await _at_the_end(broker.close)
+            await _close_shielded(broker.close)
     finally:
-        await _at_the_end(thread.close)
+        await _close_shielded(thread.close)
 
 
-async def _at_the_end(close: Callable[[], None]) -> None:
+async def _close_shielded(close: Callable[[], None]) -> None:
     with trio.CancelScope(shield=True):
         await _in_thread(close)
 
@@ -139,7 +139,7 @@ class ControlConnections:
         self._token = token
         self._open = 0
         self._scope = trio.CancelScope()
-        self._unknown: dict[trio.CancelScope, None] = {}
+        self._unauthenticated: dict[trio.CancelScope, None] = {}
         """Scopes of connections that have not logged in, oldest first."""
 
     async def accept(self, listeners: list[trio.SocketListener]) -> None:
@@ -150,11 +150,11 @@ class ControlConnections:
     async def serve(self, stream: trio.abc.Stream) -> None:
         """Carry out the commands of one connection; who has called closes it."""
         if self._open >= CONNECTIONS_MAX:
-            oldest = next(iter(self._unknown), None)
+            oldest = next(iter(self._unauthenticated), None)
             if oldest is None:
                 logger.warning("%d connections have logged in: closing one more", CONNECTIONS_MAX)
                 return
-            del self._unknown[oldest]
+            del self._unauthenticated[oldest]
             oldest.cancel()
         self._open += 1
         try:
@@ -162,13 +162,13 @@ class ControlConnections:
                 contextlib.suppress(trio.BrokenResourceError),
                 trio.move_on_after(LOGIN_SECONDS) as limit,
             ):
-                self._unknown[limit] = None
-                await self._obey(stream, limit)
+                self._unauthenticated[limit] = None
+                await self._execute_commands(stream, limit)
         finally:
             self._open -= 1
-            self._unknown.pop(limit, None)
+            self._unauthenticated.pop(limit, None)
 
-    async def _obey(self, stream: trio.abc.Stream, limit: trio.CancelScope) -> None:
+    async def _execute_commands(self, stream: trio.abc.Stream, limit: trio.CancelScope) -> None:
         """Carry out the commands of one connection; `limit` ends it until it has logged in."""
         known = False
         async with contextlib.aclosing(_lines(stream)) as lines:
@@ -180,7 +180,7 @@ class ControlConnections:
                     else:
                         answer = self._login(command)
                         known, limit.deadline = True, math.inf
-                        self._unknown.pop(limit, None)
+                        self._unauthenticated.pop(limit, None)
                 except InvalidCommand as error:
                     await _send(stream, {"ok": False, "error": str(error)})
                     return
@@ -192,7 +192,7 @@ class ControlConnections:
         """Let somebody in. Raises InvalidCommand."""
         if command.keys() != {"do", "token"} or command["do"] != "login":
             raise InvalidCommand('the first line is {"do": "login", "token": ...}')
-        if not self._token.is_same(command["token"]):
+        if not self._token.matches_token(command["token"]):
             raise InvalidCommand(
                 "this is not the token of the file that the server's Control line names"
             )

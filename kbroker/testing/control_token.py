@@ -20,7 +20,7 @@ class ControlToken(NamedTuple):
     text: str
     file: Path
 
-    def is_same(self, text: object) -> bool:
+    def matches_token(self, text: object) -> bool:
         """Whether somebody knows the token; how long it takes says nothing about it."""
         return isinstance(text, str) and secrets.compare_digest(text.encode(), self.text.encode())
 

@@ -19,7 +19,7 @@ from kbroker.storage.files import Buffer
 from kbroker.storage.naming import CLEAN_SHUTDOWN, CLEANED, LOG, directory_name
 
 from .given import check_number, one_of
-from .transaction_steps import COMPLETED, MARKER, PREPARED, Step, steps_of
+from .transaction_steps import COMPLETED, MARKER, PREPARED, Step, parse_steps
 
 DIRECTORY = "disk"
 """The data directory of a broker on such a disk."""
@@ -84,7 +84,7 @@ class _Write(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Trap:
+class _CrashPoint:
     point: str
     matches: Matcher
     mode: Mode
@@ -98,10 +98,10 @@ class DiskFaults:
     They survive power cuts and the restore of a snapshot.
     """
 
-    trap: _Trap | None = None
+    trap: _CrashPoint | None = None
     failures: list[tuple[str, int]] = field(default_factory=list)
     full: set[str] = field(default_factory=set)
-    unrefused: dict[str, str] = field(default_factory=dict)
+    full_without_write: dict[str, str] = field(default_factory=dict)
     """Of the full directories those that have refused nothing yet, and how the test has said it."""
     pause_ms: float = 0
     paused: bool = False
@@ -118,20 +118,20 @@ class DiskFaults:
             reports.append(f"disk.slow({self.pause_ms:g}) slowed nothing: there was no sync")
         reports += [
             f"{said} refused nothing: there was no write that found no room"
-            for said in list(self.unrefused.values())
+            for said in list(self.full_without_write.values())
         ]
         return reports
 
     def fill(self, directory: str, said: str) -> None:
         """Let a directory be full from now on, if it is not so already."""
         if directory not in self.full:
-            self.unrefused[directory] = said
+            self.full_without_write[directory] = said
             self.full.add(directory)
 
     def free_space(self) -> None:
         """Make all directories writable again."""
         self.full.clear()
-        self.unrefused.clear()
+        self.full_without_write.clear()
 
 
 class Disk(CrashFiles):
@@ -156,7 +156,7 @@ class Disk(CrashFiles):
     def crash_at(self, point: str, mode: Mode, seed: int) -> None:
         """Cut the power when the broker comes to a point. Raises ValueError for an unknown one."""
         mode = one_of("mode", mode, MODES)
-        self.faults.trap = _Trap(point, _matcher(point), mode, seed)
+        self.faults.trap = _CrashPoint(point, _matcher(point), mode, seed)
 
     def arm(self, faults: DiskFaults) -> None:
         """Replace the armed faults, with those of another disk for example."""
@@ -239,7 +239,7 @@ class Disk(CrashFiles):
         is_new = create and not self.exists(path)
         file = super().open(path, create=create)
         if is_new:
-            self._look("created", path)
+            self._check_crash_point("created", path)
         return _DiskFile(self, file)
 
     def usage(self, path: str) -> tuple[int, int]:
@@ -248,52 +248,52 @@ class Disk(CrashFiles):
 
     def announce(self, kind: str, path: str) -> None:
         super().announce(kind, path)
-        self._look(kind, path)
+        self._check_crash_point(kind, path)
         faults = self.faults
         if kind == FAILING["fsync"] and faults.pause_ms:
             faults.paused = True
             time.sleep(faults.pause_ms / 1000)
         directory = path.rpartition("/")[0]
         if kind == "write" and directory in faults.full:
-            faults.unrefused.pop(directory, None)
+            faults.full_without_write.pop(directory, None)
             raise StorageError(f"cannot append to {path}: {os.strerror(errors.ENOSPC)}")
         for index, (operation, number) in enumerate(faults.failures):
             if _is_log(path) and kind == FAILING[operation]:
                 del faults.failures[index]
                 raise StorageError(f"{operation} of {path}: {os.strerror(number)}")
 
-    def will_take(self, size: int) -> None:
+    def before_write(self, size: int) -> None:
         """So many bytes are about to be written: the last moment to see that there is no room."""
-        if ANYWHERE in self.faults.unrefused and self.used() + size > self.capacity:
-            self.faults.unrefused.pop(ANYWHERE, None)
+        if ANYWHERE in self.faults.full_without_write and self.used() + size > self.capacity:
+            self.faults.full_without_write.pop(ANYWHERE, None)
 
     def written(self, path: str, position: int, data: bytes) -> None:
         """Bytes are in a file, and not durable yet."""
-        steps = list(steps_of(path, data)) if path.endswith(LOG) else []
+        steps = list(parse_steps(path, data)) if path.endswith(LOG) else []
         if path.endswith(LOG):
             self._unsynced.setdefault(path, []).extend(steps)
             self._last_write = _Write(path, position, len(data))
-        self._look("written", path)
+        self._check_crash_point("written", path)
         if f"/{OFFSETS_TOPIC}-" in path and path.endswith(LOG) and _has_commit(data):
-            self._look("commit", path)
+            self._check_crash_point("commit", path)
         if any(step.name == COMPLETED for step in steps):
-            self._look(COMPLETED, path)
+            self._check_crash_point(COMPLETED, path)
 
     def synced(self, path: str) -> None:
         """A sync has been done."""
         for step in self._unsynced.pop(path, ()):
-            self._step_is_durable(path, step)
-        self._look("synced", path)
+            self._on_durable_step(path, step)
+        self._check_crash_point("synced", path)
 
-    def _step_is_durable(self, path: str, step: Step) -> None:
+    def _on_durable_step(self, path: str, step: Step) -> None:
         if step.name == PREPARED:
             self._markers[step.producer_id] = 0
-            self._look(step.name, path)
+            self._check_crash_point(step.name, path)
         elif step.name == MARKER:
             self._markers[step.producer_id] += 1
-            self._look(f"{MARKER}({self._markers[step.producer_id]})", path)
+            self._check_crash_point(f"{MARKER}({self._markers[step.producer_id]})", path)
 
-    def _look(self, kind: str, path: str) -> None:
+    def _check_crash_point(self, kind: str, path: str) -> None:
         if self.after_cut is not None:
             raise StorageError("the power is off")
         trap = self.faults.trap
@@ -329,7 +329,7 @@ class _DiskFile(CrashFile):
 
     def append(self, parts: Sequence[Buffer]) -> int:
         data = b"".join(parts)
-        self._disk.will_take(len(data))
+        self._disk.before_write(len(data))
         position = super().append([data])
         self._disk.written(self.path, position, data)
         return position

@@ -73,7 +73,7 @@ UNKNOWN = {"base_offset", "offset", "timestamp", "high_watermark", "committed_of
 """What is -1 in a refusal."""
 
 
-def error_answer(key: int, request: object, code: ErrorCode) -> Any:
+def error_response(key: int, request: object, code: ErrorCode) -> Any:
     """The response that refuses all of `request` with `code`.
 
     Rows carry the error where the request has rows, the response as a whole where it has none.

@@ -18,7 +18,7 @@ from kbroker.node.explain_shares import explain_share
 from kbroker.partitions.history import Line
 from kbroker.protocol.api_keys import ApiKey
 
-from .rules import Asked, Faults, Hit
+from .rules import Faults, Hit, RequestInfo
 from .whereabouts import (
     any_node,
     coordinator_of_group,
@@ -70,7 +70,7 @@ class Explain:
 
     def group(self, name: str) -> Explanation:
         """Why a group is in the state in which it is."""
-        hits = _hit_lines(self._faults, lambda asked: name in asked.groups)
+        hits = _hit_lines(self._faults, lambda info: name in info.groups)
         actions = self._actions_to(Subject(group=name))
         return explain_group(coordinator_of_group(self._broker, name), name).beside(
             [*hits, *actions]
@@ -82,14 +82,14 @@ class Explain:
 
     def transaction(self, transactional_id: str) -> Explanation:
         """Where a transaction stands, and why."""
-        hits = _hit_lines(self._faults, lambda asked: asked.transactional_id == transactional_id)
+        hits = _hit_lines(self._faults, lambda info: info.transactional_id == transactional_id)
         actions = self._actions_to(Subject(transactional_id=transactional_id))
         node = coordinator_of_transactions(self._broker, transactional_id)
         return explain_transaction(node, transactional_id).beside([*hits, *actions])
 
     def partition(self, topic: str, index: int) -> Explanation:
         """Why a partition is served, or is not."""
-        hits = _hit_lines(self._faults, lambda asked: _names(asked, topic, index))
+        hits = _hit_lines(self._faults, lambda info: _names(info, topic, index))
         actions = self._actions_to(Subject(topic=topic))
         node = leader_of(self._broker, topic, index)
         return explain_partition(node, topic, index).beside([*hits, *actions])
@@ -97,7 +97,7 @@ class Explain:
     def share(self, group: str, topic: str, index: int) -> Explanation:
         """Why members of a share group get no records of a partition, or do."""
         hits = _hit_lines(
-            self._faults, lambda asked: group in asked.groups or _names(asked, topic, index)
+            self._faults, lambda info: group in info.groups or _names(info, topic, index)
         )
         actions = {*self._actions_to(Subject(topic=topic)), *self._actions_to(Subject(group=group))}
         node = leader_of(self._broker, topic, index)
@@ -110,20 +110,20 @@ class Explain:
         return [self.partition(name, index) for index in range(min(count, PARTITIONS_SHOWN))]
 
 
-def _names(asked: Asked, topic: str, index: int) -> bool:
-    partitions = asked.partitions.get(topic)
+def _names(info: RequestInfo, topic: str, index: int) -> bool:
+    partitions = info.partitions.get(topic)
     return partitions is not None and (not partitions or index in partitions)
 
 
-def _hit_lines(faults: Faults, concerns: Callable[[Asked], bool]) -> Iterator[Line]:
+def _hit_lines(faults: Faults, concerns: Callable[[RequestInfo], bool]) -> Iterator[Line]:
     """A line for each fault and the API that it hit, as long as requests concern the object."""
     first: dict[tuple[str, ApiKey], Hit] = {}
     counts: dict[tuple[str, ApiKey], int] = {}
     for hit in faults.hits:
-        if concerns(hit.asked):
-            key = (str(hit.rule), hit.asked.api)
+        if concerns(hit.info):
+            key = (str(hit.rule), hit.info.api)
             first.setdefault(key, hit)
             counts[key] = counts.get(key, 0) + 1
     for key, hit in first.items():
         more = f" and {counts[key] - 1} more" if counts[key] > 1 else ""
-        yield Line(hit.at_ms, f"fault {hit.rule} hit {hit.asked}{more}")
+        yield Line(hit.at_ms, f"fault {hit.rule} hit {hit.info}{more}")

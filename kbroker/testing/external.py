@@ -10,7 +10,7 @@ from unittest import SkipTest
 from kbroker.client.cluster import open_cluster
 from kbroker.client.endpoint import Endpoint
 
-from .host import BrokerThread, Held
+from .host import BrokerThread, OpenResource
 from .kit import CLIENT_ID, WAIT_SECONDS
 from .local import KafkaHandle, LocalBroker
 from .outside import SETTLE_SECONDS, OutsideKit
@@ -38,7 +38,7 @@ class ExternalKafka(KafkaHandle):
         self._settle_seconds = settle_seconds
         self._own_thread = thread is None
         self._thread = thread or BrokerThread()
-        self._held: Held[OutsideKit] = self._thread.hold(self._open)
+        self._held: OpenResource[OutsideKit] = self._thread.hold(self._open)
 
     @property
     def _kit(self) -> OutsideKit:
@@ -62,7 +62,7 @@ class ExternalKafka(KafkaHandle):
     def begin_test(self) -> None:
         """What is there now is not the next test's own. Raises KafkaError, ClientError."""
         self._do(self._kit.begin_test)
-        self._unspoken.clear()
+        self._unawaited.clear()
         self._begin()
 
     @contextlib.contextmanager
@@ -74,20 +74,20 @@ class ExternalKafka(KafkaHandle):
         finally:
             self._do(self._kit.end_test)
 
-    def create_anew(self, name: str, partitions: int) -> None:
+    def recreate_topic(self, name: str, partitions: int) -> None:
         """Create a topic that is empty, whatever there was of that name. Raises KafkaError."""
-        self._do(self._kit.create_anew, name, partitions)
+        self._do(self._kit.recreate_topic, name, partitions)
         self._known.forget(name)
 
     def expect_nothing(self, topic: str, timeout: float = WAIT_SECONDS) -> None:
         """As in `KafkaHandle`, with a weaker `wait_until_idle`."""
-        self._kit.name_topic(topic)
+        self._kit.track_topic(topic)
         super().expect_nothing(topic, timeout)
 
     def close(self) -> None:
         """Close the connections. In a forked child this does nothing: the parent has them."""
         if not self._thread.is_own:
             return
-        self._thread.let_go(self._held)
+        self._thread.release_resource(self._held)
         if self._own_thread:
             self._thread.close()

@@ -10,7 +10,7 @@ from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 
 from .any_fault import AnyFault, Waited
-from .names import api_key, error_named, first_to_last, is_after
+from .names import api_key, error_named, format_versions, is_after
 from .registry_fault import RegistryFault, new_call_rule
 from .rules import CRITERIA, Faults, Hook, Rule, Target, criteria_of, field_names
 from .schedule import AnyRule, Effect
@@ -230,9 +230,9 @@ def check_versions(target: Target) -> None:
     for versions in served.values():
         if max(wanted.start, versions.start) < min(wanted.stop, versions.stop):
             return
-    there_are = [f"{key.api_name} {first_to_last(versions)}" for key, versions in served.items()]
+    there_are = [f"{key.api_name} {format_versions(versions)}" for key, versions in served.items()]
     raise ValueError(
-        f"no request has versions {first_to_last(wanted)}; there are {', '.join(there_are)}"
+        f"no request has versions {format_versions(wanted)}; there are {', '.join(there_are)}"
     )
 
 

@@ -25,21 +25,21 @@ from kbroker.protocol.records import HEADER_SIZE
 from kbroker.protocol.schema import Message, as_message
 from kbroker.schemas import CLIENT_ID as REGISTRY_CLIENT_ID
 
-from .error_answers import error_answer
+from .error_answers import error_response
 from .kit import CLIENT_ID
-from .rows import Row, covered_rows, joined, set_errors, split
-from .rules import Asked, Faults, Rule, asked_of
+from .rows import Row, covered_rows, merge_responses, set_errors, split
+from .rules import Faults, RequestInfo, Rule, request_info
 from .schedule import Effect
 
 if TYPE_CHECKING:
     from uuid import UUID
 
 
-class Asking(NamedTuple):
+class InterceptedRequest(NamedTuple):
     """A request, and what the rules of faults compare."""
 
     request: Request
-    asked: Asked
+    info: RequestInfo
 
 
 class FaultInjector:
@@ -63,9 +63,9 @@ class FaultInjector:
         self._is_known = False
         self._altered: dict[int, Effect] = {}
         """By correlation ID: how the bytes of a reply are altered."""
-        self.is_of_kit = False
+        self.is_kit_connection = False
         """The test itself asks."""
-        self.is_spared = False
+        self.is_exempt = False
         """The test itself, its schema registry or another node asks, and no fault hits it."""
         replies.on_encoded = self._alter
 
@@ -76,16 +76,16 @@ class FaultInjector:
         if self._is_known:
             return
         self._is_known = True
-        self.is_of_kit = header.client_id == CLIENT_ID
-        self.is_spared = (
-            self.is_of_kit
+        self.is_kit_connection = header.client_id == CLIENT_ID
+        self.is_exempt = (
+            self.is_kit_connection
             or header.client_id == REGISTRY_CLIENT_ID
             or self._is_of_node(header.client_id)
         )
-        if self.is_spared:  # traces of the test's own requests would hide those of its clients
+        if self.is_exempt:  # traces of the test's own requests would hide those of its clients
             self._replies.is_traced = False
         else:
-            self._requests.apis = self._faults.admitted(self._requests.apis)
+            self._requests.apis = self._faults.within_limits(self._requests.apis)
 
     def _is_of_node(self, client_id: str | None) -> bool:
         node_ids = self._node.cluster.node_ids
@@ -100,27 +100,29 @@ class FaultInjector:
     def dispatch(self, request: Request) -> Awaitable[None] | None:
         """Serve a request, or carry out the rule that it meets."""
         api, header, body, _ = request
-        if self.is_spared:
-            if self.is_of_kit:
+        if self.is_exempt:
+            if self.is_kit_connection:
                 self._faults.own.add(api.key)
             return self._requests.dispatch(*request)
-        if api.key == ApiKey.FETCH and self._names_too_little(header, body):
+        if api.key == ApiKey.FETCH and self._lacks_partitions(header, body):
             not_found = FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             self._requests.reply(header, as_message(not_found))
             return None
-        asked = asked_of(api.key, header.api_version, header.client_id, body, self._name_of_topic)
-        rule = self._faults.take(asked)
-        asking = Asking(request, asked)
-        return self._serve(asking) if rule is None else self._hit(rule, asking)
+        info = request_info(
+            api.key, header.api_version, header.client_id, body, self._name_of_topic
+        )
+        rule = self._faults.match_request(info)
+        intercepted = InterceptedRequest(request, info)
+        return self._serve(intercepted) if rule is None else self._hit(rule, intercepted)
 
-    async def _serve(self, asking: Asking) -> None:
+    async def _serve(self, intercepted: InterceptedRequest) -> None:
         """Serve a request that no rule hits, unless one breaks its batches."""
-        request, asked = asking
-        if self._faults.corrupts(asked):
+        request, info = intercepted
+        if self._faults.corrupts(info):
             if request.api.key == ApiKey.PRODUCE:
-                self._break_batches(asked, request.body)
+                self._corrupt_batches(info, request.body)
             elif request.api.key == ApiKey.FETCH:
-                await self._answer_with_broken_batches(asking)
+                await self._serve_with_corrupt_batches(intercepted)
                 return
         await self._serve_plainly(request)
 
@@ -134,28 +136,26 @@ class FaultInjector:
         result = self._requests.call_handler(*request)
         return await result if isawaitable(result) else result
 
-    def _names_too_little(self, header: RequestHeader, request: Any) -> bool:
+    def _lacks_partitions(self, header: RequestHeader, request: Any) -> bool:
         """Return True for a fetch of a session, which does not name its partitions (KIP-227).
 
         A rule has to know them. A session that is not found makes the client name all of them.
         """
-        return request.session_epoch > 0 and self._faults.must_know_partitions(
-            header.client_id or ""
-        )
+        return request.session_epoch > 0 and self._faults.needs_partitions(header.client_id or "")
 
     def _name_of_topic(self, topic_id: UUID) -> str:
         topic = self._node.cluster.topics_by_id.get(topic_id)
         return topic.name if topic else ""
 
-    async def _hit(self, rule: Rule, asking: Asking) -> None:
+    async def _hit(self, rule: Rule, intercepted: InterceptedRequest) -> None:
         """Carry out a rule on one request."""
-        effect, (request, _) = rule.effect, asking
+        effect, (request, _) = rule.effect, intercepted
         if rule.after:
-            await self._answer(rule, asking)
+            await self._answer(rule, intercepted)
         elif effect is Effect.HOOK:
-            await self._ask_first(rule, asking)
+            await self._apply_hook(rule, intercepted)
         elif effect is Effect.ERROR:
-            await self._refuse(rule, asking)
+            await self._reply_with_error(rule, intercepted)
         elif effect is Effect.DISCONNECT:
             raise Refused(f"fault: {rule}")
         elif effect is Effect.BLACKHOLE:
@@ -164,48 +164,48 @@ class FaultInjector:
             await trio.sleep(rule.milliseconds / 1000)
             await self._serve_plainly(request)
         else:
-            await self._answer(rule, asking)
+            await self._answer(rule, intercepted)
 
-    async def _refuse(self, rule: Rule, asking: Asking) -> None:
+    async def _reply_with_error(self, rule: Rule, intercepted: InterceptedRequest) -> None:
         """Answer with the error; rows about what is not meant are served as they should be."""
-        request = asking.request
+        request = intercepted.request
         key, header = request.api.key, request.header
         if rule.top_level:
             self._requests.reply(header, messages.response_class(key)(error_code=rule.code))
             return
         kept, refused = split(request.body, rule.target, self._name_of_topic)
-        refusal = error_answer(key, refused, rule.code)
+        refusal = error_response(key, refused, rule.code)
         if kept is None:
             self._requests.reply(header, refusal)
             return
 
         async def join(response: Message) -> Message:
-            return as_message(joined(response, refusal))
+            return as_message(merge_responses(response, refusal))
 
         result = await self._ordered_work(request._replace(body=kept))
         self._requests.reply(header, _Changed(result, join))
 
-    async def _ask_first(self, rule: Rule, asking: Asking) -> None:
+    async def _apply_hook(self, rule: Rule, intercepted: InterceptedRequest) -> None:
         """Let a hook answer, or another rule do what it does, or serve the request."""
-        request, asked = asking
+        request, info = intercepted
         try:
-            answer = await self._ask_hook(rule, request.body, asked)
+            answer = await self._call_hook(rule, request.body, info)
         except OSError as error:
             raise Refused(str(error)) from error
         if answer is not None:
             self._requests.reply(request.header, answer)
             return
-        next_rule = self._faults.take_next(asked, rule)
-        await (self._serve(asking) if next_rule is None else self._hit(next_rule, asking))
+        next_rule = self._faults.match_after(info, rule)
+        await (self._serve(intercepted) if next_rule is None else self._hit(next_rule, intercepted))
 
-    async def _ask_hook(self, rule: Rule, message: Message, asked: Asked) -> Message | None:
+    async def _call_hook(self, rule: Rule, message: Message, info: RequestInfo) -> Message | None:
         """Return what a hook returns. Raises OSError to close the connection."""
         assert rule.hook is not None
         try:
-            answer = rule.hook(message, asked)
+            answer = rule.hook(message, info)
             if isawaitable(answer):
                 answer = await answer
-            expected = messages.response_class(asked.api)
+            expected = messages.response_class(info.api)
             if answer is None or isinstance(answer, expected):
                 return answer
             raise TypeError(f"a hook answers with None or a {expected.__name__}: {answer!r}")
@@ -217,9 +217,9 @@ class FaultInjector:
 
     # -- batches
 
-    def _break_batches(self, asked: Asked, message: object) -> None:
+    def _corrupt_batches(self, info: RequestInfo, message: object) -> None:
         """Let a rule break the batches of a Produce request or a Fetch response, if there are any."""
-        rule = self._faults.take_batch(asked, lambda rule: bool(self._batches(rule, message)))
+        rule = self._faults.match_batch(info, lambda rule: bool(self._batches(rule, message)))
         if rule is not None:
             for row in self._batches(rule, message):
                 row.records = _flipped(row.records, rule.bit)
@@ -228,27 +228,29 @@ class FaultInjector:
         rows = covered_rows(message, rule.target, self._name_of_topic)
         return [row for row in rows if row.records]
 
-    async def _answer_with_broken_batches(self, asking: Asking) -> None:
+    async def _serve_with_corrupt_batches(self, intercepted: InterceptedRequest) -> None:
         async def break_batches(response: Message) -> Message:
-            self._break_batches(asking.asked, response)
+            self._corrupt_batches(intercepted.info, response)
             return response
 
-        result = await self._ordered_work(asking.request)
-        self._requests.reply(asking.request.header, _Changed(result, break_batches))
+        result = await self._ordered_work(intercepted.request)
+        self._requests.reply(intercepted.request.header, _Changed(result, break_batches))
 
     # -- answers
 
-    async def _answer(self, rule: Rule, asking: Asking) -> None:
+    async def _answer(self, rule: Rule, intercepted: InterceptedRequest) -> None:
         """Do the work, then lie about it."""
-        request = asking.request
+        request = intercepted.request
         result = await self._ordered_work(request)
         if result is not None:
-            lie = partial(self._lie, rule, asking)
+            lie = partial(self._apply_effect, rule, intercepted)
             self._requests.reply(request.header, _Changed(result, lie))
         elif rule.effect is Effect.DISCONNECT:  # Produce with acks=0
             raise Refused(f"fault: {rule}")
 
-    async def _lie(self, rule: Rule, asking: Asking, response: Message) -> Message:
+    async def _apply_effect(
+        self, rule: Rule, intercepted: InterceptedRequest, response: Message
+    ) -> Message:
         effect = rule.effect
         if effect is Effect.DISCONNECT:
             raise OSError(f"fault: {rule}")
@@ -261,10 +263,10 @@ class FaultInjector:
         elif effect is Effect.ERROR:
             self._set_error(rule, response)
         elif effect is Effect.HOOK:
-            answer = await self._ask_hook(rule, response, asking.asked)
+            answer = await self._call_hook(rule, response, intercepted.info)
             return response if answer is None else answer
         elif effect in (Effect.TRUNCATE_RESPONSE, Effect.DUPLICATE_RESPONSE):
-            self._altered[asking.request.header.correlation_id] = effect
+            self._altered[intercepted.request.header.correlation_id] = effect
         return response
 
     def _set_error(self, rule: Rule, response: Any) -> None:

@@ -16,10 +16,10 @@ from .registry_fault import CALL_EFFECTS, new_call_rule
 from .rules import Rule
 from .schedule import AnyRule, Effect
 
-Words = dict[str, Any]
+Arguments = dict[str, Any]
 
 
-class Word(NamedTuple):
+class ArgumentType(NamedTuple):
     """One word: the types of its value, the least one and the most. A list has values of the first
     type."""
 
@@ -29,50 +29,50 @@ class Word(NamedTuple):
 
 
 NUMBER = (int, float)
-TARGET: Mapping[str, Word] = {
-    "api": Word((str, list)),
-    "error": Word((str, int)),
-    "at": Word((str,)),
-    "topic": Word((str,)),
-    "partition": Word((int, list), 0),
-    "group": Word((str,)),
-    "client_id": Word((str,)),
-    "transactional_id": Word((str,)),
-    "resource": Word((str,)),
-    "top_level": Word((bool,)),
-    "versions": Word((int, list), 0),
+TARGET: Mapping[str, ArgumentType] = {
+    "api": ArgumentType((str, list)),
+    "error": ArgumentType((str, int)),
+    "at": ArgumentType((str,)),
+    "topic": ArgumentType((str,)),
+    "partition": ArgumentType((int, list), 0),
+    "group": ArgumentType((str,)),
+    "client_id": ArgumentType((str,)),
+    "transactional_id": ArgumentType((str,)),
+    "resource": ArgumentType((str,)),
+    "top_level": ArgumentType((bool,)),
+    "versions": ArgumentType((int, list), 0),
 }
-"""Words of `new_rule`: which requests are meant, and with which error they are answered."""
+"""Arguments of `new_rule`: which requests are meant, and with which error they are answered."""
 
-CALL_TARGET: Mapping[str, Word] = {
-    "method": Word((str, list)),
-    "path": Word((str,)),
-    "subject": Word((str,)),
-    "error": Word((int,)),
-    "at": Word((str,)),
+CALL_TARGET: Mapping[str, ArgumentType] = {
+    "method": ArgumentType((str, list)),
+    "path": ArgumentType((str,)),
+    "subject": ArgumentType((str,)),
+    "error": ArgumentType((int,)),
+    "at": ArgumentType((str,)),
 }
-"""Words of `new_call_rule`."""
+"""Arguments of `new_call_rule`."""
 
-SCHEDULE: Mapping[str, Word] = {
-    "effect": Word((str,)),
-    "ms": Word(NUMBER, 0),
-    "on_call": Word((int,), 1),
-    "times": Word((int,), 1),
-    "always": Word((bool,)),
-    "probability": Word(NUMBER, 0, 1),
-    "seed": Word((int,)),
-    "optional": Word((bool,)),
+SCHEDULE: Mapping[str, ArgumentType] = {
+    "effect": ArgumentType((str,)),
+    "ms": ArgumentType(NUMBER, 0),
+    "on_call": ArgumentType((int,), 1),
+    "times": ArgumentType((int,), 1),
+    "always": ArgumentType((bool,)),
+    "probability": ArgumentType(NUMBER, 0, 1),
+    "seed": ArgumentType((int,)),
+    "optional": ArgumentType((bool,)),
 }
-"""Words of all faults."""
+"""Arguments of all faults."""
 
-CALL_WORDS: Mapping[str, Word] = {**CALL_TARGET, **SCHEDULE}
+CALL_WORDS: Mapping[str, ArgumentType] = {**CALL_TARGET, **SCHEDULE}
 """The words of a fault of the schema registry."""
 
-WORDS: Mapping[str, Word] = {
+WORDS: Mapping[str, ArgumentType] = {
     **TARGET,
     **SCHEDULE,
-    "bit": Word((int,), 0, BIT_MAX),
-    "until": Word((str,)),
+    "bit": ArgumentType((int,), 0, BIT_MAX),
+    "until": ArgumentType((str,)),
 }
 """The words of a fault. Unless told otherwise it hits the next request that is meant, once."""
 
@@ -82,7 +82,7 @@ NEEDED = {"delay": "ms", "throttle": "ms"}
 """Effects that are nothing without a word."""
 
 
-def rule_of(words: Words) -> Rule:
+def parse_rule(words: Arguments) -> Rule:
     """The rule that words mean, not armed yet. Raises ValueError, with what there is instead."""
     words = _checked(words, WORDS)
     target = {word: value for word, value in words.items() if word in TARGET}
@@ -98,7 +98,7 @@ def rule_of(words: Words) -> Rule:
     return rule
 
 
-def call_rule_of(words: Words) -> CallRule:
+def parse_call_rule(words: Arguments) -> CallRule:
     """The same for the schema registry."""
     words = _checked(words, CALL_WORDS)
     target = {word: value for word, value in words.items() if word in CALL_TARGET}
@@ -109,7 +109,7 @@ def call_rule_of(words: Words) -> CallRule:
     return rule
 
 
-def _checked(words: Words, known: Mapping[str, Word]) -> Words:
+def _checked(words: Arguments, known: Mapping[str, ArgumentType]) -> Arguments:
     """Those that are said. Raises ValueError."""
     said = {word: value for word, value in words.items() if value is not None}
     for word, value in said.items():
@@ -117,7 +117,7 @@ def _checked(words: Words, known: Mapping[str, Word]) -> Words:
     return said
 
 
-def _check(name: str, value: Any, known: Mapping[str, Word]) -> None:
+def _check(name: str, value: Any, known: Mapping[str, ArgumentType]) -> None:
     word = known.get(name)
     if word is None:
         close = difflib.get_close_matches(name, known, n=1)
@@ -142,7 +142,7 @@ def _versions(bounds: list[Any]) -> range:
     raise ValueError(f"versions is a number or [first, last], not {bounds}")
 
 
-def _effect(words: Words, known: Mapping[str, Effect]) -> Effect:
+def _effect(words: Arguments, known: Mapping[str, Effect]) -> Effect:
     name = words["effect"]
     if "error" in words:
         raise ValueError("a fault answers with an error or has another effect, not both")
@@ -154,7 +154,7 @@ def _effect(words: Words, known: Mapping[str, Effect]) -> Effect:
     return known[name]
 
 
-def _schedule(rule: AnyRule, words: Words, *, always: bool = False) -> None:
+def _schedule(rule: AnyRule, words: Arguments, *, always: bool = False) -> None:
     rule.milliseconds = words.get("ms", 0)
     rule.first = words.get("on_call", 1)
     rule.probability = words.get("probability", 1.0)

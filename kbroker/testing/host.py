@@ -47,7 +47,7 @@ class RealTrioClock(trio.abc.Clock):
 
 
 @dataclass(slots=True, eq=False)
-class Held(Generic[T]):
+class OpenResource(Generic[T]):
     """Something that is open in the loop until it is released.
 
     `scope` ends it without a release; `failure` is what it ended with, if it ended by itself.
@@ -136,8 +136,8 @@ class BrokerThread:
         self,
         open_it: Callable[[], AbstractAsyncContextManager[T]],
         after_fork: Callable[[T], None] | None = None,
-    ) -> Held[T]:
-        """Enter a context manager in the loop; it stays open until `let_go`.
+    ) -> OpenResource[T]:
+        """Enter a context manager in the loop; it stays open until `release_resource`.
 
         Args:
             open_it: Returns the context manager.
@@ -146,18 +146,18 @@ class BrokerThread:
         Raises what entering it raises.
         """
 
-        async def keep(task_status: trio.TaskStatus[Held[T]]) -> None:
+        async def keep(task_status: trio.TaskStatus[OpenResource[T]]) -> None:
             with trio.CancelScope() as scope:
                 async with open_it() as value:
-                    held = Held(value, scope, trio.Event(), trio.Event())
+                    held = OpenResource(value, scope, trio.Event(), trio.Event())
                     if after_fork is not None:
                         self._open[held] = partial(after_fork, value)
                     task_status.started(held)
                     await held.release.wait()
 
-        async def supervise(task_status: trio.TaskStatus[Held[T]]) -> None:
+        async def supervise(task_status: trio.TaskStatus[OpenResource[T]]) -> None:
             """A broker that fails must not take the others of this thread along."""
-            held: Held[T] | None = None
+            held: OpenResource[T] | None = None
             try:
                 async with trio.open_nursery() as nursery:
                     held = await nursery.start(keep)
@@ -171,16 +171,16 @@ class BrokerThread:
                     self._open.pop(held, None)
                     held.closed.set()
 
-        async def start() -> Held[T]:
+        async def start() -> OpenResource[T]:
             try:
-                held: Held[T] = await self._nursery.start(supervise)
+                held: OpenResource[T] = await self._nursery.start(supervise)
             except BaseExceptionGroup as group:
                 raise first_error(group) from None
             return held
 
         return self.call(start)
 
-    def wait_for_end(self, held: Held[T], timeout: float) -> bool:
+    def wait_for_end(self, held: OpenResource[T], timeout: float) -> bool:
         """Wait until what `hold` opened has ended by itself; False when it did not in time."""
 
         async def wait() -> bool:
@@ -190,7 +190,7 @@ class BrokerThread:
 
         return self.call(wait)
 
-    def abort(self, held: Held[T]) -> None:
+    def abort(self, held: OpenResource[T]) -> None:
         """End what `hold` opened where it is."""
 
         async def cancel() -> None:
@@ -199,7 +199,7 @@ class BrokerThread:
 
         self.call(cancel)
 
-    def let_go(self, held: Held[T]) -> None:
+    def release_resource(self, held: OpenResource[T]) -> None:
         """Close what `hold` opened. Raises what it failed with, if it did."""
 
         async def release() -> None:

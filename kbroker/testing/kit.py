@@ -1,8 +1,8 @@
-"""What a test does with a broker and asks of it, over the real protocol.
+"""Operations and waits of a test on a cluster, over the Kafka protocol.
 
-The same calls work on a broker of this process and on one that runs elsewhere, Apache Kafka for
-instance. The difference is in `Changes`: a broker of this process tells when something happened in
-it, any other one is asked again after a pause.
+The same operations work on a broker in this process and on an external cluster. Only the source of
+`Changes` differs: a broker in this process notifies waits of each change, while an external cluster
+is polled.
 """
 
 from __future__ import annotations
@@ -36,41 +36,41 @@ from .given import AT_REST, Config, Partitions, check_number, group_state, parti
 
 T = TypeVar("T")
 
+# Client ID of the test kit. No fault hits its requests, and no report lists them.
 CLIENT_ID = "kbroker-kit"
-"""Whose requests no fault hits and no log shows."""
 WAIT_SECONDS = 5.0
 POLL_SECONDS = 0.03
 CREATE_TRIES = 3
 
+# Keys and values to produce: bytes as they are, strings as UTF-8, everything else as JSON.
 Value = bytes | str | None | dict[str, Any] | list[Any] | int | float | bool
-"""What a test may produce: bytes as they are, text as UTF-8, everything else as JSON."""
 
 
+# Record headers by name, or as pairs if a name occurs more than once.
 Headers = Mapping[str, Value] | Iterable[tuple[str, Value]]
-"""Names with their values; as pairs, a name may come more than once."""
 
+# Maximum number of records of each kind in the message of a failed wait.
 SHOWN_MAX = 5
-"""Records that a report shows."""
 
 
 class Changes(Protocol):
-    """Tells when to look again."""
+    """Source of notifications that the state of a cluster may have changed."""
 
     def next(self) -> Change:
-        """What waits for the next change after this call."""
+        """Return the next change after this call."""
         ...
 
 
 class Change(Protocol):
-    """One change to come."""
+    """A change that has not happened yet."""
 
     async def wait(self) -> None:
-        """Return when it has happened."""
+        """Return when the change has happened."""
         ...
 
 
 class Pauses:
-    """Changes of a broker that tells nothing: there may be one every few milliseconds."""
+    """Polling instead of notifications: each change is a pause of `POLL_SECONDS`."""
 
     def next(self) -> Change:
         return self
@@ -80,12 +80,22 @@ class Pauses:
 
 
 class WaitTimeout(AssertionError):
-    """What was waited for did not happen; the message has the nearest state that was seen."""
+    """A wait timed out; the message has the state that was observed last."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaRecord:
-    """A record as it lies in a topic. `timestamp` is in ms since the epoch."""
+    """A record of a topic.
+
+    Attributes:
+        topic: Topic name.
+        partition: Partition number.
+        offset: Offset in the partition.
+        timestamp: Timestamp in ms since the Unix epoch.
+        key: Key, or None.
+        value: Value, or None for a tombstone.
+        headers: Pairs of header name and value, in their order.
+    """
 
     topic: str
     partition: int
@@ -97,20 +107,28 @@ class KafkaRecord:
 
     @property
     def text(self) -> str:
-        """The value as text."""
+        """Value decoded as UTF-8; an empty string if the value is None.
+
+        Raises:
+            UnicodeDecodeError: The value is not UTF-8.
+        """
         return (self.value or b"").decode()
 
     @property
     def json(self) -> Any:
-        """The value as JSON."""
+        """Value parsed as JSON; None if the value is None.
+
+        Raises:
+            ValueError: The value is not JSON.
+        """
         return json.loads(self.value or b"null")
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a wait for records has seen: those that match, and the others of the topic.
+    """Records that a wait has read: those that match, and the others of the topic.
 
-    `nearness` says how close one of the others comes.
+    `nearness` returns how similar one of the others is to a match; higher is more similar.
     """
 
     matching: list[KafkaRecord]
@@ -118,23 +136,27 @@ class Found:
     nearness: Callable[[KafkaRecord], int]
 
     def __str__(self) -> str:
-        lines = [f"{len(self.matching)} of them", *map(str, self.matching[-SHOWN_MAX:])]
+        lines = [f"{len(self.matching)} matching records", *map(str, self.matching[-SHOWN_MAX:])]
         if self.others:
             newest_first = self.others[::-1]
             nearest = sorted(newest_first, key=self.nearness, reverse=True)[:SHOWN_MAX]
-            lines += [f"and {len(self.others)} others, the nearest:", *map(str, nearest)]
+            lines += [f"and {len(self.others)} others, the most similar:", *map(str, nearest)]
         return "\n  ".join(lines)
 
 
 def to_bytes(value: Value) -> bytes | None:
-    """A key or value as it is produced."""
+    """Convert a key or value to the bytes that are produced."""
     if value is None or isinstance(value, bytes):
         return value
     return value.encode() if isinstance(value, str) else json.dumps(value).encode()
 
 
 def headers_of(given: Headers) -> tuple[tuple[str, bytes | None], ...]:
-    """Headers as they are produced. Raises ValueError."""
+    """Convert headers to the pairs that are produced.
+
+    Raises:
+        ValueError: `given` is neither a mapping nor pairs of a string and a value.
+    """
     found: list[tuple[str, bytes | None]] = []
     for pair in given.items() if isinstance(given, Mapping) else given:
         match pair:
@@ -142,7 +164,8 @@ def headers_of(given: Headers) -> tuple[tuple[str, bytes | None], ...]:
                 found.append((name, to_bytes(value)))
             case _:
                 raise ValueError(
-                    f'headers are {{"name": "value"}} or [("name", "value"), ...], not {given!r}'
+                    f"invalid headers {given!r}: pass "
+                    '{"name": "value"} or [("name", "value"), ...]'
                 )
     return tuple(found)
 
@@ -150,8 +173,10 @@ def headers_of(given: Headers) -> tuple[tuple[str, bytes | None], ...]:
 class Kit:
     """Operations on one cluster.
 
-    Parameters: `cluster` is a client of it; `changes` tells when its state may have changed;
-    `now_ms` is the time that new records get.
+    Args:
+        cluster: Client of the cluster.
+        changes: Notifies waits that the state of the cluster may have changed.
+        now_ms: Returns the timestamp of new records, in ms since the Unix epoch.
     """
 
     def __init__(
@@ -164,25 +189,38 @@ class Kit:
         self._changes = changes
         self._now_ms = now_ms
         self.availability = BrokerAvailability()
+        # Topics that this object has created and not deleted.
         self.created: list[str] = []
-        """Topics that were created here and not deleted since."""
 
     # -- topics and records
 
     async def create_topic(
         self, name: str, partitions: int = 1, configs: Config | None = None
     ) -> None:
-        """Create a topic; it is usable when this returns. Raises KafkaError."""
+        """Create a topic, and wait until it is usable.
+
+        Args:
+            name: Topic name.
+            partitions: Number of partitions; -1 for the broker's default.
+            configs: Topic configs, for example `{"retention.ms": 1000}`.
+
+        Raises:
+            KafkaError: The broker rejected the topic.
+        """
         new = NewTopic(name, partitions, configs=properties(configs or {}))
         ((code, message),) = (await create_topics(self._cluster, [new])).values()
         check(code, message)
         self.created.append(name)
         await wait_until_ready(self._cluster, {name: partitions})
 
-    async def create_anew(self, name: str, partitions: int) -> None:
-        """Create a topic that is empty, whatever there was of that name. Raises KafkaError.
+    async def recreate_topic(self, name: str, partitions: int) -> None:
+        """Create an empty topic, and delete an existing topic of that name first.
 
-        A client that asks for a topic while it is deleted may bring it back: then once more.
+        A client that requests metadata during the deletion may create the topic again, so the
+        deletion is tried several times.
+
+        Raises:
+            KafkaError: The broker rejected the creation or the deletion.
         """
         for _ in range(CREATE_TRIES):
             try:
@@ -194,14 +232,19 @@ class Kit:
         await self.create_topic(name, partitions)
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic; it is gone for every client when this returns. Raises KafkaError."""
+        """Delete a topic, and wait until no broker lists it any more.
+
+        Raises:
+            KafkaError: The broker rejected the deletion.
+            WaitTimeout: A broker still lists the topic.
+        """
         ((code, message),) = (await delete_topics(self._cluster, [name])).values()
         check(code, message)
         self.created = [each for each in self.created if each != name]
         await self._wait_until_gone({name})
 
     async def delete_created(self) -> None:
-        """Delete the topics that were created here, as far as they are still there."""
+        """Delete the topics that this object has created, if they still exist."""
         names, self.created = set(self.created), []
         if names:
             for code, message in (await delete_topics(self._cluster, names)).values():
@@ -210,17 +253,17 @@ class Kit:
             await self._wait_until_gone(names)
 
     async def _wait_until_gone(self, names: set[str]) -> None:
-        """A broker of a cluster may show a topic for a while that its controller has deleted."""
+        """Wait until no broker lists topics that the controller has deleted."""
 
         async def look() -> tuple[bool, dict[str, int]]:
             topics = await self.topics()
             return not names & topics.keys(), topics
 
-        what = f"topics {', '.join(sorted(names))} to be gone"
+        what = f"topics {', '.join(sorted(names))} to be deleted"
         await self.wait_until(look, what, WAIT_SECONDS)
 
     async def topics(self) -> dict[str, int]:
-        """The topics of users, with the number of their partitions."""
+        """Return the number of partitions of each topic, without internal topics."""
         rows = (await self._cluster.metadata()).topics
         return {row.name or "": len(row.partitions) for row in rows if not row.is_internal}
 
@@ -234,11 +277,24 @@ class Kit:
         headers: Headers = (),
         timestamp: int | None = None,
     ) -> KafkaRecord:
-        """Append one record, acknowledged by all replicas.
+        """Append one record with acks=all, and create the topic if it does not exist.
 
-        Parameters: `partition` None places it by its key as Java's client does; `timestamp` is in
-        ms, None stands for now. A topic that does not exist is created. Raises ValueError for a
-        partition that does not exist.
+        Args:
+            topic: Topic name.
+            value: Value: bytes as they are, a string as UTF-8, everything else as JSON.
+            key: Key, converted like the value.
+            partition: Partition number; None selects it by the key, as the default partitioner of
+                Kafka's Java client does.
+            headers: Headers by name, or pairs of name and value.
+            timestamp: Timestamp in ms since the Unix epoch; None for now.
+
+        Returns:
+            The record with its partition and offset.
+
+        Raises:
+            ValueError: The partition does not exist, the timestamp is out of range, or the headers
+                are invalid.
+            KafkaError: The broker rejected the record.
         """
         if partition is not None:
             check_number("partition", partition, 0)
@@ -258,31 +314,39 @@ class Kit:
             await self.create_topic(topic, -1)
             place = await producer.place(topic, record, wanted)
         except NoSuchPartition as error:
-            raise ValueError(f"{error.what}; None places the record by its key") from None
+            raise ValueError(
+                f"{error.what}; use partition=None to select the partition by the key"
+            ) from None
         (written,) = await producer.write({place: [record]})
         return _received(written.partition, written.placed[0])
 
     async def partitions(self, topic: str) -> list[Partition]:
-        """The partitions of a topic; none when it does not exist."""
+        """Return the partitions of a topic; an empty list if the topic does not exist."""
         return [(topic, index) for index in range((await self.topics()).get(topic, 0))]
 
-    async def ends(self) -> dict[Partition, int]:
-        """Where each partition ends, as far as it can be read: the offset of its next record."""
+    async def log_end_offsets(self) -> dict[Partition, int]:
+        """Return the log end offset of each partition, without partitions that cannot be read."""
         topics = await self.topics()
         wanted = [(topic, index) for topic, count in topics.items() for index in range(count)]
         found = await list_offsets(self._cluster, dict.fromkeys(wanted, LATEST))
         return {partition: one.offset for partition, one in found.items() if not one.error}
 
     async def records(self, topic: str, *, committed: bool = True) -> list[KafkaRecord]:
-        """All records of a topic in order of time, without those of aborted transactions.
+        """Return all records of a topic, ordered by timestamp, partition and offset.
 
-        Raises NoSuchTopic.
+        Args:
+            topic: Topic name.
+            committed: Stop at the last stable offset, as read_committed consumers do. Records of
+                aborted transactions are left out in both cases.
+
+        Raises:
+            NoSuchTopic: The topic does not exist.
         """
-        await self._cluster.topics([topic])  # is it there?
+        await self._cluster.topics([topic])  # raises NoSuchTopic
         return await self._records(topic, committed=committed)
 
     async def _records(self, topic: str, *, committed: bool = True) -> list[KafkaRecord]:
-        """The same; none of a topic that is still to come."""
+        """Return the records of a topic; an empty list if the topic does not exist."""
         partitions = await self.partitions(topic)
         starts = await offsets_at(self._cluster, partitions, EARLIEST)
         ends = await offsets_at(self._cluster, partitions, LATEST, committed=committed)
@@ -298,23 +362,27 @@ class Kit:
     # -- groups
 
     async def group(self, name: str) -> Group | None:
-        """A group as its coordinator describes it; None when there is none of that name."""
+        """Return a group as its coordinator describes it, or None if the group does not exist."""
         try:
             return await describe_group(self._cluster, name)
         except NoSuchGroup:
             return None
 
     async def committed(self, group: str) -> dict[Partition, int]:
-        """The offsets that a group has committed."""
+        """Return the committed offset of a group for each partition."""
         return await committed_offsets(self._cluster, group)
 
     async def lag(self, group: str) -> int:
-        """Records that a group has still to read, in all partitions of the topics in which it has
-        committed something; before its first commit, of those that its members are assigned.
+        """Return the number of records that a group has yet to consume.
 
-        Stream processors are assigned topics in which they never commit. In a partition without a
-        commit all records are to be read, whatever its members' reset policy is. Of a share group
-        those that nobody has done with. Raises NoSuchGroup.
+        The sum is over all partitions of the topics in which the group has committed an offset.
+        Before the first commit it is over the topics that are assigned to the members. Stream
+        processors never commit in some of their assigned topics. In a partition without a committed
+        offset all records count, regardless of `auto.offset.reset`. For a share group, records
+        count until they are acknowledged, rejected or archived.
+
+        Raises:
+            NoSuchGroup: The group does not exist.
         """
         shared = await self._shared_lag(group)
         if shared is not None:
@@ -322,7 +390,7 @@ class Kit:
         return await self._lag(group, await self.committed(group))
 
     async def _shared_lag(self, group: str) -> int | None:
-        """The lag of a share group; None of any other one."""
+        """Return the lag of a share group, or None for a group of another type."""
         found = await self.group(group)
         if found is None or found.type != SHARE:
             return None
@@ -334,7 +402,7 @@ class Kit:
         return left + sum(offset.lag or 0 for offset in known.values())
 
     async def _lag(self, group: str, offsets: Mapping[Partition, int]) -> int:
-        """The same, of a group that has committed `offsets`."""
+        """Return the lag of a group that has committed `offsets`."""
         read = {topic for topic, _ in offsets or await self._assigned(group)}
         topics = await self.topics()
         partitions = [(topic, index) for topic in read for index in range(topics.get(topic, 0))]
@@ -351,11 +419,19 @@ class Kit:
     async def wait_until_idle(
         self, group: str | None = None, timeout: float = WAIT_SECONDS
     ) -> None:
-        """Wait until nothing is on its way any more, or in one group. Raises WaitTimeout."""
+        """Wait until the cluster, or one group, is idle.
+
+        Args:
+            group: Group to check; None for the whole cluster.
+            timeout: Maximum seconds to wait.
+
+        Raises:
+            WaitTimeout: Work is still in progress; the message describes it.
+        """
         raise NotImplementedError
 
     def why(self, *, group: str | None = None, topic: str | None = None) -> str:
-        """What is known of why something about a group or topic did not happen."""
+        """Explain the state of a group or topic for the message of a failed wait."""
         return ""
 
     async def wait_until(
@@ -367,18 +443,31 @@ class Kit:
         group: str | None = None,
         topic: str | None = None,
     ) -> T:
-        """Look again after each change until `look` says yes; returns what it saw.
+        """Call `look` after each change until it reports that the condition is met.
 
-        Goes on when the broker was restarted meanwhile. Raises WaitTimeout after `timeout` seconds,
-        with what was seen last and why `group` and `topic` are as they are; RuntimeError as soon as
-        the broker is stopped.
+        A restart of the broker pauses the wait.
+
+        Args:
+            look: Returns whether the condition is met, and the observed state.
+            what: Description of the condition, for the message of a failure.
+            timeout: Maximum seconds to wait.
+            group: Group to explain in the message.
+            topic: Topic to explain in the message.
+
+        Returns:
+            The observed state that meets the condition.
+
+        Raises:
+            WaitTimeout: The condition is not met in time; the message has the state that was observed
+                last.
+            RuntimeError: The broker was stopped.
         """
         deadline = trio.current_time() + timeout
         seen: T | None = None
         while await self.availability.wait_until_available(deadline):
             with self.availability.attempt():
                 change = self._changes.next()
-                done, found = await self._unless_it_goes(look)
+                done, found = await self._call_while_available(look)
                 if done:
                     return found
                 seen = found
@@ -388,20 +477,23 @@ class Kit:
                 break
         raise WaitTimeout(_report(what, timeout, seen, self.why(group=group, topic=topic)))
 
-    async def _unless_it_goes(self, look: Callable[[], Awaitable[T]]) -> T:
-        """What `look` returns. A broker whose power is off answers nonsense before it is gone, and one
-        that has just gone has closed the connections of those who look."""
+    async def _call_while_available(self, look: Callable[[], Awaitable[T]]) -> T:
+        """Call `look`; if it fails because the broker is down, wait to be cancelled.
+
+        A broker whose power was cut may respond with errors before it is marked unavailable, and a
+        stopped broker closes connections that are in use.
+        """
         try:
             return await look()
         except Exception:
             if self.availability.is_available and not self.has_crashed:
                 raise
             self.availability.mark_unavailable()
-            await trio.sleep_forever()  # and the look is given up
+            await trio.sleep_forever()  # mark_unavailable() has cancelled the current attempt
 
     @property
     def has_crashed(self) -> bool:
-        """Whether the power of the broker is off."""
+        """True if the power of the broker's disk was cut."""
         return False
 
     async def wait_for(
@@ -414,10 +506,22 @@ class Kit:
         what: str | None = None,
         nearness: Callable[[KafkaRecord], int] = lambda record: 0,
     ) -> list[KafkaRecord]:
-        """Wait until a topic has `count` records (1) for which `match` is true; returns those.
+        """Wait until a topic has a number of matching records.
 
-        Parameters, for the message of a failure: `what` says in words what is waited for,
-        `nearness` how close another record comes to it.
+        Args:
+            topic: Topic name.
+            count: Minimum number of matching records; None for 1.
+            match: Returns True for the records to count; None counts all.
+            timeout: Maximum seconds to wait.
+            what: Description of the records, for the message of a failure.
+            nearness: Returns how similar another record is to a match, for the message of a failure;
+                higher is more similar.
+
+        Returns:
+            All matching records.
+
+        Raises:
+            WaitTimeout: There are fewer matching records; the message lists the most similar ones.
         """
         wanted = 1 if count is None else count
 
@@ -438,7 +542,21 @@ class Kit:
         state: str | None = "Stable",
         timeout: float = WAIT_SECONDS,
     ) -> Group:
-        """Wait until a group is in a state (None: any) with so many members (None: any)."""
+        """Wait until a group has a state and a number of members.
+
+        Args:
+            group: Group ID.
+            members: Number of members; None for any.
+            state: State as Kafka names it, in any case; None for any.
+            timeout: Maximum seconds to wait.
+
+        Returns:
+            The group as its coordinator describes it.
+
+        Raises:
+            ValueError: The state does not exist.
+            WaitTimeout: The group is not in that state; the message has its last state.
+        """
         state = group_state(state)
 
         async def look() -> tuple[bool, Group | None]:
@@ -457,7 +575,20 @@ class Kit:
     async def wait_for_assignment(
         self, group: str, partitions: Partitions, timeout: float = WAIT_SECONDS
     ) -> Group:
-        """Wait until the members of a group have exactly these partitions between them."""
+        """Wait until exactly the given partitions are assigned to the members of a group.
+
+        Args:
+            group: Group ID.
+            partitions: Pairs of topic and partition, or partition numbers by topic.
+            timeout: Maximum seconds to wait.
+
+        Returns:
+            The group as its coordinator describes it.
+
+        Raises:
+            ValueError: `partitions` has another form.
+            WaitTimeout: The assignment differs; the message has the last one.
+        """
         wanted = partitions_of(partitions)
 
         async def look() -> tuple[bool, Group | None]:
@@ -465,7 +596,8 @@ class Kit:
             owned = (
                 [each for member in found.members for each in member.partitions] if found else []
             )
-            return sorted(set(owned)) == wanted, found  # those of share groups may have several
+            # Share groups assign a partition to several members.
+            return sorted(set(owned)) == wanted, found
 
         what = f"group {group!r} assigned {_partitions(wanted)}"
         found = await self.wait_until(look, what, timeout, group=group)
@@ -475,7 +607,21 @@ class Kit:
     async def wait_for_commit(
         self, group: str, topic: str, partition: int, offset: int, timeout: float = WAIT_SECONDS
     ) -> int:
-        """Wait until a group has committed `offset` or a later one; returns what it has."""
+        """Wait until a group has committed at least an offset in a partition.
+
+        Args:
+            group: Group ID.
+            topic: Topic name.
+            partition: Partition number.
+            offset: Minimum committed offset.
+            timeout: Maximum seconds to wait.
+
+        Returns:
+            The committed offset.
+
+        Raises:
+            WaitTimeout: The committed offset is lower; the message has the last one.
+        """
 
         async def look() -> tuple[bool, int | None]:
             found = (await self.committed(group)).get((topic, partition))
@@ -487,8 +633,21 @@ class Kit:
     async def wait_for_lag(
         self, group: str, lag: int = 0, timeout: float = WAIT_SECONDS
     ) -> dict[Partition, int]:
-        """Wait until a group that has committed something lags by at most `lag` records, and does
-        not rebalance; or until a share group has not done with `lag` records at most."""
+        """Wait until a group has committed offsets, does not rebalance and has a small lag.
+
+        For a share group, wait only until the lag is small.
+
+        Args:
+            group: Group ID.
+            lag: Maximum lag, in records.
+            timeout: Maximum seconds to wait.
+
+        Returns:
+            The committed offsets; an empty dictionary for a share group.
+
+        Raises:
+            WaitTimeout: The lag is larger; the message has the committed offsets.
+        """
 
         async def look() -> tuple[bool, dict[Partition, int]]:
             shared = await self._shared_lag(group)

@@ -1,4 +1,4 @@
-"""A broker for programs that are not async: it runs in a thread of this process."""
+"""A broker for synchronous test code, run in a thread of this process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .async_broker import (
     CRASHED,
     RunningBroker,
     fill,
-    lately,
+    recent_activity,
     run_broker,
 )
 from .clock import MovableClock, milliseconds
@@ -47,12 +47,20 @@ from .known_records import KnownRecords
 from .local_nodes import LocalNodes
 from .log_tail import LogTail
 from .names import api_key
-from .registry_fault import FaultyApp
+from .registry_fault import FaultInjectingApp
 from .restartable import RestartableBroker
 from .rules import Faults
 from .schedule import AnyRule
-from .secured import HOST, Clients, Rights, Secured, Users, as_wanted, merged
-from .snapshot import Snapshot, how_far, make_ready
+from .secured import (
+    HOST,
+    BrokerSecurity,
+    Clients,
+    Passwords,
+    Permissions,
+    merged,
+    new_broker_security,
+)
+from .snapshot import Snapshot, prepare_restored_store, read_progress
 from .stores import BreakableStore, Store, has_crashed, new_store
 
 if TYPE_CHECKING:
@@ -63,9 +71,9 @@ T = TypeVar("T")
 
 
 class KafkaHandle:
-    """A cluster in the hands of a test: the calls of `Kit`, without async.
+    """Operations and waits of a test on one cluster, for synchronous code.
 
-    Get a broker of your own with `LocalBroker`, one that runs elsewhere with
+    Create a broker in this process with `LocalBroker`. Connect to an external cluster with
     `kbroker.testing.ExternalKafka`.
     """
 
@@ -73,8 +81,8 @@ class KafkaHandle:
 
     def __init__(self) -> None:
         self._known = KnownRecords()
-        self._unspoken: list[Expectation] = []
-        """Those that nobody has waited for yet."""
+        # Expectations that no call of `within` has waited for yet.
+        self._unawaited: list[Expectation] = []
 
     @property
     def _kit(self) -> Kit:
@@ -82,28 +90,45 @@ class KafkaHandle:
 
     @property
     def _watched(self) -> Kit:
-        """What waits look at: it may be away for a moment."""
+        """Kit whose waits continue while the broker restarts."""
         return self._kit
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients take as their bootstrap.servers."""
+        """Value of the clients' `bootstrap.servers`: HOST:PORT, with commas between several."""
         raise NotImplementedError
 
     def _do(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         return self._thread.call(partial(call, *args, **kwargs))
 
     def create_topic(self, name: str, partitions: int = 1, configs: Config | None = None) -> None:
-        """Create a topic; it is usable when this returns. Raises KafkaError."""
+        """Create a topic, and wait until it is usable.
+
+        Args:
+            name: Topic name.
+            partitions: Number of partitions.
+            configs: Topic configs, for example `{"retention.ms": 1000}`.
+
+        Raises:
+            KafkaError: The broker rejected the topic.
+        """
         self._do(self._kit.create_topic, name, partitions, configs)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; it is gone for every client when this returns. Raises KafkaError."""
+        """Delete a topic, and wait until no broker lists it any more.
+
+        Args:
+            name: Topic name.
+
+        Raises:
+            KafkaError: The broker rejected the deletion.
+            WaitTimeout: A broker still lists the topic.
+        """
         self._do(self._kit.delete_topic, name)
         self._known.forget(name)
 
     def topics(self) -> dict[str, int]:
-        """The topics of users, with the number of their partitions."""
+        """Return the number of partitions of each topic, without internal topics."""
         return self._do(self._kit.topics)
 
     def produce(
@@ -116,7 +141,25 @@ class KafkaHandle:
         headers: Headers = (),
         timestamp: int | None = None,
     ) -> KafkaRecord:
-        """Append one record; see `Kit.produce`."""
+        """Append one record with acks=all, and create the topic if it does not exist.
+
+        Args:
+            topic: Topic name.
+            value: Value: bytes as they are, a string as UTF-8, everything else as JSON.
+            key: Key, converted like the value.
+            partition: Partition number; None selects it by the key, as the default partitioner of
+                Kafka's Java client does.
+            headers: Headers by name, or pairs of name and value.
+            timestamp: Timestamp in ms since the Unix epoch; None for the time of `clock`.
+
+        Returns:
+            The record with its partition and offset.
+
+        Raises:
+            ValueError: The partition does not exist, the timestamp is out of range, or the headers
+                are invalid.
+            KafkaError: The broker rejected the record.
+        """
         record = self._do(
             self._kit.produce,
             topic,
@@ -130,19 +173,43 @@ class KafkaHandle:
         return record
 
     def records(self, topic: str, *, committed: bool = True) -> list[KafkaRecord]:
-        """All records of a topic in order of time; see `Kit.records`. Raises NoSuchTopic."""
+        """Return all records of a topic, ordered by timestamp, partition and offset.
+
+        Args:
+            topic: Topic name.
+            committed: Stop at the last stable offset, as read_committed consumers do. Records of
+                aborted transactions are left out in both cases.
+
+        Raises:
+            NoSuchTopic: The topic does not exist.
+        """
         return self._do(self._kit.records, topic, committed=committed)
 
     def group(self, name: str) -> Group | None:
-        """A group as its coordinator describes it; None when there is none of that name."""
+        """Return a group as its coordinator describes it, or None if the group does not exist.
+
+        Args:
+            name: Group ID.
+        """
         return self._do(self._kit.group, name)
 
     def committed(self, group: str) -> dict[Partition, int]:
-        """The offsets that a group has committed."""
+        """Return the committed offset of a group for each partition.
+
+        Args:
+            group: Group ID.
+        """
         return self._do(self._kit.committed, group)
 
     def lag(self, group: str) -> int:
-        """Records that a group has still to read; see `Kit.lag`. Raises NoSuchGroup."""
+        """Return the number of records that a group has yet to consume; see `Kit.lag`.
+
+        Args:
+            group: Group ID.
+
+        Raises:
+            NoSuchGroup: The group does not exist.
+        """
         return self._do(self._kit.lag, group)
 
     def wait_for(
@@ -152,7 +219,20 @@ class KafkaHandle:
         match: Callable[[KafkaRecord], bool] | None = None,
         timeout: float = WAIT_SECONDS,
     ) -> list[KafkaRecord]:
-        """Wait for records; see `Kit.wait_for`. Raises WaitTimeout."""
+        """Wait until a topic has a number of matching records.
+
+        Args:
+            topic: Topic name.
+            count: Minimum number of matching records; None for 1.
+            match: Returns True for the records to count; None counts all.
+            timeout: Maximum seconds to wait.
+
+        Returns:
+            All matching records.
+
+        Raises:
+            WaitTimeout: There are fewer matching records; the message lists the newest others.
+        """
         found = self._do(self._watched.wait_for, topic, count, match, timeout)
         self._known.add(found)
         return found
@@ -164,36 +244,95 @@ class KafkaHandle:
         state: str | None = "Stable",
         timeout: float = WAIT_SECONDS,
     ) -> Group:
-        """Wait until a group is in a state (None: any) with so many members (None: any)."""
+        """Wait until a group has a state and a number of members.
+
+        Args:
+            group: Group ID.
+            members: Number of members; None for any.
+            state: State as Kafka names it, in any case; None for any.
+            timeout: Maximum seconds to wait.
+
+        Returns:
+            The group as its coordinator describes it.
+
+        Raises:
+            ValueError: The state does not exist.
+            WaitTimeout: The group is not in that state; the message has its last state.
+        """
         return self._do(self._watched.wait_for_group, group, members, state, timeout)
 
     def wait_for_assignment(
         self, group: str, partitions: Partitions, timeout: float = WAIT_SECONDS
     ) -> Group:
-        """Wait until the members of a group have exactly these partitions between them."""
+        """Wait until exactly the given partitions are assigned to the members of a group.
+
+        Args:
+            group: Group ID.
+            partitions: Pairs of topic and partition, or partition numbers by topic.
+            timeout: Maximum seconds to wait.
+
+        Returns:
+            The group as its coordinator describes it.
+
+        Raises:
+            ValueError: `partitions` has another form.
+            WaitTimeout: The assignment differs; the message has the last one.
+        """
         return self._do(self._watched.wait_for_assignment, group, partitions, timeout)
 
     def wait_for_commit(
         self, group: str, topic: str, partition: int, offset: int, timeout: float = WAIT_SECONDS
     ) -> int:
-        """Wait until a group has committed `offset` or a later one; returns what it has."""
+        """Wait until a group has committed at least an offset in a partition.
+
+        Args:
+            group: Group ID.
+            topic: Topic name.
+            partition: Partition number.
+            offset: Minimum committed offset.
+            timeout: Maximum seconds to wait.
+
+        Returns:
+            The committed offset.
+
+        Raises:
+            WaitTimeout: The committed offset is lower; the message has the last one.
+        """
         return self._do(self._watched.wait_for_commit, group, topic, partition, offset, timeout)
 
     def wait_for_lag(
         self, group: str, lag: int = 0, timeout: float = WAIT_SECONDS
     ) -> dict[Partition, int]:
-        """Wait until a group lags by at most `lag` records; see `Kit.wait_for_lag`."""
+        """Wait until a group has committed offsets, does not rebalance and has a small lag.
+
+        For a share group, wait only until the lag is small.
+
+        Args:
+            group: Group ID.
+            lag: Maximum lag, in records.
+            timeout: Maximum seconds to wait.
+
+        Returns:
+            The committed offsets; an empty dictionary for a share group.
+
+        Raises:
+            WaitTimeout: The lag is larger; the message has the committed offsets.
+        """
         return self._do(self._watched.wait_for_lag, group, lag, timeout)
 
     def expect(self, topic: str) -> Expectation:
-        """A sentence about a record to come: `expect("orders").key("a").within("2s")`."""
+        """Return an expectation of a record: `expect("orders").key("a").within("2s")`.
+
+        Args:
+            topic: Topic name.
+        """
         expected = Expectation(topic, self._wait_for_expected)
-        self._unspoken.append(expected)
+        self._unawaited.append(expected)
         return expected
 
     def _wait_for_expected(self, expected: Expectation, timeout: float) -> KafkaRecord:
-        if expected in self._unspoken:
-            self._unspoken.remove(expected)
+        if expected in self._unawaited:
+            self._unawaited.remove(expected)
         (found, *_) = self._do(
             self._watched.wait_for,
             expected.topic,
@@ -209,49 +348,89 @@ class KafkaHandle:
     # -- rest
 
     def wait_until_idle(self, group: str | None = None, timeout: float = WAIT_SECONDS) -> None:
-        """Wait until nothing is on its way any more; see `RunningBroker.wait_until_idle`, and
-        `OutsideKit.wait_until_idle` for what that means of a cluster that runs elsewhere."""
+        """Wait until the cluster, or one group, is idle.
+
+        See `RunningBroker.wait_until_idle` for what idle means. For an external cluster, see
+        `OutsideKit.wait_until_idle`.
+
+        Args:
+            group: Group to check; None for the whole cluster.
+            timeout: Maximum seconds to wait.
+
+        Raises:
+            WaitTimeout: Work is still in progress; the message describes it.
+        """
         self._do(self._watched.wait_until_idle, group, timeout)
 
     def expect_nothing(self, topic: str, timeout: float = WAIT_SECONDS) -> None:
-        """Everything settles, and the topic has no record but those that this test has produced
-        with `produce`, or has been given by `expect` or `wait_for`, or that were there before.
+        """Wait until the cluster is idle, then check that a topic has no unexpected record.
 
-        Raises AssertionError with the records that came.
+        Expected are the records that existed before the test, that the test has produced with
+        `produce`, and that `expect` or `wait_for` have returned.
+
+        Args:
+            topic: Topic name; the topic need not exist.
+            timeout: Maximum seconds to wait until the cluster is idle.
+
+        Raises:
+            AssertionError: The topic has other records; the message lists them.
+            WaitTimeout: The cluster is not idle.
         """
         self.wait_until_idle(timeout=timeout)
-        there = self._do(self._kit.wait_for, topic, 0)  # it need not exist
-        came = self._known.others(there)
-        if came:
-            lines = "\n  ".join(map(str, came))
+        found = self._do(self._kit.wait_for, topic, 0)  # the topic need not exist
+        unexpected = self._known.others(found)
+        if unexpected:
+            lines = "\n  ".join(map(str, unexpected))
             raise AssertionError(
-                f"nothing was expected in {topic!r} beside what the test has produced, expected or "
-                f"waited for; there came\n  {lines}"
+                f"{topic!r} has records that the test has not produced, expected or waited for:"
+                f"\n  {lines}"
             )
 
     def _begin(self) -> None:
-        """From here on, records are new to the test."""
-        self._known.begin(self._do(self._kit.ends))
+        """Remember the log end offsets: records after them are new to the test."""
+        self._known.begin(self._do(self._kit.log_end_offsets))
 
 
 class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
-    """A broker of its own: empty, on a free port, gone at the end.
+    """An empty broker on a free port, with its own data; it exists until `close`.
 
-    Parameters: `topics` to create, with their partitions, or their names; `config` are Kafka's
-    properties; `data_dir` keeps the data in a directory or in several, None in memory; `load` is what
-    it holds at the start, or the directory where that was saved; `disk` gives it a disk in memory that
-    fails on demand; `tls` gives it a certificate of an authority of its own; `users` are who may log in,
-    with their passwords, `tokens` who may by a token (OAUTHBEARER), `certificates` who is known by a
-    certificate instead, which needs no `tls`; `acls` is what they may do, which is nothing else then, and `super_users` are those
-    of them who may do everything; `thread` is one that several brokers share, None makes one; `store` is
-    where the data is, when neither `data_dir` nor `disk` say it; `listeners` are where clients come in, by
-    default one on 127.0.0.1, and `secured` is what is asked there, instead of the words above; `nodes` is how many nodes it has, None for as many as the directory has, or
-    one, and `racks` where they are; `cluster_id`, `grace_seconds` and `service` are
-    as of `kbroker.broker.open_broker`; `schema_registry` serves schemas too,
-    which needs `kbroker[registry]`, or is the registry that `service` serves.
-    Raises ValueError for what cannot be meant.
+    Use it in a `with` statement, or call `close`.
 
-    Resource handling: use it in a `with` statement, or call `close`.
+    Args:
+        topics: Topics to create: the number of partitions by name, or names of topics with one
+            partition.
+        config: Broker properties of Kafka and kbroker.
+        data_dir: Data directory, or several; None keeps the data in memory.
+        load: Snapshot to start from, or the directory where one was saved.
+        disk: Keep the data on a disk in memory that fails on demand; see `disk`.
+        tls: Use TLS, with a certificate of a CA that is created for this broker.
+        users: Passwords of the users that authenticate with SCRAM or PLAIN.
+        tokens: Names of the users that authenticate with a token (OAUTHBEARER).
+        certificates: Names of the users that authenticate with a client certificate. Implies `tls`.
+        acls: Permissions by user, for example `{"alice": ["READ topic orders"]}`; see `allow`.
+            Everything else is denied. None disables ACLs.
+        super_users: Users that ACLs do not restrict.
+        thread: Thread to run in, shared by several brokers; None creates one.
+        store: Storage of the data; replaces `data_dir` and `disk`.
+        listeners: Listeners; None for one on localhost.
+        secured: Security of the listeners; replaces `tls`, `users`, `tokens`, `certificates`,
+            `acls` and `super_users`.
+        nodes: Number of nodes; None for the number that the data directory has, or one.
+        racks: Rack of each node.
+        cluster_id: Cluster ID; None for a random one, or that of the data directory.
+        grace_seconds: Maximum seconds that a stop waits for requests in progress.
+        service: Service to run together with the broker; see `kbroker.broker.open_broker`.
+        schema_registry: True to run a schema registry (needs `kbroker[registry]`), or a registry
+            service to run.
+
+    Attributes:
+        clock: Clocks of the broker.
+        faults: Armed faults and the recent requests.
+        explain: Explanations of the state of groups, partitions and transactions.
+
+    Raises:
+        ValueError: The arguments are invalid or contradict each other.
+        ConfigError: A property is unknown or has an invalid value.
     """
 
     clock: BrokerClock
@@ -266,15 +445,15 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
         load: Snapshot | str | Path | None = None,
         disk: bool = False,
         tls: bool = False,
-        users: Users | None = None,
+        users: Passwords | None = None,
         tokens: Sequence[str] = (),
         certificates: Sequence[str] = (),
-        acls: Rights | None = None,
+        acls: Permissions | None = None,
         super_users: Sequence[str] = (),
         thread: BrokerThread | None = None,
         store: Store | None = None,
         listeners: Sequence[Listener] | None = None,
-        secured: Secured | None = None,
+        secured: BrokerSecurity | None = None,
         nodes: int | None = None,
         racks: Sequence[str] = (),
         cluster_id: str | None = None,
@@ -290,7 +469,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
         self._log = LogTail()
         if disk and (nodes or 1) > 1:
             raise ValueError("disk=True is the disk of a broker with one node")
-        self._secured = secured or as_wanted(
+        self._secured = secured or new_broker_security(
             tls=tls,
             users=users,
             tokens=tokens,
@@ -322,7 +501,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
         grace_seconds: float,
         service: Service | None,
     ) -> Callable[..., AbstractAsyncContextManager[RunningBroker]]:
-        """Return what opens each run of the broker; see `RestartableBroker`."""
+        """Return the function that opens each run of the broker; see `RestartableBroker`."""
         return partial(
             run_broker,
             self._config,
@@ -357,15 +536,15 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
     def _registry_of(
         self, wanted: bool | RegistryService | None, listeners: Sequence[Listener]
     ) -> RegistryService | None:
-        """The registry that is served, where faults hit it."""
+        """Return the schema registry to run, with fault injection, or None."""
         if not wanted:
             return None
         registry = self._new_registry(listeners) if wanted is True else wanted
-        registry.serve_through(partial(FaultyApp, self.faults))
+        registry.serve_through(partial(FaultInjectingApp, self.faults))
         return registry
 
     def _new_registry(self, listeners: Sequence[Listener]) -> RegistryService:
-        # What it needs most tests do not have.
+        # The registry imports optional dependencies.
         from kbroker.schemas.service import RegistryService, why_not
 
         reason = why_not(self._config, listeners)
@@ -381,7 +560,11 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
 
     @property
     def schema_registry_url(self) -> str:
-        """What clients take as their schema.registry.url. Raises ValueError where there is none."""
+        """Value of the clients' `schema.registry.url`.
+
+        Raises:
+            ValueError: The broker has no schema registry.
+        """
         if self._registry is None:
             raise ValueError(NO_REGISTRY)
         return f"http://{self._registry.endpoint_of(self._config.node_id)}"
@@ -392,23 +575,26 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
     # -- life
 
     def start(self) -> None:
-        """Start again after `stop` or a crash, on the same port."""
+        """Start the broker again after `stop` or a crash, on the same port."""
         self._life.start()
 
     def stop(self) -> None:
-        """Stop; clients lose their connections, the data stays for `start`.
+        """Stop the broker. Clients lose their connections; the data is kept for `start`.
 
-        Waits end with a RuntimeError; with `restart` they would go on.
+        Waits in other threads fail with RuntimeError; `restart` only pauses them.
         """
         self._life.stop()
 
     def restart(self) -> None:
-        """Stop and start: clients reconnect by themselves, and waits go on."""
-        with self._life.returning():
+        """Stop and start the broker. Clients reconnect by themselves, and waits continue."""
+        with self._life.restarting():
             self._life.end()
 
     def close(self) -> None:
-        """Stop for good. In a forked child this does nothing: the parent has the broker."""
+        """Stop the broker and release its data.
+
+        In a forked child this does nothing, because the broker runs in the parent.
+        """
         if not self._thread.is_own:
             return
         try:
@@ -439,12 +625,15 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
         latest = self._life.latest
         if latest is None:
             return super()._do(call, *args, **kwargs)
-        return super()._do(latest.steadily, partial(call, *args, **kwargs))
+        return super()._do(latest.call_with_retries, partial(call, *args, **kwargs))
 
     @property
     def running(self) -> RunningBroker:
-        """The broker in its thread: for `run_in_broker`. Raises RuntimeError when it is stopped, or
-        has crashed."""
+        """The broker in its thread, for use in `run_in_broker`.
+
+        Raises:
+            RuntimeError: The broker is stopped or has crashed.
+        """
         return self._life.running
 
     @property
@@ -458,32 +647,51 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
     # -- who may do what
 
     def allow(self, user: str, *rights: str) -> None:
-        """Let a user do something from now on: `allow("alice", "READ topic orders")`.
+        """Add ACLs for a user, for example `allow("alice", "READ topic orders")`.
 
-        A right that begins with DENY takes it away. "*" is everybody. Raises ValueError for what is no
-        right, and for a broker that was made without ACLs.
+        Args:
+            user: User name; "*" for all users.
+            rights: Permissions in the form "[ALLOW|DENY] OPERATION RESOURCE_TYPE NAME". A name that
+                ends in "*" is a prefix. The cluster has no name.
+
+        Raises:
+            ValueError: A permission is malformed, the user does not exist, or the broker was
+                created without ACLs.
         """
         self.run_in_broker(lambda running: running.allow(user, *rights))
 
     def connections(self) -> int:
-        """How many clients are connected; nobody is to a broker that is stopped."""
+        """Return the number of client connections; 0 if the broker is stopped."""
         held = self._life.held
         return held.value.broker.connections() if held else 0
 
     def run_in_broker(self, function: Callable[[RunningBroker], Awaitable[T]]) -> T:
-        """Run an async function in the broker's thread, with the broker."""
+        """Run an async function in the thread of the broker.
+
+        Args:
+            function: Gets the broker.
+
+        Returns:
+            The result of the function.
+
+        Raises:
+            RuntimeError: The broker is stopped or has crashed.
+        """
         running, held = self.running, self._life.held
         try:
             return self._do(function, running)
-        except PowerCut:  # it came to the point of a crash itself, and not a task of the broker
+        except PowerCut:  # raised in `function`, so the tasks of the broker still run
             if held is not None:
                 self._thread.abort(held)
             raise
 
-    def _bring_about(self, action: Callable[[RunningBroker], Awaitable[object]]) -> None:
-        """Run what may bring the broker to the point of a crash; `wait_for_crash` waits for that.
+    def _run_may_crash(self, action: Callable[[RunningBroker], Awaitable[object]]) -> None:
+        """Run a function that may reach the point of `crash_at`.
 
-        Raises RuntimeError when it is stopped, or has crashed before.
+        `wait_for_crash` handles the crash.
+
+        Raises:
+            RuntimeError: The broker is stopped, or had crashed before.
         """
         if has_crashed(self._store):
             raise RuntimeError(CRASHED)
@@ -494,27 +702,52 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
 
     @property
     def disk(self) -> Disk:
-        """The disk to break. Raises ValueError for a broker without `disk=True`."""
+        """Disk whose faults the test controls.
+
+        Raises:
+            ValueError: The broker was created without `disk=True`.
+        """
         return self._life.breakable.disk
 
     def crash_at(self, point: str, mode: Mode = "drop", seed: int = 0) -> None:
-        """Cut the power when the broker comes to a point, "produce.appended" for instance.
+        """Cut the power when the broker reaches a point, for example "produce.appended".
 
-        Parameters: `mode` says what of the unsynced bytes is lost, see `Disk`. Raises ValueError
-        for an unknown point, with those that there are.
+        Args:
+            point: Name of the point; see the error message for all names.
+            mode: Unsynced data that the power cut loses: "drop", "torn", "lost-name" or "mixed";
+                see `Disk`.
+            seed: Seed of the random choices of the modes "torn" and "mixed".
+
+        Raises:
+            ValueError: The point or mode does not exist, or the broker has no such disk.
         """
         self._life.crash_at(point, mode, seed)
 
     def wait_for_crash(self, timeout: float = WAIT_SECONDS) -> None:
-        """Wait for the crash that `crash_at` asked for, then start again on the same port.
+        """Wait for the crash that `crash_at` has requested, then start again on the same port.
 
-        Returns at once when it has come already, in whatever call; a `start` or `restart` since
-        then has done the rest. Raises WaitTimeout when the broker did not come to that point.
+        Return at once if the crash has already happened. If `start` or `restart` has run since, the
+        broker is not started again.
+
+        Args:
+            timeout: Maximum seconds to wait.
+
+        Raises:
+            WaitTimeout: The broker has not reached the point.
+            RuntimeError: The broker is stopped.
         """
         self._life.wait_for_crash(timeout)
 
     def power_cut(self, mode: Mode = "drop", seed: int = 0) -> None:
-        """Cut the power now, then start again on the same port; waits go on."""
+        """Cut the power now, then start again on the same port. Waits continue.
+
+        Args:
+            mode: Unsynced data that the power cut loses; see `Disk`.
+            seed: Seed of the random choices of the modes "torn" and "mixed".
+
+        Raises:
+            ValueError: The mode does not exist, or the broker has no such disk.
+        """
         self._life.power_cut(mode, seed)
 
     # -- rest
@@ -522,45 +755,74 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
     def wait_for_request(
         self, api: str, client_id: str | None = None, count: int = 1, timeout: float = WAIT_SECONDS
     ) -> None:
-        """Wait until clients (or the one named) have sent so many requests of an API."""
+        """Wait until clients have sent a number of requests of an API.
+
+        Args:
+            api: API name, for example "Fetch".
+            client_id: Count only requests with this client ID; None counts all.
+            count: Minimum number of requests so far.
+            timeout: Maximum seconds to wait.
+
+        Raises:
+            ValueError: The API does not exist.
+            WaitTimeout: There are fewer requests; the message has their number.
+        """
         self._do(self._watched.wait_for_request, api_key(api), client_id, count, timeout)
 
     # -- snapshots
 
     def snapshot(self) -> Snapshot:
-        """What the broker holds now: records, offsets, groups, producers, settings, clocks.
+        """Return a snapshot of records, offsets, groups, producers, settings and clocks.
 
-        Takes the same time however much that is: in memory the bytes are shared, in a data directory
-        the files of closed segments are (each log begins a new segment for that).
+        The time it takes does not depend on the amount of data. In memory the bytes are shared. In
+        a data directory the files of closed segments are shared, so each log first rolls a new
+        segment.
+
+        Raises:
+            ValueError: The broker has several nodes.
+            RuntimeError: The broker is stopped or has crashed.
         """
         return self.run_in_broker(RunningBroker.snapshot)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Hold what `snapshot` does, on the same port.
+        """Restore a snapshot, on the same port.
 
-        Clients lose their connections and look again: leader epochs are higher than any that they
-        have seen, and members join their groups again.
+        Clients lose their connections and refresh their metadata: leader epochs become higher than
+        any that clients have seen. Group members join again.
+
+        Args:
+            snapshot: Snapshot of this broker or of another one with as many data directories.
+
+        Raises:
+            ValueError: The snapshot has another number of data directories.
         """
-        with self._life.returning():
+        with self._life.restarting():
             self._life.end()
             if has_crashed(self._store):
                 self._life.power_on()
             armed = self.disk.faults if isinstance(self._store, BreakableStore) else None
-            self._thread.call(self._go_back, snapshot)
+            self._thread.call(self._restore_store, snapshot)
             if armed is not None:
                 self._life.breakable.disk.arm(armed)
         self._begin()
 
-    async def _go_back(self, snapshot: Snapshot) -> None:
-        reached = await how_far(self._store)
+    async def _restore_store(self, snapshot: Snapshot) -> None:
+        reached = await read_progress(self._store)
         self._store.take(snapshot.store)
-        self.clock.movable.put_back(snapshot.clocks)
-        await make_ready(self._config, self._store, self.clock.movable, reached)
+        self.clock.movable.restore_state(snapshot.clocks)
+        await prepare_restored_store(self._config, self._store, self.clock.movable, reached)
 
     def fork(self, snapshot: Snapshot | None = None) -> LocalBroker:
-        """A second broker that holds what `snapshot` (None: this one now) does.
+        """Start a second broker with the data of a snapshot.
 
-        It is another cluster, with an id and a listener of its own, and no members in its groups.
+        The second broker is another cluster, with its own cluster ID and listeners. Its groups have
+        no members.
+
+        Args:
+            snapshot: Data of the new broker; None for the current data of this one.
+
+        Returns:
+            The new broker; the caller must close it.
         """
         return LocalBroker(
             config=self._config,
@@ -576,36 +838,88 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
     # -- faults
 
     def check_faults(self) -> None:
-        """Raise what a hook has raised, and UnfiredFault when something that the test has armed, a
-        fault, a hook, a crash, a disk fault, has met nothing, or nobody has waited for what
-        it expects."""
-        unmet = [f"{each} was never waited for: call within()" for each in self._unspoken]
+        """Check that everything that the test has armed or expected has happened.
+
+        Raises:
+            UnfiredFault: A fault, hook, crash or disk fault has hit nothing, or no call of `within`
+                has waited for an expectation.
+            Exception: The first exception of a hook.
+        """
+        unmet = [f"{each} was never waited for: call within()" for each in self._unawaited]
         if isinstance(self._store, BreakableStore):
             unmet += self.disk.faults.unmet()
         check_faults(self.faults, unmet)
 
     def disarm_faults(self) -> None:
-        """Take away all faults and hooks, a crash to come, and what the disk was told to fail."""
+        """Remove all faults, hooks and disk faults, and a crash that has not happened yet.
+
+        A disk that `full` has filled stays full until `free_space`.
+        """
         super().disarm_faults()
         if isinstance(self._store, BreakableStore):
             self.disk.arm(DiskFaults(full=self.disk.faults.full))
 
     def wait_for_hits(self, rule: AnyRule, hits: int, timeout: float) -> None:
-        """Wait until a fault has hit so many requests; its `wait` does the same."""
+        """Wait until a fault has hit a number of requests; `Fault.wait` does the same.
+
+        Args:
+            rule: Rule of the fault.
+            hits: Number of hits to wait for.
+            timeout: Maximum seconds to wait.
+
+        Raises:
+            WaitTimeout: The fault has fewer hits; the message lists the most similar requests.
+        """
         self._do(self._watched.wait_for_hits, rule, hits, timeout)
 
     def cap_versions(self, versions: str | Mapping[str, int | None] | None) -> None:
-        """Play an older broker; see `RunningBroker.cap_versions`."""
+        """Serve only the API versions of an older broker.
+
+        Connections are closed, so that clients negotiate versions again. Only the versions change;
+        the broker handles requests as before.
+
+        Args:
+            versions: A release of Apache Kafka ("3.9"), or the newest version by API (`{"Fetch":
+                11}`, None to hide the API). None removes the limits.
+
+        Raises:
+            ValueError: The release, API or version does not exist.
+        """
         self._do(self.running.cap_versions, versions)
 
     def expire_member(self, group: str, member: str) -> list[str]:
-        """End the session of a group's member now; see `StateOperations.expire_member`."""
+        """Expire the session of a group member now.
+
+        Args:
+            group: Group ID.
+            member: Member ID, group instance ID or client ID; several members may have one client
+                ID.
+
+        Returns:
+            IDs of the members that were removed. A member that waits in a rebalance is not removed.
+
+        Raises:
+            ValueError: The group has no such member; the message lists the members.
+        """
         return self._do(self.running.expire_member, group, member)
 
     def fence_producer(
         self, producer_id: int | None = None, *, transactional_id: str | None = None
     ) -> list[int]:
-        """Let a newer instance of a producer have taken over; see `StateOperations.fence_producer`."""
+        """Fence a producer, as a newer instance of it would, and abort its open transaction.
+
+        Requests with the old epoch fail with INVALID_PRODUCER_EPOCH or PRODUCER_FENCED.
+
+        Args:
+            producer_id: Producer ID; None for all producers that have written records.
+            transactional_id: Transactional ID, instead of a producer ID.
+
+        Returns:
+            IDs of the fenced producers.
+
+        Raises:
+            ValueError: The producer does not exist; the message lists those that exist.
+        """
         fenced: list[int] = []
 
         async def fence(broker: RunningBroker) -> None:
@@ -613,51 +927,110 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
                 await broker.fence_producer(producer_id, transactional_id=transactional_id)
             )
 
-        self._bring_about(fence)
+        self._run_may_crash(fence)
         return fenced
 
     def abort_transaction(self, transactional_id: str) -> None:
-        """Abort an open transaction; see `StateOperations.abort_transaction`."""
-        self._bring_about(lambda broker: broker.abort_transaction(transactional_id))
+        """Abort an open transaction, as its coordinator would, and fence its producer.
+
+        Args:
+            transactional_id: Transactional ID.
+
+        Raises:
+            ValueError: The transaction is not open; the message lists the open ones.
+        """
+        self._run_may_crash(lambda broker: broker.abort_transaction(transactional_id))
 
     def expire_transaction(self, transactional_id: str) -> None:
-        """Let an open transaction have lasted too long; see `StateOperations.expire_transaction`."""
-        self._bring_about(lambda broker: broker.expire_transaction(transactional_id))
+        """Expire an open transaction now, so that its coordinator aborts it.
+
+        Args:
+            transactional_id: Transactional ID.
+
+        Raises:
+            ValueError: The transaction is not open; the message lists the open ones.
+        """
+        self._run_may_crash(lambda broker: broker.expire_transaction(transactional_id))
 
     def offset_out_of_range(self, topic: str, partition: int = 0) -> int:
-        """Lose all records of a partition; see `StateOperations.offset_out_of_range`."""
+        """Delete all records of a partition and skip one offset.
+
+        The position of each consumer is out of range afterwards, also at the end of the log.
+
+        Args:
+            topic: Topic name.
+            partition: Partition number.
+
+        Returns:
+            The new log start offset.
+
+        Raises:
+            KafkaError: The partition does not exist.
+        """
         return self._do(self.running.offset_out_of_range, topic, partition)
 
     def move_leader(
         self, topic: str, partition: int | None = None, *, to: int | None = None
     ) -> None:
-        """Let another node lead, or elect leaders anew; see `StateOperations.move_leader`."""
+        """Move the leader of a partition to another node in the ISR.
+
+        If there is no other node, the same node is elected again with a higher leader epoch. Each
+        client then gets NOT_LEADER_OR_FOLLOWER until it requests metadata.
+
+        Args:
+            topic: Topic name.
+            partition: Partition number; None for all partitions of the topic.
+            to: ID of the new leader; None for the next node in the ISR.
+
+        Raises:
+            KafkaError: The topic or partition does not exist.
+            ValueError: Node `to` is not in the ISR.
+        """
         self._do(self.running.move_leader, topic, partition, to=to)
 
     def move_coordinator(
         self, group: str | None = None, *, transactional_id: str | None = None
     ) -> None:
-        """Let a coordinator move; see `StateOperations.move_coordinator`."""
+        """Move a group or transaction coordinator to another node.
+
+        If there is no other node, the coordinator reloads its state. Each client then gets
+        NOT_COORDINATOR until it looks up the coordinator again.
+
+        Args:
+            group: Group ID.
+            transactional_id: Transactional ID, instead of a group.
+
+        Raises:
+            ValueError: The group or transactional ID does not exist, or not exactly one is given.
+        """
         self._do(self.running.move_coordinator, group, transactional_id=transactional_id)
 
     def report(self) -> str:
-        """What it holds and what it was asked lately, for a person who looks at a failed test."""
+        """Return the state and the recent requests of the broker, for reports of failed tests."""
         try:
             return self.run_in_broker(RunningBroker.report)
         except (RuntimeError, PowerCut) as error:
             reason = str(error) or CRASHED
-            lines = [f"broker {self.bootstrap_servers}", reason, *lately(self.faults, self._log)]
+            lines = [
+                f"broker {self.bootstrap_servers}",
+                reason,
+                *recent_activity(self.faults, self._log),
+            ]
             return "\n".join(lines)
 
 
 class BrokerExplain:
-    """Why something is as it is, in sentences: `print(kbroker.explain.group("billing"))`."""
+    """Explanations in sentences: `print(kbroker.explain.group("billing"))`."""
 
     def __init__(self, broker: LocalBroker) -> None:
         self._broker = broker
 
     def group(self, name: str) -> str:
-        """Why a group is in its state: what it waits for, its rebalances and their causes."""
+        """Explain the state of a group: what it waits for, its rebalances and their causes.
+
+        Args:
+            name: Group ID.
+        """
 
         async def explain(broker: RunningBroker) -> str:
             return str(broker.explain.group(name))
@@ -665,8 +1038,12 @@ class BrokerExplain:
         return self._broker.run_in_broker(explain)
 
     def partition(self, topic: str, index: int) -> str:
-        """Why a partition is served, or is not: its leader, its disk, the faults that hit it; and
-        what holds up those who read committed records."""
+        """Explain whether a partition is available: leader, disk, faults, and a lagging LSO.
+
+        Args:
+            topic: Topic name.
+            index: Partition number.
+        """
 
         async def explain(broker: RunningBroker) -> str:
             return str(broker.explain.partition(topic, index))
@@ -674,8 +1051,13 @@ class BrokerExplain:
         return self._broker.run_in_broker(explain)
 
     def share(self, group: str, topic: str, index: int) -> str:
-        """Why members of a share group get no records of a partition, or do: who has which, and how
-        long; limits; what was given up; what there is to come."""
+        """Explain the delivery of a partition to a share group: locks, limits, archived records.
+
+        Args:
+            group: Group ID.
+            topic: Topic name.
+            index: Partition number.
+        """
 
         async def explain(broker: RunningBroker) -> str:
             return str(broker.explain.share(group, topic, index))
@@ -683,7 +1065,11 @@ class BrokerExplain:
         return self._broker.run_in_broker(explain)
 
     def client(self, client_id: str) -> str:
-        """What clients of an id have said of themselves last: each of their metrics (KIP-714)."""
+        """Return the last metrics that clients with a client ID have pushed (KIP-714).
+
+        Args:
+            client_id: Client ID.
+        """
 
         async def explain(broker: RunningBroker) -> str:
             return str(broker.explain.client(client_id))
@@ -691,7 +1077,11 @@ class BrokerExplain:
         return self._broker.run_in_broker(explain)
 
     def transaction(self, transactional_id: str) -> str:
-        """Where a transaction stands, who has ended the ones before it, and why."""
+        """Explain the state of a transaction, and how the previous ones of its ID ended.
+
+        Args:
+            transactional_id: Transactional ID.
+        """
 
         async def explain(broker: RunningBroker) -> str:
             return str(broker.explain.transaction(transactional_id))
@@ -700,9 +1090,10 @@ class BrokerExplain:
 
 
 class BrokerClock:
-    """The clock of a broker under test: `clock.advance(hours=25)`.
+    """Clocks of a broker under test: `clock.advance(hours=25)` moves the log clock.
 
-    `coordinator` is the other domain: sessions, rebalances, transactions.
+    Attributes:
+        coordinator: Clock of sessions, rebalances and transactions.
     """
 
     def __init__(self, broker: LocalBroker) -> None:
@@ -713,29 +1104,38 @@ class BrokerClock:
     def advance(
         self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
     ) -> None:
-        """Let time pass for logs: retention, expiry of offsets, producers and transactional ids. No
-        member notices, and no transaction times out.
+        """Move the log clock ahead: retention and the expiration of offsets and producers.
 
-        Returns when everything that is due by then has been done.
+        Sessions and transactions do not time out. Returns when all due work is done.
+
+        Args:
+            days: Days to add.
+            hours: Hours to add.
+            minutes: Minutes to add.
+            seconds: Seconds to add.
+
+        Raises:
+            ValueError: The sum is zero or negative.
+            RuntimeError: The broker is stopped or has crashed.
         """
         span_ms = milliseconds(days=days, hours=hours, minutes=minutes, seconds=seconds)
-        self._broker._bring_about(lambda broker: broker.advance(span_ms))
+        self._broker._run_may_crash(lambda broker: broker.advance(span_ms))
 
     def freeze(self) -> None:
-        """Let the log's time stand still."""
+        """Stop the log clock; `advance` still moves it."""
         self.movable.log.freeze()
 
     def resume(self) -> None:
-        """Let the log's time go on from where it stood."""
+        """Continue the log clock from the time at which it was stopped."""
         self.movable.log.resume()
 
     def now_ms(self) -> int:
-        """The log's time, in ms since the epoch."""
+        """Return the time of the log clock, in ms since the Unix epoch."""
         return self.movable.log_ms()
 
 
 class CoordinatorClock:
-    """The time of sessions, rebalances and transactions."""
+    """Clock of sessions, rebalances and transactions of a broker under test."""
 
     def __init__(self, broker: LocalBroker) -> None:
         self._broker = broker
@@ -749,12 +1149,22 @@ class CoordinatorClock:
         seconds: float = 0,
         keep_members: bool = False,
     ) -> None:
-        """Let time pass for coordinators; returns when all time-outs that are due have been acted on.
+        """Move the coordinator clock ahead. Returns when all due timeouts are handled.
 
-        Members whose sessions are over by then are out of their groups, unless `keep_members`
-        counts all of them as just heard of.
+        Members whose sessions expire are removed from their groups, unless `keep_members` is set.
+
+        Args:
+            days: Days to add.
+            hours: Hours to add.
+            minutes: Minutes to add.
+            seconds: Seconds to add.
+            keep_members: Renew the session of each member before each timeout.
+
+        Raises:
+            ValueError: The sum is zero or negative.
+            RuntimeError: The broker is stopped or has crashed.
         """
         span_ms = milliseconds(days=days, hours=hours, minutes=minutes, seconds=seconds)
-        self._broker._bring_about(
+        self._broker._run_may_crash(
             lambda broker: broker.advance_coordinator(span_ms, keep_members=keep_members)
         )

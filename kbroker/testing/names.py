@@ -43,6 +43,6 @@ def is_after(at: str) -> bool:
     return at == "after"
 
 
-def first_to_last(versions: range) -> str:
+def format_versions(versions: range) -> str:
     """Versions as a person reads them: "0 to 7"."""
     return f"{versions.start} to {versions.stop - 1}"

@@ -16,11 +16,11 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 10
+RETRY_TIMEOUT_SECONDS = 10
 """How long an election may take, with the time in which nobody misses the node that is gone."""
 RETRY_BACKOFF_SECONDS = 0.02
 GRACE_SECONDS = 5
-PASSING = frozenset(
+RETRIABLE_ERRORS = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -74,7 +74,7 @@ class NodeOperations:
         local = self.broker.local_node(node_id)
         self.record_action(f"stopped node {node_id}")
         await local.stop(grace_seconds=GRACE_SECONDS)
-        self._look_anew()
+        self._refresh_endpoints()
 
     async def crash_node(self, node_id: int) -> None:
         """Let a node end as a process that is killed: clients are reset, nothing more is written,
@@ -85,14 +85,14 @@ class NodeOperations:
         local = self.broker.local_node(node_id)
         self.record_action(f"crashed node {node_id}")
         await local.crash()
-        self._look_anew()
+        self._refresh_endpoints()
 
     async def start_node(self, node_id: int) -> None:
         """Start a node that is down, on its port and with its data. Raises ValueError."""
         local = self.broker.local_node(node_id)
         self.record_action(f"started node {node_id}")
         await local.start()
-        self._look_anew()
+        self._refresh_endpoints()
 
     async def add_node(self, *, rack: str | None = None) -> int:
         """Start one more node; returns its id. It has no partitions until some are moved to it.
@@ -108,25 +108,25 @@ class NodeOperations:
         exist, or has what nobody else has and is down."""
         await self.broker.remove_node(node_id)
         self.record_action(f"removed node {node_id}")
-        self._look_anew()
+        self._refresh_endpoints()
 
-    def _look_anew(self) -> None:
+    def _refresh_endpoints(self) -> None:
         """Let the kit itself turn to the nodes that are there now."""
         there = [each for each in self.broker.nodes if each.is_running]
         self._cluster.look_anew([each.endpoint for each in there or self.broker.nodes])
 
-    async def steadily(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def call_with_retries(self, call: Callable[[], Awaitable[T]]) -> T:
         """Do what a client does, and again while nodes take over from others.
 
-        Raises what the last try did, after `PATIENCE_SECONDS`.
+        Raises what the last try did, after `RETRY_TIMEOUT_SECONDS`.
         """
-        deadline = trio.current_time() + PATIENCE_SECONDS
+        deadline = trio.current_time() + RETRY_TIMEOUT_SECONDS
         while True:
             try:
                 return await call()
             except (NotReachable, KafkaError) as error:
                 over = trio.current_time() >= deadline
-                if over or len(self.broker.nodes) == 1 or not _passes(error):
+                if over or len(self.broker.nodes) == 1 or not _is_retriable(error):
                     raise
             await trio.sleep(RETRY_BACKOFF_SECONDS)
 
@@ -157,9 +157,9 @@ class NodeOperations:
         self.record_action("healed links")
 
 
-def _passes(error: Exception) -> bool:
+def _is_retriable(error: Exception) -> bool:
     """Whether it is over when the nodes have agreed on who leads, and nothing was done."""
-    return not isinstance(error, KafkaError) or error.code in PASSING
+    return not isinstance(error, KafkaError) or error.code in RETRIABLE_ERRORS
 
 
 def _view(local: LocalNode, cluster: Cluster) -> NodeView:

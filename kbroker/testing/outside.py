@@ -43,7 +43,7 @@ Offsets = dict[Partition, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class ObservedGroup:
     """A group, with what it has committed."""
 
     group: Group
@@ -71,7 +71,7 @@ class ObservedState:
     ends: Offsets
     read: Offsets
     changelogs: frozenset[str]
-    readers: list[Reader]
+    readers: list[ObservedGroup]
     transactions: list[Transaction]
 
     def pending_work(self) -> str | None:
@@ -83,7 +83,7 @@ class ObservedState:
             return f"the transaction of {each.id} is {each.state}"
         return None
 
-    def _pending_work_of(self, reader: Reader) -> str | None:
+    def _pending_work_of(self, reader: ObservedGroup) -> str | None:
         if reader.group.state not in AT_REST:
             return f"is {reader.group.state}"
         commits_in = {topic for topic, _ in reader.committed}
@@ -116,12 +116,12 @@ class OutsideKit(Kit):
         self._groups: set[str] = set()
         self._topics_before: set[str] = set()
         self._groups_before: set[str] = set()
-        self._still_used: set[str] = set()
+        self._groups_in_use: set[str] = set()
         """Groups of earlier tests that had members when these ended."""
 
     # -- what a test names
 
-    def name_topic(self, name: str) -> None:
+    def track_topic(self, name: str) -> None:
         """The test has to do with this topic."""
         self._topics.add(name)
 
@@ -183,9 +183,9 @@ class OutsideKit(Kit):
             await fence_producer(self._cluster, each.id)
         new = {each.name for each in await list_groups(self._cluster)} - self._groups_before
         mine = {each.group.name for each in await self._readers(new, self._topics)}
-        outcome = await delete_groups(self._cluster, mine | self._still_used)
+        outcome = await delete_groups(self._cluster, mine | self._groups_in_use)
         in_use = ErrorCode.NON_EMPTY_GROUP
-        self._still_used = {name for name, code in outcome.items() if code == in_use}
+        self._groups_in_use = {name for name, code in outcome.items() if code == in_use}
         await self.delete_created()
 
     # -- rest
@@ -249,13 +249,13 @@ class OutsideKit(Kit):
         found = await list_offsets(self._cluster, wanted, committed=committed)
         return {partition: one.offset for partition, one in found.items() if not one.error}
 
-    async def _readers(self, names: Iterable[str], topics: set[str]) -> list[Reader]:
+    async def _readers(self, names: Iterable[str], topics: set[str]) -> list[ObservedGroup]:
         """Those of some groups that the test has named, or that read some topics."""
         found = []
         for name in sorted(names):
             with contextlib.suppress(NoSuchGroup):
                 group = await describe_group(self._cluster, name)
-                reader = Reader(group, await committed_offsets(self._cluster, name))
+                reader = ObservedGroup(group, await committed_offsets(self._cluster, name))
                 if name in self._groups or reader.topics & topics:
                     found.append(reader)
         return found

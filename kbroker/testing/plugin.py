@@ -34,7 +34,7 @@ SESSION_KAFKA = "_kbroker_session_kafka"
 """The same where that broker runs elsewhere."""
 BOOTSTRAP_VARIABLE = "KBROKER_TEST_BOOTSTRAP"
 SETTLE_TIME_VARIABLE = "KBROKER_TEST_SETTLE_TIME"
-OF_ITS_OWN = (
+LOCAL_ONLY_OPTIONS = (
     "config",
     "persist",
     "disk",
@@ -50,7 +50,7 @@ OF_ITS_OWN = (
 """What a marker can ask for that only a broker of one's own has."""
 
 
-class NoKafka(Exception):
+class KafkaUnreachable(Exception):
     """There is no Kafka where `--kbroker-bootstrap` says; the report of the test ends the run."""
 
 
@@ -158,7 +158,7 @@ def kbroker(
 
     That one has nothing at the end of what the test has made there.
     """
-    wanted = _wanted(request)
+    wanted = _marker_options(request)
     with contextlib.ExitStack() as stack:
         broker: KafkaHandle
         if request.config.getoption("kbroker_bootstrap"):
@@ -245,7 +245,7 @@ def _external(
 def _connected(
     request: pytest.FixtureRequest, bootstrap: str, thread: BrokerThread
 ) -> ExternalKafka:
-    """The Kafka at an address. Raises NoKafka when there is none: no test could do anything."""
+    """The Kafka at an address. Raises KafkaUnreachable when there is none: no test could do anything."""
     from kbroker.client.errors import CannotConnect, ClientError
 
     try:
@@ -257,7 +257,7 @@ def _connected(
             f"--kbroker-bootstrap {bootstrap}: {reason}; name a Kafka that runs, or leave the "
             "option (and KBROKER_TEST_BOOTSTRAP) out: then each test has a broker of its own"
         )
-        raise NoKafka(message) from None
+        raise KafkaUnreachable(message) from None
     return kafka
 
 
@@ -271,7 +271,7 @@ def kafka_topic(kbroker: KafkaHandle) -> str:
     return name
 
 
-def _wanted(request: pytest.FixtureRequest) -> dict[str, Any]:
+def _marker_options(request: pytest.FixtureRequest) -> dict[str, Any]:
     """What the markers of a test, its class and its module say: the nearest one wins, name by name."""
     from .given import topics_of
 
@@ -292,10 +292,10 @@ def _wanted(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def _check_marker(marker: pytest.Mark) -> None:
-    unknown = sorted(set(marker.kwargs) - {"topics", *OF_ITS_OWN})
+    unknown = sorted(set(marker.kwargs) - {"topics", *LOCAL_ONLY_OPTIONS})
     if marker.args or unknown:
         raise pytest.UsageError(
-            f"@pytest.mark.kbroker takes topics, {', '.join(OF_ITS_OWN)}, not {unknown or marker.args}"
+            f"@pytest.mark.kbroker takes topics, {', '.join(LOCAL_ONLY_OPTIONS)}, not {unknown or marker.args}"
         )
 
 
@@ -303,11 +303,11 @@ def _prepare_external(
     broker: ExternalKafka, wanted: dict[str, Any], stack: contextlib.ExitStack
 ) -> None:
     """A test that began is ended by `stack`."""
-    if any(wanted.get(name) for name in OF_ITS_OWN) or wanted.get("acls") is not None:
+    if any(wanted.get(name) for name in LOCAL_ONLY_OPTIONS) or wanted.get("acls") is not None:
         _skip_with_external()
     stack.enter_context(broker.one_test())
     for name, partitions in wanted.get("topics", {}).items():
-        broker.create_anew(name, partitions)
+        broker.recreate_topic(name, partitions)
 
 
 def _skip_with_external() -> NoReturn:
@@ -328,7 +328,7 @@ def _session_broker_of(item: pytest.Item) -> SessionBroker | None:
     return broker
 
 
-def _used_by(item: pytest.Item) -> list[LocalBroker]:
+def _brokers_used_by(item: pytest.Item) -> list[LocalBroker]:
     """All brokers of a test."""
     shared = _session_broker_of(item)
     return [*_brokers_of(item), *([shared] if shared else [])]
@@ -338,7 +338,7 @@ def _used_by(item: pytest.Item) -> list[LocalBroker]:
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """A test that passed with a fault that never fired did not test what it says."""
     yield
-    for broker in _used_by(item):
+    for broker in _brokers_used_by(item):
         broker.check_faults()
 
 
@@ -350,7 +350,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     finally:
         shared = _session_broker_of(item)
         if shared is not None:
-            shared.begin_anew()
+            shared.reset()
         kafka: ExternalKafka | None = item.session.__dict__.get(SESSION_KAFKA)
         if kafka is not None and {"kbroker", "kbroker_session"} & set(_fixtures_of(item)):
             kafka.begin_test()
@@ -374,14 +374,14 @@ def pytest_runtest_makereport(
     if report.skipped and by_kit and isinstance(report.longrepr, tuple):
         path, line, _ = item.reportinfo()
         report.longrepr = (os.fspath(path), (line or 0) + 1, report.longrepr[2])
-    if call.excinfo is not None and isinstance(call.excinfo.value, NoKafka):
+    if call.excinfo is not None and isinstance(call.excinfo.value, KafkaUnreachable):
         report.__dict__[NO_KAFKA] = item.session.shouldstop = str(call.excinfo.value)
     if report.failed and call.when != "teardown":
         keep = item.config.getoption("kbroker_dump_dir")
-        for number, broker in enumerate(_used_by(item), 1):
+        for number, broker in enumerate(_brokers_used_by(item), 1):
             text = broker.report()
             if keep:
-                text += "\n" + _keep(broker, Path(keep) / _file_name(item), number)
+                text += "\n" + _dump(broker, Path(keep) / _file_name(item), number)
             report.sections.append((f"kbroker {number}", text))
     return report
 
@@ -399,7 +399,7 @@ def _file_name(item: pytest.Item) -> str:
     return re.sub(r"[^\w.-]+", "_", item.nodeid)
 
 
-def _keep(broker: LocalBroker, directory: Path, number: int) -> str:
+def _dump(broker: LocalBroker, directory: Path, number: int) -> str:
     """Write what a broker holds into a directory; says where it is."""
     import shutil
 

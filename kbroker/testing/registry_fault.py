@@ -11,7 +11,7 @@ from kbroker.schemas.core.errors import CONTENT_TYPE, RegistryError
 from kbroker.web.guard import END_CONNECTION, App, Message, Receive, Send
 
 from .any_fault import AnyFault, Waited
-from .calls import CallRule, CallTarget, call_of
+from .calls import CallRule, CallTarget, parse_call
 from .given import one_of
 from .names import is_after
 from .rules import Faults
@@ -55,7 +55,7 @@ def _checked_error(error: int) -> int:
     return error
 
 
-class FaultyApp:
+class FaultInjectingApp:
     """Asks `faults` what to do with each call, and lets the application do the rest."""
 
     def __init__(self, faults: Faults, app: App) -> None:
@@ -63,14 +63,14 @@ class FaultyApp:
         self._app = app
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        rule = self._faults.take_call(call_of(scope)) if scope["type"] == "http" else None
+        rule = self._faults.match_call(parse_call(scope)) if scope["type"] == "http" else None
         if rule is None:
             await self._app(scope, receive, send)
             return
         said: list[Message] = []
         if rule.after:
             await self._app(scope, receive, _kept(said))
-        await _lie(rule, scope, send)
+        await _apply_effect(rule, scope, send)
         if rule.effect is not Effect.DELAY:
             return
         if not rule.after:
@@ -88,7 +88,7 @@ def _kept(said: list[Message]) -> Send:
     return keep
 
 
-async def _lie(rule: CallRule, scope: Message, send: Send) -> None:
+async def _apply_effect(rule: CallRule, scope: Message, send: Send) -> None:
     """Answer with the error, end the connection, or take the time that it takes."""
     if rule.effect is Effect.ERROR:
         error = RegistryError(rule.code, f"fault: {rule}")

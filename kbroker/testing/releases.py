@@ -15,7 +15,7 @@ from kbroker.handlers.context import Api
 from kbroker.handlers.registry import load_apis
 from kbroker.protocol.api_keys import ApiKey
 
-from .names import api_key, first_to_last
+from .names import api_key, format_versions
 
 RELEASES = (
     *("0.10", "0.11", "1.0", "1.1"),
@@ -154,7 +154,7 @@ def _limit(key: ApiKey, newest: int, apis: Mapping[int, Api]) -> range:
     served = apis[key].versions
     if newest not in served:
         raise ValueError(
-            f"{key.api_name} has versions {first_to_last(served)}, not {newest}; "
+            f"{key.api_name} has versions {format_versions(served)}, not {newest}; "
             "None stands for no such API"
         )
     return range(newest + 1)
@@ -182,7 +182,7 @@ def _versions_in(release: str, key: ApiKey, steps: list[str]) -> range:
     return range(first, versions.stop)
 
 
-def cut_down(apis: Mapping[int, Api], limits: Limits) -> Mapping[int, Api]:
+def apply_limits(apis: Mapping[int, Api], limits: Limits) -> Mapping[int, Api]:
     """What of `apis` is within the limits."""
     kept = {}
     for key, api in apis.items():

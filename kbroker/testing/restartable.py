@@ -11,7 +11,7 @@ from kbroker.storage.crash_files import Mode
 
 from .async_broker import CRASHED, STOPPED, RunningBroker
 from .disk import PowerCut
-from .host import BrokerThread, Held
+from .host import BrokerThread, OpenResource
 from .kit import POLL_SECONDS, WaitTimeout
 from .real_time import steady_seconds
 from .stores import BreakableStore, Store, has_crashed
@@ -46,12 +46,12 @@ class RestartableBroker:
         self._listeners_of: Mapping[int, Sequence[Listener]] = {}
         self.bootstrap_servers = ""
         """Addresses for clients; empty before the first start."""
-        self.held: Held[RunningBroker] | None = None
+        self.held: OpenResource[RunningBroker] | None = None
         """The current run; None if the broker is stopped."""
         self.latest: RunningBroker | None = None
         """The run that was started last."""
-        self._is_returning = False
-        self._crash_is_over = False
+        self._is_restarting = False
+        self._crash_handled = False
 
     @property
     def running(self) -> RunningBroker:
@@ -76,7 +76,7 @@ class RestartableBroker:
         Raises:
             RuntimeError: It is stopped, or has crashed.
         """
-        if self._is_returning and self.latest is not None:
+        if self._is_restarting and self.latest is not None:
             return self.latest
         return self.running
 
@@ -101,7 +101,7 @@ class RestartableBroker:
                     cluster.partition(topic, index) is not None
                 )
 
-    def _hold(self) -> Held[RunningBroker]:
+    def _hold(self) -> OpenResource[RunningBroker]:
         """Start, and not on a port where a client of an earlier broker may still look for it."""
         while True:
             held = self._thread.hold(self._open, _close_listeners)
@@ -109,7 +109,7 @@ class RestartableBroker:
             if self.listeners[0].port or port not in self._thread.ports:
                 self._thread.ports.append(port)
                 return held
-            self._thread.let_go(held)
+            self._thread.release_resource(held)
 
     def _open(self) -> contextlib.AbstractAsyncContextManager[RunningBroker]:
         return self._opening(
@@ -124,7 +124,7 @@ class RestartableBroker:
         try:
             self.end()
         finally:
-            self._tell_waits(STOPPED)
+            self._fail_waits(STOPPED)
 
     def end(self) -> None:
         """Stop; waits go on."""
@@ -135,24 +135,24 @@ class RestartableBroker:
         self._listeners_of = {each.id: each.listeners for each in nodes}
         try:
             with self.may_crash():
-                self._thread.let_go(self.held)
+                self._thread.release_resource(self.held)
         finally:
             self.held = None
 
     @contextlib.contextmanager
-    def returning(self) -> Iterator[None]:
+    def restarting(self) -> Iterator[None]:
         """Start again after what is done inside; waits go on then."""
-        self._is_returning = True
+        self._is_restarting = True
         try:
             yield
             self.start()
         except BaseException:
-            self._tell_waits(STOPPED)
+            self._fail_waits(STOPPED)
             raise
         finally:
-            self._is_returning = False
+            self._is_restarting = False
 
-    def _tell_waits(self, why: str) -> None:
+    def _fail_waits(self, why: str) -> None:
         """End all waits: the broker does not come back by itself."""
         latest = self.latest
         if latest is not None and self._thread.running:
@@ -188,7 +188,7 @@ class RestartableBroker:
 
     def crash_at(self, point: str, mode: Mode, seed: int) -> None:
         """Cut the power when the broker reaches a point. Raises ValueError."""
-        self._crash_is_over = False
+        self._crash_handled = False
         self.breakable.disk.crash_at(point, mode, seed)
 
     def wait_for_crash(self, timeout: float) -> None:
@@ -202,15 +202,15 @@ class RestartableBroker:
             RuntimeError: The broker is stopped.
         """
         deadline = steady_seconds() + timeout
-        while not has_crashed(self._store) and not self._crash_is_over:
+        while not has_crashed(self._store) and not self._crash_handled:
             left = deadline - steady_seconds()
             if left < 0 or not self._has_ended(left):
                 what = "a crash: the broker did not come there"
                 raise WaitTimeout(f"waited {timeout:g} s for {what}")
-        if not self._crash_is_over:
-            with self.returning():
+        if not self._crash_handled:
+            with self.restarting():
                 pass
-        self._crash_is_over = False
+        self._crash_handled = False
 
     def _has_ended(self, timeout: float) -> bool:
         """Wait until the broker ends; in a restart just for a moment. Raises RuntimeError when it
@@ -218,24 +218,24 @@ class RestartableBroker:
         held = self.held
         if held is not None and not held.closed.is_set():
             return self._thread.wait_for_end(held, timeout)
-        if held is None and not self._is_returning:
+        if held is None and not self._is_restarting:
             raise RuntimeError(STOPPED)
         time.sleep(POLL_SECONDS)
         return True
 
     def power_cut(self, mode: Mode, seed: int) -> None:
         """Cut the power now, then start again on the same port; waits go on."""
-        disk, has_come = self.breakable.disk, self._crash_is_over or has_crashed(self._store)
-        with self.returning():
+        disk, has_come = self.breakable.disk, self._crash_handled or has_crashed(self._store)
+        with self.restarting():
             disk.cut(mode, seed)
             if self.held is not None:
                 self._thread.abort(self.held)
-        self._crash_is_over = has_come  # this one is not what `wait_for_crash` waits for
+        self._crash_handled = has_come  # this one is not what `wait_for_crash` waits for
 
     def power_on(self) -> None:
         """Have the disk as the power cut left it."""
         self.breakable.disk = self.breakable.disk.restarted()
-        self._crash_is_over = True
+        self._crash_handled = True
 
 
 def _close_listeners(running: RunningBroker) -> None:

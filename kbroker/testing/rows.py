@@ -152,15 +152,15 @@ def _with(message: S, name: str, value: object) -> S:
     return type(message)(**{**values, name: value})
 
 
-def joined(response: S, other: Struct) -> S:
+def merge_responses(response: S, other: Struct) -> S:
     """One response of two that are about different rows."""
     for field in _lists(response):
         mine, more = getattr(response, field) or [], getattr(other, field) or []
-        setattr(response, field, mine + [row for row in more if not _took_in(mine, row)])
+        setattr(response, field, mine + [row for row in more if not _merged_into_known(mine, row)])
     return response
 
 
-def _took_in(mine: list[Row], row: Row) -> bool:
+def _merged_into_known(mine: list[Row], row: Row) -> bool:
     """Whether a row about a topic was taken into the one that is there about the same topic."""
     name, partitions = _first_list(row, PARTITION_LISTS)
     for known in mine if partitions else ():

@@ -18,8 +18,8 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import Struct, fields
 
 from .calls import Call, CallRule
-from .names import first_to_last
-from .releases import Limits, cut_down
+from .names import format_versions
+from .releases import Limits, apply_limits
 from .rows import (
     GROUP_LISTS,
     RESOURCE_LISTS,
@@ -39,7 +39,7 @@ GROUP = 0
 """The key type of FindCoordinator that asks for groups."""
 
 
-class Asked(NamedTuple):
+class RequestInfo(NamedTuple):
     """What rules can tell of a request.
 
     `partitions` maps the topics that it names to the partitions of each, none for a topic that is
@@ -79,31 +79,31 @@ class Target:
     resource: str | None = None
     versions: range | None = None
 
-    def matches(self, asked: Asked) -> bool:
+    def matches(self, info: RequestInfo) -> bool:
         """Whether the request meets every criterion."""
         return (
-            self.is_of_api(asked.api)
-            and self.client_id in (None, asked.client_id)
-            and self.transactional_id in (None, asked.transactional_id)
-            and (self.versions is None or asked.version in self.versions)
-            and (self.group is None or self.group in asked.groups)
-            and (self.resource is None or self.resource in asked.resources)
-            and self._concerns_partitions(asked)
+            self.has_api(info.api)
+            and self.client_id in (None, info.client_id)
+            and self.transactional_id in (None, info.transactional_id)
+            and (self.versions is None or info.version in self.versions)
+            and (self.group is None or self.group in info.groups)
+            and (self.resource is None or self.resource in info.resources)
+            and self._concerns_partitions(info)
         )
 
-    def is_of_api(self, api: ApiKey) -> bool:
+    def has_api(self, api: ApiKey) -> bool:
         """Whether requests of this API are meant."""
         return not self.apis or api in self.apis
 
     @property
-    def looks_at_partitions(self) -> bool:
+    def filters_partitions(self) -> bool:
         """Whether a request must say which partitions it is about."""
         return self.topic is not None or bool(self.partitions)
 
-    def _concerns_partitions(self, asked: Asked) -> bool:
-        return not self.looks_at_partitions or any(
+    def _concerns_partitions(self, info: RequestInfo) -> bool:
+        return not self.filters_partitions or any(
             self.covers(topic, partition)
-            for topic, partitions in asked.partitions.items()
+            for topic, partitions in info.partitions.items()
             for partition in partitions or (None,)
         )
 
@@ -130,11 +130,11 @@ class Target:
         if self.partitions:
             parts.append(f"partition {', '.join(map(str, sorted(self.partitions)))}")
         if self.versions is not None:
-            parts.append(f"versions {first_to_last(self.versions)}")
+            parts.append(f"versions {format_versions(self.versions)}")
         return ", ".join(parts)
 
 
-Hook = Callable[[Any, Asked], Any]
+Hook = Callable[[Any, RequestInfo], Any]
 """Gets a request (or its response, `at="after"`) and what is asked; returns None to let it pass, a
 response, or an awaitable of either."""
 
@@ -161,8 +161,8 @@ class Rule(AnyRule):
     released: set[str] = field(default_factory=set)
     """The clients that have sent what `until` waits for."""
 
-    def begin_anew(self) -> None:
-        AnyRule.begin_anew(self)
+    def reset_counts(self) -> None:
+        AnyRule.reset_counts(self)
         self.clients.clear()
         self.released.clear()
 
@@ -170,20 +170,20 @@ class Rule(AnyRule):
         """Whether a request of this client can still be hit."""
         return not self.is_used_up and client_id not in self.released
 
-    def hears(self, asked: Asked) -> None:
+    def note_request(self, info: RequestInfo) -> None:
         """Take note of what a client asks for."""
-        if asked.api is self.until and (self.frees_all or asked.client_id in self.clients):
-            self.released.add(asked.client_id)
+        if info.api is self.until and (self.frees_all or info.client_id in self.clients):
+            self.released.add(info.client_id)
 
-    def takes(self, asked: Asked) -> bool:
+    def takes(self, info: RequestInfo) -> bool:
         """Whether this call is hit; counts it."""
-        if not self.may_hit(asked.client_id) or not self.target.matches(asked):
+        if not self.may_hit(info.client_id) or not self.target.matches(info):
             return False
-        if self.when is not None and not self.when(asked.request):
+        if self.when is not None and not self.when(info.request):
             return False
         if not self.is_due():
             return False
-        self.clients.add(asked.client_id)
+        self.clients.add(info.client_id)
         return True
 
     def __str__(self) -> str:
@@ -196,7 +196,7 @@ class Hit(NamedTuple):
 
     at_ms: int
     rule: Rule
-    asked: Asked
+    info: RequestInfo
 
 
 class Faults:
@@ -207,7 +207,7 @@ class Faults:
         self.hits: deque[Hit] = deque(maxlen=REQUESTS_KEPT)
         self.now_ms: Callable[[], int] = lambda: 0
         """The time of hits."""
-        self.log: deque[Asked] = deque(maxlen=REQUESTS_KEPT)
+        self.log: deque[RequestInfo] = deque(maxlen=REQUESTS_KEPT)
         self.counts: Counter[tuple[ApiKey, str]] = Counter()
         """Requests of each API and client id."""
         self.calls: deque[Call] = deque(maxlen=REQUESTS_KEPT)
@@ -235,27 +235,27 @@ class Faults:
         self.counts.clear()
         self.own.clear()
 
-    def admitted(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
+    def within_limits(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
         """What of `apis` clients may know of."""
-        return cut_down(apis, self.limits) if self.limits else apis
+        return apply_limits(apis, self.limits) if self.limits else apis
 
-    def take(self, asked: Asked) -> Rule | None:
+    def match_request(self, info: RequestInfo) -> Rule | None:
         """The first rule that does something to this request; counts the request.
 
-        Rules that corrupt batches are not asked: `take_batch` asks them when there are batches.
+        Rules that corrupt batches are not info: `match_batch` asks them when there are batches.
         """
-        self.log.append(asked._replace(request=None))
-        self.counts[asked.api, asked.client_id] += 1
+        self.log.append(info._replace(request=None))
+        self.counts[info.api, info.client_id] += 1
         rules = self._of_requests
         for rule in rules:
-            rule.hears(asked)
-        return self._first(rules, asked)
+            rule.note_request(info)
+        return self._first(rules, info)
 
     @property
     def _of_requests(self) -> list[Rule]:
         return [rule for rule in self.rules if isinstance(rule, Rule)]
 
-    def take_call(self, call: Call) -> CallRule | None:
+    def match_call(self, call: Call) -> CallRule | None:
         """The first rule that does something to this call of the schema registry."""
         self.calls.append(call)
         rules = (rule for rule in self.rules if isinstance(rule, CallRule) and rule.takes(call))
@@ -263,52 +263,52 @@ class Faults:
         self.changed()
         return found
 
-    def take_next(self, asked: Asked, passed: Rule) -> Rule | None:
+    def match_after(self, info: RequestInfo, passed: Rule) -> Rule | None:
         """The next rule that does something, when the hook of one has let the request pass."""
         rules = self._of_requests
         if passed not in rules:
             return None
-        return self._first(rules[rules.index(passed) + 1 :], asked)
+        return self._first(rules[rules.index(passed) + 1 :], info)
 
-    def take_batch(self, asked: Asked, has_records: Callable[[Rule], bool]) -> Rule | None:
+    def match_batch(self, info: RequestInfo, has_records: Callable[[Rule], bool]) -> Rule | None:
         """The first rule that corrupts a batch of this request or of its answer."""
         rules = (rule for rule in self._of_requests if rule.effect is Effect.CORRUPT_BATCH)
-        taken = (rule for rule in rules if has_records(rule) and self._takes(rule, asked))
+        taken = (rule for rule in rules if has_records(rule) and self._takes(rule, info))
         return next(taken, None)
 
-    def _first(self, rules: Iterable[Rule], asked: Asked) -> Rule | None:
-        asking = (rule for rule in rules if rule.effect is not Effect.CORRUPT_BATCH)
-        taken = (rule for rule in asking if self._takes(rule, asked))
+    def _first(self, rules: Iterable[Rule], info: RequestInfo) -> Rule | None:
+        candidates = (rule for rule in rules if rule.effect is not Effect.CORRUPT_BATCH)
+        taken = (rule for rule in candidates if self._takes(rule, info))
         found = next((rule for rule in taken if rule.effect is not Effect.PASS), None)
         self.changed()
         return found
 
-    def _takes(self, rule: Rule, asked: Asked) -> bool:
+    def _takes(self, rule: Rule, info: RequestInfo) -> bool:
         try:
-            is_hit = rule.takes(asked)
+            is_hit = rule.takes(info)
         except Exception as error:  # noqa: BLE001 (`when` is the test's)
             self.failures.append(error)
             return False
         if is_hit:
-            self.hits.append(Hit(self.now_ms(), rule, asked._replace(request=None)))
+            self.hits.append(Hit(self.now_ms(), rule, info._replace(request=None)))
             self.changed()
         return is_hit
 
-    def corrupts(self, asked: Asked) -> bool:
+    def corrupts(self, info: RequestInfo) -> bool:
         """Whether a rule would corrupt a batch of this request or of its answer."""
         return any(
             rule.effect is Effect.CORRUPT_BATCH
-            and rule.may_hit(asked.client_id)
-            and rule.target.matches(asked)
+            and rule.may_hit(info.client_id)
+            and rule.target.matches(info)
             for rule in self._of_requests
         )
 
-    def must_know_partitions(self, client_id: str) -> bool:
+    def needs_partitions(self, client_id: str) -> bool:
         """Whether a rule that is not used up looks at the partitions of a fetch."""
         return any(
             rule.may_hit(client_id)
-            and rule.target.is_of_api(ApiKey.FETCH)
-            and (rule.target.looks_at_partitions or rule.effect is Effect.ERROR)
+            and rule.target.has_api(ApiKey.FETCH)
+            and (rule.target.filters_partitions or rule.effect is Effect.ERROR)
             for rule in self._of_requests
         )
 
@@ -327,18 +327,18 @@ class Faults:
         if isinstance(rule, CallRule):
             return self._near_calls(rule)
         assert isinstance(rule, Rule)
-        same = [asked for asked in self.log if rule.target.is_of_api(asked.api)]
+        same = [info for info in self.log if rule.target.has_api(info.api)]
         if rule.effect is Effect.CORRUPT_BATCH and any(map(rule.target.matches, same)):
             return ["saw such requests, but no batch in any of them"]
-        counted = Counter(str(asked) for asked in same).most_common(SIMILAR_SHOWN)
+        counted = Counter(str(info) for info in same).most_common(SIMILAR_SHOWN)
         if counted:
-            return [f"saw {count} x {asked}" for asked, count in counted]
-        if any(map(rule.target.is_of_api, self.own)):
+            return [f"saw {count} x {info}" for info, count in counted]
+        if any(map(rule.target.has_api, self.own)):
             return ["saw no such request but those of the test's own calls, which no fault hits"]
         return ["saw no such request"]
 
     def _near_calls(self, rule: CallRule) -> list[str]:
-        same = [str(call) for call in self.calls if rule.target.is_of_method(call.method)]
+        same = [str(call) for call in self.calls if rule.target.has_method(call.method)]
         counted = Counter(same).most_common(SIMILAR_SHOWN)
         return [f"saw {count} x {call}" for call, count in counted] or ["saw no such call"]
 
@@ -352,7 +352,7 @@ TRANSACTIONAL_IDS = ("transactional_id", "v3_and_below_transactional_id")
 
 
 def criteria_of(api: ApiKey) -> set[str]:
-    """Those that the requests of an API say: what `asked_of` finds in them."""
+    """Those that the requests of an API say: what `request_info` finds in them."""
     request = messages.request_class(api)
     names = field_names(request)
     found = {"transactional_id"} if names & set(TRANSACTIONAL_IDS) else set()
@@ -372,9 +372,9 @@ def field_names(message: type[Struct]) -> set[str]:
     return {each.name for each in fields(message)}
 
 
-def asked_of(
+def request_info(
     api: ApiKey, version: int, client_id: str | None, request: Any, name_of: NameOf
-) -> Asked:
+) -> RequestInfo:
     """Read out of a decoded request what rules look at; `name_of` knows topic ids."""
     partitions = partitions_of(request, name_of)
     groups = {getattr(request, "group_id", ""), *map(group_of, group_rows(request))}
@@ -387,7 +387,7 @@ def asked_of(
         groups.add(request.key)
         if request.key_type != GROUP:
             transactional_id, groups = min(groups - {""}, default=None), set()
-    return Asked(
+    return RequestInfo(
         api,
         version,
         client_id or "",

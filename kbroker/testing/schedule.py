@@ -56,6 +56,6 @@ class AnyRule:
         self.hits += 1
         return True
 
-    def begin_anew(self) -> None:
+    def reset_counts(self) -> None:
         """Have hit nothing: what came before it was known what to do does not count."""
         self.calls = self.hits = 0

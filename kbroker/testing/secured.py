@@ -31,17 +31,17 @@ from .credentials import BY_COMMON_NAME, Certificates, Issuer, check_names
 from .given import one_of
 from .names import close
 
-Users = Mapping[str, str]
+Passwords = Mapping[str, str]
 """Passwords by name."""
-Rights = Mapping[str, Iterable[str]]
+Permissions = Mapping[str, Iterable[str]]
 """What users may do: `{"alice": ["READ topic orders", "WRITE topic invoices-*"]}`."""
 
 MECHANISMS: Final = (ScramMechanism.SHA_512, ScramMechanism.SHA_256, PLAIN)
 """Those by which users log in with a password; the first one unless a test asks for another."""
 HOST = "localhost"
-NODE = "kbroker-node"
+NODE_USER = "kbroker-node"
 """As whom nodes log in at each other, and whose name the broker's certificate has."""
-_OF_NODES = f"{NODE} is the name of the broker's own nodes; call that user otherwise"
+_RESERVED_NAME = f"{NODE_USER} is the name of the broker's own nodes; call that user otherwise"
 EVERYBODY = "*"
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 OPERATIONS = tuple(each.name for each in AclOperation if each > AclOperation.ANY)
@@ -49,23 +49,23 @@ RESOURCES = ("topic", "group", "cluster", "transactional_id")
 FORM = '"READ topic orders", "WRITE topic invoices-*", "DENY READ topic orders", "CREATE cluster"'
 
 
-class Trust(TypedDict, total=False):
+class SecurityOptions(TypedDict, total=False):
     """Whom a broker under test trusts, in the words of a test; see `LocalBroker`."""
 
     tls: bool
-    users: Users | None
+    users: Passwords | None
     tokens: Iterable[str]
     certificates: Iterable[str]
-    acls: Rights | None
+    acls: Permissions | None
     super_users: Iterable[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Secured:
+class BrokerSecurity:
     """What the one listener of a broker under test asks of its clients."""
 
     certificates: Certificates | None
-    users: Users = field(repr=False)
+    users: Passwords = field(repr=False)
     issuer: Issuer | None
     token_users: tuple[str, ...]
     has_acls: bool
@@ -113,7 +113,11 @@ class Secured:
         if not self._has_login:
             return {}
         # Nodes log in by PLAIN, also where nobody else does.
-        own = {"username": NODE, "password": self.node_password, f"user_{NODE}": self.node_password}
+        own = {
+            "username": NODE_USER,
+            "password": self.node_password,
+            f"user_{NODE_USER}": self.node_password,
+        }
         users = {f"user_{name}": password for name, password in self.users.items()}
         modules = {PLAIN: jaas_text("PlainLoginModule", users | own)}
         if self.users:
@@ -132,7 +136,7 @@ class Secured:
     def _access(self) -> dict[str, str]:
         if not self.has_acls:
             return {}
-        supers = [*self.super_users, *([] if self.known == [ANONYMOUS.name] else [NODE])]
+        supers = [*self.super_users, *([] if self.known == [ANONYMOUS.name] else [NODE_USER])]
         return {
             "authorizer.class.name": AUTHORIZER,
             "super.users": ";".join(str(Principal(USER, name)) for name in supers),
@@ -210,16 +214,16 @@ class Secured:
             raise ValueError(f'nobody shows a token at this broker; make it with tokens=["{user}"]')
         return self.issuer.token(user, **claims)
 
-    def more_rules(self, rights: Rights) -> list[Acl]:
+    def more_rules(self, rights: Permissions) -> list[Acl]:
         """The same where ACLs rule. Raises ValueError where they do not."""
         if not self.has_acls:
             raise ValueError("everybody may do everything here; make the broker with acls={}")
         return self.rules(rights)
 
-    def rules(self, rights: Rights) -> list[Acl]:
+    def rules(self, rights: Permissions) -> list[Acl]:
         """ACLs as a test says them. Raises ValueError."""
         return [
-            rule_of(name, text)
+            parse_acl(name, text)
             for name, texts in rights.items()
             for text in self._texts(name, texts)
         ]
@@ -233,14 +237,14 @@ class Secured:
         return list(texts)
 
 
-OPEN = Secured(None, {}, None, (), has_acls=False, super_users=(), node_password="")
+OPEN = BrokerSecurity(None, {}, None, (), has_acls=False, super_users=(), node_password="")
 """What lets everybody do everything."""
 
 
 class Clients:
     """What the clients of a broker under test are given."""
 
-    _secured: Secured
+    _secured: BrokerSecurity
 
     @property
     def bootstrap_servers(self) -> str:
@@ -273,18 +277,18 @@ class Clients:
         return self._secured.token(user, claims)
 
 
-def as_wanted(
+def new_broker_security(
     *,
     nodes: int,
     tls: bool = False,
-    users: Users | None = None,
+    users: Passwords | None = None,
     tokens: Iterable[str] = (),
     certificates: Iterable[str] = (),
-    acls: Rights | None = None,
+    acls: Permissions | None = None,
     super_users: Iterable[str] = (),
-) -> Secured:
+) -> BrokerSecurity:
     """What a test asks for of a broker with so many nodes. Raises ValueError for what cannot be meant."""
-    secured = Secured(
+    secured = BrokerSecurity(
         None,
         _checked_users(users),
         None,
@@ -314,19 +318,19 @@ def as_wanted(
         )
     return replace(
         secured,
-        certificates=Certificates.new(NODE, shown) if tls or shown else None,
+        certificates=Certificates.new(NODE_USER, shown) if tls or shown else None,
         issuer=Issuer() if secured.token_users else None,
     )
 
 
 def _checked_names(word: str, names: Iterable[str]) -> list[str]:
     found = check_names(word, names)
-    if NODE in found:
-        raise ValueError(_OF_NODES)
+    if NODE_USER in found:
+        raise ValueError(_RESERVED_NAME)
     return found
 
 
-def _checked_users(users: Users | None) -> dict[str, str]:
+def _checked_users(users: Passwords | None) -> dict[str, str]:
     if users is None:
         return {}
     if not isinstance(users, Mapping) or not users:
@@ -334,8 +338,8 @@ def _checked_users(users: Users | None) -> dict[str, str]:
     for name, password in users.items():
         if not (isinstance(name, str) and name and isinstance(password, str) and password):
             raise ValueError("a user has a name and a password, which are texts and not empty")
-    if NODE in users:
-        raise ValueError(_OF_NODES)
+    if NODE_USER in users:
+        raise ValueError(_RESERVED_NAME)
     return dict(users)
 
 
@@ -350,7 +354,7 @@ def merged(config: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
     return {**config, **own}
 
 
-def rule_of(name: str, text: str) -> Acl:
+def parse_acl(name: str, text: str) -> Acl:
     """One ACL of a user, or of "*": "READ topic orders". Raises ValueError."""
     words = text.split()
     permission = AclPermission.ALLOW

@@ -12,7 +12,7 @@ from .local import LocalBroker
 from .schedule import AnyRule
 
 
-class ShownBroker:
+class ConsoleBroker:
     """A broker that takes commands of tests; a `kbroker.web.console.under_test.UnderTest`.
 
     It is used in the event loop of the broker itself, whose calls are made from a thread.
@@ -37,7 +37,7 @@ class ShownBroker:
     def clocks(self) -> dict[str, object]:
         """How they stand."""
         clock = self._broker.clock.movable
-        log, coordinator = clock.readings()
+        log, coordinator = clock.states()
         return {
             "log_ms": clock.log_ms(),
             "log_added_ms": log.added_ms,

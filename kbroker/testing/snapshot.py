@@ -29,9 +29,9 @@ from kbroker.storage.checkpoints import MetaProperties
 from kbroker.storage.files import Files
 from kbroker.storage.naming import LOG, META_PROPERTIES, parse_directory_name
 
-from .clock import Reading, Readings
+from .clock import ClockState, ClockStates
 from .stores import DirectoryStore, Store, copy_directories
-from .transactions import complete_ends
+from .transactions import finish_prepared_transactions
 
 CLOCKS = "test-clocks.json"
 """How the clocks of a saved snapshot stood; missing when nobody had moved them."""
@@ -44,7 +44,7 @@ class Snapshot:
     Get one from a broker. It can be used as often as one likes; nothing changes what it holds.
     """
 
-    def __init__(self, store: Store, clocks: Readings) -> None:
+    def __init__(self, store: Store, clocks: ClockStates) -> None:
         self.store = store
         self.clocks = clocks
 
@@ -56,7 +56,7 @@ class Snapshot:
         path = Path(directory)
         path.mkdir(parents=True)
         copy_directories(self.store, DirectoryStore(_parts(path, len(self.store.directories))))
-        if self.clocks != Readings():
+        if self.clocks != ClockStates():
             (path / CLOCKS).write_text(json.dumps(self.clocks), encoding="utf-8")
 
     @classmethod
@@ -78,14 +78,14 @@ def _parts(path: Path, count: int) -> list[str]:
     return [(path / str(number)).as_posix() for number in range(count)]
 
 
-def _read_clocks(path: Path) -> Readings:
+def _read_clocks(path: Path) -> ClockStates:
     if not (path / CLOCKS).exists():
-        return Readings()
+        return ClockStates()
     log, coordinator = json.loads((path / CLOCKS).read_text(encoding="utf-8"))
-    return Readings(Reading(*log), Reading(*coordinator))
+    return ClockStates(ClockState(*log), ClockState(*coordinator))
 
 
-async def take_snapshot(node: Node, store: Store, clocks: Readings) -> Snapshot:
+async def take_snapshot(node: Node, store: Store, clocks: ClockStates) -> Snapshot:
     """What a running node holds now. Raises StorageError."""
     await node.partitions.open_all()
     async with node.partitions.no_checkpoint:
@@ -95,7 +95,7 @@ async def take_snapshot(node: Node, store: Store, clocks: Readings) -> Snapshot:
 # -- making use of one
 
 
-class Reached(NamedTuple):
+class Progress(NamedTuple):
     """How far a cluster had come in what never goes back, as clients have seen it.
 
     `producers` has the producer id and epoch of each transactional id.
@@ -106,15 +106,15 @@ class Reached(NamedTuple):
     producers: dict[str, tuple[int, int]]
 
 
-NOWHERE = Reached({}, 0, {})
+NO_PROGRESS = Progress({}, 0, {})
 """Of a cluster that no client has seen."""
 
 
-async def how_far(store: Store) -> Reached:
+async def read_progress(store: Store) -> Progress:
     """How far the cluster of a stopped broker had come."""
     journal = _journal(store)
     if journal is None:
-        return NOWHERE
+        return NO_PROGRESS
     metadata = LocalStore(store.files, journal)
     cluster = await Cluster.open(metadata)
     epochs = {
@@ -123,7 +123,7 @@ async def how_far(store: Store) -> Reached:
         for partition in topic.partitions
     }
     await metadata.aclose()
-    return Reached(epochs, cluster.next_producer_id, dict(_producers(store)))
+    return Progress(epochs, cluster.next_producer_id, dict(_producers(store)))
 
 
 def _producers(store: Store) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -154,7 +154,9 @@ def _journal(store: Store) -> str | None:
     return next((path for path in paths if store.files.exists(path)), None)
 
 
-async def make_ready(config: BrokerConfig, store: Store, clock: Clock, reached: Reached) -> None:
+async def prepare_restored_store(
+    config: BrokerConfig, store: Store, clock: Clock, reached: Progress
+) -> None:
     """Let a store that was filled from a snapshot be one from which clients go on by themselves.
 
     No client is connected, so no group has a member: their members join again, in a later
@@ -172,13 +174,13 @@ async def make_ready(config: BrokerConfig, store: Store, clock: Clock, reached: 
         cluster = broker.node.cluster
         await cluster.raise_leader_epochs(reached.leader_epochs, cause="restored")
         await cluster.skip_producer_ids(reached.producer_id)
-        _let_members_go(broker.node.groups)
-        await _fence_later_producers(broker.node, reached.producers)
+        _remove_members(broker.node.groups)
+        await _raise_producer_epochs(broker.node, reached.producers)
 
 
-async def _fence_later_producers(node: Node, reached: dict[str, tuple[int, int]]) -> None:
+async def _raise_producer_epochs(node: Node, reached: dict[str, tuple[int, int]]) -> None:
     """Nobody gets the epoch of a producer that is still there, and was never there."""
-    await complete_ends([node])
+    await finish_prepared_transactions([node])
     for shard, transactional_id, known in node.transactions.known():
         here = known.producer_id, known.epoch
         producer_id, epoch = reached.get(transactional_id, here)
@@ -188,10 +190,10 @@ async def _fence_later_producers(node: Node, reached: dict[str, tuple[int, int]]
             service.run(
                 shard, shard.coordinator.raise_epoch(transactional_id, above, service.now())
             )
-    await complete_ends([node])
+    await finish_prepared_transactions([node])
 
 
-def _let_members_go(groups: GroupCoordinatorService) -> None:
+def _remove_members(groups: GroupCoordinatorService) -> None:
     for shard in groups.shards():
         for row in shard.coordinator.list_groups():
             group = shard.coordinator.describe_group(row.group_id, LEAVE_VERSION)
@@ -208,7 +210,7 @@ def _let_members_go(groups: GroupCoordinatorService) -> None:
                 groups.run(shard, shard.coordinator.leave(request, groups.now(), LEAVE_VERSION))
 
 
-async def become_another_cluster(store: Store) -> None:
+async def assign_new_cluster_id(store: Store) -> None:
     """Let what a store holds be a cluster with an id of its own."""
     cluster_id = random_cluster_id()
     for directory in store.directories:

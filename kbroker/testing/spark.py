@@ -113,14 +113,14 @@ class KafkaUtils:
         if replication_factor != 1:
             raise ValueError(f"there is one broker, so no {replication_factor} replicas")
         for name in topic_names:
-            _but_for(
+            _call_ignoring(
                 ErrorCode.TOPIC_ALREADY_EXISTS, self.kbroker.create_topic, name, num_partitions
             )
 
     def delete_topics(self, topic_names: Sequence[str]) -> None:
         """Delete topics, as far as they exist."""
         for name in topic_names:
-            _but_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, self.kbroker.delete_topic, name)
+            _call_ignoring(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, self.kbroker.delete_topic, name)
 
     def send_messages(self, topic: str, messages: Iterable[tuple[object, object]]) -> None:
         """Append records, each a key and a value, as text; returns when all are acknowledged."""
@@ -195,7 +195,7 @@ def _bytes(value: object) -> bytes | None:
     return value if value is None or isinstance(value, bytes) else str(value).encode()
 
 
-def _but_for(code: ErrorCode, call: Callable[..., None], *arguments: object) -> None:
+def _call_ignoring(code: ErrorCode, call: Callable[..., None], *arguments: object) -> None:
     """Call it, and mind no error of this code."""
     try:
         call(*arguments)

@@ -14,7 +14,7 @@ from kbroker.protocol.messages.transactions import InitProducerIdRequest, InitPr
 from .rules import Faults, Rule, Target
 from .schedule import Effect
 from .transactions import (
-    complete_ends,
+    finish_prepared_transactions,
     known_transactions,
     open_transaction,
     transaction_of,
@@ -26,7 +26,7 @@ from .whereabouts import (
     leader_of,
 )
 
-ASK_LEADERS = frozenset(
+LEADER_APIS = frozenset(
     {
         ApiKey.PRODUCE,
         ApiKey.FETCH,
@@ -35,7 +35,7 @@ ASK_LEADERS = frozenset(
         ApiKey.DELETE_RECORDS,
     }
 )
-ASK_COORDINATORS = frozenset(
+GROUP_COORDINATOR_APIS = frozenset(
     {
         ApiKey.JOIN_GROUP,
         ApiKey.SYNC_GROUP,
@@ -59,7 +59,7 @@ ASK_COORDINATORS = frozenset(
         ApiKey.TXN_OFFSET_COMMIT,
     }
 )
-ASK_TRANSACTION_COORDINATORS = frozenset(
+TRANSACTION_COORDINATOR_APIS = frozenset(
     {
         ApiKey.INIT_PRODUCER_ID,
         ApiKey.ADD_PARTITIONS_TO_TXN,
@@ -148,7 +148,7 @@ class StateOperations:
         self.record_action(f"fenced producer {', '.join(map(str, meant))}")
         for each in meant:
             if each in named:
-                await self._begin_anew(named[each])
+                await self._init_newer_producer(named[each])
             else:
                 for log in logs:
                     log.fence(each)
@@ -157,15 +157,15 @@ class StateOperations:
     async def _fence_transactional(self, transactional_id: str) -> int:
         _, known = transaction_of(self._nodes, transactional_id)
         self.record_action("fenced its producer", transactional_id=transactional_id)
-        await self._begin_anew(transactional_id)
+        await self._init_newer_producer(transactional_id)
         return known.producer_id
 
-    async def _begin_anew(self, transactional_id: str) -> None:
+    async def _init_newer_producer(self, transactional_id: str) -> None:
         """What a newer instance does: it asks until what was open is aborted."""
-        await complete_ends(self._nodes)
+        await finish_prepared_transactions(self._nodes)
         code = await self._init(transactional_id)
         if code == ErrorCode.CONCURRENT_TRANSACTIONS:
-            await complete_ends(self._nodes)
+            await finish_prepared_transactions(self._nodes)
             code = await self._init(transactional_id)
         if code:
             raise RuntimeError(
@@ -200,7 +200,7 @@ class StateOperations:
         shard = open_transaction(self._nodes, transactional_id)
         service = coordinator_of_transactions(self.broker, transactional_id).transactions
         service.run(shard, shard.coordinator.abort(transactional_id, service.now(), cause=ABORTED))
-        await complete_ends(self._nodes)
+        await finish_prepared_transactions(self._nodes)
 
     async def expire_transaction(self, transactional_id: str) -> None:
         """Let an open transaction have lasted longer than its `transaction.timeout.ms` now, whatever
@@ -214,7 +214,7 @@ class StateOperations:
         self.record_action("let it last too long", transactional_id=transactional_id)
         shard.coordinator.end_timeout(transactional_id, service.now())
         service.deadlines.run_due()
-        await complete_ends(self._nodes)
+        await finish_prepared_transactions(self._nodes)
 
     async def offset_out_of_range(self, topic: str, partition: int = 0) -> int:
         """Lose all records of a partition, and skip an offset: no position in it is right any more,
@@ -250,8 +250,8 @@ class StateOperations:
         self.record_action(f"moved the leader of {topic} {indexes}", topic=topic)
         stayed = [i for i in indexes if not await self._hand_over(cluster, topic, i, to)]
         if stayed:
-            target = Target(ASK_LEADERS, topic=topic, partitions=frozenset(stayed))
-            self._refuse_until(ApiKey.METADATA, target, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            target = Target(LEADER_APIS, topic=topic, partitions=frozenset(stayed))
+            self._fail_until(ApiKey.METADATA, target, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         for index in stayed:
             await cluster.renew_leader(topic, index, cause=CAUSE)
             node = leader_of(self.broker, topic, index)
@@ -296,8 +296,8 @@ class StateOperations:
         self.record_action("moved the coordinator", group=group)
         if await self._hand_over(node.cluster, *node.groups.place_of(group), None):
             return
-        target = Target(ASK_COORDINATORS, group=group)
-        self._refuse_until(ApiKey.FIND_COORDINATOR, target, ErrorCode.NOT_COORDINATOR)
+        target = Target(GROUP_COORDINATOR_APIS, group=group)
+        self._fail_until(ApiKey.FIND_COORDINATOR, target, ErrorCode.NOT_COORDINATOR)
         node.groups.reload(group)
 
     async def _move_transaction_coordinator(self, transactional_id: str) -> None:
@@ -306,11 +306,11 @@ class StateOperations:
         self.record_action("moved the coordinator", transactional_id=transactional_id)
         if await self._hand_over(node.cluster, *node.transactions.place_of(transactional_id), None):
             return
-        target = Target(ASK_TRANSACTION_COORDINATORS, transactional_id=transactional_id)
-        self._refuse_until(ApiKey.FIND_COORDINATOR, target, ErrorCode.NOT_COORDINATOR)
+        target = Target(TRANSACTION_COORDINATOR_APIS, transactional_id=transactional_id)
+        self._fail_until(ApiKey.FIND_COORDINATOR, target, ErrorCode.NOT_COORDINATOR)
         node.transactions.reload(transactional_id)
 
-    def _refuse_until(self, api: ApiKey, target: Target, code: ErrorCode) -> None:
+    def _fail_until(self, api: ApiKey, target: Target, code: ErrorCode) -> None:
         rule = Rule(
             target, effect=Effect.ERROR, code=code, count=float("inf"), until=api, frees_all=True
         )

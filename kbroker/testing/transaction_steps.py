@@ -20,7 +20,7 @@ class Step(NamedTuple):
     producer_id: int
 
 
-def steps_of(path: str, batches: bytes) -> Iterator[Step]:
+def parse_steps(path: str, batches: bytes) -> Iterator[Step]:
     """The steps in batches that are written to the log `path`: the decision how a transaction ends, a
     marker in one of its partitions, and that all markers are written."""
     if f"/{TRANSACTIONS_TOPIC}-" in path:

@@ -10,27 +10,27 @@ from kbroker.coordinator import TransactionMetadata, TransactionState
 from kbroker.coordinator_runtime.transactions import TransactionShard
 from kbroker.node.node import Node
 
-STEPS_OF_AN_END = 3
+SYNCS_PER_TRANSACTION_END = 3
 """The decision, the markers, and that all of them are written: each waits for a sync of the others."""
 MARKER_SECONDS_MAX = 5
 """How long markers may be on their way to other nodes."""
-LOOK_SECONDS = 0.01
+POLL_SECONDS = 0.01
 
 Known = tuple[TransactionShard, str, TransactionMetadata]
 
 
-async def complete_ends(nodes: Sequence[Node]) -> None:
+async def finish_prepared_transactions(nodes: Sequence[Node]) -> None:
     """Have transactions whose end is decided end now, and everything else that is written synced."""
     await _sync(nodes)
     if len(nodes) > 1:
         with trio.move_on_after(MARKER_SECONDS_MAX):
             while any(it.state.is_prepared for _, _, it in known_transactions(nodes)):
-                await trio.sleep(LOOK_SECONDS)
+                await trio.sleep(POLL_SECONDS)
                 await _sync(nodes)
 
 
 async def _sync(nodes: Sequence[Node]) -> None:
-    for _ in range(STEPS_OF_AN_END):
+    for _ in range(SYNCS_PER_TRANSACTION_END):
         for node in nodes:
             await node.partitions.flusher.sync_now()
 

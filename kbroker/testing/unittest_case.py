@@ -57,5 +57,5 @@ class KafkaTestCase(unittest.TestCase):
             self.skipTest(f"it needs a broker of its own, and {kafka.bootstrap_servers} is not one")
         self.enterContext(kafka.one_test())
         for name, partitions in topics.items():
-            kafka.create_anew(name, partitions)
+            kafka.recreate_topic(name, partitions)
         return kafka

@@ -28,7 +28,7 @@ from kbroker.protocol.messages.groups import JoinGroupRequest, SyncGroupRequest
 from kbroker.protocol.messages.quotas import AlterClientQuotasRequest
 from kbroker.protocol.messages.security import AlterUserScramCredentialsRequest
 from kbroker.protocol.records import Record
-from kbroker.testing.control import controlled
+from kbroker.testing.control import run_controlled_broker
 
 from ..security.test_access import AUTHORIZER
 from ..wire import Wire, batch, connected, create_topic, produce, request
@@ -167,7 +167,7 @@ async def evil_broker(data: Path) -> AsyncIterator[dict[str, str]]:
     }
     settings = {"config": config, "data_dir": str(data)}
     async with (
-        controlled(0, None, prepare, **settings) as (local, control),
+        run_controlled_broker(0, None, prepare, **settings) as (local, control),
         connected(Endpoint.parse(local.bootstrap_servers)) as wire,
     ):
         topic = await create_topic(wire, "t")

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from kbroker.broker import Broker
 from kbroker.cli import main
 from kbroker.testing import LocalBroker
-from kbroker.testing.control import controlled
+from kbroker.testing.control import run_controlled_broker
 
 from .test_output import leaves
 
@@ -143,7 +143,7 @@ async def test_they_do_what_they_are_for(tmp_path: Path) -> None:
         "super_users": ["admin"],
         "config": {"offsets.topic.num.partitions": 1, "delegation.token.secret.key": "key"},
     }
-    async with controlled(0, None, prepare, **settings) as (broker, control):
+    async with run_controlled_broker(0, None, prepare, **settings) as (broker, control):
         admin = profile(tmp_path, broker, "admin") | {
             "KBROKER_CONTROL": control.address,
             "KBROKER_CONTROL_TOKEN_FILE": control.token_file,

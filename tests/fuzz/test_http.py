@@ -21,7 +21,7 @@ from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
 from kbroker.process.http import http_service
 from kbroker.security.tokens import BadToken, Tokens, UnknownKey, Verified
-from kbroker.testing.control import controlled
+from kbroker.testing.control import run_controlled_broker
 
 from ..brokers import LOOPBACK
 from ..security.issuers import NOW, claims_for, key_for, key_set, signed
@@ -308,7 +308,7 @@ async def test_lines_at_random_end_no_control_port(
     async def prepare(_: object) -> None:
         await trio.lowlevel.checkpoint()
 
-    async with controlled(0, None, prepare) as (_, port):
+    async with run_controlled_broker(0, None, prepare) as (_, port):
         host, _, number = port.address.rpartition(":")
         for _ in range(50):
             fields = {"do": draws.json(), "token": draws.json()}

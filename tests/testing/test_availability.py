@@ -18,7 +18,7 @@ from kbroker.testing import LocalBroker, WaitTimeout, open_test_broker
 from .test_disk import crash_in_produce
 from .test_snapshot import commit
 
-PATIENCE_SECONDS = 20
+RETRY_TIMEOUT_SECONDS = 20
 """More than anything here takes."""
 
 
@@ -35,7 +35,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + RETRY_TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -51,7 +51,9 @@ def waiting(
     return began
 
 
-def wait_for_order(broker: LocalBroker, seconds: float = PATIENCE_SECONDS) -> Callable[[], Any]:
+def wait_for_order(
+    broker: LocalBroker, seconds: float = RETRY_TIMEOUT_SECONDS
+) -> Callable[[], Any]:
     return lambda: broker.wait_for("orders", timeout=seconds)
 
 
@@ -84,14 +86,14 @@ def test_all_waits_go_on(broker: LocalBroker, threads: ThreadPoolExecutor) -> No
     waits = waiting(
         threads,
         broker,
-        lambda: broker.expect("orders").value("x").within(PATIENCE_SECONDS),
-        lambda: broker.wait_for_group("g", state="Empty", timeout=PATIENCE_SECONDS),
-        lambda: broker.wait_for_commit("g", "orders", 0, 1, timeout=PATIENCE_SECONDS),
-        lambda: broker.wait_for_lag("g", timeout=PATIENCE_SECONDS),
-        lambda: broker.wait_for_request("OffsetCommit", timeout=PATIENCE_SECONDS),
-        lambda: fault.wait(timeout=PATIENCE_SECONDS),
+        lambda: broker.expect("orders").value("x").within(RETRY_TIMEOUT_SECONDS),
+        lambda: broker.wait_for_group("g", state="Empty", timeout=RETRY_TIMEOUT_SECONDS),
+        lambda: broker.wait_for_commit("g", "orders", 0, 1, timeout=RETRY_TIMEOUT_SECONDS),
+        lambda: broker.wait_for_lag("g", timeout=RETRY_TIMEOUT_SECONDS),
+        lambda: broker.wait_for_request("OffsetCommit", timeout=RETRY_TIMEOUT_SECONDS),
+        lambda: fault.wait(timeout=RETRY_TIMEOUT_SECONDS),
         lambda: broker.run_in_broker(
-            lambda running: running.wait_for("orders", timeout=PATIENCE_SECONDS)
+            lambda running: running.wait_for("orders", timeout=RETRY_TIMEOUT_SECONDS)
         ),
     )
     broker.restart()
@@ -118,7 +120,7 @@ async def test_a_look_whose_connection_goes_with_the_broker_is_begun_again() -> 
                 raise OSError(errno.EBADF, "Bad file descriptor")
             return True, 2
 
-        assert await broker.wait_until(look, "two looks", PATIENCE_SECONDS) == 2
+        assert await broker.wait_until(look, "two looks", RETRY_TIMEOUT_SECONDS) == 2
     assert looks == [True, True]
 
 
@@ -129,7 +131,7 @@ def test_a_stop_is_told_to_those_who_wait(
     (wait,) = waiting(threads, broker, wait_for_order(broker, 600))
     end(broker)
     with pytest.raises(RuntimeError, match="the broker is stopped"):
-        wait.result(PATIENCE_SECONDS)
+        wait.result(RETRY_TIMEOUT_SECONDS)
 
 
 def test_a_wait_that_ends_while_the_power_is_off_says_so(
@@ -143,7 +145,7 @@ def test_a_wait_that_ends_while_the_power_is_off_says_so(
 
 def test_a_wait_for_a_crash_goes_on(broker: LocalBroker, threads: ThreadPoolExecutor) -> None:
     broker.crash_at("produce.appended")
-    wait = threads.submit(broker.wait_for_crash, PATIENCE_SECONDS)
+    wait = threads.submit(broker.wait_for_crash, RETRY_TIMEOUT_SECONDS)
     broker.restart()
     with contextlib.suppress(OSError):
         broker.produce("orders", "lost")

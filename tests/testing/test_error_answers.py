@@ -11,7 +11,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import decode, encode_bytes
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import fields
-from kbroker.testing.error_answers import error_answer
+from kbroker.testing.error_answers import error_response
 from kbroker.testing.rows import ERROR_FIELDS
 
 from ..brokers import started
@@ -46,7 +46,7 @@ async def test_every_api_can_say_an_error() -> None:
             for version in api.versions:
                 asked = VALID[ApiKey(key)](world, random.Random(version))
                 request, _ = decode(api.request_class, encode_bytes(asked, version), version)
-                answer = encode_bytes(error_answer(key, request, CODE), version)
+                answer = encode_bytes(error_response(key, request, CODE), version)
                 response, _ = decode(messages.response_class(key), answer, version)
                 asks_for_nothing = not any(
                     getattr(request, name, None) for name in ("topics", "topic_partitions")
@@ -62,7 +62,7 @@ def test_rows_say_which_row_they_are_about() -> None:
 
     rows = [ProduceRequest.Partition(index=3, records=None)]
     request = ProduceRequest(topic_data=[ProduceRequest.Topic(name="t", partition_data=rows)])
-    (topic,) = error_answer(ApiKey.PRODUCE, request, CODE).responses
+    (topic,) = error_response(ApiKey.PRODUCE, request, CODE).responses
     (row,) = topic.partition_responses
     assert (topic.name, row.index, row.error_code, row.base_offset) == ("t", 3, CODE, -1)
 
@@ -70,5 +70,5 @@ def test_rows_say_which_row_they_are_about() -> None:
 def test_plain_names_become_rows() -> None:
     from kbroker.protocol.messages.groups import DeleteGroupsRequest
 
-    answer = error_answer(ApiKey.DELETE_GROUPS, DeleteGroupsRequest(groups_names=["g"]), CODE)
+    answer = error_response(ApiKey.DELETE_GROUPS, DeleteGroupsRequest(groups_names=["g"]), CODE)
     assert [(row.group_id, row.error_code) for row in answer.results] == [("g", CODE)]

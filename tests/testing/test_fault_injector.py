@@ -342,12 +342,12 @@ async def test_a_hook_sees_what_passes(broker: RunningBroker, wire: Wire) -> Non
     seen: list[Any] = []
 
     @broker.on("Produce", topic="orders")
-    def look(message: ProduceRequest, asked: Any) -> None:
-        seen.append((type(message), asked.partitions))
+    def look(message: ProduceRequest, info: Any) -> None:
+        seen.append((type(message), info.partitions))
 
     @broker.on("Produce", at="after")
-    def look_again(message: ProduceResponse, asked: Any) -> None:
-        seen.append((type(message), asked.partitions))
+    def look_again(message: ProduceResponse, info: Any) -> None:
+        seen.append((type(message), info.partitions))
 
     assert (await produce(wire, ORDERS, batch(), partition=1)).error_code == 0
     assert seen == [(ProduceRequest, {"orders": {1}}), (ProduceResponse, {"orders": {1}})]
@@ -356,7 +356,7 @@ async def test_a_hook_sees_what_passes(broker: RunningBroker, wire: Wire) -> Non
 async def test_what_a_hook_lets_pass_may_be_hit_by_others(
     broker: RunningBroker, wire: Wire
 ) -> None:
-    first = broker.fault("ListGroups").hook(lambda message, asked: None).always()
+    first = broker.fault("ListGroups").hook(lambda message, info: None).always()
     second = broker.fault("ListGroups", error=HIT).on_call(2)
     assert await codes(wire, 3) == [0, HIT, 0]
     assert (first.hits, second.hits) == (3, 1)
@@ -386,7 +386,7 @@ async def test_a_condition_of_ones_own(broker: RunningBroker, wire: Wire) -> Non
     broker.fault("Produce", error=HIT, when=lambda request: request.timeout_ms == 7)
     assert (await produce(wire, ORDERS, batch())).error_code == 0
     assert (await produce(wire, ORDERS, batch(), timeout_ms=7)).error_code == HIT
-    assert all(asked.request is None for asked in broker.faults.log), "nothing is kept of records"
+    assert all(info.request is None for info in broker.faults.log), "nothing is kept of records"
 
 
 async def test_a_condition_that_fails_fails_the_test(broker: RunningBroker, wire: Wire) -> None:
@@ -399,7 +399,7 @@ async def test_a_condition_that_fails_fails_the_test(broker: RunningBroker, wire
 
 async def test_a_hook_that_answers(broker: RunningBroker, wire: Wire) -> None:
     answer = ListGroupsResponse(error_code=HIT)
-    fault = broker.fault("ListGroups").hook(lambda message, asked: answer).on_call(2)
+    fault = broker.fault("ListGroups").hook(lambda message, info: answer).on_call(2)
     assert await codes(wire, 3) == [0, HIT, 0]
     assert fault.hits == 1
 
@@ -409,7 +409,7 @@ async def test_a_hook_that_takes_its_time_keeps_the_order(
 ) -> None:
     go_on = trio.Event()
 
-    async def think(message: Any, asked: Any) -> None:
+    async def think(message: Any, info: Any) -> None:
         await go_on.wait()
 
     fault: Fault[Any] = broker.fault("Produce").hook(think)
@@ -429,7 +429,7 @@ async def test_what_came_before_is_answered_while_a_hook_thinks(
     go_on = trio.Event()
 
     @broker.on("ListGroups")
-    async def think(message: Any, asked: Any) -> None:
+    async def think(message: Any, info: Any) -> None:
         await go_on.wait()
 
     find = wire.frame(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key="g"))
@@ -442,7 +442,7 @@ async def test_what_came_before_is_answered_while_a_hook_thinks(
 
 async def test_a_hook_may_change_an_answer(broker: RunningBroker, wire: Wire) -> None:
     @broker.on("ListGroups", at="after")
-    async def lie(message: Any, asked: Any) -> Any:
+    async def lie(message: Any, info: Any) -> Any:
         message.error_code = HIT
         return message
 
@@ -452,7 +452,7 @@ async def test_a_hook_may_change_an_answer(broker: RunningBroker, wire: Wire) ->
 @pytest.mark.parametrize("at", ["before", "after"])
 async def test_a_hook_may_close_the_connection(broker: RunningBroker, wire: Wire, at: str) -> None:
     @broker.on("ListGroups", at=at)
-    def close(message: Any, asked: Any) -> None:
+    def close(message: Any, info: Any) -> None:
         raise ConnectionResetError
 
     with pytest.raises(ConnectionClosed):
@@ -463,7 +463,7 @@ async def test_a_hook_may_close_the_connection(broker: RunningBroker, wire: Wire
 @pytest.mark.parametrize("at", ["before", "after"])
 async def test_a_hook_that_fails_fails_the_test(broker: RunningBroker, wire: Wire, at: str) -> None:
     @broker.on("ListGroups", at=at)
-    def fail(message: Any, asked: Any) -> None:
+    def fail(message: Any, info: Any) -> None:
         raise KeyError("missing")
 
     with pytest.raises(ConnectionClosed):
@@ -475,7 +475,7 @@ async def test_a_hook_that_fails_fails_the_test(broker: RunningBroker, wire: Wir
 
 
 async def test_a_hook_answers_with_an_answer(broker: RunningBroker, wire: Wire) -> None:
-    broker.fault("ListGroups").hook(lambda message, asked: "yes")
+    broker.fault("ListGroups").hook(lambda message, info: "yes")
     with pytest.raises(ConnectionClosed):
         await codes(wire, 1)
     with pytest.raises(TypeError, match="None or a ListGroupsResponse: 'yes'"):

@@ -120,7 +120,7 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda b: b.clock.advance(hours="x"), "hours is a number, not 'x'"),
     (lambda b: b.produce("t", "x", partition=9), "t has no partition 9, it has 1; None places"),
     (lambda b: b.produce("t", "x", partition=-2), "partition is at least 0"),
-    (lambda b: b.produce("t", "x", headers=["ab"]), r"headers are .* not \['ab'\]"),
+    (lambda b: b.produce("t", "x", headers=["ab"]), r"invalid headers \['ab'\]"),
     (lambda b: b.wait_for_group("g", state="stabel"), "state is one of"),
     (lambda b: b.wait_for_assignment("g", ["t-0"]), "partitions are"),
 ]

@@ -282,8 +282,8 @@ def test_hooks_see_and_answer(broker: LocalBroker) -> None:
     seen = []
 
     @broker.on("Produce")
-    def watch(request: Any, asked: Any) -> None:
-        seen.append(asked.topics if hasattr(asked, "topics") else sorted(asked.partitions))
+    def watch(request: Any, info: Any) -> None:
+        seen.append(info.topics if hasattr(info, "topics") else sorted(info.partitions))
 
     assert send(broker) == 0
     assert seen == [["orders"]]
@@ -333,7 +333,7 @@ def test_a_fault_that_never_fired_fails() -> None:
 def test_requests_are_waited_for(broker: LocalBroker) -> None:
     with soon(send, broker):
         broker.wait_for_request("Produce", client_id="app", timeout=10)
-    with pytest.raises(WaitTimeout, match="0 of them"):
+    with pytest.raises(WaitTimeout, match="0 matching records"):
         broker.wait_for_request("Produce", client_id="nobody", timeout=0.01)
 
 
@@ -373,7 +373,7 @@ def test_a_topic_that_a_client_brought_back_is_made_anew(
     broker.produce("orders", "of a client that is still there")
     kafka = ExternalKafka(broker.bootstrap_servers, thread)
     with kafka.one_test():
-        kafka.create_anew("orders", 3)
+        kafka.recreate_topic("orders", 3)
         assert broker.topics() == {"orders": 3}
         assert broker.records("orders") == []
     assert broker.topics() == {}
@@ -428,7 +428,7 @@ def test_what_does_not_exist_is_no_empty_thing(broker: LocalBroker) -> None:
 
 
 def test_a_hook_that_was_never_called_fails(broker: LocalBroker) -> None:
-    broker.on("Fetch", topic="typo")(lambda request, asked: None)
+    broker.on("Fetch", topic="typo")(lambda request, info: None)
     with pytest.raises(UnfiredFault, match="hook for Fetch, topic 'typo' never fired"):
         broker.check_faults()
     broker.disarm_faults()

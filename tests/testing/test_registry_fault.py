@@ -16,8 +16,8 @@ import pytest
 
 from kbroker.client.endpoint import Endpoint
 from kbroker.testing import BrokerThread, LocalBroker, UnfiredFault, WaitTimeout
-from kbroker.testing.calls import Call, CallRule, CallTarget, call_of
-from kbroker.testing.fault_words import call_rule_of
+from kbroker.testing.calls import Call, CallRule, CallTarget, parse_call
+from kbroker.testing.fault_words import parse_call_rule
 from kbroker.testing.schedule import Effect
 
 SECONDS = 30
@@ -174,17 +174,17 @@ def test_faults_of_kafka_and_of_the_registry_leave_each_other_alone(broker: Loca
 )
 def test_what_cannot_be_meant_is_refused(words: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        call_rule_of(words)
+        parse_call_rule(words)
 
 
 def test_words_of_an_order_mean_the_same() -> None:
     words = {"method": ["get", "POST"], "path": "/subjects/*", "at": "after", "times": 2}
-    rule = call_rule_of({**words, "effect": "delay", "ms": 5, "subject": None})
+    rule = parse_call_rule({**words, "effect": "delay", "ms": 5, "subject": None})
     assert rule.target == CallTarget(frozenset({"GET", "POST"}), "/subjects/*")
     assert (rule.effect, rule.milliseconds, rule.after, rule.count) == (Effect.DELAY, 5, True, 2)
     assert str(rule) == "delay for GET or POST, path '/subjects/*'"
-    assert call_rule_of({"error": 503}).effect is Effect.ERROR
-    assert call_rule_of({"probability": 0.5}).may_stay_unfired
+    assert parse_call_rule({"error": 503}).effect is Effect.ERROR
+    assert parse_call_rule({"probability": 0.5}).may_stay_unfired
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_words_of_an_order_mean_the_same() -> None:
 )
 def test_which_subject_a_call_is_about(path: str, query: str, subject: str | None) -> None:
     scope = {"method": "GET", "raw_path": path.encode(), "query_string": query.encode()}
-    assert call_of(scope).subject == subject
+    assert parse_call(scope).subject == subject
 
 
 @pytest.mark.parametrize(

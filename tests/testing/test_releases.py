@@ -12,7 +12,7 @@ from kbroker.handlers.registry import load_apis
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.testing import LocalBroker, RunningBroker, open_test_broker
-from kbroker.testing.releases import RELEASES, cut_down, limits_of
+from kbroker.testing.releases import RELEASES, apply_limits, limits_of
 
 from ..wire import (
     ConnectionClosed,
@@ -81,7 +81,7 @@ def test_the_newest_release_is_what_is_served() -> None:
     """Nothing that this broker serves is newer than the last release of the table, which serves no
     metrics of clients without a plug-in."""
     apis = {key: api for key, api in load_apis().items() if key not in TELEMETRY}
-    kept = cut_down(load_apis(), limits_of(RELEASES[-1]))
+    kept = apply_limits(load_apis(), limits_of(RELEASES[-1]))
     assert {key: api.versions.stop for key, api in kept.items()} == {
         key: api.versions.stop for key, api in apis.items()
     }

@@ -42,7 +42,7 @@ def test_restarted_broker_has_its_port_and_its_data(thread: BrokerThread) -> Non
     broker.start()
     servers, first = broker.bootstrap_servers, broker.running
     thread.call(first.create_topic, "t")
-    with broker.returning():
+    with broker.restarting():
         broker.end()
         assert broker.watched is first
     assert broker.bootstrap_servers == servers

@@ -20,22 +20,22 @@ from kbroker.protocol.messages.groups import (
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.testing.fault import Arming, new_rule
-from kbroker.testing.rules import Asked, Faults, Rule, Target, asked_of
+from kbroker.testing.rules import Faults, RequestInfo, Rule, Target, request_info
 from kbroker.testing.schedule import Effect
 
 TOPIC_ID = UUID(int=7)
 
 
-def produce(*partitions: int, topic: str = "orders", client_id: str = "app") -> Asked:
+def produce(*partitions: int, topic: str = "orders", client_id: str = "app") -> RequestInfo:
     rows = [ProduceRequest.Partition(index=index, records=None) for index in partitions]
     request = ProduceRequest(topic_data=[ProduceRequest.Topic(name=topic, partition_data=rows)])
-    return asked_of(ApiKey.PRODUCE, 9, client_id, request, lambda topic_id: "")
+    return request_info(ApiKey.PRODUCE, 9, client_id, request, lambda topic_id: "")
 
 
 def test_what_a_request_is_about() -> None:
-    asked = produce(0, 2)
-    assert asked.partitions == {"orders": {0, 2}}
-    assert (asked.api, asked.version, asked.client_id) == (ApiKey.PRODUCE, 9, "app")
+    info = produce(0, 2)
+    assert info.partitions == {"orders": {0, 2}}
+    assert (info.api, info.version, info.client_id) == (ApiKey.PRODUCE, 9, "app")
 
     fetch = FetchRequest(
         topics=[
@@ -43,34 +43,36 @@ def test_what_a_request_is_about() -> None:
         ]
     )
     names = {TOPIC_ID: "orders"}
-    found = asked_of(ApiKey.FETCH, 13, None, fetch, names.__getitem__)
+    found = request_info(ApiKey.FETCH, 13, None, fetch, names.__getitem__)
     assert (found.partitions, found.client_id) == ({"orders": {1}}, "")
 
-    stale = asked_of(ApiKey.FETCH, 13, None, fetch, lambda topic_id: "")
+    stale = request_info(ApiKey.FETCH, 13, None, fetch, lambda topic_id: "")
     assert stale.partitions == {str(TOPIC_ID): {1}}
 
     for looked_for in (
         FindCoordinatorRequest(key="g"),
         FindCoordinatorRequest(coordinator_keys=["g"]),
     ):
-        found = asked_of(ApiKey.FIND_COORDINATOR, 4, "c", looked_for, str)
+        found = request_info(ApiKey.FIND_COORDINATOR, 4, "c", looked_for, str)
         assert found.groups == {"g"}
         assert found.transactional_id is None
     looked_for = FindCoordinatorRequest(key_type=1, key="t")
-    found = asked_of(ApiKey.FIND_COORDINATOR, 3, "c", looked_for, str)
+    found = request_info(ApiKey.FIND_COORDINATOR, 3, "c", looked_for, str)
     assert not found.groups
     assert found.transactional_id == "t"
 
     described = DescribeConfigsRequest(
         resources=[DescribeConfigsRequest.Resource(resource_type=2, resource_name="orders")]
     )
-    found = asked_of(ApiKey.DESCRIBE_CONFIGS, 4, "c", described, str)
+    found = request_info(ApiKey.DESCRIBE_CONFIGS, 4, "c", described, str)
     assert found.resources == {"orders"}
     assert "resource 'orders'" in str(found)
 
-    beat = asked_of(ApiKey.HEARTBEAT, 4, "c", HeartbeatRequest(group_id="g"), str)
+    beat = request_info(ApiKey.HEARTBEAT, 4, "c", HeartbeatRequest(group_id="g"), str)
     assert beat.groups == {"g"}
-    gone = asked_of(ApiKey.DELETE_GROUPS, 2, "c", DeleteGroupsRequest(groups_names=["a", "b"]), str)
+    gone = request_info(
+        ApiKey.DELETE_GROUPS, 2, "c", DeleteGroupsRequest(groups_names=["a", "b"]), str
+    )
     assert gone.groups == {"a", "b"}
 
 
@@ -135,7 +137,7 @@ def test_the_first_rule_that_hits_wins() -> None:
     first, second = Rule(Target(), effect=Effect.DELAY), Rule(Target(), effect=Effect.DELAY)
     faults.arm(first)
     faults.arm(second)
-    assert [faults.take(produce(0)) for _ in range(3)] == [first, second, None]
+    assert [faults.match_request(produce(0)) for _ in range(3)] == [first, second, None]
 
 
 def test_near_misses() -> None:
@@ -145,10 +147,10 @@ def test_near_misses() -> None:
     assert faults.unfired() == [rule]
     assert faults.near_misses(rule) == ["saw no such request"]
     for _ in range(3):
-        faults.take(produce(0, topic="order"))
+        faults.match_request(produce(0, topic="order"))
     assert faults.near_misses(rule) == ["saw 3 x Produce 9, topic 'order' from 'app'"]
     rule.first = 5
-    faults.take(produce(0))
+    faults.match_request(produce(0))
     assert faults.near_misses(rule) == ["saw 1 such requests, it waits for number 5"]
     rule.may_stay_unfired = True
     assert faults.unfired() == []
@@ -196,16 +198,16 @@ def test_until_frees_one_client_after_the_other() -> None:
         Target(frozenset({ApiKey.PRODUCE})), effect=Effect.DELAY, count=9, until=ApiKey.METADATA
     )
     faults.arm(rule)
-    assert [faults.take(produce(0)) for _ in range(2)] == [rule, rule]
-    asked = asked_of(ApiKey.METADATA, 9, "app", MetadataRequest(topics=None), str)
-    assert faults.take(asked) is None
-    assert faults.take(produce(0)) is None
-    assert faults.take(produce(0, client_id="other")) is rule
+    assert [faults.match_request(produce(0)) for _ in range(2)] == [rule, rule]
+    info = request_info(ApiKey.METADATA, 9, "app", MetadataRequest(topics=None), str)
+    assert faults.match_request(info) is None
+    assert faults.match_request(produce(0)) is None
+    assert faults.match_request(produce(0, client_id="other")) is rule
 
 
 def test_until_counts_from_the_first_hit() -> None:
     """A client asks for metadata before anything else."""
-    asked = asked_of(ApiKey.METADATA, 9, "app", MetadataRequest(topics=None), str)
+    info = request_info(ApiKey.METADATA, 9, "app", MetadataRequest(topics=None), str)
     for frees_all, hit in ((False, True), (True, False)):
         faults = Faults()
         rule = Rule(
@@ -216,10 +218,10 @@ def test_until_counts_from_the_first_hit() -> None:
             frees_all=frees_all,
         )
         faults.arm(rule)
-        faults.take(asked)
-        assert (faults.take(produce(0)) is rule) is hit
-        faults.take(asked)
-        assert faults.take(produce(0)) is None
+        faults.match_request(info)
+        assert (faults.match_request(produce(0)) is rule) is hit
+        faults.match_request(info)
+        assert faults.match_request(produce(0)) is None
 
 
 @pytest.mark.slow
@@ -261,11 +263,11 @@ def test_batches_are_looked_at_when_there_are_any() -> None:
     faults = Faults()
     rule = Rule(Target(frozenset({ApiKey.FETCH})), effect=Effect.CORRUPT_BATCH)
     faults.arm(rule)
-    asked = asked_of(ApiKey.FETCH, 12, "app", FetchRequest(), str)
-    assert faults.corrupts(asked)
+    info = request_info(ApiKey.FETCH, 12, "app", FetchRequest(), str)
+    assert faults.corrupts(info)
     assert not faults.corrupts(produce(0))
-    assert faults.take(asked) is None
-    assert faults.take_batch(asked, lambda rule: False) is None
+    assert faults.match_request(info) is None
+    assert faults.match_batch(info, lambda rule: False) is None
     assert faults.near_misses(rule) == ["saw such requests, but no batch in any of them"]
-    assert faults.take_batch(asked, lambda rule: True) is rule
-    assert not faults.corrupts(asked)
+    assert faults.match_batch(info, lambda rule: True) is rule
+    assert not faults.corrupts(info)

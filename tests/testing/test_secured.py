@@ -22,7 +22,7 @@ from kbroker.net.server import Listener
 from kbroker.security.jaas import jaas_text, parse_jaas
 from kbroker.testing import BrokerThread, ExternalKafka, LocalBroker, open_test_broker
 from kbroker.testing.client_settings import TokenLogin
-from kbroker.testing.secured import MECHANISMS, rule_of
+from kbroker.testing.secured import MECHANISMS, parse_acl
 
 USERS = {"alice": "pencil", "bob": "pen"}
 AWKWARD = {'a b"=;': "1\\2\n3 'x' \"y\"", "größe": "ключ"}
@@ -359,7 +359,7 @@ def test_a_kafka_elsewhere_has_none_of_it(make: Make, thread: BrokerThread) -> N
     ],
 )
 def test_rights_as_texts(text: str, rule: str) -> None:
-    assert str(rule_of("a", text)) == rule
+    assert str(parse_acl("a", text)) == rule
 
 
 def test_jaas_there_and_back() -> None:

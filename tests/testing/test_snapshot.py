@@ -252,7 +252,7 @@ def test_what_comes_after_does_not_change_it(broker: LocalBroker) -> None:
 
 
 def test_the_start_of_a_log_is_in_it(broker: LocalBroker) -> None:
-    """Deleting records moves the start at once; the disk hears of it with the next checkpoint."""
+    """Deleting records moves the start at once; the disk note_request of it with the next checkpoint."""
     for number in range(5):
         broker.produce("orders", f"{number}", partition=0)
     ask(broker, lambda node: node.partitions.logs.get("orders", 0).delete_records_before(3))

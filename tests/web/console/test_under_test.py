@@ -12,7 +12,7 @@ import pytest
 
 from kbroker.config import BrokerConfig
 from kbroker.testing import LocalBroker
-from kbroker.testing.shown import ShownBroker
+from kbroker.testing.shown import ConsoleBroker
 from kbroker.web.service import HttpService
 
 from .consoles import API, console
@@ -52,7 +52,7 @@ def broker() -> Iterator[tuple[LocalBroker, HttpService]]:
     config = BrokerConfig.load(options=options)
     http = HttpService(config)
     with LocalBroker(config=config, service=http) as broker:
-        http.under_test = ShownBroker(broker)
+        http.under_test = ConsoleBroker(broker)
         yield broker, http
 
 

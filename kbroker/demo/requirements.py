@@ -34,6 +34,6 @@ def check() -> Spark:
     try:
         pyspark = connector.installed()
         connector.local_jars()
-        return Spark(pyspark.version, java.suiting(pyspark.version).major)
+        return Spark(pyspark.version, java.find_suitable(pyspark.version).major)
     except connector.ConnectorError as error:
         raise StartError(str(error)) from error

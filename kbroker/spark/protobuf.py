@@ -1,14 +1,14 @@
-"""Messages of Protobuf as Confluent's serializers write them, to and from columns of structs.
+"""Protobuf values in Confluent's wire format, to and from columns of structs.
 
-Before each message stand a schema's number and the place of the message in its file. Types come from a
-registry, as descriptors: no compiler is needed, and no jar of Spark's.
+Each value starts with a schema ID and the index path of the message type in its .proto file. Types
+come from a schema registry as descriptors, so no compiler and no Spark jar is needed.
 
     decoder = Decoder("http://registry:8081")
     decoder.decode(value)                                    # a dict
 
     order = MessageType.latest("http://registry:8081", "orders-value")
-    rows.select(from_confluent_protobuf("value", "http://registry:8081", order))    # a column of structs
-    rows.select(to_confluent_protobuf("order", "http://registry:8081", "orders-value", text))   # and back
+    rows.select(from_confluent_protobuf("value", "http://registry:8081", order))
+    rows.select(to_confluent_protobuf("order", "http://registry:8081", "orders-value", text))
 """
 
 from __future__ import annotations
@@ -38,27 +38,36 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType
 
-    # Protobuf implements its descriptors twice: in Python and in C.
+    # Protobuf has two implementations of descriptors: in Python and in C.
     Descriptor: TypeAlias = descriptor.Descriptor | upb.Descriptor
     FieldDescriptor: TypeAlias = descriptor.FieldDescriptor | upb.FieldDescriptor
 
 PROTOBUF = "PROTOBUF"
 _KNOWN = "google/protobuf/"
+# Maximum nesting depth of a message type inside other message types.
 _INDEXES_MAX = 64
-"""How deep in other messages the one of a value may be declared."""
 _VARINT_BYTES_MAX = 10
 _TIMESTAMP, _DURATION = "google.protobuf.Timestamp", "google.protobuf.Duration"
 
 
 class MessageType:
-    """A message of a file of Protobuf: `name` with its package, and where it is declared.
+    """A Protobuf message type with its full name and its index path in the .proto file.
 
-    It can be sent to Spark's workers.
+    It can be pickled and sent to Spark's workers.
+
+    Attributes:
+        indexes: Index of the message type at each nesting level.
+        name: Full name, including the package.
     """
 
     def __init__(self, files: Sequence[bytes], indexes: Sequence[int]) -> None:
-        """`files` are descriptors, each after those that it imports; the last one declares the message, at
-        a place among those that it is declared with. Raises SchemaError.
+        """Create the message type at an index path.
+
+        Args:
+            files: Serialized file descriptors, dependencies first. The last one declares the
+                message.
+            indexes: Index of the message type at each nesting level. Raises:
+            SchemaError: The last file declares no message at this index path.
         """
         self._files = tuple(files)
         self.indexes = tuple(indexes)
@@ -70,10 +79,15 @@ class MessageType:
 
     @classmethod
     def latest(cls, address: str, subject: str, name: str | None = None) -> MessageType:
-        """A message of the newest version of a subject: of that name, with its package, or the first.
+        """Return a message type of the newest version of a subject.
 
-        Raises:
-            SchemaError: the registry does not answer, or has no such subject, or no such message in it.
+        Args:
+            address: URL of the schema registry.
+            subject: Subject to look up.
+            name: Full name of the message. By default, the first message of the file. Returns:
+            The message type. Raises:
+            SchemaError: The registry does not respond, or the subject or the message does not
+                exist.
         """
         registry = SchemaRegistry(address, "serialized")
         return cls._of(registry, registry.latest(subject, PROTOBUF), name)
@@ -86,22 +100,24 @@ class MessageType:
         for indexes, found in _messages_of(files[-1]):
             if name in (None, found):
                 return cls(files, indexes)
-        raise SchemaError(f"the schema declares no message {name or 'at all'}")
+        raise SchemaError(
+            f"the schema declares no message {name}" if name else "the schema declares no messages"
+        )
 
     def new(self) -> Message:
-        """An empty message. Raises SchemaError when its files are none."""
+        """Return an empty message. Raises SchemaError for invalid descriptors."""
         if self._made is None:
             self._made = _class_of(self._files, self.name)
         return self._made()
 
     @property
     def descriptor(self) -> Descriptor:
-        """What is declared in the message. Raises SchemaError when its files are none."""
+        """Descriptor of the message type. Raises SchemaError for invalid descriptors."""
         return self.new().DESCRIPTOR
 
 
 class Writer(NamedTuple):
-    """What a value was written with: a schema's number, and the place of the message in its file."""
+    """Header of a value: the schema ID and the index path of the message type in its file."""
 
     schema_id: int
     indexes: tuple[int, ...]
@@ -111,13 +127,15 @@ class Writer(NamedTuple):
 
 
 class Decoder:
-    """Decodes messages.
+    """Decoder for Protobuf values.
 
-    Parameters: `read_as` is the type that every message is read as, by whichever version of its schema it
-    was written; without it a message has the fields that its writer knew. Fields that were not written
-    have Protobuf's defaults.
+    Unset fields get Protobuf's defaults. A decoder can be pickled and sent to Spark's workers. It
+    is not thread-safe.
 
-    A decoder can be sent to Spark's workers. It is not thread-safe.
+    Args:
+        address: URL of the schema registry.
+        read_as: Type as which all values are read, whichever schema version wrote them. Without it,
+            a value has the fields of its writer schema.
     """
 
     def __init__(self, address: str, read_as: MessageType | None = None) -> None:
@@ -126,11 +144,14 @@ class Decoder:
         self._writers: dict[Writer, MessageType] = {}
 
     def decode(self, value: bytes) -> dict[str, object]:
-        """The fields of a message.
+        """Decode a value.
 
-        Raises:
-            UndecodableError: the header or the rest is wrong, or it is another message.
-            SchemaError: the registry does not answer, or what it has is no file of Protobuf.
+        Args:
+            value: Record value including the header. Returns:
+            The fields of the message by name. Raises:
+            UndecodableError: The header or the body is invalid, or the value is another message
+                type.
+            SchemaError: The registry does not respond, or returns no Protobuf descriptors.
         """
         from google.protobuf.message import DecodeError
 
@@ -147,12 +168,12 @@ class Decoder:
         return _fields_of(message)
 
     def schema(self, writer: Writer) -> MessageType:
-        """What a value was written as.
+        """Return the message type that a value was written with.
 
         Raises:
-            UnknownSchemaError: there is none of this number.
-            UndecodableError: its file does not declare the message, or is none of Protobuf.
-            SchemaError: the registry does not answer, or hands out no descriptors.
+            UnknownSchemaError: The registry has no schema with this ID.
+            UndecodableError: The schema is not Protobuf, or its file does not declare the message.
+            SchemaError: The registry does not respond, or returns no descriptors.
         """
         if writer not in self._writers:
             registry = SchemaRegistry(self._address, "serialized")
@@ -166,10 +187,10 @@ class Decoder:
 
 
 def split_writer(value: bytes) -> tuple[Writer, memoryview]:
-    """What a value was written with, and the message.
+    """Return the header of a value, parsed, and the message bytes.
 
     Raises:
-        UndecodableError: the value has no such header.
+        UndecodableError: The value has no such header.
     """
     schema_id, rest = split_header(value)
     indexes, body = _split_indexes(rest)
@@ -177,7 +198,7 @@ def split_writer(value: bytes) -> tuple[Writer, memoryview]:
 
 
 class Encoder:
-    """Encodes messages of one type, whose schema has a number. It can be sent to Spark's workers."""
+    """Encoder for values of one registered message type. It can be pickled."""
 
     def __init__(self, schema_id: int, written_as: MessageType) -> None:
         self._header = header_of(schema_id) + _joined_indexes(written_as.indexes)
@@ -192,14 +213,20 @@ class Encoder:
         name: str | None = None,
         references: Sequence[Mapping[str, object]] = (),
     ) -> Encoder:
-        """With the number that a registry gives a file, or has given it before.
+        """Register a schema and return an encoder for one of its messages.
 
-        Parameters: `schema` is the text of the file, `name` that of the message in it, with its package
-        (else it is the first), `references` what it imports, as the registry has them: `name`,
-        `subject` and `version`.
+        Registering a schema again returns its existing ID.
 
-        Raises:
-            SchemaError: the registry does not answer or refuses it, or there is no such message.
+        Args:
+            address: URL of the schema registry.
+            subject: Subject to register under.
+            schema: Text of the .proto file.
+            name: Full name of the message. By default, the first message of the file.
+            references: Imports of the file, as the registry's `name`, `subject` and `version`.
+                Returns:
+            The encoder. Raises:
+            SchemaError: The registry does not respond or rejects the schema, or the message does
+                not exist.
         """
         document = {"schema": schema, "schemaType": PROTOBUF, "references": [*references]}
         schema_id = SchemaRegistry(address).register(subject, document)
@@ -208,31 +235,40 @@ class Encoder:
         return cls(schema_id, MessageType._of(registry, answer, name))
 
     def encode(self, fields: Mapping[str, object]) -> bytes:
-        """The message of these fields; those that are null or not there are not written.
+        """Encode a message; missing fields and None are left unset.
 
-        Raises:
-            UnencodableError: they do not fit the message.
+        Args:
+            fields: Field values by name. Returns:
+            The value, with the header. Raises:
+            UnencodableError: The fields do not match the message type.
         """
         message = self._type.new()
         try:
             _fill(message, fields)
             body: bytes = message.SerializeToString()
-        except Exception as error:  # protobuf raises whatever wrong values lead to
-            raise UnencodableError(f"these fields are no {self._type.name}: {error!r}") from error
+        except Exception as error:  # protobuf has no common exception class
+            raise UnencodableError(
+                f"the fields do not match {self._type.name}: {error!r}"
+            ) from error
         return self._header + body
 
 
 def from_confluent_protobuf(
     column: Column | str, address: str, read_as: MessageType, *, mode: str = "FAILFAST"
 ) -> Column:
-    """A column of structs with the fields of `read_as`; null where `column` is null.
+    """Return a column of structs decoded from Protobuf values; null values stay null.
 
-    `mode` is as in Spark's ``from_protobuf``: FAILFAST lets the query fail at a value that cannot be
-    decoded, PERMISSIVE makes it null. Decoding runs in Python workers.
+    Decoding runs in Python workers.
 
-    Raises:
-        SchemaError: `read_as` has a type that Spark has not.
-        ValueError: an unknown mode.
+    Args:
+        column: Binary column with values in Confluent's wire format.
+        address: URL of the schema registry.
+        read_as: Type as which all values are read; it determines the fields of the structs.
+        mode: As in Spark's ``from_protobuf``: "FAILFAST" fails the query at a value that cannot be
+            decoded, "PERMISSIVE" returns null for it. Returns:
+        The column of structs. Raises:
+        SchemaError: `read_as` contains a type without a Spark equivalent.
+        ValueError: The mode is unknown.
     """
     from .value_columns import decoded_column
 
@@ -248,14 +284,21 @@ def to_confluent_protobuf(
     name: str | None = None,
     references: Sequence[Mapping[str, object]] = (),
 ) -> Column:
-    """A column of values for a topic, of structs that have the fields of a message; null where `column`
-    is null. For `schema`, `name` and `references` see `Encoder.registered`.
+    """Return a column of Protobuf values encoded from structs; null structs stay null.
 
-    The file is registered under `subject` once, when this is called, and not by Python's workers, in
-    which messages are encoded. A struct that does not fit the message fails the query.
+    The schema is registered when this function is called, not by the Python workers that encode the
+    messages. A struct that does not match the message type fails the query.
 
-    Raises:
-        SchemaError: the registry does not answer or refuses it, or there is no such message.
+    Args:
+        column: Column of structs that have the fields of the message.
+        address: URL of the schema registry.
+        subject: Subject to register under.
+        schema: Text of the .proto file.
+        name: Full name of the message. By default, the first message of the file.
+        references: Imports of the file, as the registry's `name`, `subject` and `version`. Returns:
+        The binary column, in Confluent's wire format. Raises:
+        SchemaError: The registry does not respond or rejects the schema, or the message does not
+            exist.
     """
     from .value_columns import encoded_column
 
@@ -264,13 +307,14 @@ def to_confluent_protobuf(
 
 
 def spark_type(message: MessageType) -> DataType:
-    """The Spark type of a message.
+    """Return the Spark type of a message type.
 
-    As Spark's ``from_protobuf`` has it: enums are their names, Timestamp and Duration are what Spark calls
-    so; but unsigned numbers are of the next larger type, so that none becomes negative.
+    The mapping follows Spark's ``from_protobuf``: enums become their names, Timestamp and Duration
+    become Spark's timestamp and day-time interval. Unlike there, unsigned integers become the next
+    larger type, so that no value turns negative.
 
     Raises:
-        SchemaError: it has a message in itself, or its files are none.
+        SchemaError: The message type is recursive, or its descriptors are invalid.
     """
     return _struct(message.descriptor, ())
 
@@ -279,7 +323,7 @@ def spark_type(message: MessageType) -> DataType:
 
 
 def _files_of(registry: SchemaRegistry, answer: Mapping[str, object]) -> list[bytes]:
-    """The descriptors of a schema and of what it imports, each after those that it imports itself."""
+    """Return the serialized descriptors of a schema and its imports, dependencies first."""
     files: dict[str, bytes] = {}
     named = [*registry.referred(answer), ("the schema", answer)]
     for name, each in named:
@@ -291,7 +335,7 @@ def _files_of(registry: SchemaRegistry, answer: Mapping[str, object]) -> list[by
 
 
 def _file_in(answer: Mapping[str, object]) -> FileDescriptorProto:
-    """A file as a registry hands it out with `format=serialized`. Raises SchemaError."""
+    """Return the file descriptor in a response to `format=serialized`. Raises SchemaError."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.message import DecodeError
 
@@ -300,11 +344,11 @@ def _file_in(answer: Mapping[str, object]) -> FileDescriptorProto:
             base64.b64decode(str(answer.get("schema")), validate=True)
         )
     except (binascii.Error, DecodeError):
-        raise SchemaError("the schema registry hands out no descriptors of Protobuf") from None
+        raise SchemaError("the schema registry returned no Protobuf descriptors") from None
 
 
 def _add_known(files: dict[str, bytes], file: FileDescriptorProto) -> None:
-    """Add what a file imports of Protobuf itself, and what that imports."""
+    """Add the imports of a file that belong to Protobuf itself, with their own imports."""
     for path in file.dependency:
         if path.startswith(_KNOWN) and path not in files:
             data = _known_file(path)
@@ -313,17 +357,17 @@ def _add_known(files: dict[str, bytes], file: FileDescriptorProto) -> None:
 
 
 def _known_file(path: str) -> bytes:
-    """A file that comes with Protobuf, as google/protobuf/timestamp.proto."""
+    """Return the serialized descriptor of a bundled file, such as google/protobuf/any.proto."""
     name = path.removesuffix(".proto").replace("/", ".") + "_pb2"
     try:
         data: bytes = importlib.import_module(name).DESCRIPTOR.serialized_pb
     except ImportError:
-        raise SchemaError(f"Protobuf has no {path}") from None
+        raise SchemaError(f"import {path} is not part of Protobuf") from None
     return data
 
 
 def _messages_of(file: bytes) -> Iterator[tuple[tuple[int, ...], str]]:
-    """All messages of a file, each with its place and its name: those in others behind those."""
+    """Yield the index path and name of all messages of a file, outer messages first."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     found = FileDescriptorProto.FromString(file)
@@ -339,15 +383,15 @@ def _messages_of(file: bytes) -> Iterator[tuple[tuple[int, ...], str]]:
 
 
 def _name_at(file: bytes, indexes: tuple[int, ...]) -> str:
-    """The name of the message at a place of a file. Raises SchemaError."""
+    """Return the name of the message at an index path of a file. Raises SchemaError."""
     for place, name in _messages_of(file):
         if place == indexes:
             return name
-    raise SchemaError(f"its file declares no message at {'/'.join(map(str, indexes))}")
+    raise SchemaError(f"the file declares no message at index {'/'.join(map(str, indexes))}")
 
 
 def _class_of(files: Sequence[bytes], name: str) -> type[Message]:
-    """The class of a message. Raises SchemaError."""
+    """Return the Python class of a message type. Raises SchemaError."""
     from google.protobuf.descriptor_pool import DescriptorPool
     from google.protobuf.message_factory import GetMessageClass
 
@@ -357,17 +401,19 @@ def _class_of(files: Sequence[bytes], name: str) -> type[Message]:
             pool.AddSerializedFile(file)
         return GetMessageClass(pool.FindMessageTypeByName(name))
     except (TypeError, KeyError) as error:
-        raise SchemaError(f"{name} cannot be used: {error}") from error
+        raise SchemaError(f"cannot load message {name}: {error}") from error
 
 
-# -- places in files
+# -- index paths
 
 
 def _split_indexes(data: memoryview) -> tuple[tuple[int, ...], memoryview]:
-    """The place of a message in its file, and the message: a zero alone stands for the first one."""
+    """Return the index path and the bytes after it; a single zero means the first message."""
     count, data = _split_number(data)
     if not 0 <= count <= _INDEXES_MAX:
-        raise UndecodableError(f"a message at a depth of {count} in its file")
+        raise UndecodableError(
+            f"message index path has {count} levels (valid: 0 to {_INDEXES_MAX})"
+        )
     indexes = []
     for _ in range(count):
         index, data = _split_number(data)
@@ -376,17 +422,17 @@ def _split_indexes(data: memoryview) -> tuple[tuple[int, ...], memoryview]:
 
 
 def _split_number(data: memoryview) -> tuple[int, memoryview]:
-    """A number in Protobuf's zigzag coding."""
+    """Decode a zigzag varint and return it with the remaining bytes."""
     found = 0
     for at, byte in enumerate(data[:_VARINT_BYTES_MAX]):
         found |= (byte & 0x7F) << 7 * at
         if byte < 0x80:
             return found >> 1 ^ -(found & 1), data[at + 1 :]
-    raise UndecodableError("the place of the message in its file is cut off")
+    raise UndecodableError("the message index path is truncated")
 
 
 def _joined_indexes(indexes: tuple[int, ...]) -> bytes:
-    """What `_split_indexes` takes apart."""
+    """Encode an index path: the reverse of `_split_indexes`."""
     numbers = () if indexes == (0,) else indexes
     return b"".join(_number(each) for each in (len(numbers), *numbers))
 
@@ -405,11 +451,11 @@ def _number(value: int) -> bytes:
 def _is_repeated(field: Any) -> bool:
     if hasattr(field, "is_repeated"):
         return bool(field.is_repeated)
-    return bool(field.label == field.LABEL_REPEATED)  # of Protobuf 5, later ones have no labels
+    return bool(field.label == field.LABEL_REPEATED)  # Protobuf 5; later versions have no labels
 
 
 def _entry_of(field: FieldDescriptor) -> tuple[FieldDescriptor, FieldDescriptor] | None:
-    """The key and the value of a field that is a map."""
+    """Return the key and value fields of a map field, or None for other fields."""
     entry = field.message_type
     if entry is None or not entry.GetOptions().map_entry:
         return None
@@ -417,7 +463,7 @@ def _entry_of(field: FieldDescriptor) -> tuple[FieldDescriptor, FieldDescriptor]
 
 
 def _fields_of(message: Message) -> dict[str, object]:
-    """What Spark takes for a message."""
+    """Return the fields of a message as the values that Spark expects."""
     return {field.name: _value_of(message, field) for field in message.DESCRIPTOR.fields}
 
 
@@ -450,7 +496,7 @@ def _message_value(message: Any) -> object:
 
 
 def _fill(message: Message, fields: Mapping[str, Any]) -> None:
-    """Give a message its fields. Raises what Protobuf raises, and KeyError for a field that it has not."""
+    """Set the fields of a message. Raises Protobuf's errors, and KeyError for an unknown field."""
     for name, value in fields.items():
         field = message.DESCRIPTOR.fields_by_name[name]
         if value is None:
@@ -489,11 +535,11 @@ def _fill_list(target: Any, field: FieldDescriptor, values: Sequence[object]) ->
 
 def _fill_message(message: Any, value: Any) -> None:
     if isinstance(value, datetime):
-        message.FromDatetime(value.astimezone(UTC))  # Spark hands out the time of the machine
+        message.FromDatetime(value.astimezone(UTC))  # Spark passes naive local times
     elif isinstance(value, timedelta):
         message.FromTimedelta(value)
     else:
-        message.SetInParent()  # it is there, also with no field
+        message.SetInParent()  # marks the message as set even if no field is
         _fill(message, value)
 
 
@@ -511,7 +557,7 @@ def _struct(message: Descriptor, outer: tuple[str, ...]) -> DataType:
     from pyspark.sql.types import StructField, StructType
 
     if message.full_name in outer:
-        raise SchemaError(f"{message.full_name} is in itself: Spark has no type for it")
+        raise SchemaError(f"message {message.full_name} is recursive; Spark has no equivalent type")
     inside = (*outer, message.full_name)
     return StructType([StructField(each.name, _type_of(each, inside)) for each in message.fields])
 

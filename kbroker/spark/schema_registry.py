@@ -1,7 +1,6 @@
-"""What Confluent's serializers put before a value, and the registry that knows what it means.
+"""Client for a Confluent schema registry, and the header that its serializers write.
 
-The first five bytes of such a value are a zero and the number (big endian) of the schema that wrote
-the rest.
+The first five bytes of such a value are a zero byte and the ID (big endian) of the writer schema.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
+# JSON object in a response of the registry.
 Answer: TypeAlias = dict[str, Any]
-"""An object that a registry has answered with."""
 _HEADER = struct.Struct(">BI")
 _MAGIC = 0
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
@@ -26,47 +25,47 @@ _TIMEOUT_S = 10.0
 
 
 class SchemaError(Exception):
-    """Schemas cannot be had or used: no record can be judged until that has changed."""
+    """Schemas cannot be loaded or used; no record can be decoded or encoded until this is fixed."""
 
 
 class UndecodableError(ValueError):
-    """These bytes are no value of a known schema; the message says why."""
+    """The bytes are not a value of a known schema; the message says why."""
 
 
 class UnencodableError(ValueError):
-    """These fields are no value of the schema; the message says why."""
+    """The fields do not match the schema; the message says why."""
 
 
 class UnknownSchemaError(UndecodableError):
-    """The header names a schema that the source does not have."""
+    """The header contains the ID of a schema that the source does not have."""
 
 
 def header_of(schema_id: int) -> bytes:
-    """What stands before a value that the schema of a number has written."""
+    """Return the five header bytes for a schema ID."""
     return _HEADER.pack(_MAGIC, schema_id)
 
 
 def split_header(value: bytes) -> tuple[int, memoryview]:
-    """The number of the schema, and the bytes that it wrote.
+    """Return the schema ID of a value and the bytes after the header.
 
     Raises:
-        UndecodableError: the value has no such header.
+        UndecodableError: The value has no such header.
     """
     if len(value) < _HEADER.size:
-        raise UndecodableError(f"{len(value)} bytes are too few for a schema's number")
+        raise UndecodableError(f"value of {len(value)} bytes is too short for a schema ID header")
     magic, schema_id = _HEADER.unpack_from(value)
     if magic != _MAGIC:
-        raise UndecodableError(
-            f"the first byte is {magic:#04x}, not the 0x00 before a schema's number"
-        )
+        raise UndecodableError(f"the first byte is {magic:#04x}, expected 0x00 before a schema ID")
     return schema_id, memoryview(value)[_HEADER.size :]
 
 
 class SchemaRegistry:
-    """Asks a schema registry over HTTP; user and password may stand in its address.
+    """HTTP client for a schema registry.
 
-    Parameters: with `form` schemas are asked for in another form than their text, as `serialized` for
-    the descriptors of Protobuf.
+    Args:
+        address: URL of the registry; may contain a user name and password.
+        form: Format in which schemas are requested, such as "serialized" for Protobuf descriptors.
+            The default is the schema's text.
     """
 
     def __init__(self, address: str, form: str = "") -> None:
@@ -81,12 +80,12 @@ class SchemaRegistry:
             self._headers["Authorization"] = "Basic " + base64.b64encode(user.encode()).decode()
 
     def schema(self, schema_id: int, kind: str) -> Answer:
-        """What the registry says of a number: `schema`, `references` and more.
+        """Return the registry's response for a schema ID: `schema`, `references` and more.
 
         Raises:
-            UnknownSchemaError: there is none of this number.
-            UndecodableError: it is not of that kind (`AVRO`, `PROTOBUF`).
-            SchemaError: the registry does not answer.
+            UnknownSchemaError: No schema has this ID.
+            UndecodableError: The schema has another type than `kind` (`AVRO`, `PROTOBUF`).
+            SchemaError: The registry does not respond.
         """
         answer = self._ask(f"schemas/ids/{schema_id}{self._query}")
         if answer is None:
@@ -96,7 +95,7 @@ class SchemaRegistry:
         return answer
 
     def version(self, subject: str, version: int | str) -> Answer:
-        """What the registry says of a version of a subject, which may be `latest`. Raises SchemaError."""
+        """Return the response for a version (or `latest`) of a subject. Raises SchemaError."""
         path = f"subjects/{urllib.parse.quote(subject, safe='')}/versions/{version}{self._query}"
         answer = self._ask(path)
         if answer is None:
@@ -105,33 +104,33 @@ class SchemaRegistry:
         return answer
 
     def latest(self, subject: str, kind: str) -> Answer:
-        """What the registry says of a subject's newest version, its `id` and `schema` among it.
+        """Return the response for the newest version of a subject, including `id` and `schema`.
 
         Raises:
-            SchemaError: the registry does not answer or has no such subject, or its newest schema is
-                not of that kind (`AVRO`, `PROTOBUF`).
+            SchemaError: The registry does not respond, has no such subject, or its newest schema
+                has another type than `kind` (`AVRO`, `PROTOBUF`).
         """
         answer = self.version(subject, "latest")
         if (found := kind_of(answer)) != kind:
             raise SchemaError(f"the newest schema of {subject} is {found}, not {kind}")
         if not isinstance(answer.get("id"), int) or not isinstance(answer.get("schema"), str):
-            raise SchemaError(f"{self._base} is no schema registry")
+            raise SchemaError(f"{self._base} is not a schema registry")
         return answer
 
     def register(self, subject: str, document: Mapping[str, object]) -> int:
-        """The number of a schema, which is registered if it is not yet. Raises SchemaError."""
+        """Return the ID of a schema, registering it if necessary. Raises SchemaError."""
         path = f"subjects/{urllib.parse.quote(subject, safe='')}/versions"
         answer = self._ask(path, document)
         schema_id = (answer or {}).get("id")
         if not isinstance(schema_id, int):
-            raise SchemaError(f"{self._base} gives the schema of {subject} no number")
+            raise SchemaError(f"{self._base} returned no ID for the schema of {subject}")
         return schema_id
 
     def referred(self, answer: Mapping[str, object]) -> Iterator[tuple[str, Answer]]:
-        """All that a schema refers to, each after what it refers to itself, with its name there.
+        """Yield the names and responses of all referenced schemas, dependencies first.
 
         Raises:
-            SchemaError: the registry does not answer, or they are too many.
+            SchemaError: The registry does not respond, or there are too many references.
         """
         yield from self._referred(answer, set())
 
@@ -145,13 +144,13 @@ class SchemaRegistry:
                 continue
             seen.add(key)
             if len(seen) > _REFERENCES_MAX:
-                raise SchemaError(f"a schema refers to more than {_REFERENCES_MAX} others")
+                raise SchemaError(f"a schema references more than {_REFERENCES_MAX} other schemas")
             found = self.version(*key)
             yield from self._referred(found, seen)
             yield str(reference["name"]), found
 
     def _ask(self, path: str, body: Mapping[str, object] | None = None) -> Answer | None:
-        """The registry's answer; None when it does not know the thing."""
+        """Send a request and return the JSON response, or None for status 404."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self._base}/{path}", data, self._headers)
         try:
@@ -162,23 +161,23 @@ class SchemaRegistry:
                 if error.code == 404:
                     return None
                 why = _message_of(error) or error.reason
-            raise SchemaError(f"{self._base}/{path} answers {error.code} {why}") from error
+            raise SchemaError(f"{self._base}/{path} returned {error.code} {why}") from error
         except (OSError, ValueError) as error:
             raise SchemaError(
-                f"the schema registry {self._base} does not answer as one: {error}"
+                f"no valid response from the schema registry {self._base}: {error}"
             ) from error
         if not isinstance(answer, dict):
-            raise SchemaError(f"{self._base} is no schema registry")
+            raise SchemaError(f"{self._base} is not a schema registry")
         return answer
 
 
 def kind_of(answer: Mapping[str, object]) -> str:
-    """The kind of a schema: AVRO, JSON or PROTOBUF."""
+    """Return the type of a schema: AVRO, JSON or PROTOBUF."""
     return str(answer.get("schemaType", "AVRO"))
 
 
 def _message_of(error: urllib.error.HTTPError) -> str:
-    """What a registry says of its refusal, if it is one that does."""
+    """Return the message in the registry's error response, or an empty string."""
     try:
         return str(json.loads(error.read(_SCHEMA_BYTES_MAX))["message"])
     except (OSError, ValueError, LookupError, TypeError):

@@ -1,4 +1,4 @@
-"""A Spark session that talks to Kafka, on the first try."""
+"""Spark sessions that are ready to read from and write to Kafka."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
+# Name of the package through which PySpark discovers the data source.
 _FOUND = "pyspark_kbroker"
-"""The package by which PySpark finds the source."""
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-_SAID_BYTES_MAX = 1024 * 1024
-SAID_LINES_MAX = 20
-"""Lines of the JVM's output in the error when Spark does not start."""
+# JVM output kept while Spark starts, in bytes.
+_JVM_OUTPUT_BYTES_MAX = 1024 * 1024
+# Lines of JVM output quoted in the error when Spark does not start.
+OUTPUT_LINES_MAX = 20
+# Matches a package that Ivy did not find: organisation, name and version.
 _MISSING = re.compile(r":: (\S+)#(\S+);(\S+): not found")
-"""A package that Ivy did not find: organisation, name and version."""
 
 
 def session(
@@ -48,32 +49,39 @@ def session(
     quick: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start a Spark session with the Kafka connector of the installed PySpark.
+    """Start a Spark session with the Kafka connector that matches the installed PySpark.
 
-    It is quiet (errors only), its time zone is UTC, its workers run this interpreter, and it opens
-    local interfaces only. The connector's jars come from the directory that KBROKER_SPARK_JARS names, or
-    else by their name from the Java registry.
+    The session logs errors only, uses the time zone UTC, runs its workers with this Python
+    interpreter, and listens on local interfaces only. The connector's jars come from the directory
+    in KBROKER_SPARK_JARS if it is set; otherwise Spark downloads them from its Maven repositories.
 
-    Parameters: `master` is Spark's; without `connector` no jar is asked for, which is enough for
-    ``format("kbroker")``; `quick` lets the JVM compile in a hurry, so that a job of seconds is done in
-    half of the time and one of many minutes takes longer; `settings` are Spark settings that win
-    over those made here. Java options, jars and packages are added to those made here.
+    Stop the session with ``stop()``. If the process already has a session, Spark returns that one.
+    Temporary files are deleted when the process ends.
 
-    Resource handling: stop it with ``stop()``. When the process has a session already, Spark returns
-    that one. What it keeps in the temporary directory goes when the process ends.
-
-    Raises:
-        NoConnectorError: no registry delivers the connector's jars.
-        ConnectorError: PySpark or Java is missing or does not fit, or KBROKER_SPARK_JARS is wrong;
-            the message names the next action.
+    Args:
+        app_name: Spark's application name.
+        master: Spark's master URL.
+        connector: Load the connector jars. False is enough for ``format("kbroker")``.
+        quick: Restrict the JVM to its fast compiler (C1). Jobs of a few seconds take about half the
+            time; jobs of many minutes take longer.
+        settings: Spark settings; they override the defaults of this function. Java options, jars
+            and packages are added to the defaults instead. Returns:
+        The running session. Raises:
+        NoConnectorError: No repository has the connector's jars.
+        ConnectorError: PySpark or Java is missing or incompatible, or KBROKER_SPARK_JARS is
+            invalid. The message names the next action.
     """
     own = dict(settings or {})
-    # The JVM's own errors go to standard output by default, where nobody reads them.
+    # By default the JVM writes its own errors to standard output, which is discarded.
     java_options = ["-XX:+DisplayVMOutputToStderr", "-XX:+UseSerialGC"]
     java_options.append(f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}")
     java_options += ["-XX:TieredStopAtLevel=1"] if quick else []
     java_options += [own.pop(_JAVA_OPTIONS)] if _JAVA_OPTIONS in own else []
-    chosen = _quiet() | own | (_joined(connector_settings(), own) if connector else {})
+    chosen = (
+        _default_settings()
+        | own
+        | (_merge_connector_settings(connector_settings(), own) if connector else {})
+    )
     chosen[_JAVA_OPTIONS] = " ".join(java_options)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_HOME"] = str(installed().home)
@@ -87,17 +95,19 @@ def session(
     for name, value in chosen.items():
         builder = builder.config(name, value)
     running = builder.getOrCreate()
-    if not _is_found():
+    if not _is_discoverable():
         from .source.data_source import KBrokerSource
 
         running.dataSource.register(KBrokerSource)
     return running
 
 
-def _joined(connector: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that bring the connector and the user's own jars and packages.
+def _merge_connector_settings(
+    connector: Mapping[str, str], own: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the connector's jar and package settings, extended by the user's own.
 
-    A connector among the user's packages takes the place of the one chosen here.
+    If the user's own value contains a connector, it replaces the default connector.
     """
     joined = {}
     for name, value in connector.items():
@@ -107,16 +117,17 @@ def _joined(connector: Mapping[str, str], own: Mapping[str, str]) -> dict[str, s
     return joined
 
 
-def _is_found() -> bool:
-    """Whether PySpark finds the source by itself; PySpark 4.0 refuses to be told of it then.
+def _is_discoverable() -> bool:
+    """Return True if PySpark discovers the data source by itself.
 
-    It looks for packages on the path; after an editable install there is none.
+    PySpark scans the import path for packages, and an editable install has none there. PySpark 4.0
+    rejects the registration of a source that it has discovered.
     """
     return any(each.name == _FOUND for each in pkgutil.iter_modules())
 
 
-def _quiet() -> dict[str, str]:
-    """Local, quiet and in UTC."""
+def _default_settings() -> dict[str, str]:
+    """Return the settings for a local, quiet session in UTC."""
     return {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -124,7 +135,7 @@ def _quiet() -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "4",
-        # Before PySpark 4.2, availableNow looks for new records after an unfinished batch too.
+        # Before PySpark 4.2, availableNow checks for new records also after an unfinished batch.
         "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
         "spark.sql.warehouse.dir": str(_warehouse()),
     }
@@ -132,42 +143,42 @@ def _quiet() -> dict[str, str]:
 
 @functools.cache
 def _warehouse() -> Path:
-    """Where tables without a place go: a directory that ends with the process."""
+    """Return the temporary directory for tables without a location; it is deleted at exit."""
     directory = Path(tempfile.mkdtemp(prefix="kbroker-spark-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory
 
 
 def _start_java(conf: SparkConf) -> None:
-    """Start Spark's JVM and context, unless the process has them.
+    """Start Spark's JVM and context, unless the process already has them.
 
-    What the JVM says until then is shown only when it does not come up: Ivy's report and the JVM's
-    warning about a module of its own are no news.
+    The JVM's output is shown only if Spark does not start: it mostly consists of Ivy's report and
+    warnings about the JVM's own modules.
 
     Raises:
-        ConnectorError: it does not come up.
+        ConnectorError: The JVM or the context did not start.
     """
     from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
-    said = _Said()
+    output = _JvmOutput()
     try:
-        gateway = launch_gateway(conf, popen_kwargs={"stderr": said.descriptor})
+        gateway = launch_gateway(conf, popen_kwargs={"stderr": output.descriptor})
         SparkContext(conf=conf, gateway=gateway)
     except Exception as error:
-        raise _why(said.text(), error) from error
-    said.pass_on()
+        raise _start_error(output.text(), error) from error
+    output.pass_on()
 
 
-def _why(said: str, error: Exception) -> ConnectorError:
-    """Why Spark does not start, and what to do."""
-    java.suiting(installed().version)
-    text = f"{said}\n{error}"
+def _start_error(jvm_output: str, error: Exception) -> ConnectorError:
+    """Return the error for a failed start, with the cause and the next action."""
+    java.find_suitable(installed().version)
+    text = f"{jvm_output}\n{error}"
     missing = sorted(set(_MISSING.findall(text)))
-    lines = [line for line in text.splitlines() if line.strip()][-SAID_LINES_MAX:]
-    output = "\n".join(["Spark says:", *lines])
+    lines = [line for line in text.splitlines() if line.strip()][-OUTPUT_LINES_MAX:]
+    output = "\n".join(["Output of Spark:", *lines])
     for found in explain(text):
         if not found.failure.harmless:
             advice = f"{found.failure.cause} {found.failure.action}"
@@ -184,8 +195,8 @@ def _why(said: str, error: Exception) -> ConnectorError:
     return ConnectorError(f"Spark does not start. {output}")
 
 
-class _Said:
-    """What the JVM writes to its standard error: kept while it starts, then passed on."""
+class _JvmOutput:
+    """Standard error of the JVM: buffered while Spark starts, then forwarded to this process."""
 
     def __init__(self) -> None:
         self._read, self.descriptor = os.pipe()
@@ -195,12 +206,12 @@ class _Said:
         self._relay.start()
 
     def pass_on(self) -> None:
-        """The JVM is up: from now on what it writes is this process's."""
+        """Forward all further output to this process's standard error."""
         self._passing = True
         os.close(self.descriptor)
 
     def text(self) -> str:
-        """All that has been written; the JVM is gone or idle."""
+        """Return the buffered output; call this once, when the JVM has ended or is idle."""
         os.close(self.descriptor)
         self._relay.join(timeout=1)
         return self._kept.decode(errors="replace")
@@ -210,5 +221,5 @@ class _Said:
             if self._passing:
                 os.write(2, chunk)
             else:
-                self._kept += chunk[: _SAID_BYTES_MAX - len(self._kept)]
+                self._kept += chunk[: _JVM_OUTPUT_BYTES_MAX - len(self._kept)]
         os.close(self._read)

@@ -1,4 +1,4 @@
-"""Columns of structs, of and for values that Python decodes and encodes."""
+"""Spark columns whose values are decoded or encoded by Python functions."""
 
 from __future__ import annotations
 
@@ -15,17 +15,22 @@ if TYPE_CHECKING:
 def decoded_column(
     column: Column | str, decode: Callable[[bytes], dict[str, object]], type_: DataType, mode: str
 ) -> Column:
-    """A column of what `decode` makes of values, in Python workers; null where `column` is null.
+    """Return a column of structs that `decode` returns for values; null values stay null.
 
-    With the mode FAILFAST an UndecodableError fails the query, with PERMISSIVE the value is null.
+    The function runs in Python workers.
 
-    Raises:
-        ValueError: an unknown mode.
+    Args:
+        column: Binary column.
+        decode: Returns the fields of a value, or raises UndecodableError.
+        type_: Spark type of the structs.
+        mode: "FAILFAST" fails the query on UndecodableError, "PERMISSIVE" returns null. Returns:
+        The column of structs. Raises:
+        ValueError: The mode is unknown.
     """
     from pyspark.sql.functions import udf
 
     if mode not in ("FAILFAST", "PERMISSIVE"):
-        raise ValueError(f"mode={mode}: it is FAILFAST or PERMISSIVE")
+        raise ValueError(f"unknown mode {mode!r} (valid: FAILFAST, PERMISSIVE)")
     permissive = mode == "PERMISSIVE"
 
     def decoded(value: bytes | None) -> dict[str, object] | None:
@@ -42,7 +47,15 @@ def decoded_column(
 
 
 def encoded_column(column: Column | str, encode: Callable[[Mapping[str, object]], bytes]) -> Column:
-    """A column of what `encode` makes of structs, in Python workers; null where `column` is null."""
+    """Return a binary column that `encode` returns for structs; null structs stay null.
+
+    The function runs in Python workers.
+
+    Args:
+        column: Column of structs.
+        encode: Returns the bytes for the fields of a struct. Returns:
+        The binary column.
+    """
     from pyspark.sql.functions import udf
     from pyspark.sql.types import BinaryType
 
@@ -53,7 +66,7 @@ def encoded_column(column: Column | str, encode: Callable[[Mapping[str, object]]
 
 
 def _without_rows(value: Any) -> Any:
-    """What Spark hands to Python, as plain values."""
+    """Convert the Row and bytearray objects that Spark passes to Python to dicts and bytes."""
     if hasattr(value, "asDict"):
         value = value.asDict()
     if isinstance(value, dict):

@@ -18,7 +18,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     spark = connector.Installed("4.0.0", Path("/spark"), "2.13")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(connector, "installed", lambda: spark)
-    monkeypatch.setattr(java, "chosen", lambda: java.Java(Path("/java"), 17))
+    monkeypatch.setattr(java, "default_java", lambda: java.Java(Path("/java"), 17))
     monkeypatch.delenv(connector.JARS_VARIABLE, raising=False)
 
 
@@ -41,9 +41,9 @@ def test_a_java_or_jars_that_do_not_fit_end_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(connector.JARS_VARIABLE, str(tmp_path))
-    with pytest.raises(StartError, match="holds no spark-sql-kafka jar"):
+    with pytest.raises(StartError, match="contains no spark-sql-kafka jar"):
         requirements.check()
     monkeypatch.delenv(connector.JARS_VARIABLE)
-    monkeypatch.setattr(java, "chosen", lambda: java.Java(Path("/java"), 25))
+    monkeypatch.setattr(java, "default_java", lambda: java.Java(Path("/java"), 25))
     with pytest.raises(StartError, match=r"Spark 4\.0\.0 does not run on Java 25"):
         requirements.check()

@@ -30,7 +30,7 @@ def pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
     found = Installed("4.2.0", home, "2.13")
     for module in (connector, doctor):
         monkeypatch.setattr(module, "installed", lambda: found)
-    monkeypatch.setattr(java, "chosen", lambda: java.Java(Path("/java"), 17))
+    monkeypatch.setattr(java, "default_java", lambda: java.Java(Path("/java"), 17))
     variables = ("SPARK_HOME", "SPARK_LOCAL_IP", "JAVA_TOOL_OPTIONS")
     for name in (*variables, "JDK_JAVA_OPTIONS", JARS_VARIABLE):
         monkeypatch.delenv(name, raising=False)
@@ -43,8 +43,8 @@ def pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
     return found
 
 
-def registry_with(connector: str, provider: str) -> Callable[[Installed, Path], jars.Registry]:
-    return lambda pyspark, directory: jars.Registry(pyspark, connector, provider)
+def registry_with(connector: str, provider: str) -> Callable[[Installed, Path], jars.Available]:
+    return lambda pyspark, directory: jars.Available(pyspark, connector, provider)
 
 
 def program(path: Path, prints: str) -> Path:
@@ -78,7 +78,7 @@ def test_another_spark_home(monkeypatch: pytest.MonkeyPatch, pyspark: Installed)
 
 def test_no_pyspark_ends_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> Installed:
-        raise ConnectorError("PySpark is not installed here: pip install 'kbroker[spark]'")
+        raise ConnectorError("PySpark is not installed: run pip install 'kbroker[spark]'")
 
     monkeypatch.setattr(doctor, "installed", missing)
     (result,) = doctor.run()
@@ -88,11 +88,11 @@ def test_no_pyspark_ends_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_java(monkeypatch: pytest.MonkeyPatch) -> None:
     assert results("Java") == [Result("Java", "17 (/java)")]
-    monkeypatch.setattr(java, "chosen", lambda: java.Java(Path("/java"), 11))
+    monkeypatch.setattr(java, "default_java", lambda: java.Java(Path("/java"), 11))
     monkeypatch.setattr(java, "_DIRECTORIES", ())
     (result,) = results("Java")
     assert result.wrong
-    assert result.text == "Spark 4.2.0 does not run on Java 11 (/java), it needs 17 or newer"
+    assert result.text == "Spark 4.2.0 does not run on Java 11 (/java), it needs Java 17 or newer"
     assert result.action.startswith("install a JDK 17")
 
 
@@ -102,26 +102,26 @@ def test_jars_of_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     put(tmp_path / "jars", NAMES[3])
     assert results("Jars") == [Result("Jars", f"all four are in {JARS_VARIABLE}")]
     monkeypatch.setenv(JARS_VARIABLE, str(put(tmp_path / "empty")))
-    assert "holds no spark-sql-kafka jar" in wrong("Jars")[0]
+    assert "contains no spark-sql-kafka jar" in wrong("Jars")[0]
 
 
 def test_the_registry_is_asked_for_the_connector(monkeypatch: pytest.MonkeyPatch) -> None:
     package = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
-    assert results("Jars") == [Result("Jars", f"the Java registry has {package}")]
+    assert results("Jars") == [Result("Jars", f"the Maven repository has {package}")]
     monkeypatch.setattr(jars, "newest", registry_with("4.2.0", "4.0.0"))
     (result,) = results("Jars")
     assert result.wrong
     assert result.text == (
-        "the Java registry has no 4.2.0 of spark-token-provider-kafka-0-10 (but 4.0.0)"
+        "the Maven repository has no version 4.2.0 of spark-token-provider-kafka-0-10 (but 4.0.0)"
     )
-    assert result.action.startswith("kbroker spark packages --jars-dir DIR fetches these")
+    assert result.action.startswith("download these with kbroker spark packages --jars-dir DIR")
     monkeypatch.setattr(jars, "newest", registry_with("4.1.0", "4.0.0"))
     (result,) = results("Jars")
-    assert result.action == "pip install 'pyspark==4.1.0', or take format(\"kbroker\")"
+    assert result.action == "pip install 'pyspark==4.1.0', or use format(\"kbroker\")"
 
 
 def test_a_registry_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(pyspark: Installed, directory: Path) -> jars.Registry:
+    def away(pyspark: Installed, directory: Path) -> jars.Available:
         raise ConnectorError("mvn could not fetch it")
 
     monkeypatch.setattr(jars, "newest", away)
@@ -144,7 +144,7 @@ def test_jars_in_both_places_are_double(
     put(pyspark.home / "jars", *NAMES)
     monkeypatch.setenv(JARS_VARIABLE, str(put(tmp_path / "jars", *NAMES)))
     assert len(wrong("Jars")) == 4
-    assert "there 2 times" in wrong("Jars")[0]
+    assert "present 2 times" in wrong("Jars")[0]
 
 
 def test_workers_of_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,8 +152,8 @@ def test_workers_of_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PYSPARK_PYTHON", str(program(tmp_path / "old", versions)))
     monkeypatch.setattr(doctor, "_oldest", lambda library: "18.0.0")
     assert "would run Python 3.8" in wrong("Workers")[0]
-    assert "is not there for the workers" in wrong("pandas")[0]
-    assert wrong("pyarrow") == ["1.0.0 is older than the 18.0.0 that PySpark 4.2.0 wants"]
+    assert "is not installed for the workers" in wrong("pandas")[0]
+    assert wrong("pyarrow") == ["1.0.0 is older than 18.0.0, which PySpark 4.2.0 requires"]
 
 
 @pytest.mark.parametrize("setting", ["/nowhere/python", "/bin/false"])
@@ -256,7 +256,7 @@ def test_the_doctors_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     log = tmp_path / "job.log"
     log.write_text("all is well\n")
     status, said = kbroker("doctor", str(log))
-    assert (status, said.splitlines()[0]) == (0, "No known failure is in these 1 lines.")
+    assert (status, said.splitlines()[0]) == (0, "No known failure found in 1 lines.")
     status, said = kbroker("doctor", "-", typed="x\nFailed to find data source: kafka.\n")
     assert status == 1
     assert said.startswith("line 2: Failed to find data source: kafka.\n  Spark has no Kafka")

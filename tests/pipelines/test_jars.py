@@ -42,32 +42,34 @@ def test_names_of_jars(name: str, jar: Jar | None) -> None:
         (RIGHT, []),
         ([*RIGHT, "lz4-java-1.8.0.jar"], []),
         (RIGHT[:3], ["commons-pool2 is missing"]),
-        ([*RIGHT, "kafka-clients-3.9.0.jar"], ["kafka-clients is there 2 times (3.9.0, 3.9.2)"]),
+        ([*RIGHT, "kafka-clients-3.9.0.jar"], ["kafka-clients is present 2 times (3.9.0, 3.9.2)"]),
         (
             ["spark-sql-kafka-0-10_2.12-4.2.0.jar", *RIGHT[1:]],
             ["spark-sql-kafka-0-10 is for Scala 2.12, PySpark has 2.13"],
         ),
         (
             ["spark-sql-kafka-0-10_2.13-4.0.0.jar", *RIGHT[1:]],
-            ["spark-sql-kafka-0-10 is of Spark 4.0.0, PySpark is 4.2.0"],
+            ["spark-sql-kafka-0-10 is for Spark 4.0.0, PySpark is 4.2.0"],
         ),
     ],
 )
 def test_what_is_wrong_with_a_set(names: list[str], found: list[str]) -> None:
-    assert [fault.text for fault in jars.faults(names, SPARK) if not fault.harmless] == found
+    assert [
+        problem.text for problem in jars.problems(names, SPARK) if not problem.harmless
+    ] == found
 
 
 def test_a_connector_of_the_same_minor_version_is_only_a_note() -> None:
-    (fault,) = jars.faults(["spark-sql-kafka-0-10_2.13-4.2.1.jar", *RIGHT[1:]], SPARK)
-    assert fault.harmless
+    (problem,) = jars.problems(["spark-sql-kafka-0-10_2.13-4.2.1.jar", *RIGHT[1:]], SPARK)
+    assert problem.harmless
 
 
 def test_an_older_token_provider_is_only_a_note() -> None:
     names = [RIGHT[0], "spark-token-provider-kafka-0-10_2.13-4.0.0.jar", *RIGHT[2:]]
-    (fault,) = jars.faults(names, SPARK)
-    assert fault.harmless
-    (fault,) = jars.faults([name.replace("-4.0.0", "-3.5.1") for name in names], SPARK)
-    assert not fault.harmless
+    (problem,) = jars.problems(names, SPARK)
+    assert problem.harmless
+    (problem,) = jars.problems([name.replace("-4.0.0", "-3.5.1") for name in names], SPARK)
+    assert not problem.harmless
 
 
 @pytest.mark.parametrize(
@@ -111,12 +113,12 @@ def test_the_newest_that_the_registry_has_is_taken_and_named(
 ) -> None:
     registry = Registry(f"{CONNECTOR}-4.2.0", f"{PROVIDER}-4.0.0")
     (note,) = gathered(registry, tmp_path / "jars", monkeypatch)
-    assert "took 4.0.0" in note
+    assert "downloaded 4.0.0" in note
     assert sorted(path.name for path in (tmp_path / "jars").iterdir()) == sorted(
         [RIGHT[0], f"{PROVIDER}-4.0.0.jar", *RIGHT[2:]]
     )
     (note,) = gathered(Registry(), tmp_path / "jars", monkeypatch)
-    assert note.endswith("has them already")
+    assert note.endswith("already contains the jars")
 
 
 def test_a_connector_of_another_minor_version_is_not_taken(

@@ -39,7 +39,7 @@ def test_the_major_version_of_java(text: str, major: int) -> None:
     ],
 )
 def test_which_java_suits_which_spark(spark: str, major: int, suits: bool) -> None:
-    assert java.suits(spark, major) is suits
+    assert java.is_supported(spark, major) is suits
 
 
 def made(directory: Path, version: str) -> Path:
@@ -54,7 +54,7 @@ def made(directory: Path, version: str) -> Path:
 def test_the_java_of_java_home_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = made(tmp_path, "17.0.15")
     monkeypatch.setenv("JAVA_HOME", str(home))
-    assert java.suiting("4.0.0") == java.Java(home / "bin" / "java", 17)
+    assert java.find_suitable("4.0.0") == java.Java(home / "bin" / "java", 17)
 
 
 def test_the_wrong_java_is_named_with_one_that_suits(
@@ -65,7 +65,7 @@ def test_the_wrong_java_is_named_with_one_that_suits(
     right = made(tmp_path / "jvm" / "jdk-21", "21.0.2")
     monkeypatch.setattr(java, "_DIRECTORIES", (tmp_path / "jvm",))
     with pytest.raises(ConnectorError) as caught:
-        java.suiting("4.0.0")
+        java.find_suitable("4.0.0")
     text = str(caught.value)
     assert text.startswith("Spark 4.0.0 does not run on Java 25")
     assert text.endswith(f"export JAVA_HOME={right}")
@@ -78,7 +78,7 @@ def test_without_java_the_error_says_what_to_install(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(java, "_DIRECTORIES", ())
     with pytest.raises(ConnectorError, match=r"17 or 21, but there is none.*: install a JDK 17"):
-        java.suiting("4.0.0")
+        java.find_suitable("4.0.0")
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     with pytest.raises(ConnectorError, match="JAVA_HOME=/nowhere has no bin/java"):
-        java.suiting("4.2.0")
+        java.find_suitable("4.2.0")

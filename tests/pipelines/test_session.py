@@ -27,5 +27,5 @@ def test_a_connector_that_is_not_delivered_is_an_error_of_its_own(
     said: str, kind: type[ConnectorError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "installed", lambda: Installed("4.3.0", Path("/spark"), "2.13"))
-    monkeypatch.setattr(java, "chosen", lambda: java.Java(Path("/java"), 17))
-    assert type(session._why(said, RuntimeError("JAVA_GATEWAY_EXITED"))) is kind
+    monkeypatch.setattr(java, "default_java", lambda: java.Java(Path("/java"), 17))
+    assert type(session._start_error(said, RuntimeError("JAVA_GATEWAY_EXITED"))) is kind

@@ -115,7 +115,7 @@ def test_a_spark_on_another_scala(tmp_path: Path) -> None:
         for path in (installed().home / "jars").glob("*.jar")
         if not path.name.startswith("scala-library")
     )
-    found = java.chosen()
+    found = java.default_java()
     assert found is not None
     done = subprocess.run(
         [str(found.program), "-cp", f"{scala}:{others}", "org.apache.spark.deploy.SparkSubmit"],
@@ -135,7 +135,7 @@ def test_the_connector_of_another_spark_4(tmp_path: Path) -> None:
 
 def test_a_java_that_is_too_new(right: dict[str, Path]) -> None:
     version = installed().version
-    wrong = [each for each in java.all_installed() if not java.suits(version, each.major)]
+    wrong = [each for each in java.all_installed() if not java.is_supported(version, each.major)]
     if not wrong:
         pytest.skip(f"no Java is installed that Spark {version} does not run on")
     home = str(wrong[0].program.parent.parent)
@@ -147,7 +147,7 @@ def test_a_java_that_is_too_new(right: dict[str, Path]) -> None:
 def test_noise_is_known(right: dict[str, Path]) -> None:
     """Nothing is wrong, and Spark's own settings print a lot; the topic takes a moment to be there."""
     with LocalBroker() as broker:
-        broker.fault("Metadata", topic="made", error="UNKNOWN_TOPIC_OR_PARTITION").times(1)
+        broker.problem("Metadata", topic="made", error="UNKNOWN_TOPIC_OR_PARTITION").times(1)
         said = run("-c", JOB, broker.bootstrap_servers, ",".join(map(str, right.values())))
     found = {each.failure.name for each in explain(said)}
     name = socket.gethostname()
@@ -196,5 +196,5 @@ def test_jars_are_fetched_by_maven_and_by_ivy(
     notes = jars.gather(installed(), tmp_path / "jars")
     names = [path.name for path in (tmp_path / "jars").iterdir()]
     assert len(names) == 4
-    assert [fault for fault in jars.faults(names, installed()) if not fault.harmless] == []
+    assert [problem for problem in jars.problems(names, installed()) if not problem.harmless] == []
     assert all("took" in note for note in notes)

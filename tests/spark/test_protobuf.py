@@ -145,13 +145,13 @@ def test_files_that_import_others(broker: LocalBroker) -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (b"\0\0\0\0", "4 bytes are too few"),
+        (b"\0\0\0\0", "value of 4 bytes is too short"),
         (b"\1\0\0\0\1\0", "first byte is 0x01"),
-        (header_of(1), "cut off"),
-        (header_of(1) + b"\x80" * 20, "cut off"),
-        (header_of(1) + b"\x03", "depth of -2"),
-        (header_of(1) + b"\x82\x01", "depth of 65"),
-        (header_of(1) + b"\x02\x08", "declares no message at 4"),
+        (header_of(1), "index path is truncated"),
+        (header_of(1) + b"\x80" * 20, "index path is truncated"),
+        (header_of(1) + b"\x03", "index path has -2 levels"),
+        (header_of(1) + b"\x82\x01", "index path has 65 levels"),
+        (header_of(1) + b"\x02\x08", "declares no message at index 4"),
         (header_of(1) + b"\x00\x08", r"not a shop\.Order of schema 1"),
         (header_of(1) + b"\x00\x12\x02\xff\xff", r"not a shop\.Order of schema 1"),
         (header_of(2) + b"\x00", "schema 2 is AVRO, not PROTOBUF"),
@@ -171,16 +171,16 @@ def test_what_cannot_be_decoded_says_why(broker: LocalBroker, value: bytes, reas
 )
 def test_what_does_not_fit_says_so(broker: LocalBroker, fields: dict[str, Any]) -> None:
     encoder = Encoder.registered(broker.schema_registry_url, "orders-value", NEW)
-    with pytest.raises(UnencodableError, match=r"no shop\.Order"):
+    with pytest.raises(UnencodableError, match=r"do not match shop\.Order"):
         encoder.encode(fields)
 
 
 def test_a_registry_that_refuses_is_quoted(broker: LocalBroker) -> None:
     url = broker.schema_registry_url
     Encoder.registered(url, "s", OLD)
-    with pytest.raises(SchemaError, match="answers 409 Schema being registered is incompatible"):
+    with pytest.raises(SchemaError, match="returned 409 Schema being registered is incompatible"):
         Encoder.registered(url, "s", OLD.replace("string who = 2", "int64 who = 2"))
-    with pytest.raises(SchemaError, match="answers 422"):
+    with pytest.raises(SchemaError, match="returned 422"):
         Encoder.registered(url, "s", "message {")
     with pytest.raises(SchemaError, match="has no subject nothing"):
         MessageType.latest(url, "nothing")
@@ -211,7 +211,7 @@ def test_types_that_spark_has(broker: LocalBroker) -> None:
     )
     text = 'syntax = "proto3"; message List { List rest = 1; }'
     Encoder.registered(url, "list", text)
-    with pytest.raises(SchemaError, match="List is in itself"):
+    with pytest.raises(SchemaError, match="message List is recursive"):
         spark_type(MessageType.latest(url, "list"))
 
 
@@ -239,5 +239,5 @@ def test_columns_go_out_and_come_back(spark: SparkSession, broker: LocalBroker) 
         lying.select(from_confluent_protobuf("value", url, order)).collect()
     wrong = spark.sql("select named_struct('nobody', 1) as made")
     values = wrong.select(to_confluent_protobuf("made", url, "orders-value", NEW))
-    with pytest.raises(Exception, match=r"these fields are no shop\.Order"):
+    with pytest.raises(Exception, match=r"the fields do not match shop\.Order"):
         values.collect()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kbroker.spark.connector import CONNECTOR
-from kbroker.spark.session import _joined
+from kbroker.spark.session import _merge_connector_settings
 from kbroker.testing import LocalBroker
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ def test_a_session_reads_and_writes_a_topic(spark: SparkSession, broker: LocalBr
 )
 def test_packages_of_user_join_the_connector(own: str, joined: str) -> None:
     name = "spark.jars.packages"
-    assert _joined({name: "ours_2.13:4.2.0"}, {name: own} if own else {}) == {name: joined}
+    assert _merge_connector_settings({name: "ours_2.13:4.2.0"}, {name: own} if own else {}) == {
+        name: joined
+    }
 
 
 TWICE = """

@@ -81,7 +81,7 @@ def _encoded(chunk: Chunk, encoder: JsonEncoder, source: Source) -> Chunk:
             new = None if value is None else encoder.encode(value)
         except UnencodableError as error:
             raise ClientError(
-                f"{source.where(index, record)} cannot be written as {encoder.says}: {error}; correct "
+                f"{source.where(index, record)} cannot be written as {encoder.description}: {error}; correct "
                 "it, leave it out with a filter, or name another --to-schema"
             ) from None
         records.append(Record(key, new, timestamp, headers, offset))

@@ -1,4 +1,7 @@
-"""Installed as `pyspark_kbroker`: PySpark looks for packages of such names and asks for this class."""
+"""Package installed as `pyspark_kbroker`, through which PySpark discovers the data source.
+
+PySpark scans for packages named `pyspark_*` and registers their class `DefaultSource`.
+"""
 
 from kbroker.spark.source.data_source import KBrokerSource as DefaultSource
 

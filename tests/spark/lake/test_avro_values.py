@@ -75,9 +75,9 @@ def test_values_with_a_schemas_number(
     assert reasons == [
         "id: string where long is kept",
         f"there is no {schemas / '9.avsc'}",
-        "2 bytes are too few for a schema's number",
-        "1 bytes are left after a value of schema 1",
-        "schema 4: r is in itself, or no Avro type: Spark has no type for it",
+        "value of 2 bytes is too short for a schema ID header",
+        "1 bytes are left over after a value of schema 1",
+        "schema 4: Avro type r is recursive or unknown; Spark has no equivalent type",
     ]
 
 
@@ -130,7 +130,7 @@ def test_values_with_schemas_of_a_registry_where_users_log_in(
         conf = conf_of(broker, tmp_path, "t", format="avro", schema=address)
         assert archive(spark, conf).totals == Counts(2, 0)
         assert payloads(tmp_path, "t") == values
-        with pytest.raises(SchemaError, match="answers 401"):
+        with pytest.raises(SchemaError, match="returned 401"):
             Decoder(there).schema(1)
 
 

@@ -73,9 +73,9 @@ def test_messages_with_schemas_of_a_registry(
     assert payloads(tmp_path, "t")[0] == {"id": 1, "who": "a"}
     reasons = pq.read_table(tmp_path / "_poison" / "t").column("reason").to_pylist()
     assert [each.partition(" (")[0] for each in reasons] == [
-        "schema 2: List is in itself: Spark has no type for it",
+        "schema 2: message List is recursive; Spark has no equivalent type",
         f"{url} has no schema 9",
-        "2 bytes are too few for a schema's number",
+        "value of 2 bytes is too short for a schema ID header",
     ]
 
 

@@ -162,15 +162,15 @@ def test_a_schema_that_cannot_be_used(broker: LocalBroker) -> None:
     register(broker, "text", schema='"string"')
     assert "has no subject nothing; " in said("nothing")
     assert "the newest schema of object is JSON, not AVRO; " in said("object")
-    assert "values are records, and the schema is none of one; " in said("text")
+    assert "the schema is not a record; use a schema of type 'record'; " in said("text")
     with socket.socket() as unheard:
         unheard.bind(("127.0.0.1", 0))
         silent = f"http://bob:secret@127.0.0.1:{unheard.getsockname()[1]}"
         found = said("orders-value", silent)
-    assert "does not answer as one" in found
+    assert "no valid response from the schema registry" in found
     assert "secret" not in found
     broker.registry_fault("GET", error=50001)
-    assert "answers 500 fault: error 50001" in said("orders-value")
+    assert "returned 500 fault: error 50001" in said("orders-value")
 
 
 def test_a_schema_that_refers_to_another(broker: LocalBroker) -> None:

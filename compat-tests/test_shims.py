@@ -63,7 +63,7 @@ DONE_MIN = {
 """How many commands of a transcript it has to know."""
 SAID_BY_THE_BROKER = {
     "Unknown topic config name: retention.mss": "Unknown topic config name: retention.mss; did you mean retention.ms?",
-    "Invalid value soon for configuration retention.ms: Not a number of type LONG": "Invalid value soon for configuration retention.ms: expected a whole number of at least -1",
+    "Invalid value soon for configuration retention.ms: Not a number of type LONG": "Invalid value soon for configuration retention.ms: expected an integer of at least -1",
 }
 """What Kafka's tool finds out by itself, and here the broker does, in its own words."""
 SECRET_ARGUMENT = re.compile(

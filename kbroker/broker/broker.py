@@ -263,7 +263,7 @@ def _local_nodes(
         directories = _data_directories(config, data_dir, files, nodes)
         ids = directories.node_ids(config.node_id, nodes)
         return _Local(config, directories, ids, len(ids))
-    config = config.apart()
+    config = config.for_separate_processes()
     directories = _data_directories(config, data_dir, files, distributed.nodes or 1)
     return _Local(config, directories, [distributed.node_id], distributed.nodes or NODES_APART)
 

@@ -555,7 +555,7 @@ class NodeMaker:
             distance = node_id - config.node_id
             listeners = [_behind(each, distance) for each in self._listeners]
         if nodes > 1 or node_id != config.node_id or rack is not None:
-            config = config.of_node(node_id, nodes, rack=rack)
+            config = config.for_node(node_id, nodes, rack=rack)
         own = [_with_own_security(each, config) for each in listeners]
         return LocalNode(config, own, self._shared)
 

@@ -1,10 +1,10 @@
-"""Every setting of kbroker in one table, and the settings of a node or topic read through it.
+"""The table of all settings, and the settings of nodes and topics that are validated with it.
 
-The table feeds validation, the command line, DescribeConfigs and ``docs/reference/configuration.md``
-(``python -m kbroker.config`` writes it).
+Validation, the command line, DescribeConfigs and ``docs/reference/configuration.md`` (written by
+``python -m kbroker.config``) all use this table.
 """
 
-from .alter import Change, Operation, altered
+from .alter import Change, Operation, apply_changes
 from .describe import (
     describe_broker,
     describe_client_metrics,
@@ -72,7 +72,7 @@ __all__ = [
     "TopicConfig",
     "Type",
     "Value",
-    "altered",
+    "apply_changes",
     "describe_broker",
     "describe_client_metrics",
     "describe_every_broker",

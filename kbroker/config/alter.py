@@ -1,4 +1,4 @@
-"""What a client's changes make of the settings that a resource has (KIP-339)."""
+"""Incremental changes of the settings of a resource (KIP-339)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .property import ConfigError, Property, Type, Value
 
 
 class Operation(IntEnum):
-    """What to do with one setting, as numbered in IncrementalAlterConfigs requests."""
+    """Operations on one setting, as numbered in IncrementalAlterConfigs requests."""
 
     SET = 0
     DELETE = 1
@@ -19,19 +19,20 @@ class Operation(IntEnum):
 
 
 class Change(NamedTuple):
-    """One change of one setting; ``value`` is not looked at when it is deleted."""
+    """One change of one setting; DELETE ignores ``value``."""
 
     name: str
     operation: Operation
     value: str = ""
 
 
-def altered(
+def apply_changes(
     current: Mapping[str, str], changes: Iterable[Change], properties: Mapping[str, Property[Value]]
 ) -> dict[str, str]:
-    """The settings after ``changes``; whether their values are good is not looked at.
+    """Return the settings after ``changes``, without validating their values.
 
-    Raises ConfigError for an item of a setting that is no list.
+    Raises:
+        ConfigError: An APPEND or SUBTRACT names a setting that is not a list.
     """
     values = dict(current)
     for name, operation, value in changes:
@@ -44,9 +45,9 @@ def altered(
                 items = _items(name, values, properties, operation)
                 values[name] = ",".join(dict.fromkeys([*items, *value.split(",")]))
             case Operation.SUBTRACT:
-                gone = frozenset(value.split(","))
+                removed = frozenset(value.split(","))
                 items = _items(name, values, properties, operation)
-                values[name] = ",".join(each for each in items if each not in gone)
+                values[name] = ",".join(each for each in items if each not in removed)
     return values
 
 
@@ -56,7 +57,7 @@ def _items(
     properties: Mapping[str, Property[Value]],
     operation: Operation,
 ) -> list[str]:
-    """The items that a list setting has now: its own, else those of its default, as in Kafka."""
+    """Return the current items of a list setting, or else those of its default, as in Kafka."""
     each = properties.get(name)
     if each is None or each.type is not Type.LIST:
         raise ConfigError(f"Can't {operation.name} to key {name} because its type is not LIST.")

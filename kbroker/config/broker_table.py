@@ -1,7 +1,8 @@
-"""The table of broker settings: a class for each subject, and an attribute for each setting.
+"""Broker settings: one class for each subject, one attribute for each setting.
 
-It has the settings of Apache Kafka 4.3 that kbroker applies or will apply, those that appear in
-most configuration files, and kbroker's own. `kafka_only` has Kafka's other settings.
+The table has the settings of Apache Kafka 4.3 that kbroker applies or plans to apply, Kafka
+settings that appear in most configuration files, and kbroker's own settings. Kafka's other settings
+are listed in `kafka_only`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _replicas(nodes: int) -> int:
 
 
 def _min_in_sync(nodes: int) -> int:
-    # One node may be away without stopping the coordinators.
+    # The coordinators keep working while one node is down.
     return max(1, _replicas(nodes) - 1)
 
 
@@ -55,7 +56,7 @@ class NodeSettings(Settings):
         "node.id",
         INT,
         "1",
-        "Number of this node, unique in the cluster.",
+        "Node ID of this broker, unique in the cluster.",
         minimum=0,
         dynamic=False,
         kafka_default="none: must be set",
@@ -64,7 +65,7 @@ class NodeSettings(Settings):
         "broker.id",
         INT,
         "1",
-        "Older name of `node.id`; setting one sets both.",
+        "Former name of `node.id`; setting one sets both.",
         minimum=-1,
         dynamic=False,
         kafka_default="-1",
@@ -73,15 +74,17 @@ class NodeSettings(Settings):
         "broker.rack",
         STRING,
         None,
-        "Place of this node (rack, zone); clients see it in the metadata.",
+        "Rack of this broker. Clients see it in metadata responses; it is used for rack-aware "
+        "replica assignment and for fetching from the closest replica.",
         dynamic=False,
     )
     all_listeners = Property(
         "listeners",
         LIST,
         _LISTENER_EXAMPLE,
-        "Addresses to listen on, as `NAME://host:port`. An empty host, 0.0.0.0 and [::] are every "
-        "interface, and localhost is the loopback interface, each with IPv4 and IPv6.",
+        "Addresses to listen on, as a list of `NAME://host:port`. An empty host, `0.0.0.0` and "
+        "`[::]` mean all interfaces, and `localhost` means the loopback interface, each for IPv4 "
+        "and IPv6.",
         dynamic=False,
         kafka_dynamic=True,
         kafka_default="PLAINTEXT://:9092",
@@ -90,16 +93,16 @@ class NodeSettings(Settings):
         "advertised.listeners",
         LIST,
         None,
-        "Addresses that clients are told to connect to, as `NAME://host:port`. An empty host is this "
-        "machine's canonical host name. Each client of a listener without one is told the address "
-        "that it dialled.",
+        "Addresses that clients use to connect to this broker, as a list of `NAME://host:port`. "
+        "An empty host means the canonical host name of this machine. For a listener without an "
+        "entry, each client gets the address to which it connected.",
         dynamic=False,
     )
     listener_security_protocol_map = Property(
         "listener.security.protocol.map",
         STRING,
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-        "Security protocol of every listener name, as `NAME:PROTOCOL,...`.",
+        "Mapping of listener names to security protocols, as `NAME:PROTOCOL,...`.",
         dynamic=False,
         kafka_dynamic=True,
     )
@@ -107,15 +110,16 @@ class NodeSettings(Settings):
         "inter.broker.listener.name",
         STRING,
         None,
-        "Name of the listener that nodes use among themselves; unset, the one named as "
-        "security.inter.broker.protocol, or the first one.",
+        "Name of the listener for communication between brokers. If unset, it is the listener "
+        "named like `security.inter.broker.protocol`, or else the first listener.",
         dynamic=False,
     )
     inter_broker_protocol = Property(
         "security.inter.broker.protocol",
         STRING,
         "PLAINTEXT",
-        "Security protocol between nodes: that of the listener of this name.",
+        "Security protocol for communication between brokers. It selects the listener of the same "
+        "name.",
         choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
         dynamic=False,
     )
@@ -124,14 +128,14 @@ class NodeSettings(Settings):
 class ClusterSettings(Settings):
     __slots__ = ()
 
-    title = "Several nodes"
+    title = "Clusters of several nodes"
 
     broker_session_timeout_ms = Property(
         "broker.session.timeout.ms",
         INT,
         "600",
-        "How long a node that says nothing counts as alive in a cluster of several nodes; then "
-        "others take over what it leads.",
+        "How long a broker session lasts without a heartbeat, in a cluster of several nodes. When "
+        "it expires, the other nodes elect new leaders for the broker's partitions.",
         unit="ms",
         minimum=1,
         dynamic=False,
@@ -141,8 +145,8 @@ class ClusterSettings(Settings):
         "broker.heartbeat.interval.ms",
         INT,
         "200",
-        "How often a node of several says that it is alive; a third of "
-        "`broker.session.timeout.ms` or less.",
+        "Interval between the heartbeats of a broker, in a cluster of several nodes. At most a "
+        "third of `broker.session.timeout.ms`.",
         unit="ms",
         minimum=1,
         dynamic=False,
@@ -152,8 +156,9 @@ class ClusterSettings(Settings):
         "expired.lease.acks.enable",
         BOOLEAN,
         "false",
-        "If true, a leader whose lease may have expired accepts acks=0 and acks=1 writes. These records "
-        "are lost if another node leads by then. Writes with acks=all are accepted in any case.",
+        "If true, a leader whose lease may have expired accepts acks=0 and acks=1 writes. These "
+        "records are lost if another node has been elected leader. Writes with acks=all are "
+        "accepted in any case.",
         dynamic=False,
         own=True,
     )
@@ -161,21 +166,24 @@ class ClusterSettings(Settings):
         "controlled.shutdown.enable",
         BOOLEAN,
         "true",
-        "Hand leaderships over to other nodes before a stop.",
+        "If true, a broker moves the leadership of its partitions to other brokers before it "
+        "stops.",
         dynamic=False,
     )
     auto_leader_rebalance_enable = Property(
         "auto.leader.rebalance.enable",
         BOOLEAN,
         "true",
-        "Give leadership back to preferred replicas, the first ones of each partition.",
+        "If true, the controller regularly moves leadership back to the preferred replica, the "
+        "first replica of each partition.",
         dynamic=False,
     )
     leader_imbalance_check_interval_seconds = Property(
         "leader.imbalance.check.interval.seconds",
         LONG,
         "300",
-        "How often the controller looks for partitions whose preferred replica does not lead.",
+        "Interval between the controller's checks for partitions that their preferred replica "
+        "does not lead.",
         unit="seconds",
         minimum=1,
         dynamic=False,
@@ -191,15 +199,16 @@ class StorageSettings(Settings):
         "log.dirs",
         LIST,
         None,
-        "Directories that hold this node's logs; `log.dir` when unset. A new partition goes where the "
-        "fewest are, a client can move it to another. The first directory holds the metadata too.",
+        "Log directories of this broker; if unset, `log.dir` is used. A new partition is created "
+        "in the directory with the fewest partitions; clients can move it. The first directory "
+        "initially also holds the metadata log.",
         dynamic=False,
     )
     log_dir = Property(
         "log.dir",
         LIST,
         "./kbroker-data",
-        "Directory that holds this node's logs.",
+        "Log directory of this broker, used if `log.dirs` is unset.",
         longest=1,
         dynamic=False,
         kafka_default="/tmp/kafka-logs",
@@ -208,7 +217,8 @@ class StorageSettings(Settings):
         "cordoned.log.dirs",
         LIST,
         "",
-        "Directories of `log.dirs` that take no new partitions; `*` stands for all of them (KIP-1066).",
+        "Log directories of `log.dirs` in which no new partitions are created; `*` means all of "
+        "them (KIP-1066).",
     )
     discarded_log_dir_ids = Property(
         "log.dirs.discarded.ids",
@@ -224,9 +234,10 @@ class StorageSettings(Settings):
         "flush.policy",
         STRING,
         "fsync",
-        "When appended records reach the disk: `fsync` before their acknowledgement, `interval` "
-        "every `flush.interval.ms`, `os` when the operating system writes them. With the last two "
-        "a power cut can take acknowledged records back. Kafka acts like `os`.",
+        "When appended records are written to disk: `fsync` before each acknowledgement, "
+        "`interval` every `flush.interval.ms`, `os` when the operating system writes them. With "
+        "`interval` and `os` a power failure can lose acknowledged records. Kafka's behaviour is "
+        "`os`.",
         choices=("fsync", "interval", "os"),
         dynamic=False,
         own=True,
@@ -235,7 +246,7 @@ class StorageSettings(Settings):
         "flush.interval.ms",
         LONG,
         "1000",
-        "Time between two syncs with `flush.policy=interval`.",
+        "Interval between two fsyncs of a log with `flush.policy=interval`.",
         unit="ms",
         minimum=1,
         dynamic=False,
@@ -245,8 +256,8 @@ class StorageSettings(Settings):
         "memory.limit.bytes",
         LONG,
         str(2**30),
-        "What `--memory` holds at most. Above it producers get KAFKA_STORAGE_ERROR; nothing that "
-        "retention would keep is dropped.",
+        "Maximum size of the data that a broker started with `--memory` holds. Above it, produce "
+        "requests fail with KAFKA_STORAGE_ERROR. Records are deleted only by retention.",
         unit="bytes",
         minimum=1,
         dynamic=False,
@@ -263,7 +274,7 @@ class TopicDefaults(Settings):
         "num.partitions",
         INT,
         "1",
-        "Partitions of a topic that is created without a number.",
+        "Default number of partitions of a new topic.",
         minimum=1,
         dynamic=False,
     )
@@ -271,7 +282,7 @@ class TopicDefaults(Settings):
         "default.replication.factor",
         INT,
         "1",
-        "Replicas of a topic that is created without a number.",
+        "Default replication factor of a new topic.",
         minimum=1,
         dynamic=False,
     )
@@ -279,8 +290,8 @@ class TopicDefaults(Settings):
         "replication.factor.clamp",
         BOOLEAN,
         "false",
-        "Lower a replication factor above the number of nodes to that number, with one warning, "
-        "instead of refusing the topic. For applications that insist on 3.",
+        "If true, a replication factor above the number of nodes is reduced to that number, with "
+        "one warning, instead of being rejected. Useful for applications that always request 3.",
         dynamic=False,
         own=True,
     )
@@ -288,43 +299,47 @@ class TopicDefaults(Settings):
         "auto.create.topics.enable",
         BOOLEAN,
         "true",
-        "Create a topic when a client that allows it asks for one that does not exist.",
+        "If true, a metadata request for a topic that does not exist creates it, if the client "
+        "allows that.",
         dynamic=False,
     )
     allow_delete_topics = Property(
         "delete.topic.enable",
         BOOLEAN,
         "true",
-        "Whether topics may be deleted.",
+        "If true, topics can be deleted.",
         dynamic=False,
     )
     min_insync_replicas = Property(
         "min.insync.replicas",
         INT,
         "1",
-        "Replicas that must have a record before `acks=all` is answered.",
+        "Minimum number of in-sync replicas that must have a record before a write with "
+        "`acks=all` succeeds.",
         minimum=1,
     )
     unclean_leader_election_enable = Property(
         "unclean.leader.election.enable",
         BOOLEAN,
         "false",
-        "Let a replica that is not in sync become leader when no other lives. Here only an explicit "
-        "call elects such a leader (kafka-leader-election --election-type unclean).",
+        "If true, a replica outside the ISR can become leader if no other replica is available, "
+        "which can lose records. In kbroker only an explicit request does that "
+        "(`kafka-leader-election --election-type unclean`).",
         effect=Effect.NONE,
     )
     compression_type = Property(
         "compression.type",
         STRING,
         "producer",
-        "Codec in which topics are stored; `producer` keeps what the producer chose.",
+        "Compression codec in which batches are stored; `producer` keeps the codec of the "
+        "producer.",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     )
     compression_gzip_level = Property(
         "compression.gzip.level",
         INT,
         "-1",
-        "Level for gzip; -1 is the library's choice.",
+        "Compression level for gzip; -1 means the default of the library.",
         minimum=1,
         maximum=9,
         also=(-1,),
@@ -333,7 +348,7 @@ class TopicDefaults(Settings):
         "compression.lz4.level",
         INT,
         "9",
-        "Level for lz4.",
+        "Compression level for lz4.",
         minimum=1,
         maximum=17,
     )
@@ -341,7 +356,7 @@ class TopicDefaults(Settings):
         "compression.zstd.level",
         INT,
         "3",
-        "Level for zstd.",
+        "Compression level for zstd.",
         minimum=-131072,
         maximum=22,
     )
@@ -356,7 +371,7 @@ class LogSettings(Settings):
         "message.max.bytes",
         INT,
         "1048588",
-        "Largest record batch that a topic takes, as sent (after compression).",
+        "Maximum size of a record batch, after compression.",
         unit="bytes",
         minimum=0,
     )
@@ -364,7 +379,8 @@ class LogSettings(Settings):
         "max.decompressed.message.bytes",
         INT,
         "2147483639",
-        "Largest record of a compressed batch after decompression, for topics without their own value.",
+        "Maximum size of one record of a compressed batch after decompression, for topics without "
+        "their own value.",
         unit="bytes",
         minimum=1,
     )
@@ -372,15 +388,16 @@ class LogSettings(Settings):
         "log.cleanup.policy",
         LIST,
         "delete",
-        "What happens to old segments, unless the topic says otherwise.",
+        "Default cleanup policy of topics: `delete` deletes old segments, `compact` keeps the "
+        "last record of each key.",
         choices=("compact", "delete"),
     )
     log_retention_ms = Property(
         "log.retention.ms",
         LONG,
         None,
-        "Age beyond which a segment is dropped; -1 is unlimited. Goes before "
-        "`log.retention.minutes`.",
+        "How long a segment is kept before it is deleted; -1 means no limit. If unset, "
+        "`log.retention.minutes` is used.",
         unit="ms",
         minimum=-1,
         synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
@@ -389,7 +406,8 @@ class LogSettings(Settings):
         "log.retention.minutes",
         INT,
         None,
-        "`log.retention.ms` in minutes. Goes before `log.retention.hours`.",
+        "How long a segment is kept before it is deleted, in minutes. If unset, "
+        "`log.retention.hours` is used.",
         unit="minutes",
         minimum=-1,
         dynamic=False,
@@ -399,7 +417,8 @@ class LogSettings(Settings):
         "log.retention.hours",
         INT,
         "168",
-        "`log.retention.ms` in hours.",
+        "How long a segment is kept before it is deleted, in hours. `log.retention.ms` and "
+        "`log.retention.minutes` take precedence.",
         unit="hours",
         minimum=-1,
         dynamic=False,
@@ -409,14 +428,14 @@ class LogSettings(Settings):
         "log.retention.bytes",
         LONG,
         "-1",
-        "Size of a partition beyond which its oldest segments are dropped; -1 is unlimited.",
+        "Maximum size of a partition before its oldest segments are deleted; -1 means no limit.",
         unit="bytes",
     )
     retention_check_interval_ms = Property(
         "log.retention.check.interval.ms",
         LONG,
         "300000",
-        "Time between two looks for segments to drop.",
+        "Interval between checks for segments that retention can delete.",
         unit="ms",
         minimum=1,
         dynamic=False,
@@ -425,7 +444,7 @@ class LogSettings(Settings):
         "log.segment.bytes",
         INT,
         "1073741824",
-        "Size at which a new segment file begins.",
+        "Maximum size of a segment file. When it is reached, a new segment is rolled.",
         unit="bytes",
         minimum=1048576,
     )
@@ -433,7 +452,7 @@ class LogSettings(Settings):
         "log.roll.ms",
         LONG,
         None,
-        "Age at which a new segment begins. Goes before `log.roll.hours`.",
+        "Maximum time before a new segment is rolled. If unset, `log.roll.hours` is used.",
         unit="ms",
         minimum=1,
         synonyms=("log.roll.ms", "log.roll.hours"),
@@ -442,7 +461,7 @@ class LogSettings(Settings):
         "log.roll.hours",
         INT,
         "168",
-        "`log.roll.ms` in hours.",
+        "Maximum time before a new segment is rolled, in hours. `log.roll.ms` takes precedence.",
         unit="hours",
         minimum=1,
         dynamic=False,
@@ -452,8 +471,8 @@ class LogSettings(Settings):
         "log.roll.jitter.ms",
         LONG,
         None,
-        "Random time taken off the age at which a segment rolls. Goes before "
-        "`log.roll.jitter.hours`.",
+        "Maximum random time that is subtracted from the roll time of a segment. If unset, "
+        "`log.roll.jitter.hours` is used.",
         unit="ms",
         minimum=0,
         synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
@@ -462,7 +481,8 @@ class LogSettings(Settings):
         "log.roll.jitter.hours",
         INT,
         "0",
-        "`log.roll.jitter.ms` in hours.",
+        "Maximum random time that is subtracted from the roll time of a segment, in hours. "
+        "`log.roll.jitter.ms` takes precedence.",
         unit="hours",
         minimum=0,
         dynamic=False,
@@ -472,7 +492,7 @@ class LogSettings(Settings):
         "log.index.interval.bytes",
         INT,
         "4096",
-        "Bytes of log between two entries of the offset index.",
+        "Interval, in bytes of log, between two entries of the offset index.",
         unit="bytes",
         minimum=0,
     )
@@ -480,7 +500,8 @@ class LogSettings(Settings):
         "log.index.size.max.bytes",
         INT,
         "10485760",
-        "Largest size of a segment's index; a full index begins a new segment.",
+        "Maximum size of the offset index of a segment. When the index is full, a new segment is "
+        "rolled.",
         unit="bytes",
         minimum=4,
     )
@@ -488,14 +509,15 @@ class LogSettings(Settings):
         "log.message.timestamp.type",
         STRING,
         "CreateTime",
-        "Whose time a record carries: the producer's, or the broker's when it is appended.",
+        "Timestamp of a record: the time when the producer created it, or the time when the "
+        "broker appended it.",
         choices=("CreateTime", "LogAppendTime"),
     )
     log_message_timestamp_after_max_ms = Property(
         "log.message.timestamp.after.max.ms",
         LONG,
         "3600000",
-        "How far a record's timestamp may lie ahead of the broker's clock.",
+        "Maximum time by which the timestamp of a record may be ahead of the broker's clock.",
         unit="ms",
         minimum=0,
     )
@@ -503,7 +525,7 @@ class LogSettings(Settings):
         "log.message.timestamp.before.max.ms",
         LONG,
         _FOREVER,
-        "How far a record's timestamp may lie behind the broker's clock.",
+        "Maximum time by which the timestamp of a record may be behind the broker's clock.",
         unit="ms",
         minimum=0,
     )
@@ -511,16 +533,17 @@ class LogSettings(Settings):
         "log.flush.interval.messages",
         LONG,
         _FOREVER,
-        "Once this many records of a log are not on disk, the next acknowledgement waits for a "
-        "sync. With `flush.policy=fsync` every one does.",
+        "Maximum number of records in a log that are not yet on disk. At this number, the next "
+        "acknowledgement waits for an fsync. No effect with `flush.policy=fsync`, which syncs "
+        "before each acknowledgement.",
         minimum=1,
     )
     log_flush_interval_ms = Property(
         "log.flush.interval.ms",
         LONG,
         None,
-        "A log is synced when its oldest record that is not on disk is this old. With "
-        "`flush.policy=fsync` none that is acknowledged waits.",
+        "Maximum time that a record is in memory only before the log is synced. No effect with "
+        "`flush.policy=fsync`, which syncs before each acknowledgement.",
         unit="ms",
         minimum=0,
         synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
@@ -529,7 +552,7 @@ class LogSettings(Settings):
         "log.flush.scheduler.interval.ms",
         LONG,
         _FOREVER,
-        "Stands for `log.flush.interval.ms` where that is unset.",
+        "Used for `log.flush.interval.ms` if that is unset.",
         unit="ms",
         minimum=0,
         dynamic=False,
@@ -538,7 +561,7 @@ class LogSettings(Settings):
         "log.flush.offset.checkpoint.interval.ms",
         INT,
         "60000",
-        "Time between two recovery checkpoints. kbroker writes one at least every 5 seconds.",
+        "Interval between two recovery checkpoints. kbroker writes one at least every 5 seconds.",
         unit="ms",
         minimum=0,
         dynamic=False,
@@ -548,7 +571,8 @@ class LogSettings(Settings):
         "log.flush.start.offset.checkpoint.interval.ms",
         INT,
         "60000",
-        "Time between two checkpoints of the log start. kbroker writes it when the start moves.",
+        "Interval between two checkpoints of the log start offset. kbroker writes one whenever "
+        "the log start offset advances.",
         unit="ms",
         minimum=0,
         dynamic=False,
@@ -558,7 +582,8 @@ class LogSettings(Settings):
         "log.segment.delete.delay.ms",
         LONG,
         "60000",
-        "Wait before a dropped segment's files are removed. kbroker removes them at once.",
+        "How long to wait before the files of a deleted segment are removed. kbroker removes them "
+        "at once.",
         unit="ms",
         minimum=0,
         effect=Effect.NONE,
@@ -567,14 +592,16 @@ class LogSettings(Settings):
         "log.preallocate",
         BOOLEAN,
         "false",
-        "Reserve a new segment's disk space at once. kbroker's segments grow as they are written.",
+        "If true, the disk space of a new segment is allocated in advance. In kbroker segments "
+        "always grow as they are written.",
         effect=Effect.NONE,
     )
     log_local_retention_bytes = Property(
         "log.local.retention.bytes",
         LONG,
         "-2",
-        "Size kept on local disk with tiered storage, which kbroker does not have.",
+        "Maximum size of the local log of a partition with tiered storage, which kbroker does not "
+        "support.",
         unit="bytes",
         minimum=-2,
         effect=Effect.NONE,
@@ -583,7 +610,8 @@ class LogSettings(Settings):
         "log.local.retention.ms",
         LONG,
         "-2",
-        "Time kept on local disk with tiered storage, which kbroker does not have.",
+        "How long segments are kept on local disk with tiered storage, which kbroker does not "
+        "support.",
         unit="ms",
         minimum=-2,
         effect=Effect.NONE,
@@ -592,7 +620,7 @@ class LogSettings(Settings):
         "log.cleaner.delete.retention.ms",
         LONG,
         "86400000",
-        "How long a compacted topic keeps the marker of a deleted key.",
+        "How long tombstones (records that delete a key) are kept in compacted topics.",
         unit="ms",
         minimum=0,
     )
@@ -600,7 +628,7 @@ class LogSettings(Settings):
         "log.cleaner.max.compaction.lag.ms",
         LONG,
         _FOREVER,
-        "Longest time that a record may wait for compaction.",
+        "Maximum time that a record stays uncompacted.",
         unit="ms",
         minimum=1,
     )
@@ -608,7 +636,7 @@ class LogSettings(Settings):
         "log.cleaner.min.compaction.lag.ms",
         LONG,
         "0",
-        "Shortest time that a record stays uncompacted.",
+        "Minimum time that a record stays uncompacted.",
         unit="ms",
         minimum=0,
     )
@@ -616,7 +644,7 @@ class LogSettings(Settings):
         "log.cleaner.min.cleanable.ratio",
         DOUBLE,
         "0.5",
-        "Share of a log that must be uncompacted before it is compacted again.",
+        "Minimum ratio of uncompacted to total log size before a log is compacted again.",
         minimum=0,
         maximum=1,
     )
@@ -624,15 +652,15 @@ class LogSettings(Settings):
         "log.cleaner.enable",
         BOOLEAN,
         "true",
-        "Whether compacted topics are compacted at all.",
+        "If true, topics with `cleanup.policy=compact` are compacted.",
         dynamic=False,
     )
     log_scrub_bytes_per_second = Property(
         "log.scrub.bytes.per.second",
         LONG,
         "4194304",
-        "How fast the records on disk are read again and compared with their checksums, in the "
-        "background; 0 never does it. A partition with damage goes offline.",
+        "Rate at which stored records are read in the background and verified against their "
+        "checksums; 0 disables this. A partition with a damaged batch goes offline.",
         unit="bytes",
         minimum=0,
         own=True,
@@ -641,7 +669,7 @@ class LogSettings(Settings):
         "log.scrub.interval.ms",
         LONG,
         "604800000",
-        "Time from the begin of one such reading of everything to the begin of the next.",
+        "Interval between the starts of two such verifications of all logs.",
         unit="ms",
         minimum=1,
         own=True,
@@ -650,7 +678,7 @@ class LogSettings(Settings):
         "log.cleaner.backoff.ms",
         LONG,
         "15000",
-        "Time between two looks for compacted topics that are dirty enough.",
+        "Interval between checks for topics that need compaction.",
         unit="ms",
         minimum=0,
     )
@@ -658,8 +686,9 @@ class LogSettings(Settings):
         "log.cleaner.dedupe.buffer.size",
         LONG,
         "134217728",
-        "Memory for the keys of one compaction, at 160 bytes a key (Kafka: 24): a part of a log "
-        "with more keys takes several runs. It is taken by the process that compacts.",
+        "Maximum memory for the keys of one compaction, at 160 bytes per key (Kafka: 24). A log "
+        "with more keys is compacted in several passes. The memory is used by the process that "
+        "compacts.",
         unit="bytes",
     )
 
@@ -667,13 +696,13 @@ class LogSettings(Settings):
 class ClassicGroupSettings(Settings):
     __slots__ = ()
 
-    title = "Consumer groups"
+    title = "Classic groups and offsets"
 
     group_initial_rebalance_delay_ms = Property(
         "group.initial.rebalance.delay.ms",
         INT,
         "0",
-        "Wait of a new group for more members before its first assignment.",
+        "How long a new group waits for more members before its first rebalance.",
         unit="ms",
         minimum=0,
         dynamic=False,
@@ -683,7 +712,7 @@ class ClassicGroupSettings(Settings):
         "group.min.session.timeout.ms",
         INT,
         "6000",
-        "Shortest session timeout that a member may ask for.",
+        "Minimum session timeout that a member may request.",
         unit="ms",
         minimum=0,
         dynamic=False,
@@ -692,7 +721,7 @@ class ClassicGroupSettings(Settings):
         "group.max.session.timeout.ms",
         INT,
         "1800000",
-        "Longest session timeout that a member may ask for.",
+        "Maximum session timeout that a member may request.",
         unit="ms",
         minimum=0,
         dynamic=False,
@@ -701,7 +730,7 @@ class ClassicGroupSettings(Settings):
         "group.max.size",
         INT,
         _UNLIMITED,
-        "Most members of one group.",
+        "Maximum number of members of a classic group.",
         minimum=1,
         dynamic=False,
     )
@@ -720,8 +749,8 @@ class ClassicGroupSettings(Settings):
         "group.metadata.max.bytes",
         INT,
         "16777216",
-        "Maximum size of the metadata of all members of one classic group. A member that would exceed "
-        "it is answered with GROUP_MAX_SIZE_REACHED.",
+        "Maximum size of the metadata of all members of one classic group. The broker rejects a "
+        "member that would exceed it with GROUP_MAX_SIZE_REACHED.",
         unit="bytes",
         minimum=1024,
         dynamic=False,
@@ -731,10 +760,10 @@ class ClassicGroupSettings(Settings):
         "group.coordinator.members.max.bytes",
         LONG,
         "134217728",
-        "Maximum size of what the members of all groups of a broker hold in memory: metadata, "
-        "subscriptions, assignments and topologies. A member that would exceed it is answered with "
-        "COORDINATOR_LOAD_IN_PROGRESS and tries again. Clients of one IP address hold at most as much "
-        "as is left to the others.",
+        "Maximum memory for the members of all groups of a broker: metadata, subscriptions, "
+        "assignments and topologies. The broker rejects a member that would exceed it with "
+        "COORDINATOR_LOAD_IN_PROGRESS, which clients retry. Clients of one IP address can use at "
+        "most half of what other addresses leave free.",
         unit="bytes",
         minimum=1024,
         dynamic=False,
@@ -744,9 +773,10 @@ class ClassicGroupSettings(Settings):
         "group.coordinator.offsets.max.bytes",
         LONG,
         "268435456",
-        "Maximum size of the committed offsets of all groups of a broker in memory, each with its "
-        "metadata string and about 400 bytes more. A commit that would exceed it is answered with "
-        "INVALID_COMMIT_OFFSET_SIZE. Groups can still commit to partitions that have an offset.",
+        "Maximum memory for the committed offsets of all groups of a broker: each metadata string "
+        "plus about 400 bytes. The broker rejects a commit that would exceed it with "
+        "INVALID_COMMIT_OFFSET_SIZE. Groups can still commit to partitions for which they have an "
+        "offset.",
         unit="bytes",
         minimum=1024,
         dynamic=False,
@@ -756,7 +786,7 @@ class ClassicGroupSettings(Settings):
         "offset.metadata.max.bytes",
         INT,
         "4096",
-        "Longest note that may go with a committed offset.",
+        "Maximum size of the metadata string of a committed offset.",
         unit="bytes",
         minimum=0,
         dynamic=False,
@@ -765,7 +795,7 @@ class ClassicGroupSettings(Settings):
         "offsets.retention.minutes",
         INT,
         "10080",
-        "How long the offsets of an empty group are kept.",
+        "How long the committed offsets of an empty group are kept.",
         unit="minutes",
         minimum=1,
         dynamic=False,
@@ -774,7 +804,7 @@ class ClassicGroupSettings(Settings):
         "offsets.retention.check.interval.ms",
         LONG,
         "600000",
-        "Time between two looks for expired offsets.",
+        "Interval between checks for expired offsets.",
         unit="ms",
         minimum=1,
         dynamic=False,
@@ -783,8 +813,8 @@ class ClassicGroupSettings(Settings):
         "offsets.commit.timeout.ms",
         INT,
         "5000",
-        "How long what a coordinator stores, commits among it, waits for other replicas; then the "
-        "client is told to ask again.",
+        "How long a coordinator waits until its write, such as an offset commit, is replicated. "
+        "Then the client gets a retriable error.",
         unit="ms",
         minimum=1,
         dynamic=False,
@@ -793,7 +823,8 @@ class ClassicGroupSettings(Settings):
         "offsets.topic.num.partitions",
         INT,
         "50",
-        "Partitions of `__consumer_offsets`; fixed once it exists.",
+        "Number of partitions of `__consumer_offsets`; it cannot change after the topic is "
+        "created.",
         minimum=1,
         dynamic=False,
     )
@@ -801,7 +832,7 @@ class ClassicGroupSettings(Settings):
         "offsets.topic.replication.factor",
         SHORT,
         "1",
-        "Replicas of `__consumer_offsets`: as many as there are nodes, at most 3.",
+        "Replication factor of `__consumer_offsets`. By default the number of nodes, at most 3.",
         minimum=1,
         dynamic=False,
         kafka_default="3",
@@ -811,7 +842,7 @@ class ClassicGroupSettings(Settings):
         "offsets.topic.segment.bytes",
         INT,
         "104857600",
-        "Segment size of `__consumer_offsets`.",
+        "Maximum segment size of `__consumer_offsets`.",
         unit="bytes",
         minimum=1,
         dynamic=False,
@@ -827,8 +858,8 @@ class TransactionSettings(Settings):
         "producer.id.expiration.ms",
         INT,
         "86400000",
-        "How long a partition remembers the sequence numbers of a producer that stays silent. It "
-        "remembers 50,000 producers at most; beyond that the ones silent for longest go first.",
+        "How long a partition keeps the sequence numbers of an inactive producer. A partition "
+        "keeps at most 50,000 producers; above that, the longest inactive ones are removed first.",
         unit="ms",
         minimum=1,
     )
@@ -836,9 +867,10 @@ class TransactionSettings(Settings):
         "transaction.coordinator.ids.max.bytes",
         LONG,
         "134217728",
-        "Maximum size of the transactional IDs of a broker in memory, about 1 kB each. A producer with "
-        "a new ID that would exceed it is answered with COORDINATOR_LOAD_IN_PROGRESS and tries again. "
-        "Clients of one IP address hold at most as much as is left to the others.",
+        "Maximum memory for the transactional IDs of a broker, about 1 kB each. The broker "
+        "rejects a producer with a new ID that would exceed it with COORDINATOR_LOAD_IN_PROGRESS, "
+        "which clients retry. Clients of one IP address can use at most half of what other "
+        "addresses leave free.",
         unit="bytes",
         minimum=1024,
         dynamic=False,
@@ -848,7 +880,7 @@ class TransactionSettings(Settings):
         "transactional.id.expiration.ms",
         INT,
         "604800000",
-        "How long an unused transactional id is remembered.",
+        "How long an unused transactional ID is kept.",
         unit="ms",
         minimum=1,
         dynamic=False,
@@ -857,7 +889,7 @@ class TransactionSettings(Settings):
         "transaction.max.timeout.ms",
         INT,
         "900000",
-        "Longest transaction that a producer may ask for.",
+        "Maximum transaction timeout that a producer may request.",
         unit="ms",
         minimum=1,
         dynamic=False,
@@ -866,14 +898,14 @@ class TransactionSettings(Settings):
         "transaction.partition.verification.enable",
         BOOLEAN,
         "true",
-        "Whether the first transactional batch in a partition is appended only after the "
+        "If true, the first transactional batch in a partition is appended only after the "
         "transaction coordinator has confirmed that the partition is part of the transaction.",
     )
     transaction_remove_expired_interval_ms = Property(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         INT,
         "3600000",
-        "Time between two looks for transactional ids that nobody used for long.",
+        "Interval between checks for expired transactional IDs.",
         unit="ms",
         minimum=1,
         dynamic=False,
@@ -882,7 +914,8 @@ class TransactionSettings(Settings):
         "transaction.state.log.num.partitions",
         INT,
         "50",
-        "Partitions of `__transaction_state`; fixed once it exists.",
+        "Number of partitions of `__transaction_state`; it cannot change after the topic is "
+        "created.",
         minimum=1,
         dynamic=False,
     )
@@ -890,7 +923,7 @@ class TransactionSettings(Settings):
         "transaction.state.log.replication.factor",
         SHORT,
         "1",
-        "Replicas of `__transaction_state`: as many as there are nodes, at most 3.",
+        "Replication factor of `__transaction_state`. By default the number of nodes, at most 3.",
         minimum=1,
         dynamic=False,
         kafka_default="3",
@@ -900,7 +933,8 @@ class TransactionSettings(Settings):
         "transaction.state.log.min.isr",
         INT,
         "1",
-        "`min.insync.replicas` of `__transaction_state`: one less than its replicas, at least 1.",
+        "`min.insync.replicas` of `__transaction_state`. By default one less than its replication "
+        "factor, at least 1.",
         minimum=1,
         dynamic=False,
         kafka_default="2",
@@ -910,7 +944,7 @@ class TransactionSettings(Settings):
         "transaction.state.log.segment.bytes",
         INT,
         "104857600",
-        "Segment size of `__transaction_state`.",
+        "Maximum segment size of `__transaction_state`.",
         unit="bytes",
         minimum=1,
         dynamic=False,
@@ -919,7 +953,8 @@ class TransactionSettings(Settings):
         "share.coordinator.state.topic.num.partitions",
         INT,
         "50",
-        "Partitions of `__share_group_state`; fixed once it exists.",
+        "Number of partitions of `__share_group_state`; it cannot change after the topic is "
+        "created.",
         minimum=1,
         dynamic=False,
     )
@@ -927,7 +962,7 @@ class TransactionSettings(Settings):
         "share.coordinator.state.topic.replication.factor",
         SHORT,
         "1",
-        "Replicas of `__share_group_state`: as many as there are nodes, at most 3.",
+        "Replication factor of `__share_group_state`. By default the number of nodes, at most 3.",
         minimum=1,
         dynamic=False,
         kafka_default="3",
@@ -937,7 +972,8 @@ class TransactionSettings(Settings):
         "share.coordinator.state.topic.min.isr",
         SHORT,
         "1",
-        "`min.insync.replicas` of `__share_group_state`: one less than its replicas, at least 1.",
+        "`min.insync.replicas` of `__share_group_state`. By default one less than its replication "
+        "factor, at least 1.",
         minimum=1,
         dynamic=False,
         kafka_default="2",
@@ -947,7 +983,7 @@ class TransactionSettings(Settings):
         "share.coordinator.state.topic.segment.bytes",
         INT,
         "104857600",
-        "Segment size of `__share_group_state`.",
+        "Maximum segment size of `__share_group_state`.",
         unit="bytes",
         minimum=1,
         dynamic=False,
@@ -956,7 +992,8 @@ class TransactionSettings(Settings):
         "share.coordinator.snapshot.update.records.per.snapshot",
         INT,
         "500",
-        "Changes of a share partition that are stored as such before all of it is stored again.",
+        "Maximum number of update records of a share partition that the share coordinator writes "
+        "between two snapshots.",
         minimum=0,
         maximum=500,
         dynamic=False,
@@ -968,7 +1005,7 @@ def _quota(name: str, doc: str, effect: Effect = Effect.APPLIED) -> Property[int
         name,
         LONG,
         _FOREVER,
-        f"{doc} Only for the replicas that a topic's `*.throttled.replicas` names.",
+        f"{doc} Applies only to the replicas in a topic's `*.throttled.replicas`.",
         unit="bytes per second",
         minimum=0,
         effect=effect,
@@ -984,7 +1021,8 @@ class ReplicationSettings(Settings):
         "replica.fetch.wait.max.ms",
         INT,
         "500",
-        "How long a leader holds back its answer to a follower that has everything.",
+        "Maximum time that a leader delays its response to a follower's fetch request if there "
+        "are not enough new records.",
         unit="ms",
         minimum=0,
         dynamic=False,
@@ -993,7 +1031,8 @@ class ReplicationSettings(Settings):
         "replica.fetch.min.bytes",
         INT,
         "1",
-        "A leader answers a follower as soon as it has this much for it.",
+        "Minimum size of the records in a response to a follower. The leader waits for this much, "
+        "up to `replica.fetch.wait.max.ms`.",
         unit="bytes",
         minimum=0,
         dynamic=False,
@@ -1002,7 +1041,8 @@ class ReplicationSettings(Settings):
         "replica.fetch.max.bytes",
         INT,
         "1048576",
-        "Most bytes of one partition in an answer to a follower; a larger batch comes alone.",
+        "Maximum size of the records of one partition in a response to a follower. A larger first "
+        "batch is still returned.",
         unit="bytes",
         minimum=0,
         dynamic=False,
@@ -1011,7 +1051,8 @@ class ReplicationSettings(Settings):
         "replica.fetch.response.max.bytes",
         INT,
         "10485760",
-        "Most bytes in one answer to a follower; a larger batch comes alone.",
+        "Maximum size of the records in a response to a follower. A larger first batch is still "
+        "returned.",
         unit="bytes",
         minimum=0,
         dynamic=False,
@@ -1020,8 +1061,8 @@ class ReplicationSettings(Settings):
         "replica.fetch.backoff.ms",
         INT,
         "1000",
-        "Longest pause of a follower before it asks again a leader that refused it or cannot be "
-        "reached; the first pauses are shorter.",
+        "Maximum time that a follower waits before it retries after a fetch error or a failed "
+        "connection. The first retries are sooner.",
         unit="ms",
         minimum=0,
         dynamic=False,
@@ -1030,7 +1071,7 @@ class ReplicationSettings(Settings):
         "replica.socket.timeout.ms",
         INT,
         "30000",
-        "How long a node waits for another one's answer before it connects anew.",
+        "How long a broker waits for the response of another broker before it reconnects.",
         unit="ms",
         minimum=1,
         dynamic=False,
@@ -1039,7 +1080,8 @@ class ReplicationSettings(Settings):
         "replica.lag.time.max.ms",
         LONG,
         "30000",
-        "A follower that has been behind its leader for longer is not in sync any more.",
+        "How long a follower may be behind the log end offset of its leader before it is removed "
+        "from the ISR.",
         unit="ms",
         minimum=1,
         dynamic=False,
@@ -1048,30 +1090,31 @@ class ReplicationSettings(Settings):
         "replica.selector.class",
         STRING,
         None,
-        "Which replica consumers read from: unset, the leader; with Kafka's rack-aware one, a "
-        "follower that is in their rack (`client.rack`), if there is one (KIP-392).",
+        "Class that selects the replica from which consumers read. If unset, consumers read from "
+        "the leader; with Kafka's rack-aware selector, from an in-sync follower in their rack "
+        "(`client.rack`), if there is one (KIP-392).",
         choices=(RACK_AWARE_SELECTOR,),
         dynamic=False,
     )
 
 
-def _windows(name: str, whose: str) -> Property[int]:
+def _windows(name: str, subject: str) -> Property[int]:
     return Property(
         name,
         INT,
         "11",
-        f"Number of windows over which the rates of {whose} are measured that have a quota.",
+        f"Number of samples that are kept in memory for {subject} quotas.",
         minimum=1,
         dynamic=False,
     )
 
 
-def _window_size(name: str, whose: str) -> Property[int]:
+def _window_size(name: str, subject: str) -> Property[int]:
     return Property(
         name,
         INT,
         "1",
-        f"Length of a window over which the rates of {whose} are measured that have a quota.",
+        f"Duration of each sample for {subject} quotas.",
         unit="s",
         minimum=1,
         dynamic=False,
@@ -1087,7 +1130,7 @@ class LimitSettings(Settings):
         "max.connections",
         INT,
         "10000",
-        "Most open connections of this node.",
+        "Maximum number of open connections per broker.",
         minimum=0,
         kafka_default=_UNLIMITED,
     )
@@ -1095,7 +1138,7 @@ class LimitSettings(Settings):
         "max.connections.per.ip",
         INT,
         "1000",
-        "Most open connections from one address.",
+        "Maximum number of open connections per IP address.",
         minimum=0,
         kafka_default=_UNLIMITED,
     )
@@ -1103,7 +1146,7 @@ class LimitSettings(Settings):
         "max.connections.per.ip.overrides",
         STRING,
         "",
-        "Other limits for single addresses, as `address:number,...`.",
+        "Maximum number of open connections for single addresses, as `address:number,...`.",
         pattern=rf"({_LIMITED_HOST}(\s*,\s*{_LIMITED_HOST})*)?",
         pattern_words="address:number,...",
     )
@@ -1111,7 +1154,7 @@ class LimitSettings(Settings):
         "max.connection.creation.rate",
         INT,
         "500",
-        "Most new connections per second.",
+        "Maximum number of new connections per second.",
         unit="per second",
         minimum=0,
         kafka_default=_UNLIMITED,
@@ -1120,7 +1163,7 @@ class LimitSettings(Settings):
         "connections.max.idle.ms",
         LONG,
         "600000",
-        "A connection without a request for this long is closed; -1 never.",
+        "How long a connection may be idle before it is closed; -1 means no limit.",
         unit="ms",
         minimum=1,
         also=(-1,),
@@ -1140,7 +1183,8 @@ class LimitSettings(Settings):
         "socket.listen.backlog.size",
         INT,
         "1024",
-        "Connections that may wait to be accepted; for who finds no room, a second goes by or more.",
+        "Maximum number of pending connections that are not accepted yet. Above it, a connection "
+        "attempt is delayed by a second or more.",
         minimum=1,
         dynamic=False,
         kafka_default="50",
@@ -1149,7 +1193,7 @@ class LimitSettings(Settings):
         "socket.request.max.bytes",
         INT,
         "104857600",
-        "Largest request; a larger one closes the connection.",
+        "Maximum size of a request. A larger request closes the connection.",
         unit="bytes",
         minimum=1,
         dynamic=False,
@@ -1158,8 +1202,8 @@ class LimitSettings(Settings):
         "request.max.elements",
         INT,
         "100000",
-        "Maximum number of array elements (partitions, topics, groups, settings) in one request, over "
-        "all its arrays. A larger request closes the connection.",
+        "Maximum number of array elements (partitions, topics, groups, settings) in one request, "
+        "over all its arrays. A larger request closes the connection.",
         minimum=1000,
         own=True,
     )
@@ -1167,9 +1211,9 @@ class LimitSettings(Settings):
         "connection.max.pending.response.bytes",
         INT,
         "1048576",
-        "Maximum size of the pending responses of a connection: bytes that the client has not read yet, "
-        "and rows that are still to be answered. Beyond it the connection is not read until the client "
-        "reads responses.",
+        "Maximum size of the pending responses of a connection: bytes that the client has not "
+        "read yet, and rows of responses that are not written yet. Above it, the broker stops "
+        "reading requests from the connection until the client reads responses.",
         unit="bytes",
         minimum=1,
         dynamic=False,
@@ -1179,11 +1223,11 @@ class LimitSettings(Settings):
         "queued.max.request.bytes",
         LONG,
         "268435456",
-        "Bytes of large requests (above 64 KiB) that have come, on all connections; beyond it no more "
-        "of them is read until some are answered, but for one at a time, and for an eighth of the limit "
-        "those of which the least is missing. Of this, one address gets at most half "
-        "while others want some, and a request of which less than 64 KiB come in a second is given "
-        "up. -1 or 0 is unlimited.",
+        "Maximum size of received data of large requests (above 64 KiB) over all connections; -1 "
+        "and 0 mean no limit. Above it, the broker pauses these requests, except one at a time "
+        "and the requests with the fewest missing bytes (up to an eighth of the limit). While "
+        "others wait, one address can use at most half, and the broker closes connections that "
+        "send less than 64 KiB per second.",
         unit="bytes",
         minimum=1,
         also=(-1, 0),
@@ -1194,8 +1238,8 @@ class LimitSettings(Settings):
         "decompressed.batch.max.bytes",
         LONG,
         "67108864",
-        "Largest record batch after decompression. A larger one that a client sends is refused with "
-        "MESSAGE_TOO_LARGE.",
+        "Maximum size of a record batch after decompression. The broker rejects a larger batch "
+        "with MESSAGE_TOO_LARGE.",
         unit="bytes",
         minimum=1,
         dynamic=False,
@@ -1235,7 +1279,7 @@ class LimitSettings(Settings):
         "fetch.max.bytes",
         INT,
         "57671680",
-        "Most record bytes in one fetch answer.",
+        "Maximum size of the records in one fetch response.",
         unit="bytes",
         minimum=1024,
         dynamic=False,
@@ -1244,8 +1288,8 @@ class LimitSettings(Settings):
         "max.incremental.fetch.session.cache.slots",
         INT,
         "1000",
-        "Fetch sessions remembered at the same time. Together they remember 200 partitions for each of "
-        "these; a client that finds no room is answered without a session.",
+        "Maximum number of incremental fetch sessions. Together they may contain 200 partitions "
+        "per session. Above either limit, a fetch request is served without a session.",
         minimum=0,
         dynamic=False,
     )
@@ -1253,41 +1297,44 @@ class LimitSettings(Settings):
         "max.request.partition.size.limit",
         INT,
         "2000",
-        "Most partitions in one answer to DescribeTopicPartitions.",
+        "Maximum number of partitions in a DescribeTopicPartitions response.",
         minimum=1,
         dynamic=False,
     )
-    quota_window_num = _windows("quota.window.num", "clients")
-    quota_window_size_seconds = _window_size("quota.window.size.seconds", "clients")
-    controller_quota_window_num = _windows("controller.quota.window.num", "changes of partitions")
+    quota_window_num = _windows("quota.window.num", "client")
+    quota_window_size_seconds = _window_size("quota.window.size.seconds", "client")
+    controller_quota_window_num = _windows("controller.quota.window.num", "controller mutation")
     controller_quota_window_size_seconds = _window_size(
-        "controller.quota.window.size.seconds", "changes of partitions"
+        "controller.quota.window.size.seconds", "controller mutation"
     )
     telemetry_max_bytes = Property(
         "telemetry.max.bytes",
         INT,
         "1048576",
-        "Size of the metrics that a client may send at a time, as they are sent (KIP-714).",
+        "Maximum size of the metrics that a client sends in one request, after compression "
+        "(KIP-714).",
         unit="bytes",
         minimum=1,
         dynamic=False,
     )
     leader_replication_throttled_rate = _quota(
-        "leader.replication.throttled.rate", "Bytes per second that others copy from here."
+        "leader.replication.throttled.rate",
+        "Maximum bytes per second that other brokers replicate from this broker.",
     )
     follower_replication_throttled_rate = _quota(
-        "follower.replication.throttled.rate", "Bytes per second that this node copies."
+        "follower.replication.throttled.rate",
+        "Maximum bytes per second that this broker replicates from leaders.",
     )
     replica_alter_log_dirs_io_max_bytes_per_second = _quota(
         "replica.alter.log.dirs.io.max.bytes.per.second",
-        "Bytes per second with which replicas move between directories.",
+        "Maximum bytes per second for moving replicas between log directories.",
         Effect.LATER,
     )
     login_bytes_max = Property(
         "sasl.server.max.receive.size",
         INT,
         "524288",
-        "Largest request before a client has shown who it is.",
+        "Maximum size of a request before authentication completes.",
         unit="bytes",
         minimum=1,
         dynamic=False,
@@ -1296,7 +1343,7 @@ class LimitSettings(Settings):
         "connection.failed.authentication.delay.ms",
         INT,
         "100",
-        "Wait before a connection that failed to authenticate is closed.",
+        "How long the broker waits before it closes a connection on which authentication failed.",
         unit="ms",
         minimum=0,
         dynamic=False,
@@ -1326,8 +1373,9 @@ class TokenSettings(Settings):
         "connections.max.reauth.ms",
         LONG,
         "0",
-        "How long a login is good, with 0 as long as the connection or the token: then the client logs "
-        "in again on the same connection, or is closed when it asks for anything else.",
+        "How long an authenticated session lasts before the client must re-authenticate on the "
+        "same connection. With 0 it lasts as long as the connection or, if shorter, the token. If "
+        "the client sends any other request after that, the connection is closed.",
         unit="ms",
         minimum=0,
         dynamic=False,
@@ -1336,22 +1384,23 @@ class TokenSettings(Settings):
         "sasl.server.callback.handler.class",
         CLASS,
         None,
-        "What checks logins. Only Kafka's own class for tokens can be named, "
-        "`...oauthbearer.OAuthBearerValidatorCallbackHandler`, and need not be.",
+        "Class that verifies credentials. Only Kafka's handler for OAUTHBEARER is accepted "
+        "(`...oauthbearer.OAuthBearerValidatorCallbackHandler`), and it is not required.",
         dynamic=False,
     )
     sasl_oauthbearer_jwks_endpoint_url = _token(
         "jwks.endpoint.url",
         STRING,
         None,
-        "Where the keys are by which tokens are checked (JWKS): https://... or file:///...",
+        "URL of the JSON Web Key Set with which tokens are verified: `https://...` or "
+        "`file:///...`.",
     )
     sasl_oauthbearer_jwks_endpoint_refresh_ms = _token(
         "jwks.endpoint.refresh.ms",
         LONG,
         "3600000",
-        "How often those keys are fetched again. A token by a key that is not known has them fetched "
-        "at once.",
+        "Interval between refreshes of the JSON Web Key Set. A token with an unknown key triggers "
+        "a refresh at once.",
         unit="ms",
         minimum=1000,
     )
@@ -1359,7 +1408,8 @@ class TokenSettings(Settings):
         "jwks.endpoint.retry.backoff.ms",
         LONG,
         "100",
-        "Wait before they are fetched again when that has failed. It doubles each time.",
+        "Initial wait before a failed request to the JWKS endpoint is retried. It doubles with "
+        "each retry.",
         unit="ms",
         minimum=1,
     )
@@ -1367,57 +1417,62 @@ class TokenSettings(Settings):
         "jwks.endpoint.retry.backoff.max.ms",
         LONG,
         "10000",
-        "Up to this.",
+        "Maximum wait before a failed request to the JWKS endpoint is retried.",
         unit="ms",
         minimum=1,
     )
     sasl_oauthbearer_expected_issuer = _token(
-        "expected.issuer", STRING, None, "Who issues the tokens that are taken (`iss`)."
+        "expected.issuer", STRING, None, "Expected issuer of tokens (claim `iss`)."
     )
     sasl_oauthbearer_expected_audience = _token(
         "expected.audience",
         LIST,
         "",
-        "Whom the tokens that are taken are meant for: one of these has to stand in `aud`.",
+        "Expected audiences of tokens: the claim `aud` must contain one of them.",
     )
     sasl_oauthbearer_clock_skew_seconds = _token(
         "clock.skew.seconds",
         INT,
         "30",
-        "How far clocks may be apart when it is looked whether a token is good now.",
+        "Maximum clock difference that is tolerated when the validity period of a token is "
+        "checked.",
         unit="seconds",
         minimum=0,
     )
     sasl_oauthbearer_scope_claim_name = _token(
-        "scope.claim.name", STRING, "scope", "Claim of a token that has its scopes."
+        "scope.claim.name", STRING, "scope", "Name of the token claim that contains the scopes."
     )
     sasl_oauthbearer_sub_claim_name = _token(
-        "sub.claim.name", STRING, "sub", "Claim of a token that has the user's name."
+        "sub.claim.name", STRING, "sub", "Name of the token claim that contains the user name."
     )
     sasl_oauthbearer_token_endpoint_url = _token(
         "token.endpoint.url",
         STRING,
         None,
-        "Where nodes get the tokens by which they log in at each other: https://... or file:///...",
+        "URL from which brokers get the tokens for connections to other brokers: `https://...` or "
+        "`file:///...`.",
     )
     sasl_oauthbearer_client_credentials_client_id = _token(
         "client.credentials.client.id",
         STRING,
         None,
-        "Who nodes are where tokens are issued.",
+        "Client ID that brokers send to the token endpoint.",
     )
     sasl_oauthbearer_client_credentials_client_secret = _token(
         "client.credentials.client.secret",
         PASSWORD,
         None,
-        "The secret by which they are known there.",
+        "Client secret that brokers send to the token endpoint.",
     )
-    sasl_oauthbearer_scope = _token("scope", STRING, None, "What their tokens are for.")
+    sasl_oauthbearer_scope = _token(
+        "scope", STRING, None, "Scope that brokers request from the token endpoint."
+    )
     sasl_oauthbearer_jwt_validator_class = _token(
         "jwt.validator.class",
         CLASS,
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator",
-        "What checks tokens: Kafka's own classes only, and kbroker does as they do.",
+        "Class that validates tokens. Only Kafka's own classes are accepted; kbroker implements "
+        "their behaviour.",
     )
 
 
@@ -1430,15 +1485,15 @@ class DelegationTokenSettings(Settings):
         "delegation.token.secret.key",
         PASSWORD,
         None,
-        "What delegation tokens are made with, the same on all nodes; without it there are none. "
-        "With another one all tokens are void.",
+        "Secret used to generate and verify delegation tokens. It must be the same on all "
+        "brokers. If unset, delegation tokens are disabled; a new value invalidates all tokens.",
         dynamic=False,
     )
     delegation_token_max_lifetime_ms = Property(
         "delegation.token.max.lifetime.ms",
         LONG,
         "604800000",
-        "Greatest age of a delegation token, however often it is renewed.",
+        "Maximum lifetime of a delegation token, including renewals.",
         unit="ms",
         minimum=1,
         dynamic=False,
@@ -1447,7 +1502,7 @@ class DelegationTokenSettings(Settings):
         "delegation.token.expiry.time.ms",
         LONG,
         "86400000",
-        "How long a delegation token is good until it has to be renewed.",
+        "How long a delegation token is valid before it must be renewed.",
         unit="ms",
         minimum=1,
         dynamic=False,
@@ -1456,7 +1511,7 @@ class DelegationTokenSettings(Settings):
         "delegation.token.expiry.check.interval.ms",
         LONG,
         "3600000",
-        "How often delegation tokens that have ended are removed.",
+        "Interval between removals of expired delegation tokens.",
         unit="ms",
         minimum=1,
         dynamic=False,
@@ -1472,8 +1527,8 @@ class AuthorizationSettings(Settings):
         "authorizer.class.name",
         STRING,
         "",
-        f"Who may do what: with {STANDARD_AUTHORIZER} what ACLs allow, and without it everybody may do "
-        "everything.",
+        f"Class of the authorizer. With {STANDARD_AUTHORIZER}, ACLs are enforced; if empty, "
+        "every client may do everything.",
         choices=("", STANDARD_AUTHORIZER),
         dynamic=False,
     )
@@ -1481,7 +1536,7 @@ class AuthorizationSettings(Settings):
         "super.users",
         STRING,
         "",
-        "Users who may do everything, whatever ACLs say, as `User:name;User:name`.",
+        "Users that may do everything, regardless of ACLs, as `User:name;User:name`.",
         pattern=r"(\s*[^:;]+:[^;]*(;|$))*",
         pattern_words="User:name;User:name",
         dynamic=False,
@@ -1490,14 +1545,15 @@ class AuthorizationSettings(Settings):
         "allow.everyone.if.no.acl.found",
         BOOLEAN,
         "false",
-        "Whether everybody may use a resource of which no ACL says anything.",
+        "If true, resources without ACLs are accessible to everyone.",
         dynamic=False,
     )
     principal_builder_class = Property(
         "principal.builder.class",
         CLASS,
         _PRINCIPAL_BUILDER,
-        "How clients are named: Kafka's own class only, and kbroker does as it does.",
+        "Class that builds the principal of a client. Only Kafka's default class is accepted; "
+        "kbroker implements its behaviour.",
         choices=(_PRINCIPAL_BUILDER,),
         effect=Effect.NONE,
     )
@@ -1505,15 +1561,15 @@ class AuthorizationSettings(Settings):
         "sasl.enabled.mechanisms",
         LIST,
         "GSSAPI",
-        "SASL mechanisms by which clients may log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.",
+        "List of enabled SASL mechanisms: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.",
     )
     sasl_plain_over_plaintext_enable = Property(
         "sasl.plain.over.plaintext.enable",
         BOOLEAN,
         "false",
-        "Allow PLAIN authentication on SASL_PLAINTEXT listeners that other machines can reach. "
-        "Passwords cross the network unencrypted, so use it only on trusted networks, such as that "
-        "of a compose file.",
+        "If true, PLAIN authentication is allowed on SASL_PLAINTEXT listeners that other machines "
+        "can reach. Passwords cross the network unencrypted; enable it only on trusted networks, "
+        "such as that of a compose file.",
         dynamic=False,
         own=True,
     )
@@ -1528,40 +1584,40 @@ class AuthenticationSettings(Settings):
         "sasl.jaas.config",
         PASSWORD,
         None,
-        "Users of a listener with a login, and their passwords: a login module with `user_NAME` "
-        "options. Of one mechanism with `listener.name.NAME.MECHANISM.` before it. The setting of all "
-        "listeners may have several login modules, one of each class.",
+        "Users and passwords of SASL listeners, in JAAS format: a login module with `user_NAME` "
+        "options. The prefix `listener.name.NAME.MECHANISM.` limits it to one listener and "
+        "mechanism. Without the prefix it may contain several login modules, one of each class.",
     )
     sasl_mechanism_inter_broker_protocol = Property(
         "sasl.mechanism.inter.broker.protocol",
         STRING,
         "GSSAPI",
-        "SASL mechanism by which nodes log in at each other, as who stands in that listener's "
-        "sasl.jaas.config of this mechanism.",
+        "SASL mechanism for communication between brokers. The credentials are those in the "
+        "`sasl.jaas.config` of that listener and mechanism.",
     )
     ssl_client_auth = Property(
         "ssl.client.auth",
         STRING,
         "none",
-        "Whether TLS clients must show a certificate.",
+        "Client authentication by certificate: `required`, `requested` (optional) or `none`.",
         choices=("required", "requested", "none"),
     )
     ssl_cipher_suites = Property(
         "ssl.cipher.suites",
         LIST,
         "",
-        "TLS cipher suites that may be used, by the names that Java has for them; empty for those that "
-        "OpenSSL takes for good ones.",
+        "List of enabled TLS cipher suites, by their Java names. If empty, OpenSSL's default list "
+        "is used.",
     )
     ssl_enabled_protocols = Property(
-        "ssl.enabled.protocols", LIST, "TLSv1.2,TLSv1.3", "TLS versions that may be used."
+        "ssl.enabled.protocols", LIST, "TLSv1.2,TLSv1.3", "List of enabled TLS versions."
     )
     ssl_protocol = Property(
         "ssl.protocol",
         STRING,
         "TLSv1.3",
-        "Java's name for how TLS is made. Which versions are spoken is said by ssl.enabled.protocols, in "
-        "Kafka as well.",
+        "TLS protocol name, as in Java. Use `ssl.enabled.protocols` to select the TLS versions, "
+        "as in Kafka.",
         choices=("TLS", "TLSv1.2", "TLSv1.3"),
         effect=Effect.NONE,
     )
@@ -1569,13 +1625,15 @@ class AuthenticationSettings(Settings):
         "ssl.endpoint.identification.algorithm",
         STRING,
         "https",
-        "Whether nodes check the name in each other's certificates: https, or nothing.",
+        "How a broker verifies the host name in the certificate of another broker: `https`, or "
+        "empty to disable the verification.",
     )
     ssl_engine_factory_class = Property(
         "ssl.engine.factory.class",
         CLASS,
         None,
-        "What speaks TLS. Only Kafka's own class can be named, and need not be.",
+        "Class that creates TLS engines. Only Kafka's default class is accepted, and it is not "
+        "required.",
         choices=(_ENGINE_FACTORY,),
         effect=Effect.NONE,
     )
@@ -1583,9 +1641,10 @@ class AuthenticationSettings(Settings):
         "ssl.principal.mapping.rules",
         STRING,
         "DEFAULT",
-        "How the subject of a client's certificate becomes its name: `RULE:pattern/replacement/`, with L "
-        "or U at its end for lower or upper case, or DEFAULT, the subject as it is. The first rule whose "
-        "pattern, of RE2, is the whole subject counts.",
+        "Rules that map the subject of a client certificate to a user name: "
+        "`RULE:pattern/replacement/`, with an optional final L or U for lower or upper case, or "
+        "DEFAULT for the whole subject. The first rule whose pattern (RE2 syntax) matches the "
+        "whole subject is applied.",
         dynamic=False,
     )
     ssl_key_password = Property("ssl.key.password", PASSWORD, None, "Password of the private key.")
@@ -1593,41 +1652,47 @@ class AuthenticationSettings(Settings):
         "ssl.keystore.certificate.chain",
         PASSWORD,
         None,
-        "The node's certificate and its issuers, as PEM text.",
+        "Certificate chain of this broker, in PEM format.",
     )
     ssl_keystore_key = Property(
-        "ssl.keystore.key", PASSWORD, None, "The node's private key, as PEM text."
+        "ssl.keystore.key", PASSWORD, None, "Private key of this broker, in PEM format."
     )
     ssl_keystore_location = Property(
-        "ssl.keystore.location", STRING, None, "File of the node's certificate."
+        "ssl.keystore.location",
+        STRING,
+        None,
+        "File with the private key and the certificate chain of this broker.",
     )
     ssl_keystore_password = Property(
-        "ssl.keystore.password", PASSWORD, None, "Password of that file."
+        "ssl.keystore.password", PASSWORD, None, "Password of the file `ssl.keystore.location`."
     )
     ssl_keystore_type = Property(
         "ssl.keystore.type",
         STRING,
         "JKS",
-        "Format of that file. It is read as what it is, PEM or PKCS#12.",
+        "Format of the file `ssl.keystore.location`. kbroker detects the format: PEM or PKCS#12.",
         effect=Effect.NONE,
     )
     ssl_truststore_certificates = Property(
         "ssl.truststore.certificates",
         PASSWORD,
         None,
-        "Certificates of trusted issuers, as PEM text.",
+        "Certificates of trusted certificate authorities, in PEM format.",
     )
     ssl_truststore_location = Property(
-        "ssl.truststore.location", STRING, None, "File of trusted issuers' certificates."
+        "ssl.truststore.location",
+        STRING,
+        None,
+        "File with the certificates of trusted certificate authorities.",
     )
     ssl_truststore_password = Property(
-        "ssl.truststore.password", PASSWORD, None, "Password of that file."
+        "ssl.truststore.password", PASSWORD, None, "Password of the file `ssl.truststore.location`."
     )
     ssl_truststore_type = Property(
         "ssl.truststore.type",
         STRING,
         "JKS",
-        "Format of that file. It is read as what it is, PEM or PKCS#12.",
+        "Format of the file `ssl.truststore.location`. kbroker detects the format: PEM or PKCS#12.",
         effect=Effect.NONE,
     )
 
@@ -1646,13 +1711,13 @@ def _ignored(
 class IgnoredSettings(Settings):
     __slots__ = ()
 
-    title = "Accepted for the sake of Kafka's files"
+    title = "Accepted for compatibility with Kafka's configuration files"
 
     process_roles = Property(
         "process.roles",
         LIST,
         "broker,controller",
-        "Roles of this process. Every node of kbroker has both.",
+        "Roles of this process. Every kbroker node is broker and controller.",
         choices=("broker", "controller"),
         dynamic=False,
         effect=Effect.NONE,
@@ -1662,61 +1727,69 @@ class IgnoredSettings(Settings):
         "controller.quorum.voters",
         LIST,
         "",
-        "Members of Kafka's metadata quorum, which kbroker does not have.",
+        "Voters of Kafka's metadata quorum. kbroker does not have such a quorum.",
         False,
     )
     controller_quorum_bootstrap_servers = _ignored(
         "controller.quorum.bootstrap.servers",
         LIST,
         "",
-        "Where Kafka's metadata quorum is found.",
+        "Addresses for finding Kafka's metadata quorum. kbroker does not have such a quorum.",
         False,
     )
     controller_listener_names = Property(
         "controller.listener.names",
         LIST,
         "",
-        "Names of the listeners that are for Kafka's controllers: kbroker leaves them out.",
+        "Names of the listeners for Kafka's controllers. kbroker does not open these listeners.",
         dynamic=False,
         kafka_default="none: must be set",
     )
     num_network_threads = _ignored(
-        "num.network.threads", INT, "3", "Threads for the network.", True, 1
+        "num.network.threads",
+        INT,
+        "3",
+        "Number of threads for network requests and responses.",
+        True,
+        1,
     )
-    num_io_threads = _ignored("num.io.threads", INT, "8", "Threads for requests.", True, 1)
+    num_io_threads = _ignored(
+        "num.io.threads", INT, "8", "Number of threads that process requests.", True, 1
+    )
     background_threads = _ignored(
-        "background.threads", INT, "10", "Threads for background work.", True, 1
+        "background.threads", INT, "10", "Number of threads for background tasks.", True, 1
     )
     num_recovery_threads_per_data_dir = _ignored(
         "num.recovery.threads.per.data.dir",
         INT,
         "2",
-        "Threads that recover logs at start.",
+        "Number of threads per log directory for log recovery at start-up.",
         True,
         1,
     )
     num_replica_fetchers = _ignored(
-        "num.replica.fetchers", INT, "1", "Threads that copy from a leader.", True, 1
+        "num.replica.fetchers", INT, "1", "Number of fetcher threads per source broker.", True, 1
     )
     socket_send_buffer_bytes = _ignored(
         "socket.send.buffer.bytes",
         INT,
         "102400",
-        "Send buffer of a connection; the operating system sizes it.",
+        "Size of the send buffer of a connection. In kbroker the operating system chooses it.",
         False,
     )
     socket_receive_buffer_bytes = _ignored(
         "socket.receive.buffer.bytes",
         INT,
         "102400",
-        "Receive buffer of a connection; the operating system sizes it.",
+        "Size of the receive buffer of a connection. In kbroker the operating system chooses it.",
         False,
     )
     queued_max_requests = _ignored(
         "queued.max.requests",
         INT,
         "500",
-        "Requests that wait for a thread. `queued.max.request.bytes` bounds them.",
+        "Maximum number of requests that wait for a thread. kbroker limits them with "
+        "`queued.max.request.bytes`.",
         False,
         1,
     )
@@ -1731,8 +1804,8 @@ class HttpSettings(Settings):
         "http.host",
         STRING,
         "127.0.0.1",
-        "Where the console, metrics and probes are served by HTTP. Beyond this machine everybody who reaches "
-        "it can read them.",
+        "Address on which the HTTP server (console, metrics and probes) listens. On a "
+        "non-loopback address, everyone who can connect can read them.",
         dynamic=False,
         own=True,
     )
@@ -1740,8 +1813,8 @@ class HttpSettings(Settings):
         "http.port",
         INT,
         "-1",
-        "The port for HTTP; 0 is a free one, -1 serves none. The next nodes of a process have those "
-        "behind. Needs `kbroker[console]`.",
+        "Port of the HTTP server; 0 means a free port, -1 disables the server. Further nodes of "
+        "the same process use the following ports. Requires `kbroker[console]`.",
         minimum=0,
         maximum=65535,
         also=(-1,),
@@ -1752,8 +1825,9 @@ class HttpSettings(Settings):
         "http.allowed.hosts",
         LIST,
         "",
-        "Names by which HTTP is asked, beside addresses, localhost, names without dots and the name of "
-        "this machine; a web page elsewhere can make a browser come by any other name (DNS rebinding).",
+        "Additional Host header values that the HTTP server accepts, as a protection against DNS "
+        "rebinding. IP addresses, localhost, names without dots and the name of this machine are "
+        "always accepted.",
         dynamic=False,
         own=True,
     )
@@ -1761,8 +1835,8 @@ class HttpSettings(Settings):
         "http.max.connections",
         INT,
         "100",
-        "Open connections for HTTP; for one more, the one on which nothing happened for the longest "
-        "gives way.",
+        "Maximum number of open HTTP connections. Above it, the connection that has been idle for "
+        "longest is closed.",
         minimum=1,
         dynamic=False,
         own=True,
@@ -1771,7 +1845,7 @@ class HttpSettings(Settings):
         "http.max.request.bytes",
         INT,
         "1048576",
-        "The largest body of an HTTP request.",
+        "Maximum size of the body of an HTTP request.",
         unit="bytes",
         minimum=0,
         dynamic=False,
@@ -1781,8 +1855,8 @@ class HttpSettings(Settings):
         "http.console.write",
         BOOLEAN,
         "false",
-        "Lets the console write beyond this machine as well: records, offsets of groups, and the ends of "
-        "groups and of transactions that hang.",
+        "If true, the console permits changes on a non-loopback address as well: producing "
+        "records, changing group offsets, deleting groups and aborting hanging transactions.",
         dynamic=False,
         own=True,
     )
@@ -1790,7 +1864,8 @@ class HttpSettings(Settings):
         "http.request.timeout.ms",
         INT,
         "30000",
-        "How long an HTTP request may take, and how long a client may take nothing of its answer.",
+        "Maximum duration of an HTTP request, and maximum time for which a client may stop "
+        "reading the response.",
         unit="ms",
         minimum=1,
         dynamic=False,
@@ -1807,8 +1882,9 @@ class OtlpSettings(Settings):
         "otlp.endpoint",
         STRING,
         "",
-        "Where metrics are sent by OTLP over HTTP, such as `http://collector:4318/v1/metrics`; nowhere if "
-        "it is empty. Needs `kbroker[otlp]`.",
+        "URL to which metrics are sent with OTLP over HTTP, such as "
+        "`http://collector:4318/v1/metrics`. If empty, no metrics are sent. Requires "
+        "`kbroker[otlp]`.",
         dynamic=False,
         own=True,
     )
@@ -1816,7 +1892,7 @@ class OtlpSettings(Settings):
         "otlp.interval.ms",
         LONG,
         "60000",
-        "How often metrics are sent to `otlp.endpoint`.",
+        "Interval between two exports of metrics to `otlp.endpoint`.",
         minimum=1000,
         dynamic=False,
         own=True,
@@ -1832,8 +1908,9 @@ class RegistrySettings(Settings):
         "registry.host",
         STRING,
         "127.0.0.1",
-        "Where the schema registry is served by HTTP. Beyond this machine everybody who reaches it can "
-        "register and delete schemas; where users log in it is served on this machine only.",
+        "Address on which the schema registry listens for HTTP. On a non-loopback address, "
+        "everyone who can connect can register and delete schemas. If clients must authenticate "
+        "to the broker, the registry listens on the loopback address only.",
         dynamic=False,
         own=True,
     )
@@ -1841,8 +1918,9 @@ class RegistrySettings(Settings):
         "registry.port",
         INT,
         "-1",
-        "The port of the schema registry; 0 is a free one, -1 serves none. The next nodes of a process "
-        "have those behind. Needs `kbroker[registry]`; what `http.*` bounds is bounded here too.",
+        "Port of the schema registry; 0 means a free port, -1 disables the registry. Further "
+        "nodes of the same process use the following ports. Requires `kbroker[registry]`. The "
+        "`http.*` limits also apply to the registry.",
         minimum=0,
         maximum=65535,
         also=(-1,),
@@ -1871,6 +1949,6 @@ class BrokerSettings(
     RegistrySettings,
     IgnoredSettings,
 ):
-    """Every setting of a node, in the order of the documentation."""
+    """All settings of a node, in the order of the documentation."""
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""Settings as DescribeConfigs shows them, in the way of Kafka 4.3."""
+"""Settings in the form of Kafka 4.3's DescribeConfigs responses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNKNOWN_TYPE = 0
 
 
 def describe_topic(overrides: Mapping[str, str], broker: BrokerConfig) -> list[ConfigEntry]:
-    """Every setting of a topic that has ``overrides`` as its own, in the order of names."""
+    """Return all settings of a topic with its ``overrides``, sorted by name."""
     defaults = broker.topic_defaults
     if defaults is None:
         entries = _own_entries(TopicConfig({}, broker), Source.TOPIC)
@@ -39,13 +39,13 @@ def describe_topic(overrides: Mapping[str, str], broker: BrokerConfig) -> list[C
 
 
 def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[ConfigEntry]:
-    """Every setting of a group that has ``overrides`` as its own, in the order of names."""
+    """Return all settings of a group with its ``overrides``, sorted by name."""
     entries = _own_entries(GroupConfig.stored(overrides, broker), Source.GROUP)
     return [_with_group_default(each) for each in entries]
 
 
 def _with_group_default(entry: ConfigEntry) -> ConfigEntry:
-    """Add the default of a setting that the broker has not; Kafka names it all the same."""
+    """Add the default as a synonym to a setting without a broker setting, as Kafka does."""
     setting = GROUP_PROPERTIES[entry.name]
     if setting.synonyms:
         return entry
@@ -56,12 +56,12 @@ def _with_group_default(entry: ConfigEntry) -> ConfigEntry:
 def describe_client_metrics(
     overrides: Mapping[str, str], broker: BrokerConfig
 ) -> list[ConfigEntry]:
-    """Every setting of a metrics subscription, in the order of names."""
+    """Return all settings of a metrics subscription, sorted by name."""
     return _own_entries(ClientMetricsConfig.stored(overrides, broker), Source.CLIENT_METRICS)
 
 
 def describe_log_level(logger: str, level: str) -> ConfigEntry:
-    """The level of one logger."""
+    """Return the level of one logger as an entry."""
     return ConfigEntry(
         name=logger,
         value=level,
@@ -76,14 +76,14 @@ def describe_log_level(logger: str, level: str) -> ConfigEntry:
 
 
 def describe_broker(broker: BrokerConfig) -> list[ConfigEntry]:
-    """Every setting of a node, in the order of names, then those of single listeners."""
+    """Return all settings of a node sorted by name, followed by those of single listeners."""
     known = [_broker_entry(each, broker) for each in BROKER_PROPERTIES.values()]
     known += _listener_entries(broker, _BROKER_SOURCES)
     return known + _unknown_entries(broker, _BROKER_SOURCES)
 
 
 def describe_every_broker(broker: BrokerConfig) -> list[ConfigEntry]:
-    """The settings that were given to all nodes while they run, in the order of names."""
+    """Return the cluster-wide dynamic broker settings, sorted by name."""
     source = Source.DYNAMIC_DEFAULT_BROKER
     known = [
         _entry(each, each.parse(text), [_masked(Synonym(each.name, text, source))], read_only=False)
@@ -108,7 +108,7 @@ def _own_entry(each: Property[Value], config: ResourceConfig, source: Source) ->
 
 
 def _listener_entries(broker: BrokerConfig, sources: tuple[Source, ...]) -> list[ConfigEntry]:
-    """The settings of single listeners (KIP-103) that were given, in the order of names."""
+    """Return the configured settings of single listeners (KIP-103), sorted by name."""
     given = {
         name
         for layer in broker.layers
@@ -120,9 +120,9 @@ def _listener_entries(broker: BrokerConfig, sources: tuple[Source, ...]) -> list
 
 
 def _listener_entry(name: str, broker: BrokerConfig, sources: tuple[Source, ...]) -> ConfigEntry:
-    """One setting of a listener, typed as the setting of all listeners that it overrides.
+    """Return one setting of a listener, with the type of the broker setting that it overrides.
 
-    As in Kafka it counts as read-only although it can be changed, and is hidden if no table has it.
+    As in Kafka it is marked read-only although it is dynamic, and is sensitive if no table has it.
     """
     base = _base_name(name)
     each = BROKER_PROPERTIES.get(base)
@@ -148,7 +148,7 @@ def _listener_entry(name: str, broker: BrokerConfig, sources: tuple[Source, ...]
 
 
 def _base_name(name: str) -> str:
-    """Return the setting of all listeners that a setting of one listener, or mechanism, overrides."""
+    """Return the broker setting that a setting of one listener, or mechanism, overrides."""
     rest = name.removeprefix(LISTENER_PREFIX).partition(".")[2]
     of_mechanism = rest.partition(".")[2]
     return (
@@ -159,10 +159,10 @@ def _base_name(name: str) -> str:
 
 
 def _unknown_entries(broker: BrokerConfig, sources: Iterable[Source]) -> list[ConfigEntry]:
-    """Settings that are not in the table, in the order of names.
+    """Return the settings that are not in the table, sorted by name.
 
-    As in Kafka their values are hidden, because they may be secrets. A static setting that Kafka knows
-    is left out, as all settings that mean nothing to kbroker.
+    As in Kafka their values are hidden, because they may be secrets. Static settings that only
+    Kafka has are omitted.
     """
     given: dict[str, dict[Source, None]] = {}
     for layer in broker.layers:
@@ -194,9 +194,9 @@ def _broker_entry(each: Property[Value], broker: BrokerConfig) -> ConfigEntry:
 
 
 def _synonyms(names: tuple[str, ...], broker: BrokerConfig) -> list[Synonym]:
-    """All given values of a setting's spellings, by source, then by precision.
+    """Return all configured values of a setting's names, by source, then by precision.
 
-    Like Kafka the list begins at the most precise name: while only ``log.retention.hours`` is
+    Like in Kafka the list begins at the most precise name: while only ``log.retention.hours`` is
     set, ``retention.ms`` counts as a default without synonyms.
     """
     found = [

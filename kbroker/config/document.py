@@ -1,4 +1,4 @@
-"""The settings as a page of documentation: ``docs/reference/configuration.md`` is made from the table."""
+"""Generator of ``docs/reference/configuration.md`` from the table of settings."""
 
 from __future__ import annotations
 
@@ -15,103 +15,109 @@ from .topic_table import TopicSettings
 _INTRODUCTION = """\
 # Configuration
 
-<!-- Made from the property table: python -m kbroker.config > docs/reference/configuration.md -->
+<!-- Generated from the property table: python -m kbroker.config > docs/reference/configuration.md -->
 
-Settings carry Kafka's names. They are read from these places, the strongest first:
+Settings have Kafka's names. kbroker reads them from these places, highest priority first:
 
-1. what clients gave the broker while it runs (below), if the setting is a live one;
-2. flags such as `--port`, which stand for a setting, and options:
-   `kbroker serve -o log.retention.hours=24`, repeatable;
-3. the environment: `KBROKER_CFG_LOG_RETENTION_HOURS=24` (`_` for a dot, `__` for an underscore,
-   `___` for a dash);
-4. with `--env-config` the environment as Kafka's container images read it (below);
-5. the file of `--config`: Java properties (`server.properties`), or TOML when its name ends in
-   `.toml`. TOML tables are joined by dots; a name that begins another one is quoted there:
+1. dynamic settings, which clients change at runtime (see below), if the setting is *live*;
+2. command-line options: `kbroker serve -o log.retention.hours=24` (repeatable), and flags that are
+   shorthands for a setting, such as `--port`;
+3. environment variables: `KBROKER_CFG_LOG_RETENTION_HOURS=24` (`_` means a dot, `__` an underscore,
+   `___` a dash);
+4. with `--env-config`, the environment variables of Kafka's container images (see below);
+5. the file of `--config`: Java properties (`server.properties`), or TOML if its name ends in
+   `.toml`. TOML tables are joined by dots. Quote a name that is a prefix of another name:
    `"max.connections" = 5`;
 6. the default.
 
-`kbroker config explain log.retention.hours` says what a setting means, and
-`kbroker config show --diff`, with the flags of `kbroker serve`, what a server would get and from
-where.
+`kbroker config explain log.retention.hours` describes a setting.
+`kbroker config show --diff`, with the flags of `kbroker serve`, shows the settings that a server
+would use and their origin.
 
-A bad value stops the start with exit code 3. An unknown name gives a warning with the nearest
-name there is; so does a setting whose behaviour does not exist yet. With `--strict` both are
-errors. Names that mean nothing to kbroker are listed in one INFO line. DescribeConfigs lists
-unknown names as sensitive and without a value, like Kafka.
+An invalid value prevents the start, with exit code 3. An unknown name causes a warning that
+suggests the most similar name. A setting whose feature is not implemented yet also causes a
+warning. With `--strict` both are errors. Settings without effect in kbroker are listed in one INFO
+line. DescribeConfigs lists unknown names as sensitive and without a value, like Kafka.
 
-Of settings that exist in several units the most precise one holds: `log.retention.ms`, then
-`log.retention.minutes`, then `log.retention.hours`; `log.roll.ms`, then `log.roll.hours`.
+If a setting exists in several units, the most precise one takes precedence: `log.retention.ms`,
+then `log.retention.minutes`, then `log.retention.hours`; `log.roll.ms`, then `log.roll.hours`.
 
 ### KAFKA_* variables
 
-With `--env-config`: `KAFKA_NUM_PARTITIONS` and Bitnami's `KAFKA_CFG_NUM_PARTITIONS` are
-`num.partitions`, by the name rule above; the names taken are told in one INFO line. Without the
-flag nothing is read, because on many machines `KAFKA_*` describes clients. `CLUSTER_ID` is the id
-of a new cluster, `KAFKA_LOG4J_ROOT_LOGLEVEL` stands for `--log-level`,
-`KAFKA_CREATE_TOPICS=t1:3:1,t2:1:1:compact` for `--topic` (name, partitions, replicas, cleanup
-policy).
+With `--env-config`, kbroker reads these variables:
 
-If `listeners` is unset, the broker listens on every interface at the ports of
+* `KAFKA_NUM_PARTITIONS` and Bitnami's `KAFKA_CFG_NUM_PARTITIONS` set `num.partitions`, by the name
+  rule above. One INFO line lists the settings found.
+* `CLUSTER_ID` is the cluster ID of a new cluster.
+* `KAFKA_LOG4J_ROOT_LOGLEVEL` has the effect of `--log-level`.
+* `KAFKA_CREATE_TOPICS=t1:3:1,t2:1:1:compact` has the effect of `--topic` (name, partitions,
+  replication factor, cleanup policy).
+
+Without the flag no `KAFKA_*` variable is read, because on many machines these variables configure
+clients.
+
+If `listeners` is unset, the broker listens on all interfaces at the ports of
 `KAFKA_ADVERTISED_LISTENERS`, or at wurstmeister's `KAFKA_ADVERTISED_PORT` (with
 `KAFKA_ADVERTISED_HOST_NAME`). Users can be defined in two ways:
 
-* the `KafkaServer` section of the JAAS file of `KAFKA_OPTS=-Djava.security.auth.login.config=FILE`;
+* the `KafkaServer` section of the JAAS file in `KAFKA_OPTS=-Djava.security.auth.login.config=FILE`;
 * Bitnami's variables: `KAFKA_CLIENT_USERS` and `KAFKA_CLIENT_PASSWORDS`, `KAFKA_INTER_BROKER_USER`
   and `KAFKA_INTER_BROKER_PASSWORD`.
 
-Other variables of the Java process, such as `KAFKA_HEAP_OPTS`, are ignored.
+Other variables for the JVM, such as `KAFKA_HEAP_OPTS`, are ignored.
 
-### Settings of a broker that runs
+### Dynamic settings
 
-Live settings can be changed by clients, as in Kafka: for one node, or for all (with
-`kafka-configs.sh --alter`: `--entity-name 1` or `--entity-default`). They act at once, also for the
-topics that inherit them, and survive a restart. Kafka's rules hold: what needs a restart is refused,
-so are TLS files without a listener's prefix. Topics, groups and metrics subscriptions have settings
-of their own; those of groups and metrics subscriptions are checked, kept and shown, and have no
-effect yet. Log levels are changed as Kafka's broker loggers are: the logger `root` and all below
-`kbroker`, until the process ends.
+As in Kafka, clients can change *live* settings at runtime, for one broker or for all brokers
+(`kafka-configs.sh --alter` with `--entity-name 1` or `--entity-default`). A change takes effect at
+once, also for topics that inherit the setting, and survives a restart. Kafka's rules apply: the
+broker rejects changes of settings that need a restart, and of TLS files without a listener prefix.
 
-In the tables, *changes* says when a new value can be given: *live* settings are marked dynamic in
-DescribeConfigs answers, as in Kafka, the others need a restart.
+Topics, groups and metrics subscriptions have their own settings. Log levels can be changed like
+those of Kafka's broker loggers, for the logger `root` and all loggers below `kbroker`; they are
+reset when the process ends.
+
+In the tables, the column *changes* says how a setting can be changed. *Live* settings are dynamic,
+as DescribeConfigs reports them; all others need a restart.
 """
 
 _DESCRIBE_CONFIGS = """\
 ## DescribeConfigs
 
-Answers have Kafka 4.3's form: value, source, synonyms, type, documentation, read-only and
-sensitive flags. For a topic they equal Kafka's, with these differences:
+Responses have the form of Kafka 4.3: value, source, synonyms, type, documentation, and the
+read-only and sensitive flags. For a topic they are equal to Kafka's, with these differences:
 
-* `min.insync.replicas` of a topic that does not set it is a default here. A new Kafka 4.3 cluster
-  stores the value 1 for all brokers, so that it is shown as a dynamic default of the cluster.
-* Numbers written as Java literals only (`0x1p-1`, `0.5f`, `NaN`) are refused.
-* Entries stand in the order of names.
-* The documentation texts are kbroker's own.
+* `min.insync.replicas` of a topic without its own value has the source "default". A new Kafka 4.3
+  cluster stores the value 1 for all brokers, so Kafka reports a dynamic default of the cluster.
+* Java-only number literals (`0x1p-1`, `0.5f`, `NaN`) are rejected.
+* Entries are sorted by name.
+* The documentation strings are kbroker's own.
 
-For a broker the settings below are listed, not all of Kafka's.
+For a broker, responses contain the settings below, which are not all of Kafka's.
 
-Like Kafka, a value that comes from a less precise spelling counts as a default without synonyms:
-while only `log.retention.hours` is set, `retention.ms` shows the right value and the source
-"default".
+Like in Kafka, a value from a less precise name counts as a default without synonyms. While only
+`log.retention.hours` is set, `retention.ms` has the correct value and the source "default".
 
-## Changing settings
+## AlterConfigs and IncrementalAlterConfigs
 
-Error codes and rules are Kafka 4.3's, with these differences:
+Error codes and rules are those of Kafka 4.3, with these differences:
 
-* A broker setting that neither Kafka nor kbroker knows is refused with the nearest name; Kafka
-  keeps it for plug-ins.
-* Numbers of threads may change by any factor; Kafka at most doubles or halves them at once.
-* `min.insync.replicas` can be given to one node and taken from all; Kafka refuses both while
-  eligible leader replicas (KIP-966) are in use.
-* A report interval of metrics that is out of range is INVALID_CONFIG, in Kafka INVALID_REQUEST;
-  items can be appended to the lists of a metrics subscription.
-* An unknown operation is INVALID_REQUEST, in Kafka UNKNOWN_SERVER_ERROR.
+* kbroker rejects a broker setting that neither Kafka nor kbroker has, and suggests the most similar
+  name. Kafka stores it for plug-ins.
+* Thread counts may change by any factor. Kafka permits at most doubling or halving.
+* `min.insync.replicas` can be set for one broker and deleted for all. Kafka rejects both while
+  eligible leader replicas (KIP-966) are enabled.
+* A metrics push interval out of range is rejected with INVALID_CONFIG. Kafka returns
+  INVALID_REQUEST.
+* Items can be appended to the lists of a metrics subscription.
+* An unknown operation is rejected with INVALID_REQUEST. Kafka returns UNKNOWN_SERVER_ERROR.
 """
 
 _TOPIC_SETTINGS = """\
 ## Topic settings
 
-Given when a topic is created, or changed later; a change acts at once. One that is not given has the
-value of the broker setting next to it.
+Set them when a topic is created, or change them later; a change takes effect at once. A setting
+that is not set for the topic has the value of the broker setting in the same row.
 """
 
 
@@ -120,25 +126,25 @@ _TITLES = ("setting", "type", "default", "allowed", "broker setting", "meaning")
 _KAFKA_ONLY = """\
 ### Known by name only
 
-Kafka's other broker settings are accepted wherever Kafka accepts them, and change nothing.
+kbroker accepts Kafka's other broker settings wherever Kafka accepts them. They have no effect.
 """
 
 
 def document() -> str:
-    """The whole page, as Markdown."""
+    """Return the whole page as Markdown."""
     parts = [
         _INTRODUCTION,
-        "## What differs from Kafka 4.3\n\nDefaults:\n",
+        "## Differences from Kafka 4.3\n\nDefaults:\n",
         _table(("setting", "kbroker", "Kafka"), map(_difference, _with_other_default())),
         "\nSettings that Kafka does not have: " + _listed(_own()) + ".\n",
-        f"Live in Kafka, with a restart here: {_listed(_fixed_here())}.\n",
+        f"Live in Kafka, but a change needs a restart in kbroker: {_listed(_fixed_here())}.\n",
         _no_effect(),
         _DESCRIBE_CONFIGS,
         _TOPIC_SETTINGS,
         _table(_TITLES, map(_topic_row, properties_of(TopicSettings))),
         "\n## Group settings\n",
         _table(_TITLES, map(_topic_row, properties_of(GroupSettings))),
-        "\n## Settings of metrics subscriptions\n",
+        "\n## Metrics subscription settings\n",
         _table(_TITLES, map(_topic_row, properties_of(ClientMetricsSettings))),
         "\n## Broker settings\n",
         *_sections(),
@@ -168,9 +174,10 @@ def _no_effect() -> str:
     later = [each for each in _all() if each.effect is Effect.LATER]
     ignored = [each for each in _all() if each.effect is Effect.NONE]
     return (
-        f"\nAccepted, kept and shown, without effect until what they ask for exists:\n"
+        f"\nAccepted, stored and shown, but without effect because the feature is not implemented "
+        "yet:\n"
         f"{_listed(later)}.\n\n"
-        f"Accepted, kept and shown, without effect because kbroker works differently:\n"
+        f"Accepted, stored and shown, but without effect because kbroker works differently:\n"
         f"{_listed(ignored)}.\n"
     )
 
@@ -190,7 +197,11 @@ def _fixed_here() -> list[Property[Value]]:
 
 def _kafka_only(effect: Effect) -> str:
     names = ", ".join(_code(name) for name, each in KAFKA_ONLY.items() if each.effect is effect)
-    why = "What they ask for does not exist yet" if effect is Effect.LATER else "kbroker differs"
+    why = (
+        "Feature not implemented yet"
+        if effect is Effect.LATER
+        else "Without effect because kbroker works differently"
+    )
     return f"{why}: {names}.\n"
 
 
@@ -201,7 +212,7 @@ def _own() -> list[Property[Value]]:
 def _difference(each: Property[Value]) -> tuple[str, ...]:
     ours = _value(each.default)
     if each.per_nodes:
-        ours += f" on one node, {each.per_nodes(3)} on three"
+        ours += f" with one node, {each.per_nodes(3)} with three"
     kafka = each.kafka_default or ""
     return _code(each.name), ours, kafka if kafka.startswith("none:") else _value(kafka)
 

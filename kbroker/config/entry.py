@@ -1,4 +1,4 @@
-"""One setting with its value and source, as DescribeConfigs shows it."""
+"""One setting with its value and source, as in a DescribeConfigs response."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .property import Source
 
 
 class Synonym(NamedTuple):
-    """One place that a value could come from; the strongest stands first."""
+    """One source of a value. In a list of synonyms, the one with the highest priority is first."""
 
     name: str
     value: str | None
@@ -17,7 +17,7 @@ class Synonym(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """One setting of a DescribeConfigs answer. ``value`` is null when unset or sensitive."""
+    """One setting in a DescribeConfigs response. ``value`` is None if unset or sensitive."""
 
     name: str
     value: str | None

@@ -1,4 +1,4 @@
-"""What is known of one setting, for people who ask."""
+"""Facts about a setting for `kbroker config explain`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from .tables import PROPERTIES, did_you_mean
 _EFFECTS = {
     Effect.APPLIED: "applied",
     Effect.NONE: "none: kbroker works differently",
-    Effect.LATER: "none yet: what it asks for does not exist",
+    Effect.LATER: "none yet: the feature is not implemented",
 }
 
 
 def explain(name: str) -> list[dict[str, object]]:
-    """The facts about a setting, once for each kind of resource that has it.
+    """Return the facts about a setting, one item for each type of resource that has it.
 
-    Values are text or lists of text, ``None`` where there is nothing to say. Raises ConfigError
-    with the nearest name when nobody knows the setting.
+    Values are strings or lists of strings, or None if there is nothing to report.
+
+    Raises:
+        ConfigError: The setting is unknown; the message suggests the most similar name.
     """
     found = [_facts(scope, table[name]) for scope, table in PROPERTIES.items() if name in table]
     if found:
@@ -31,7 +33,7 @@ def explain(name: str) -> list[dict[str, object]]:
         {
             "name": name,
             "of": "broker",
-            "meaning": "A setting of Kafka's that kbroker knows by name only.",
+            "meaning": "A Kafka setting that kbroker accepts by name only.",
             "effect": _EFFECTS[other.effect],
             "changes": "live" if other.dynamic else "restart",
         }

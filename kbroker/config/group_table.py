@@ -1,7 +1,7 @@
-"""Settings of groups and of client metrics, and the broker settings behind those of groups.
+"""Settings of groups and of client metrics, and the broker settings that are their defaults.
 
-Those of consumer groups (KIP-848), of share groups (KIP-932), of streams groups (KIP-1071) and of client
-metrics (KIP-714) hold.
+The settings of consumer groups (KIP-848), share groups (KIP-932), streams groups (KIP-1071) and
+client metrics (KIP-714) take effect.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .property import BOOLEAN, INT, LIST, STRING, Property, Settings
 
 
 class _Range(NamedTuple):
-    """A default, and what an operator may set instead."""
+    """The default of a number and the limits within which it may be set."""
 
     default: int
     minimum: int
@@ -21,43 +21,43 @@ class _Range(NamedTuple):
 
 
 class _Limited(NamedTuple):
-    """A number that a group may set between two limits that the broker sets."""
+    """A number that groups may set within two limits, which are broker settings."""
 
     name: str
     doc: str
     unit: str
     value: _Range
-    least: _Range
-    most: _Range
+    minimum: _Range
+    maximum: _Range
     dynamic: bool = False
 
     def default(self) -> Property[int]:
-        """The broker's setting for groups without one of their own."""
+        """Return the broker setting that is the default of groups."""
         name = f"group.{self.name}"
         return _number(name, f"{self.doc}.", self.value, self.unit, self.dynamic)
 
     def of_broker(self) -> tuple[Property[int], ...]:
-        """The default and its two limits."""
+        """Return the broker settings: the default, the minimum and the maximum."""
         kind, _, rest = self.name.partition(".")
-        least = f"Least `{self.name}` of a group."
-        most = f"Largest `{self.name}` of a group."
+        minimum = f"Minimum value that a group may set for `{self.name}`."
+        maximum = f"Maximum value that a group may set for `{self.name}`."
         return (
             self.default(),
-            _number(f"group.{kind}.min.{rest}", least, self.least, self.unit),
-            _number(f"group.{kind}.max.{rest}", most, self.most, self.unit),
+            _number(f"group.{kind}.min.{rest}", minimum, self.minimum, self.unit),
+            _number(f"group.{kind}.max.{rest}", maximum, self.maximum, self.unit),
         )
 
     def of_group(self) -> Property[int]:
-        """The setting of a group."""
+        """Return the group setting."""
         return _of_group(self.default())
 
 
 def _timings(kind: str, words: str) -> tuple[_Limited, ...]:
-    """What the three kinds of groups have in common."""
+    """Return the settings that all three types of groups have."""
     return (
         _Limited(
             f"{kind}.session.timeout.ms",
-            f"Silence after which a member is removed, in {words}",
+            f"How long a member may send no heartbeat before it is removed, in {words}",
             "ms",
             _Range(45_000, 1),
             _Range(45_000, 1),
@@ -65,7 +65,7 @@ def _timings(kind: str, words: str) -> tuple[_Limited, ...]:
         ),
         _Limited(
             f"{kind}.heartbeat.interval.ms",
-            f"Time between two heartbeats of a member, in {words}",
+            f"Interval between the heartbeats of a member, in {words}",
             "ms",
             _Range(5_000, 1),
             _Range(5_000, 1),
@@ -73,7 +73,7 @@ def _timings(kind: str, words: str) -> tuple[_Limited, ...]:
         ),
         _Limited(
             f"{kind}.assignment.interval.ms",
-            f"Shortest time between two assignments, in {words}",
+            f"Minimum interval between two assignments, in {words}",
             "ms",
             _Range(1_000, 0),
             _Range(0, 0),
@@ -84,13 +84,13 @@ def _timings(kind: str, words: str) -> tuple[_Limited, ...]:
 
 
 _TIMINGS = (
-    *_timings("consumer", "consumer groups of the newer protocol"),
+    *_timings("consumer", "consumer groups (KIP-848)"),
     *_timings("share", "share groups"),
     *_timings("streams", "streams groups"),
 )
 _DELIVERIES = _Limited(
     "share.delivery.count.limit",
-    "Times that a share group delivers a record before it gives it up",
+    "Maximum number of delivery attempts for a record in a share group",
     "",
     _Range(5, 2, 10),
     _Range(2, 2, 5),
@@ -98,7 +98,7 @@ _DELIVERIES = _Limited(
 )
 _LOCKS = _Limited(
     "share.partition.max.record.locks",
-    "Records of one partition that a share group has given out at the same time",
+    "Maximum number of acquired records of one partition in a share group",
     "",
     _Range(2000, 100, 10_000),
     _Range(100, 100, 2000),
@@ -106,7 +106,7 @@ _LOCKS = _Limited(
 )
 _LOCK_DURATION = _Limited(
     "share.record.lock.duration.ms",
-    "How long a share group waits for the acknowledgement of a record",
+    "How long a share consumer holds the acquisition lock of a record",
     "ms",
     _Range(30_000, 1000, 3_600_000),
     _Range(15_000, 1000, 30_000),
@@ -139,31 +139,31 @@ _UNLIMITED = _Range(2**31 - 1, 1)
 class GroupDefaults(Settings):
     __slots__ = ()
 
-    title = "Groups of the newer protocols"
+    title = "Consumer, share and streams groups"
 
     limited = tuple(
         each for one in (*_TIMINGS, _DELIVERIES, _LOCKS, _LOCK_DURATION) for each in one.of_broker()
     )
     group_consumer_max_size = _number(
-        "group.consumer.max.size", "Most members of a consumer group.", _UNLIMITED
+        "group.consumer.max.size", "Maximum number of members of a consumer group.", _UNLIMITED
     )
     group_share_max_size = _number(
-        "group.share.max.size", "Most members of a share group.", _Range(200, 1, 1000)
+        "group.share.max.size", "Maximum number of members of a share group.", _Range(200, 1, 1000)
     )
     group_streams_max_size = _number(
-        "group.streams.max.size", "Most members of a streams group.", _UNLIMITED
+        "group.streams.max.size", "Maximum number of members of a streams group.", _UNLIMITED
     )
     group_consumer_assignors = _list(
         "group.consumer.assignors",
         "uniform,range",
-        "Assignors that consumer groups can use; the first one is for members that ask for none.",
+        "List of server-side assignors of consumer groups. The first one is the default.",
         r"\s*(uniform|range)\s*(,\s*(uniform|range)\s*)*",
         "a list of uniform and range",
     )
     group_share_assignors = _list(
         "group.share.assignors",
         "simple",
-        "Assignors that share groups can use.",
+        "List of server-side assignors of share groups.",
         r"\s*simple\s*",
         "simple",
     )
@@ -171,32 +171,37 @@ class GroupDefaults(Settings):
         "group.consumer.migration.policy",
         STRING,
         "bidirectional",
-        "Whether groups may move between the classic and the newer protocol.",
+        "Which online conversions of groups between the classic and the consumer protocol are "
+        "permitted.",
         pattern="(?i)disabled|downgrade|upgrade|bidirectional",
         pattern_words="one of disabled, downgrade, upgrade, bidirectional",
         dynamic=False,
     )
     share_sessions_max = _number(
-        "group.share.max.share.sessions", "Most share sessions of a node.", _Range(2000, 1)
+        "group.share.max.share.sessions",
+        "Maximum number of share sessions per broker.",
+        _Range(2000, 1),
     )
     group_streams_num_standby_replicas = _number(
-        "group.streams.num.standby.replicas", "Standby copies of each streams task.", _Range(0, 0)
+        "group.streams.num.standby.replicas",
+        "Number of standby replicas of each streams task.",
+        _Range(0, 0),
     )
     group_streams_max_standby_replicas = _number(
         "group.streams.max.standby.replicas",
-        "Largest `streams.num.standby.replicas` of a group.",
+        "Maximum value that a group may set for `streams.num.standby.replicas`.",
         _Range(2, 0),
     )
     group_streams_initial_rebalance_delay_ms = _number(
         "group.streams.initial.rebalance.delay.ms",
-        "Wait of a new streams group for more members before its first assignment.",
+        "How long a new streams group waits for more members before its first assignment.",
         _Range(3000, 0),
-        "ms",
+        "How long a new streams group waits for more members before its first assignment.",
     )
 
 
 def _of_group(default: Property[int]) -> Property[int]:
-    """A setting of a group whose default is that of the broker: the broker's limits hold for it."""
+    """Return the group setting for a broker setting; the broker's limits apply to it."""
     name = default.name.removeprefix("group.")
     return replace(default, name=name, synonyms=(default.name,), maximum=None, dynamic=True)
 
@@ -216,7 +221,7 @@ class GroupSettings(Settings):
         "share.auto.offset.reset",
         STRING,
         "latest",
-        "Where a share group begins to read.",
+        "Offset at which a new share group starts to read.",
         pattern=r"latest|earliest|by_duration:P(?=\d|T\d)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?",
         pattern_words="latest, earliest or by_duration:PnDTnHnMn.nS",
     )
@@ -224,14 +229,15 @@ class GroupSettings(Settings):
         "share.isolation.level",
         STRING,
         "read_uncommitted",
-        "Whether a share group sees records of transactions that are open or aborted.",
+        "If `read_committed`, share consumers get only committed transactional records; if "
+        "`read_uncommitted`, also those of open and aborted transactions.",
         choices=("read_committed", "read_uncommitted"),
     )
     share_renew_acknowledge_enable = Property(
         "share.renew.acknowledge.enable",
         BOOLEAN,
         "true",
-        "Whether a member may ask for more time with a record.",
+        "If true, share consumers may renew the acquisition lock of a record.",
     )
 
 
@@ -247,7 +253,7 @@ class ClientMetricsSettings(Settings):
         "interval.ms",
         INT,
         "300000",
-        "Time between two reports of a client's metrics.",
+        "Interval between two pushes of a client's metrics.",
         unit="ms",
         minimum=100,
         maximum=3_600_000,
@@ -256,7 +262,8 @@ class ClientMetricsSettings(Settings):
         "match",
         LIST,
         "",
-        "Which clients report, as `selector=regular expression,...`; empty is all.",
+        "Selectors of the clients that push metrics, as `selector=regular expression,...`. If "
+        "empty, all clients match.",
         pattern=rf"({_CLIENT_PATTERN}(,\s*{_CLIENT_PATTERN})*)?",
         pattern_words="a list such as client_id=a.*,client_software_name=b",
     )
@@ -264,5 +271,5 @@ class ClientMetricsSettings(Settings):
         "metrics",
         LIST,
         "",
-        "Which metrics are reported, by the beginnings of their names; `*` is all.",
+        "Prefixes of the names of the metrics to push; `*` means all metrics.",
     )

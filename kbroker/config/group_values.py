@@ -1,4 +1,4 @@
-"""The settings of groups and of client metrics: parsed and checked."""
+"""Validated settings of groups and of metrics subscriptions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .values import BrokerConfig, ResourceConfig
 
 
 class GroupConfig(ResourceConfig, GroupSettings):
-    """The settings of one group: its own values over those of the broker."""
+    """Settings of one group: its own values, or else those of the broker."""
 
     __slots__ = ()
 
@@ -19,7 +19,7 @@ class GroupConfig(ResourceConfig, GroupSettings):
 
 
 class ClientMetricsConfig(ResourceConfig, ClientMetricsSettings):
-    """The settings of one subscription to the metrics of clients (KIP-714)."""
+    """Settings of one client metrics subscription (KIP-714)."""
 
     __slots__ = ()
 
@@ -27,9 +27,10 @@ class ClientMetricsConfig(ResourceConfig, ClientMetricsSettings):
 
 
 def validate_group_configs(values: Mapping[str, str], broker: BrokerConfig) -> None:
-    """Check all settings that a group is to have, each one, together, and with the broker's limits.
+    """Check all new settings of a group: each one, their combination, and the broker's limits.
 
-    Raises ConfigError.
+    Raises:
+        ConfigError: A value is invalid or outside the broker's limits.
     """
     group = GroupConfig(values, broker)
     for name in values:
@@ -47,5 +48,9 @@ def validate_group_configs(values: Mapping[str, str], broker: BrokerConfig) -> N
 
 
 def validate_client_metrics(values: Mapping[str, str], broker: BrokerConfig) -> None:
-    """Check all settings that a metrics subscription is to have. Raises ConfigError."""
+    """Check all new settings of a metrics subscription.
+
+    Raises:
+        ConfigError: A value is invalid.
+    """
     ClientMetricsConfig(values, broker)

@@ -1,4 +1,4 @@
-"""Settings among ``KAFKA_*`` environment variables, as Kafka's container images take them."""
+"""Settings from ``KAFKA_*`` environment variables, as in Kafka's container images."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ BITNAMI_PREFIX = "KAFKA_CFG_"
 CLUSTER_ID = "CLUSTER_ID"
 CREATE_TOPICS = "KAFKA_CREATE_TOPICS"
 LOG_LEVEL = "KAFKA_LOG4J_ROOT_LOGLEVEL"
+# Variables for the JVM or the image, which are not broker settings.
 IGNORED = frozenset(
     {
         "KAFKA_ENABLE_KRAFT",
@@ -32,16 +33,15 @@ IGNORED = frozenset(
         "KAFKA_VERSION",
     }
 )
-"""About the Java program or the image, never settings."""
 
+# Settings from before Kafka 3.0: advertised host, advertised port, and port to listen on.
 _BEFORE_LISTENERS = ("advertised.host.name", "advertised.port", "port")
-"""Settings of Kafka before 3.0: advertised host and port, and the port to listen on."""
 DEFAULT_PORT = "9092"
 _LOG_LEVELS = {"ALL": "debug", "TRACE": "debug", "WARN": "warning", "FATAL": "critical"}
 
 
 class DeclaredTopic(NamedTuple):
-    """A topic of ``KAFKA_CREATE_TOPICS``; -1 stands for the broker's default."""
+    """A topic from ``KAFKA_CREATE_TOPICS``; -1 means the broker's default."""
 
     name: str
     partitions: int
@@ -50,7 +50,7 @@ class DeclaredTopic(NamedTuple):
 
 
 class KafkaEnvironment(NamedTuple):
-    """What was found. ``log_level`` is a name of Python's, empty when none is given."""
+    """The settings and options found. ``log_level`` is a Python level name, or empty if unset."""
 
     values: dict[str, str]
     cluster_id: str | None
@@ -59,10 +59,12 @@ class KafkaEnvironment(NamedTuple):
 
 
 def read_kafka_environment(environ: Mapping[str, str]) -> KafkaEnvironment:
-    """Read ``KAFKA_*`` and Bitnami's ``KAFKA_CFG_*``, which goes before it.
+    """Read ``KAFKA_*`` and Bitnami's ``KAFKA_CFG_*``; the latter takes precedence.
 
-    After the prefix ``_`` stands for a dot, ``__`` for an underscore, ``___`` for a dash. Raises
-    ConfigError for topics and users that cannot be read.
+    After the prefix, ``_`` means a dot, ``__`` an underscore, ``___`` a dash.
+
+    Raises:
+        ConfigError: The topics, users or cluster ID are invalid.
     """
     special = {CREATE_TOPICS, LOG_LEVEL, *LOGIN_VARIABLES, *IGNORED}
     plain = {
@@ -72,7 +74,10 @@ def read_kafka_environment(environ: Mapping[str, str]) -> KafkaEnvironment:
     }
     cluster_id = environ.get(CLUSTER_ID) or None
     if cluster_id is not None and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", cluster_id):
-        raise ConfigError(f"{CLUSTER_ID}: {cluster_id!r} is no id such as 5L6g3nShT-eMCtK--X86sw")
+        raise ConfigError(
+            f"{CLUSTER_ID}: invalid cluster ID {cluster_id!r}; expected one such as "
+            "5L6g3nShT-eMCtK--X86sw"
+        )
     level = environ.get(LOG_LEVEL, "").upper()
     return KafkaEnvironment(
         values=read_logins(environ)
@@ -87,22 +92,23 @@ def read_kafka_environment(environ: Mapping[str, str]) -> KafkaEnvironment:
 
 
 def _topic(text: str) -> DeclaredTopic:
-    """Read NAME:PARTITIONS:REPLICAS[:CLEANUP_POLICY]."""
+    """Parse NAME:PARTITIONS:REPLICAS[:CLEANUP_POLICY]."""
     name, *rest = text.split(":")
     numbers, policy = rest[:2], rest[2:]
     if not name or len(policy) > 1 or not all(each.isdecimal() for each in numbers):
         raise ConfigError(
-            f"{CREATE_TOPICS}: {text!r} is not NAME:PARTITIONS:REPLICAS[:CLEANUP_POLICY]"
+            f"{CREATE_TOPICS}: invalid topic {text!r}; expected "
+            "NAME:PARTITIONS:REPLICAS[:CLEANUP_POLICY]"
         )
     partitions, factor = [*map(int, numbers), -1, -1][:2]
     return DeclaredTopic(name, partitions, factor, {"cleanup.policy": policy[0]} if policy else {})
 
 
 def with_listeners(values: dict[str, str], others: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Listen on every interface at the advertised ports, when nothing says where to listen.
+    """Add `listeners` on all interfaces at the advertised ports, if `listeners` is unset.
 
-    What is advertised may also be named as it was before Kafka 3.0, and in wurstmeister's image:
-    by `advertised.host.name` and `advertised.port`.
+    The advertised address may also be given by `advertised.host.name` and `advertised.port`, as
+    before Kafka 3.0 and in wurstmeister's image.
     """
     host, port, bound = (values.pop(name, None) for name in _BEFORE_LISTENERS)
     if bound and not bound.isdecimal():
@@ -112,8 +118,8 @@ def with_listeners(values: dict[str, str], others: Iterable[Mapping[str, str]]) 
     advertised = values.get("advertised.listeners")
     if advertised is None and (host or port):
         listeners = {"listeners": f"PLAINTEXT://:{bound or port or DEFAULT_PORT}"}
-        told = f"PLAINTEXT://{host or ''}:{port or bound or DEFAULT_PORT}"
-        return values | listeners | {"advertised.listeners": told}
+        address = f"PLAINTEXT://{host or ''}:{port or bound or DEFAULT_PORT}"
+        return values | listeners | {"advertised.listeners": address}
     if advertised is None:
         return values
     return values | {"listeners": re.sub(r"://(\[[^\]]*\]|[^:,]*):", "://0.0.0.0:", advertised)}

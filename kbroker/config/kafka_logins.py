@@ -1,4 +1,4 @@
-"""Users from the variables of Kafka's container images: JAAS files, and Bitnami's lists of users."""
+"""Users from variables of Kafka's container images: JAAS files and Bitnami's user lists."""
 
 from __future__ import annotations
 
@@ -13,31 +13,34 @@ from .property import ConfigError
 JAVA_OPTIONS = "KAFKA_OPTS"
 CLIENT_USERS, CLIENT_PASSWORDS = "KAFKA_CLIENT_USERS", "KAFKA_CLIENT_PASSWORDS"
 NODE_USER, NODE_PASSWORD = "KAFKA_INTER_BROKER_USER", "KAFKA_INTER_BROKER_PASSWORD"
+# Variables that define users; they are not settings of that name.
 VARIABLES = frozenset({JAVA_OPTIONS, CLIENT_USERS, CLIENT_PASSWORDS, NODE_USER, NODE_PASSWORD})
-"""Variables that define users; they are not settings of that name."""
+# Default SASL mechanisms of Bitnami's image.
 BITNAMI_MECHANISMS = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
-"""Default SASL mechanisms of Bitnami's image."""
 _LOGIN_FILE = re.compile(r"-Djava\.security\.auth\.login\.config=(?P<path>\S+)")
 _SECTION = "KafkaServer"
+# SASL mechanisms of each login module.
 _MECHANISMS = {
     "PlainLoginModule": ("plain",),
     "ScramLoginModule": ("scram-sha-256", "scram-sha-512"),
     "OAuthBearerLoginModule": ("oauthbearer",),
 }
-"""SASL mechanisms of each login module."""
 
 
 def read_logins(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that define the users of the environment.
+    """Return the settings that define the users in the environment.
 
     Raises:
-        ConfigError: The login file cannot be read, or there is not one password for each user.
+        ConfigError: The login file cannot be read, or the numbers of users and passwords differ.
     """
     return _bitnami_settings(environ) | _login_file_settings(environ.get(JAVA_OPTIONS, ""))
 
 
 def login_sections(options: str) -> dict[str, list[LoginModule]]:
-    """Return the login modules by section of the JAAS file in Java's options; empty without a file.
+    """Return the login modules by section of the JAAS file in ``KAFKA_OPTS``.
+
+    Returns:
+        An empty dict if no JAAS file is given.
 
     Raises:
         ConfigError: The file cannot be read.
@@ -56,7 +59,7 @@ def login_sections(options: str) -> dict[str, list[LoginModule]]:
 
 
 def client_login(options: str) -> str:
-    """Return `sasl.jaas.config` for clients from the JAAS file in Java's options; "" if there is none.
+    """Return `sasl.jaas.config` for clients from the JAAS file in ``KAFKA_OPTS``, or "".
 
     Raises:
         ConfigError: The file cannot be read.
@@ -65,7 +68,7 @@ def client_login(options: str) -> str:
 
 
 def _login_file_settings(options: str) -> dict[str, str]:
-    """Return the settings for the `KafkaServer` sections, of all listeners and of one."""
+    """Return the settings for the `KafkaServer` sections, of all listeners and of single ones."""
     sections = login_sections(options)
     values = {}
     if _SECTION in sections:
@@ -86,8 +89,8 @@ def _bitnami_settings(environ: Mapping[str, str]) -> dict[str, str]:
     passwords = _items(environ.get(CLIENT_PASSWORDS, ""))
     if len(names) != len(passwords):
         raise ConfigError(
-            f"{CLIENT_USERS} has {len(names)} names and {CLIENT_PASSWORDS} {len(passwords)} passwords; "
-            "give each user one"
+            f"{CLIENT_USERS}: it has {len(names)} names, but {CLIENT_PASSWORDS} has "
+            f"{len(passwords)}; give each user one password"
         )
     users = dict(zip(names, passwords, strict=True))
     own = {}

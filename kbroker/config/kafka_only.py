@@ -1,6 +1,6 @@
-"""Broker settings of Apache Kafka 4.3 that kbroker knows by name only.
+"""Broker settings of Apache Kafka 4.3 that kbroker accepts by name only.
 
-They are accepted wherever Kafka accepts them, kept and shown, and change nothing.
+They are accepted wherever Kafka accepts them, stored and shown, and have no effect.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .property import Effect
 
 
 class KafkaOnlySetting(NamedTuple):
-    """A setting of Kafka that kbroker does not have: its effect here, and whether it is dynamic in Kafka."""
+    """A Kafka setting that kbroker lacks: its effect here, and whether it is dynamic in Kafka."""
 
     effect: Effect
     dynamic: bool
@@ -217,8 +217,8 @@ _APPLIED_TO_LISTENERS = (
     "ssl.truststore.",
 )
 
+# Prefixes of settings of features that kbroker lacks; the full names cannot be enumerated.
 _NONE_PREFIXES = ("confluent.", "password.encoder.", "rlmm.config.", "rsm.config.", "zookeeper.")
-"""Settings of what kbroker does not have, whose names nobody can list."""
 
 
 def _all() -> Iterator[tuple[str, KafkaOnlySetting]]:
@@ -233,12 +233,12 @@ def _all() -> Iterator[tuple[str, KafkaOnlySetting]]:
             yield name, KafkaOnlySetting(effect, dynamic)
 
 
+# Sorted by name.
 KAFKA_ONLY: Mapping[str, KafkaOnlySetting] = MappingProxyType(dict(sorted(_all())))
-"""By name, in the order of names."""
 
 
 def find_kafka_only(name: str) -> KafkaOnlySetting | None:
-    """Return what is known of a setting that is not in kbroker's table, or None."""
+    """Return the entry of a setting that is not in kbroker's table, or None if Kafka lacks it."""
     if name.startswith(LISTENER_PREFIX):
         rest = name.removeprefix(LISTENER_PREFIX).partition(".")[2]
         if rest.startswith(_APPLIED_TO_LISTENERS):

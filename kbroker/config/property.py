@@ -1,4 +1,4 @@
-"""What one setting is: its type, its limits, how its text is read and written.
+"""Declaration of one setting: its type, limits, parser and formatter.
 
 The names, types and limits of Kafka's settings follow Apache Kafka 4.3 (``ConfigDef``).
 """
@@ -11,13 +11,13 @@ from enum import IntEnum, StrEnum
 from math import isnan
 from typing import ClassVar, Generic, Self, TypeVar, cast, overload
 
+# A parsed setting. None only if the default is "not set".
 Value = bool | int | float | str | tuple[str, ...] | None
-"""A parsed setting. ``None`` only where the default is "not set"."""
 T_co = TypeVar("T_co", bound=Value, covariant=True)
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be used; the text names the setting and what is allowed."""
+    """A setting is invalid; the message names the setting and the allowed values."""
 
 
 class Type(IntEnum):
@@ -57,49 +57,61 @@ class Scope(StrEnum):
 
 
 class Effect(StrEnum):
-    """What kbroker does with a setting that it knows."""
+    """Effect of a setting that kbroker accepts."""
 
     APPLIED = "applied"
+    # Accepted, but it has no meaning for kbroker.
     NONE = "no effect"
-    """Accepted, because it says nothing that matters to kbroker."""
+    # Accepted, but the feature is not implemented yet.
     LATER = "no effect yet"
-    """Accepted, but the behaviour that it asks for does not exist yet."""
 
 
 class Settings:
-    """Values by name. A subclass declares its settings as attributes, each a `Property`."""
+    """Values by name. A subclass declares its settings as attributes, each a `Property`.
+
+    Attributes:
+        title: Heading of these settings in the documentation.
+    """
 
     __slots__ = ()
 
     title: ClassVar[str] = ""
-    """Heading of the settings that a class declares, in the documentation."""
 
     def __getitem__(self, name: str) -> Value:
         raise NotImplementedError
 
     def integer(self, name: str) -> int:
-        """The value of a whole number whose name is computed. Raises TypeError if it is none."""
+        """Return the value of an integer setting whose name is computed.
+
+        Raises:
+            TypeError: The setting is unset or not an integer.
+        """
         value = self[name]
         if isinstance(value, int) and not isinstance(value, bool):
             return value
-        raise TypeError(f"{name} is no whole number that is set")
+        raise TypeError(f"{name}: not an integer, or unset")
 
     def items(self, name: str) -> tuple[str, ...]:
-        """The value of a list whose name is computed; empty if it is not set. Raises TypeError."""
+        """Return the value of a list setting whose name is computed; empty if unset.
+
+        Raises:
+            TypeError: The setting is not a list.
+        """
         value = self[name]
         if value is None or isinstance(value, tuple):
             return value or ()
-        raise TypeError(f"{name} is no LIST")
+        raise TypeError(f"{name}: not a list")
 
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[T_co]):
-    """How the values of one of Kafka's types are read.
+    """Parser and limits for the values of one of Kafka's types.
 
     Attributes:
-        parse: Reads a text without outer white space. Raises ValueError.
-        unset: What an attribute returns if the setting has no value; None raises TypeError instead.
-        bound: Numbers are from ``-bound`` to ``bound - 1``.
+        parse: Parses a string without outer white space. Raises ValueError.
+        unset: Value that an attribute returns if the setting is unset; if None, it raises
+            TypeError.
+        bound: Numbers range from ``-bound`` to ``bound - 1``.
     """
 
     type: Type
@@ -110,16 +122,27 @@ class Kind(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Property(Generic[T_co]):
-    """One setting: its declaration, and the attribute that reads it.
+    """Declaration of one setting, and the descriptor that reads it.
 
-    An attribute of a `Settings` class with this value is the only place where a setting is
-    declared. The tables, the documentation and the answers to clients are made from it; of an
-    instance, the attribute has the value.
+    An attribute of a `Settings` class with this type is the only place where a setting is declared.
+    The tables, the documentation and the responses to clients are derived from it. On an instance,
+    the attribute returns the value.
 
-    ``default`` is text as Kafka writes it, ``None`` when unset. ``unit`` names what a number counts
-    (``ms``, ``minutes``, ``hours``, ``bytes``, ...). ``synonyms`` are the broker settings that give
-    a topic setting its value, or the spellings of one broker setting, most precise first.
-    ``kafka_default`` stands where Kafka 4.3 differs; ``own`` marks a setting that Kafka lacks.
+    Attributes:
+        default: Text as Kafka writes it, None if unset.
+        unit: Unit of a number (``ms``, ``minutes``, ``hours``, ``bytes``, ...).
+        also: Numbers allowed outside the range.
+        pattern: Regular expression that the whole text must match.
+        pattern_words: Description of ``pattern`` for messages.
+        longest: Maximum number of items of a list.
+        synonyms: Broker settings that are the default of a topic setting, or the names of one
+            broker
+            setting, most precise first.
+        kafka_default: Default of Kafka 4.3 if it differs.
+        kafka_dynamic: True if the setting is dynamic in Kafka but needs a restart here.
+        own: True if Kafka lacks the setting.
+        internal: Omitted from DescribeConfigs responses, as Kafka does with its internal settings.
+        per_nodes: Returns the default for a number of nodes; ``default`` is its value for one node.
     """
 
     name: str
@@ -130,24 +153,18 @@ class Property(Generic[T_co]):
     minimum: float | None = None
     maximum: float | None = None
     also: tuple[int, ...] = ()
-    """Numbers allowed outside of the range."""
     choices: tuple[str, ...] = ()
     pattern: str = ""
-    """Regular expression that the whole text must match; ``allowed`` then says it in words."""
     pattern_words: str = ""
     longest: int | None = None
-    """Most items of a list."""
     dynamic: bool = True
     effect: Effect = Effect.APPLIED
     synonyms: tuple[str, ...] = ()
     kafka_default: str | None = None
     kafka_dynamic: bool = False
-    """Whether Kafka changes it while a broker runs where kbroker needs a restart."""
     own: bool = False
     internal: bool = False
-    """Left out of DescribeConfigs answers, as Kafka does with its internal settings."""
     per_nodes: Callable[[int], int] | None = None
-    """Default from the number of nodes of the cluster; ``default`` is its value for one node."""
 
     @overload
     def __get__(self, settings: None, owner: object) -> Self: ...
@@ -161,7 +178,7 @@ class Property(Generic[T_co]):
             value = self.kind.unset
             if value is None:
                 raise TypeError(f"{self.name} is not set")
-        return cast(T_co, value)  # it was parsed by this property
+        return cast(T_co, value)  # parsed by this property
 
     @property
     def type(self) -> Type:
@@ -170,17 +187,17 @@ class Property(Generic[T_co]):
 
     @property
     def sensitive(self) -> bool:
-        """Whether the value must never be shown."""
+        """True if the value must never be shown."""
         return self.type is Type.PASSWORD
 
     @property
     def milliseconds(self) -> int:
-        """Milliseconds per unit; 1 for what is no time."""
+        """Milliseconds per unit; 1 if the unit is not a duration."""
         return {"minutes": 60_000, "hours": 3_600_000, "seconds": 1000}.get(self.unit, 1)
 
     @property
     def allowed(self) -> str:
-        """What may stand there, for error messages and documentation."""
+        """Description of the allowed values, for error messages and documentation."""
         if self.pattern_words:
             return self.pattern_words
         match self.type:
@@ -194,10 +211,10 @@ class Property(Generic[T_co]):
                 return "a comma-separated list"
             case Type.SHORT | Type.INT | Type.LONG | Type.DOUBLE:
                 return self._allowed_numbers()
-        return f"one of {', '.join(self.choices)}" if self.choices else "text"
+        return f"one of {', '.join(self.choices)}" if self.choices else "a string"
 
     def _allowed_numbers(self) -> str:
-        kind = "a number" if self.type is Type.DOUBLE else "a whole number"
+        kind = "a number" if self.type is Type.DOUBLE else "an integer"
         extra = "".join(f" or {number}" for number in self.also)
         match self.minimum, self.maximum:
             case None, None:
@@ -210,13 +227,14 @@ class Property(Generic[T_co]):
                 return f"{kind} from {low} to {high}{extra}"
 
     def default_for(self, nodes: int) -> str | None:
-        """The default text in a cluster of ``nodes`` nodes."""
+        """Return the default text for a cluster of ``nodes`` nodes."""
         return str(self.per_nodes(nodes)) if self.per_nodes else self.default
 
     def parse(self, text: str) -> Value:
-        """Read ``text`` as Kafka does: outer white space is dropped, lists split at commas.
+        """Parse ``text`` as Kafka does: strip outer white space, split lists at commas.
 
-        Raises ConfigError with the name and what is allowed.
+        Raises:
+            ConfigError: The value is invalid; the message has the name and the allowed values.
         """
         text = text.strip()
         try:
@@ -230,7 +248,7 @@ class Property(Generic[T_co]):
                 f"Invalid value{shown} for configuration {self.name}: expected {self.allowed}"
             )
         if isinstance(value, tuple) and not self.pattern:
-            return tuple(dict.fromkeys(value))  # like Kafka: an item that stands twice counts once
+            return tuple(dict.fromkeys(value))  # drop duplicates, as Kafka does
         return value
 
     def _allows(self, value: Value, text: str) -> bool:
@@ -254,13 +272,13 @@ class Property(Generic[T_co]):
         bound = self.kind.bound
         if bound is not None and not -bound <= number < bound:
             return False
-        if isnan(number):  # compares false with every limit
+        if isnan(number):  # every comparison with NaN is false
             return False
         too_low = self.minimum is not None and number < self.minimum
         return not too_low and not (self.maximum is not None and number > self.maximum)
 
     def format(self, value: Value) -> str | None:
-        """Write ``value`` as Kafka writes it in DescribeConfigs answers; ``None`` stays ``None``."""
+        """Return ``value`` in the notation of DescribeConfigs responses; None stays None."""
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, tuple):
@@ -277,7 +295,7 @@ def _boolean(text: str) -> bool:
 
 
 def _integer(text: str) -> int:
-    # int() also takes "1_000" and other scripts' digits, which no Kafka client would send.
+    # int() also accepts "1_000" and non-ASCII digits, which Kafka rejects.
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not (digits.isascii() and digits.isdecimal()):
         raise ValueError(text)
@@ -289,7 +307,7 @@ def _items(text: str) -> tuple[str, ...]:
 
 
 def java_double(number: float) -> str:
-    """Java's ``Double.toString``: exponents start at 1e7 and below 1e-3."""
+    """Format a number like Java's ``Double.toString``: exponents from 1e7 and below 1e-3."""
     if number == 0 or 1e-3 <= abs(number) < 1e7:
         return repr(number)
     from decimal import Decimal
@@ -312,7 +330,7 @@ PASSWORD: Kind[str] = Kind(Type.PASSWORD, str, unset="")
 
 
 def properties_of(owner: type[Settings]) -> Iterator[Property[Value]]:
-    """The settings that a class and its bases declare, the bases first, each in its order.
+    """Yield the settings that a class and its bases declare, the bases first.
 
     A tuple of properties declares settings that are only read by computed names.
     """

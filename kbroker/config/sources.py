@@ -1,4 +1,4 @@
-"""Where settings are read from: property files, TOML, environment, ``key=value`` options."""
+"""Sources of settings: property files, TOML, environment, ``key=value`` options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BLANKS = " \t\f"
 
 
 class Layer(NamedTuple):
-    """Settings from one place. ``origin`` names the place for people, ``source`` for clients."""
+    """Settings from one place. ``origin`` names the place for users, ``source`` for clients."""
 
     origin: str
     values: Mapping[str, str]
@@ -26,7 +26,7 @@ class Layer(NamedTuple):
 
 
 def read_options(options: Iterable[str]) -> dict[str, str]:
-    """Read ``key=value`` options of a command line; the last one of a name holds.
+    """Parse ``key=value`` command-line options; the last one of each name applies.
 
     Raises:
         ConfigError: An option has no ``=``, or no name before it.
@@ -40,9 +40,9 @@ def read_options(options: Iterable[str]) -> dict[str, str]:
 def read_environment(
     environ: Mapping[str, str], prefix: str = ENVIRONMENT_PREFIX
 ) -> dict[str, str]:
-    """Settings among environment variables, named as in Kafka's container image.
+    """Return the settings in environment variables, named as in Kafka's container image.
 
-    After the prefix ``_`` stands for a dot, ``__`` for an underscore, ``___`` for a dash:
+    After the prefix, ``_`` means a dot, ``__`` an underscore, ``___`` a dash:
     ``KBROKER_CFG_LOG_RETENTION_MS`` is ``log.retention.ms``.
     """
     return {
@@ -58,21 +58,22 @@ def _name_of_variable(text: str) -> str:
 
 
 def variable_of(name: str, prefix: str = ENVIRONMENT_PREFIX) -> str:
-    """The environment variable that `read_environment` takes for a setting."""
+    """Return the environment variable that `read_environment` reads for a setting."""
     escaped = name.replace("_", "__").replace("-", "___").replace(".", "_")
     return prefix + escaped.upper()
 
 
 def read_file(path: Path) -> dict[str, str]:
-    """Settings of a ``.toml`` file or, with any other ending, of a Java properties file.
+    """Read a ``.toml`` file or, with any other extension, a Java properties file.
 
-    Raises ConfigError when the file cannot be read or understood.
+    Raises:
+        ConfigError: The file cannot be read or parsed.
     """
     try:
         data = path.read_bytes()
     except OSError as error:
         reason = error.strerror or error
-        raise ConfigError(f"Configuration file {path} cannot be read: {reason}") from error
+        raise ConfigError(f"Configuration file {path}: cannot read it: {reason}") from error
     try:
         return parse_toml(_text(data)) if path.suffix == ".toml" else parse_properties(_text(data))
     except ConfigError as error:
@@ -80,7 +81,7 @@ def read_file(path: Path) -> dict[str, str]:
 
 
 def _text(data: bytes) -> str:
-    # Java's own readers take Latin-1; people write UTF-8.
+    # Java reads Latin-1, but most files are written as UTF-8.
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -88,9 +89,10 @@ def _text(data: bytes) -> str:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Read the format of ``java.util.Properties``: comments, continued lines, escapes.
+    r"""Parse the format of ``java.util.Properties``: comments, continued lines, escapes.
 
-    Raises ConfigError for a broken ``\\uXXXX`` escape, with the number of the line.
+    Raises:
+        ConfigError: A ``\uXXXX`` escape is invalid; the message has the line number.
     """
     values = {}
     for number, line in _logical_lines(text):
@@ -103,7 +105,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their continuations, without blank ones and comments, and their numbers."""
+    """Yield each logical line with its number, without blank lines and comments."""
     joined, started = "", 0
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     for number, natural in enumerate(lines, start=1):
@@ -159,13 +161,16 @@ def _unicode(digits: str, number: int) -> str:
 def parse_toml(text: str) -> dict[str, str]:
     """Read settings from TOML: tables joined by dots, arrays as lists.
 
-    A name that is also the beginning of another one has to be quoted in TOML, because a key
-    cannot be a value and a table: ``"max.connections" = 5``. Raises ConfigError.
+    A name that is also the prefix of another name must be quoted in TOML, because a key cannot be
+    both a value and a table: ``"max.connections" = 5``.
+
+    Raises:
+        ConfigError: The TOML is invalid, or a value has an unsupported type.
     """
     try:
         document = read_toml(text)
     except ValueError as error:
-        hint = 'quote a name that begins another one, as "max.connections" = 5'
+        hint = 'quote a name that is a prefix of another name: "max.connections" = 5'
         raise ConfigError(f"{error} ({hint})") from None
     return dict(_flat(document, ""))
 
@@ -179,7 +184,11 @@ def _flat(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, str]]
 
 
 def property_text(name: str, value: object) -> str:
-    """A setting as Kafka writes it, from a value of TOML or Python. Raises ConfigError."""
+    """Return a setting in Kafka's notation for a value from TOML or Python.
+
+    Raises:
+        ConfigError: The value has an unsupported type.
+    """
     match value:
         case bool():
             return "true" if value else "false"
@@ -187,4 +196,4 @@ def property_text(name: str, value: object) -> str:
             return str(value)
         case list() if not any(isinstance(item, list | dict) for item in value):
             return ",".join(property_text(name, item) for item in value)
-    raise ConfigError(f"{name} is neither text, number, true, false nor a list of these")
+    raise ConfigError(f"{name}: expected a string, number, boolean or a list of these")

@@ -1,4 +1,4 @@
-"""The one table of settings, by scope and name, and the names of Kafka that stand outside of it."""
+"""Tables of all settings by scope and name."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ GROUP_PROPERTIES = _by_name(GroupSettings)
 CLIENT_METRICS_PROPERTIES = _by_name(ClientMetricsSettings)
 BROKER_PROPERTIES = _by_name(BrokerSettings)
 
+# All settings in kbroker's tables, by scope and name, sorted by name.
 PROPERTIES: Mapping[Scope, Mapping[str, Property[Value]]] = MappingProxyType(
     {
         Scope.BROKER: BROKER_PROPERTIES,
@@ -30,11 +31,14 @@ PROPERTIES: Mapping[Scope, Mapping[str, Property[Value]]] = MappingProxyType(
         Scope.CLIENT_METRICS: CLIENT_METRICS_PROPERTIES,
     }
 )
-"""Every setting that kbroker answers for, by scope and name, in the order of names."""
 
 
 def find_property(scope: Scope, name: str) -> Property[Value]:
-    """The setting of that name; raises ConfigError with the nearest name there is."""
+    """Return the setting with that name.
+
+    Raises:
+        ConfigError: The name is unknown; the message suggests the most similar name.
+    """
     found = PROPERTIES[scope].get(name)
     if found is None:
         raise ConfigError(unknown_name(name, scope))
@@ -42,7 +46,7 @@ def find_property(scope: Scope, name: str) -> Property[Value]:
 
 
 def effect_of(name: str) -> Effect | None:
-    """What becomes of a broker setting; ``None`` when neither kbroker nor Kafka knows the name."""
+    """Return the effect of a broker setting, or None if neither kbroker nor Kafka has the name."""
     found = BROKER_PROPERTIES.get(name)
     if found is not None:
         return found.effect
@@ -51,14 +55,14 @@ def effect_of(name: str) -> Effect | None:
 
 
 def unknown_name(name: str, scope: Scope) -> str:
-    """An error text for a name that no table has."""
+    """Return the error message for a name that is in no table."""
     known = [*PROPERTIES[scope], *(KAFKA_ONLY if scope is Scope.BROKER else ())]
     return f"Unknown {scope} config name: {name}{did_you_mean(name, known)}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint at the name that this one is nearest to; empty when none is near."""
-    # difflib costs more to import than everything else here, and most starts never need it.
+    """Return a hint with the most similar known name, or "" if no name is similar."""
+    # Import difflib on first use: the import is slow, and most starts do not need it.
     from difflib import get_close_matches
 
     near = get_close_matches(name, known, n=1, cutoff=0.75)

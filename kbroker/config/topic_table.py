@@ -1,4 +1,4 @@
-"""The table of topic settings: all that Apache Kafka 4.3 has."""
+"""Topic settings: all settings of Apache Kafka 4.3."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .property import BOOLEAN, DOUBLE, INT, LIST, LONG, STRING, Effect, Property
 _FOREVER = str(2**63 - 1)
 _THROTTLED = r"\*|(\d+:\d+(\s*,\s*\d+:\d+)*)?"
 _THROTTLED_WORDS = "* or a list such as 0:1,1:2 (partition:broker)"
-_NO_TIERS = "kbroker has no tiered storage, so the value changes nothing."
+_NO_TIERS = "kbroker does not support tiered storage."
 
 
 class TopicSettings(Settings):
@@ -17,9 +17,9 @@ class TopicSettings(Settings):
         "cleanup.policy",
         LIST,
         "delete",
-        "What happens to old segments: `delete` drops those beyond the retention limits, `compact` "
-        "keeps the last value of every key and refuses records without a key, an empty list keeps "
-        "everything.",
+        "Cleanup policy of the topic: `delete` deletes segments beyond the retention limits, "
+        "`compact` keeps the last record of each key and rejects records without a key. An empty "
+        "list keeps everything.",
         choices=("compact", "delete"),
         synonyms=("log.cleanup.policy",),
     )
@@ -27,7 +27,8 @@ class TopicSettings(Settings):
         "compression.gzip.level",
         INT,
         "-1",
-        "Level for batches that the broker compresses with gzip; -1 is the library's choice.",
+        "Compression level if the broker compresses with gzip; -1 means the default of the "
+        "library.",
         minimum=1,
         maximum=9,
         also=(-1,),
@@ -37,8 +38,8 @@ class TopicSettings(Settings):
         "compression.lz4.level",
         INT,
         "9",
-        "Level for batches that the broker compresses with lz4; 9 is the fast compressor, as in "
-        "Kafka.",
+        "Compression level if the broker compresses with lz4; 9 selects the fast compressor, as "
+        "in Kafka.",
         minimum=1,
         maximum=17,
         synonyms=("compression.lz4.level",),
@@ -47,8 +48,8 @@ class TopicSettings(Settings):
         "compression.type",
         STRING,
         "producer",
-        "Codec in which batches are stored; `producer` keeps what the producer chose. "
-        "Batches in another codec are recompressed when they arrive.",
+        "Compression codec in which batches are stored; `producer` keeps the codec of the "
+        "producer. The broker recompresses batches with another codec.",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         synonyms=("compression.type",),
     )
@@ -56,7 +57,7 @@ class TopicSettings(Settings):
         "compression.zstd.level",
         INT,
         "3",
-        "Level for batches that the broker compresses with zstd.",
+        "Compression level if the broker compresses with zstd.",
         minimum=-131072,
         maximum=22,
         synonyms=("compression.zstd.level",),
@@ -65,8 +66,9 @@ class TopicSettings(Settings):
         "delete.retention.ms",
         LONG,
         "86400000",
-        "How long a compacted topic keeps the marker of a deleted key, so that a reader who began "
-        "at the start still sees the deletion.",
+        "How long tombstones (records that delete a key) are kept in a compacted topic. A "
+        "consumer that started at the beginning sees all deletions if it finishes within this "
+        "time.",
         unit="ms",
         minimum=0,
         synonyms=("log.cleaner.delete.retention.ms",),
@@ -75,8 +77,8 @@ class TopicSettings(Settings):
         "file.delete.delay.ms",
         LONG,
         "60000",
-        "Wait between taking a segment out of the log and removing its files. kbroker removes them "
-        "at once: a reader that still sends from one holds it open.",
+        "How long to wait before the files of a deleted segment are removed. kbroker removes them "
+        "at once; a read in progress keeps the file open.",
         unit="ms",
         minimum=0,
         synonyms=("log.segment.delete.delay.ms",),
@@ -86,8 +88,9 @@ class TopicSettings(Settings):
         "flush.messages",
         LONG,
         _FOREVER,
-        "Once this many records of a log are not on disk, the next acknowledgement waits for a "
-        "sync. With `flush.policy=fsync` every one does.",
+        "Maximum number of records in a log that are not yet on disk. At this number, the next "
+        "acknowledgement waits for an fsync. No effect with `flush.policy=fsync`, which syncs "
+        "before each acknowledgement.",
         minimum=1,
         synonyms=("log.flush.interval.messages",),
     )
@@ -95,8 +98,8 @@ class TopicSettings(Settings):
         "flush.ms",
         LONG,
         _FOREVER,
-        "A log is synced when its oldest record that is not on disk is this old. With "
-        "`flush.policy=fsync` none that is acknowledged waits.",
+        "Maximum time that a record is in memory only before the log is synced. No effect with "
+        "`flush.policy=fsync`, which syncs before each acknowledgement.",
         unit="ms",
         minimum=0,
         synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
@@ -105,7 +108,7 @@ class TopicSettings(Settings):
         "follower.replication.throttled.replicas",
         LIST,
         "",
-        "Replicas whose copying is throttled on the follower's side.",
+        "List of replicas whose replication is throttled on the follower side.",
         pattern=_THROTTLED,
         pattern_words=_THROTTLED_WORDS,
     )
@@ -113,8 +116,8 @@ class TopicSettings(Settings):
         "index.interval.bytes",
         INT,
         "4096",
-        "Bytes of log between two entries of the offset index: fewer find a record faster and make "
-        "a larger index. A change holds from the next segment on.",
+        "Interval, in bytes of log, between two entries of the offset index. A smaller interval "
+        "makes lookups faster and the index larger. A change applies to new segments.",
         unit="bytes",
         minimum=0,
         synonyms=("log.index.interval.bytes",),
@@ -123,7 +126,8 @@ class TopicSettings(Settings):
         "internal.segment.bytes",
         INT,
         None,
-        "Segment size below the limit of `segment.bytes`, for tests that need many segments.",
+        "Segment size, which may be below the minimum of `segment.bytes`. For tests that need "
+        "many segments.",
         unit="bytes",
         minimum=0,
         internal=True,
@@ -132,7 +136,7 @@ class TopicSettings(Settings):
         "leader.replication.throttled.replicas",
         LIST,
         "",
-        "Replicas whose copying is throttled on the leader's side.",
+        "List of replicas whose replication is throttled on the leader side.",
         pattern=_THROTTLED,
         pattern_words=_THROTTLED_WORDS,
     )
@@ -140,7 +144,7 @@ class TopicSettings(Settings):
         "local.retention.bytes",
         LONG,
         "-2",
-        f"Size kept on local disk with tiered storage; -2 follows `retention.bytes`. {_NO_TIERS}",
+        f"Maximum size of the local log with tiered storage; -2 means `retention.bytes`. {_NO_TIERS}",
         unit="bytes",
         minimum=-2,
         synonyms=("log.local.retention.bytes",),
@@ -150,7 +154,7 @@ class TopicSettings(Settings):
         "local.retention.ms",
         LONG,
         "-2",
-        f"Time kept on local disk with tiered storage; -2 follows `retention.ms`. {_NO_TIERS}",
+        f"How long segments are kept locally with tiered storage; -2 means `retention.ms`. {_NO_TIERS}",
         unit="ms",
         minimum=-2,
         synonyms=("log.local.retention.ms",),
@@ -160,7 +164,7 @@ class TopicSettings(Settings):
         "max.compaction.lag.ms",
         LONG,
         _FOREVER,
-        "Longest time that a record may wait for compaction.",
+        "Maximum time that a record stays uncompacted.",
         unit="ms",
         minimum=1,
         synonyms=("log.cleaner.max.compaction.lag.ms",),
@@ -169,18 +173,19 @@ class TopicSettings(Settings):
         "max.decompressed.message.bytes",
         INT,
         "2147483639",
-        "Largest record of a compressed batch after decompression. The broker rejects a batch with a "
-        "larger one with INVALID_RECORD. `decompressed.batch.max.bytes` limits all records together.",
+        "Maximum size of one record of a compressed batch after decompression. The broker rejects "
+        "a batch with a larger record with INVALID_RECORD. `decompressed.batch.max.bytes` limits "
+        "the whole batch.",
         unit="bytes",
         minimum=1,
         synonyms=("max.decompressed.message.bytes",),
-        internal=True,  # DescribeConfigs answers as Kafka 4.3, which does not know it
+        internal=True,  # as in DescribeConfigs of Kafka 4.3, which lacks this setting
     )
     max_message_bytes = Property(
         "max.message.bytes",
         INT,
         "1048588",
-        "Largest record batch that the topic takes, as sent (after compression).",
+        "Maximum size of a record batch, after compression.",
         unit="bytes",
         minimum=0,
         synonyms=("message.max.bytes",),
@@ -189,8 +194,8 @@ class TopicSettings(Settings):
         "message.timestamp.after.max.ms",
         LONG,
         "3600000",
-        "How far a record's timestamp may lie ahead of the broker's clock; beyond it the batch is "
-        "refused. Only with `CreateTime`.",
+        "Maximum time by which the timestamp of a record may be ahead of the broker's clock. The "
+        "broker rejects a batch beyond it. Only with `message.timestamp.type=CreateTime`.",
         unit="ms",
         minimum=0,
         synonyms=("log.message.timestamp.after.max.ms",),
@@ -199,8 +204,8 @@ class TopicSettings(Settings):
         "message.timestamp.before.max.ms",
         LONG,
         _FOREVER,
-        "How far a record's timestamp may lie behind the broker's clock; beyond it the batch is "
-        "refused. Only with `CreateTime`.",
+        "Maximum time by which the timestamp of a record may be behind the broker's clock. The "
+        "broker rejects a batch beyond it. Only with `message.timestamp.type=CreateTime`.",
         unit="ms",
         minimum=0,
         synonyms=("log.message.timestamp.before.max.ms",),
@@ -209,7 +214,8 @@ class TopicSettings(Settings):
         "message.timestamp.type",
         STRING,
         "CreateTime",
-        "Whose time a record carries: the producer's, or the broker's when it is appended.",
+        "Timestamp of a record: the time when the producer created it, or the time when the "
+        "broker appended it.",
         choices=("CreateTime", "LogAppendTime"),
         synonyms=("log.message.timestamp.type",),
     )
@@ -217,7 +223,7 @@ class TopicSettings(Settings):
         "min.cleanable.dirty.ratio",
         DOUBLE,
         "0.5",
-        "Share of a log that must be uncompacted before it is compacted again.",
+        "Minimum ratio of uncompacted to total log size before the log is compacted again.",
         minimum=0,
         maximum=1,
         synonyms=("log.cleaner.min.cleanable.ratio",),
@@ -226,7 +232,7 @@ class TopicSettings(Settings):
         "min.compaction.lag.ms",
         LONG,
         "0",
-        "Shortest time that a record stays uncompacted.",
+        "Minimum time that a record stays uncompacted.",
         unit="ms",
         minimum=0,
         synonyms=("log.cleaner.min.compaction.lag.ms",),
@@ -235,8 +241,8 @@ class TopicSettings(Settings):
         "min.insync.replicas",
         INT,
         "1",
-        "Replicas that must have a record before a producer with `acks=all` gets its answer; "
-        "with fewer in sync the write is refused.",
+        "Minimum number of in-sync replicas that must have a record before a write with "
+        "`acks=all` succeeds. With fewer in-sync replicas the write is rejected.",
         minimum=1,
         synonyms=("min.insync.replicas",),
     )
@@ -244,8 +250,8 @@ class TopicSettings(Settings):
         "preallocate",
         BOOLEAN,
         "false",
-        "Reserve a new segment's disk space at once. kbroker's segments always grow as they are "
-        "written.",
+        "If true, the disk space of a new segment is allocated in advance. In kbroker segments "
+        "always grow as they are written.",
         synonyms=("log.preallocate",),
         effect=Effect.NONE,
     )
@@ -253,22 +259,22 @@ class TopicSettings(Settings):
         "remote.log.copy.disable",
         BOOLEAN,
         "false",
-        f"Stop copying segments to tiered storage. {_NO_TIERS}",
+        f"If true, segments are not copied to tiered storage. {_NO_TIERS}",
         effect=Effect.NONE,
     )
     remote_log_delete_on_disable = Property(
         "remote.log.delete.on.disable",
         BOOLEAN,
         "false",
-        f"Delete the copies when tiered storage is switched off. {_NO_TIERS}",
+        f"If true, remote segments are deleted when tiered storage is disabled. {_NO_TIERS}",
         effect=Effect.NONE,
     )
     remote_storage_enable = Property(
         "remote.storage.enable",
         BOOLEAN,
         "false",
-        "Use tiered storage for the topic. kbroker has none, so only `false` is taken, as from a "
-        "Kafka broker without it.",
+        "If true, the topic uses tiered storage. Only `false` is accepted, as on a Kafka broker "
+        "without tiered storage.",
         pattern="(?i)false",
         pattern_words="false (there is no tiered storage)",
         effect=Effect.NONE,
@@ -277,7 +283,7 @@ class TopicSettings(Settings):
         "retention.bytes",
         LONG,
         "-1",
-        "Size of a partition beyond which its oldest segments are dropped; -1 is unlimited.",
+        "Maximum size of a partition before its oldest segments are deleted; -1 means no limit.",
         unit="bytes",
         synonyms=("log.retention.bytes",),
     )
@@ -285,7 +291,8 @@ class TopicSettings(Settings):
         "retention.ms",
         LONG,
         "604800000",
-        "Age beyond which a segment is dropped, counted from its newest record; -1 is unlimited.",
+        "How long a segment is kept after its newest record before it is deleted; -1 means no "
+        "limit.",
         unit="ms",
         minimum=-1,
         synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
@@ -294,7 +301,8 @@ class TopicSettings(Settings):
         "segment.bytes",
         INT,
         "1073741824",
-        "Size at which a new segment file begins. Retention drops whole segments.",
+        "Maximum size of a segment file. When it is reached, a new segment is rolled. Retention "
+        "deletes whole segments.",
         unit="bytes",
         minimum=1048576,
         synonyms=("log.segment.bytes",),
@@ -303,8 +311,8 @@ class TopicSettings(Settings):
         "segment.index.bytes",
         INT,
         "10485760",
-        "Largest size of a segment's index; a full index begins a new segment. A change holds from "
-        "the next segment on.",
+        "Maximum size of the offset index of a segment. When the index is full, a new segment is "
+        "rolled. A change applies to new segments.",
         unit="bytes",
         minimum=4,
         synonyms=("log.index.size.max.bytes",),
@@ -313,7 +321,8 @@ class TopicSettings(Settings):
         "segment.jitter.ms",
         LONG,
         "0",
-        "Random time taken off `segment.ms`, so that many partitions do not roll together.",
+        "Maximum random time that is subtracted from `segment.ms`, so that not all partitions "
+        "roll at the same time.",
         unit="ms",
         minimum=0,
         synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
@@ -322,8 +331,8 @@ class TopicSettings(Settings):
         "segment.ms",
         LONG,
         "604800000",
-        "Age at which a segment is closed and a new one begins, so that retention can drop it even "
-        "in a quiet topic.",
+        "Maximum time before a new segment is rolled, so that retention can delete the old one "
+        "even if the topic gets few records.",
         unit="ms",
         minimum=1,
         synonyms=("log.roll.ms", "log.roll.hours"),
@@ -332,9 +341,9 @@ class TopicSettings(Settings):
         "unclean.leader.election.enable",
         BOOLEAN,
         "false",
-        "Let a replica that is not in sync become leader when no other lives: available again, "
-        "at the price of records. Here only an explicit call elects such a leader "
-        "(kafka-leader-election --election-type unclean).",
+        "If true, a replica outside the ISR can become leader if no other replica is available, "
+        "which can lose records. In kbroker only an explicit request does that "
+        "(`kafka-leader-election --election-type unclean`).",
         synonyms=("unclean.leader.election.enable",),
         effect=Effect.NONE,
     )

@@ -1,4 +1,4 @@
-"""The settings of a node and of a topic: parsed, checked, each with the place it came from."""
+"""Validated settings of a node and of a topic, each with its origin."""
 
 from __future__ import annotations
 
@@ -26,28 +26,33 @@ from .topic_table import TopicSettings
 _STRENGTH = (Source.DYNAMIC_BROKER, Source.DYNAMIC_DEFAULT_BROKER, Source.STATIC_BROKER)
 
 
+# Origin of the layer of ``KAFKA_*`` variables.
 KAFKA_ORIGIN = "KAFKA_* environment"
-_DEFAULTS_APART = {
+# Kafka's timeouts, which are the defaults if nodes run in separate processes.
+_SEPARATE_PROCESS_DEFAULTS = {
     "broker.session.timeout.ms": "9000",
     "broker.heartbeat.interval.ms": "2000",
 }
 
 
 class Notice(NamedTuple):
-    """Something to log about a configuration that is good enough to start with."""
+    """A message to log about a valid configuration."""
 
     level: Literal["info", "warning"]
     text: str
 
 
 class BrokerConfig(BrokerSettings):
-    """The broker settings of one node. Never changes: ``overlay`` makes another one.
+    """The broker settings of one node. Immutable: ``overlay`` returns a new object.
 
-    ``layers`` stand strongest first; a dynamic layer goes before every static one, wherever it
-    stands. ``nodes`` is the number of nodes of the cluster, which some defaults follow. With
-    ``strict`` an unknown name, or one whose behaviour does not exist yet, is an error.
+    Args:
+        layers: Sources of settings, highest priority first. Dynamic layers take precedence over all
+            static ones, in any order.
+        nodes: Number of nodes of the cluster, on which some defaults depend.
+        strict: Reject unknown names and settings whose feature is not implemented.
 
-    Raises ConfigError that tells every bad setting, one per line.
+    Raises:
+        ConfigError: Settings are invalid; the message lists all of them, one per line.
     """
 
     __slots__ = (
@@ -70,8 +75,8 @@ class BrokerConfig(BrokerSettings):
         self._parsed: dict[str, Value] = {**_defaults(nodes), **_parsed(self.layers)}
         self._connections_max = _limits_by_host(self.max_connections_per_ip_overrides)
         self.notices: tuple[Notice, ...] = _notices(self)
+        # Entries of a topic without its own settings, cached by `describe_topic`.
         self.topic_defaults: tuple[ConfigEntry, ...] | None = None
-        """Settings of a topic without its own, kept by `describe_topic`."""
         _check_together(self)
 
     @classmethod
@@ -85,10 +90,18 @@ class BrokerConfig(BrokerSettings):
         nodes: int = 1,
         strict: bool = False,
     ) -> BrokerConfig:
-        """Read all places, strongest first: options, environment, file.
+        """Read the settings from options, environment and file, in this order of priority.
 
-        ``options`` are ``key=value`` texts or a mapping; ``environ`` is searched for
-        ``KBROKER_CFG_*``, ``kafka_values`` is what ``KAFKA_*`` says. Raises ConfigError.
+        Args:
+            options: ``key=value`` strings or a mapping.
+            environ: Environment variables, of which ``KBROKER_CFG_*`` are read.
+            kafka_values: Settings from ``KAFKA_*`` variables.
+            file: Properties or TOML file.
+            nodes: Number of nodes of the cluster.
+            strict: Reject unknown names and settings whose feature is not implemented.
+
+        Raises:
+            ConfigError: A source cannot be read, or a setting is invalid.
         """
         given = dict(options) if isinstance(options, Mapping) else read_options(options)
         layers = [Layer("option", given)]
@@ -104,10 +117,12 @@ class BrokerConfig(BrokerSettings):
     def overlay(
         self, values: Mapping[str, str], *, origin: str, source: Source = Source.STATIC_BROKER
     ) -> BrokerConfig:
-        """The same settings with ``values`` on top of their kind.
+        """Return the settings with a layer of ``values`` on top of the layers of ``source``.
 
-        With a dynamic ``source`` they replace the dynamic layer of that kind, and a read-only
-        setting among them raises ConfigError.
+        If ``source`` is dynamic, the values replace the dynamic layer of that source.
+
+        Raises:
+            ConfigError: A value is invalid, or not dynamic although ``source`` is.
         """
         if source is not Source.STATIC_BROKER:
             _check_dynamic(values, source)
@@ -115,50 +130,50 @@ class BrokerConfig(BrokerSettings):
         layers = [Layer(origin, dict(values), source), *kept]
         return BrokerConfig(layers, nodes=self.nodes, strict=self.strict)
 
-    def of_node(self, node_id: int, nodes: int, *, rack: str | None = None) -> BrokerConfig:
-        """The same settings for one node of a process that has ``nodes`` of them.
+    def for_node(self, node_id: int, nodes: int, *, rack: str | None = None) -> BrokerConfig:
+        """Return the settings for one of ``nodes`` nodes in a process.
 
-        ``rack`` None is that of all of them.
+        If ``rack`` is None, the node gets the configured rack.
         """
         values = {"node.id": str(node_id)} | ({} if rack is None else {"broker.rack": rack})
         own = Layer("node of this process", values)
         return BrokerConfig([own, *self.layers], nodes=nodes, strict=self.strict)
 
-    def apart(self) -> BrokerConfig:
-        """The same settings for a node whose cluster has others in other processes.
+    def for_separate_processes(self) -> BrokerConfig:
+        """Return the settings for a node whose cluster has nodes in other processes.
 
-        A process, its machine or the network may pause for longer than a node within one process, so
-        defaults of time-outs are Kafka's.
+        The default timeouts are then Kafka's: a process, its machine or the network may pause for
+        longer than a node within one process.
         """
-        own = Layer("nodes in processes of their own", _DEFAULTS_APART)
+        own = Layer("nodes in processes of their own", _SEPARATE_PROCESS_DEFAULTS)
         return BrokerConfig([*self.layers, own], nodes=self.nodes, strict=self.strict)
 
     def __getitem__(self, name: str) -> Value:
         return self._parsed[name]
 
     def is_default(self, name: str) -> bool:
-        """Whether ``name`` has its default value, whoever gave it."""
+        """Return True if ``name`` has its default value, even if it was set explicitly."""
         each = BROKER_PROPERTIES.get(name)
         default = each.default_for(self.nodes) if each else None
         return each is not None and each.format(self[name]) == default
 
     def origin(self, name: str) -> str | None:
-        """The place that ``name`` has its value from; ``None`` for the default."""
+        """Return the origin of the value of ``name``, or None for the default."""
         return next((each.origin for each in self.layers if name in each.values), None)
 
     def given(self, name: str, source: Source) -> str | None:
-        """The text of ``name`` in the strongest layer of that kind, or its default text."""
+        """Return the text of ``name`` in the first layer of ``source``, or its default text."""
         if source is Source.DEFAULT:
             return find_property(Scope.BROKER, name).default_for(self.nodes)
         layers = (each.values for each in self.layers if each.source is source)
         return next((values[name] for values in layers if name in values), None)
 
-    def of_listener(self, listener: str) -> Callable[..., str]:
-        """Finds settings as one listener has them: its own over those of all (KIP-103).
+    def lookup_for_listener(self, listener: str) -> Callable[..., str]:
+        """Return a lookup function for the settings of one listener (KIP-103).
 
-        What it returns takes the name of a setting without prefixes, and a SASL mechanism where one of
-        them may have it for itself; it gives the text, empty when it is not set. It raises ConfigError
-        for a value that is not allowed.
+        The function takes the name of a setting without prefixes, and a SASL mechanism for settings
+        that can be set per mechanism. It returns the listener's value, or else the broker's; "" if
+        unset. It raises ConfigError if the value is invalid.
         """
 
         def setting(name: str, mechanism: str | None = None) -> str:
@@ -179,54 +194,54 @@ class BrokerConfig(BrokerSettings):
 
         return setting
 
-    def has_own(self, listener: str, name: str) -> bool:
-        """Whether a setting is given for that listener alone."""
+    def has_listener_override(self, listener: str, name: str) -> bool:
+        """Return True if a setting is set for this listener specifically."""
         spelled = f"{LISTENER_PREFIX}{listener.lower()}.{name}"
         return any(spelled in layer.values for layer in self.layers)
 
     def first_set(self, names: Iterable[str]) -> Value:
-        """The first of several spellings that has a value, in the unit of the first name."""
+        """Return the first value that is set among several names, in the unit of the first name."""
         for name in names:
             value = self[name]
             if value is not None:
                 factor = BROKER_PROPERTIES[name].milliseconds
-                # Below zero a number is a mark (-1: unlimited), whatever the unit.
+                # A negative number is a special value (-1: unlimited) in every unit.
                 scaled = isinstance(value, int) and factor > 1 and value > 0
                 return value * factor if scaled else value
         return None
 
     @property
     def rack(self) -> str | None:
-        """The place of this node, as clients are told."""
+        """Rack of this node for clients, None if unset."""
         return self.broker_rack or None
 
     @property
-    def reads_by_rack(self) -> bool:
-        """Whether consumers are sent to a replica in their rack (KIP-392)."""
+    def uses_rack_aware_selector(self) -> bool:
+        """True if consumers read from a replica in their rack (KIP-392)."""
         return self.replica_selector_class == RACK_AWARE_SELECTOR
 
     def connections_max_from(self, host: str) -> int:
-        """How many connections one address may have open."""
+        """Return the maximum number of open connections from one address."""
         return self._connections_max.get(host, self.max_connections_per_ip)
 
     @property
     def log_dirs(self) -> tuple[str, ...]:
-        """The directories of this node's logs: ``log.dirs``, else ``log.dir``."""
+        """Log directories of this node: ``log.dirs``, or else ``log.dir``."""
         return self._log_dirs or self.log_dir
 
     @property
     def listeners(self) -> tuple[str, ...]:
-        """Where to listen, each ``NAME://host:port``, without the listeners of controllers."""
+        """Addresses to listen on, each ``NAME://host:port``, without controller listeners."""
         return self._without_controllers(self.all_listeners)
 
     @property
     def advertised_listeners(self) -> tuple[str, ...]:
-        """What clients are told to connect to; empty when they are told where they came in."""
+        """Advertised addresses; if empty, each client gets the address to which it connected."""
         return self._without_controllers(self.all_advertised_listeners)
 
     @property
     def inter_broker_listener_name(self) -> str:
-        """Name of the listener that nodes use among themselves, in upper case; empty if unset."""
+        """Name of the inter-broker listener in upper case; empty if unset."""
         return self._inter_broker_listener_name.upper()
 
     def _without_controllers(self, listeners: Iterable[str]) -> tuple[str, ...]:
@@ -237,25 +252,31 @@ class BrokerConfig(BrokerSettings):
 
 
 class ResourceConfig(Settings):
-    """The settings of what has some of its own: these over those of the broker.
+    """Settings of a resource with its own values: these, or else the broker's.
 
-    Raises ConfigError for an unknown name or a bad value. ``unfit`` says what `stored` left out.
+    Attributes:
+        errors: Errors of the stored settings that `stored` ignored.
+
+    Raises:
+        ConfigError: A name is unknown or a value is invalid.
     """
 
-    __slots__ = ("_own", "broker", "overrides", "unfit")
+    __slots__ = ("_own", "broker", "errors", "overrides")
 
     scope: ClassVar[Scope]
 
     @classmethod
     def stored(cls, overrides: Mapping[str, str], broker: BrokerConfig) -> Self:
-        """The settings as the cluster keeps them: what was good once need not be so in another
-        version, and then the rest still holds."""
+        """Return the settings as stored in the cluster, ignoring invalid ones.
+
+        Another version may have accepted a setting that is invalid in this version.
+        """
         config = cls({}, broker)
         for name, text in overrides.items():
             try:
                 config._own[name] = find_property(cls.scope, name).parse(text)
             except ConfigError as error:
-                config.unfit.append(str(error))
+                config.errors.append(str(error))
             else:
                 config.overrides[name] = text
         return config
@@ -263,7 +284,7 @@ class ResourceConfig(Settings):
     def __init__(self, overrides: Mapping[str, str], broker: BrokerConfig) -> None:
         self.overrides: dict[str, str] = dict(overrides)
         self.broker = broker
-        self.unfit: list[str] = []
+        self.errors: list[str] = []
         self._own = {
             name: find_property(self.scope, name).parse(text) for name, text in overrides.items()
         }
@@ -272,7 +293,11 @@ class ResourceConfig(Settings):
         return self.effective(name)
 
     def effective(self, name: str) -> Value:
-        """The own value, else the broker's, else the default. KeyError when unknown."""
+        """Return the own value, or else the broker's, or else the default.
+
+        Raises:
+            KeyError: The name is unknown.
+        """
         if name in self._own:
             return self._own[name]
         each = PROPERTIES[self.scope][name]
@@ -282,7 +307,7 @@ class ResourceConfig(Settings):
 
 
 class TopicConfig(ResourceConfig, TopicSettings):
-    """The settings of one topic: its own values over those of the broker."""
+    """Settings of one topic: its own values, or else those of the broker."""
 
     __slots__ = ()
 
@@ -290,20 +315,21 @@ class TopicConfig(ResourceConfig, TopicSettings):
 
     @property
     def compacted(self) -> bool:
-        """Whether the last value of every key is kept, so that every record needs a key."""
+        """True if the topic is compacted, so that every record needs a key."""
         return "compact" in self.cleanup_policy
 
     @property
     def segment_bytes(self) -> int:
-        """Size at which a new segment begins."""
+        """Maximum segment size in bytes."""
         internal = self.effective("internal.segment.bytes")
         return internal if isinstance(internal, int) else self._segment_bytes
 
 
 def validate_topic_config(name: str, value: str | None) -> None:
-    """Check one setting that a client wants to give a topic.
+    """Check one new setting of a topic.
 
-    Raises ConfigError for an unknown name, a null value, or a value that is not allowed.
+    Raises:
+        ConfigError: The name is unknown, or the value is null or invalid.
     """
     if value is None:
         raise ConfigError(f"Null value not supported for topic config {name}")
@@ -311,9 +337,10 @@ def validate_topic_config(name: str, value: str | None) -> None:
 
 
 def validate_topic_configs(values: Mapping[str, str | None], broker: BrokerConfig) -> None:
-    """Check all settings that a topic is to have, each one and together.
+    """Check all new settings of a topic, each one and their combination.
 
-    Raises ConfigError as ``validate_topic_config`` does, and for values that contradict each other.
+    Raises:
+        ConfigError: A name is unknown, a value is null or invalid, or values contradict each other.
     """
     for name, value in values.items():
         validate_topic_config(name, value)
@@ -326,7 +353,7 @@ def validate_topic_configs(values: Mapping[str, str | None], broker: BrokerConfi
 
 
 def _limits_by_host(text: str) -> dict[str, int]:
-    """Read HOST:COUNT, ...; an IPv6 address may stand in brackets."""
+    """Parse HOST:COUNT,...; an IPv6 address may be in brackets."""
     parts = (each.strip().rpartition(":") for each in text.split(",") if each.strip())
     return {host.strip("[]"): int(count) for host, _, count in parts}
 
@@ -336,26 +363,26 @@ def _is_static(layer: Layer) -> bool:
 
 
 def _with_both_ids(layer: Layer) -> Layer:
-    """``node.id`` and ``broker.id`` are one setting, as in Kafka."""
+    """Set both ``node.id`` and ``broker.id`` if one is given: they are synonyms, as in Kafka."""
     given = [name for name in ("node.id", "broker.id") if name in layer.values]
     if len(given) != 1:
         return layer
     number = layer.values[given[0]]
     if not number.strip().isdecimal():
-        return layer  # reported later, under the name that was given
+        return layer  # the parser reports it later, under the configured name
     return layer._replace(values={**layer.values, "node.id": number, "broker.id": number})
 
 
+# Settings that Kafka does not read for a listener without a mechanism prefix.
 _OF_ONE_MECHANISM = ("sasl.jaas.config",)
-"""Without the mechanism's prefix Kafka does not look at a listener's."""
 _PER_LISTENER = ("ssl.key.", "ssl.keystore.", "ssl.truststore.")
 _PER_NODE = ("cordoned.log.dirs", "listener", "principal.builder.", "sasl.", "ssl.")
 
 
 def _check_dynamic(names: Iterable[str], source: Source) -> None:
-    """Raise ConfigError for settings that cannot be given while a node runs, by Kafka's rules.
+    """Raise ConfigError for settings that cannot be changed on a running node, by Kafka's rules.
 
-    What Kafka knows and kbroker does not is taken as Kafka takes it.
+    Settings that only Kafka has are accepted as Kafka accepts them.
     """
     known = {name: BROKER_PROPERTIES.get(name) or find_kafka_only(name) for name in sorted(names)}
     unknown = [unknown_name(name, Scope.BROKER) for name, each in known.items() if each is None]
@@ -385,7 +412,7 @@ def _refuse_any(reason: str, names: Iterable[str]) -> None:
 
 @cache
 def _defaults(nodes: int) -> Mapping[str, Value]:
-    """All defaults, read once: a broker for each test is made often."""
+    """Return all defaults, cached because tests create many brokers."""
     texts = ((each, each.default_for(nodes)) for each in BROKER_PROPERTIES.values())
     return MappingProxyType(
         {each.name: None if text is None else each.parse(text) for each, text in texts}
@@ -409,7 +436,7 @@ def _parsed(layers: tuple[Layer, ...]) -> dict[str, Value]:
 
 
 def _notices(config: BrokerConfig) -> tuple[Notice, ...]:
-    """One notice for all names without effect, one for every name that asks for more."""
+    """Return one notice for all names without effect, and one for each name that needs a warning."""
     ignored, warnings = [], []
     for name in sorted({name for layer in config.layers for name in layer.values}):
         match effect_of(name):
@@ -424,26 +451,28 @@ def _notices(config: BrokerConfig) -> tuple[Notice, ...]:
     notices = [Notice("warning", text) for text in warnings]
     taken = [name for each in config.layers if each.origin == KAFKA_ORIGIN for name in each.values]
     if taken:
-        notices.append(Notice("info", f"Taken from KAFKA_*: {', '.join(sorted(taken))}"))
+        notices.append(Notice("info", f"Settings from KAFKA_*: {', '.join(sorted(taken))}"))
     if ignored:
         notices.append(Notice("info", f"Settings without effect: {', '.join(ignored)}"))
     return tuple(notices)
 
 
 def _check_together(config: BrokerConfig) -> None:
-    """Rules that hold between settings."""
+    """Raise ConfigError if settings contradict each other."""
     errors = [
-        f"{name} is 0: it must be -1 (unlimited) or at least 1"
+        f"{name}: invalid value 0; it must be -1 (unlimited) or at least 1"
         for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
         if config[name] == 0
     ]
     if config["node.id"] != config["broker.id"]:
-        errors.append("node.id and broker.id are two names of one setting and differ")
+        errors.append("node.id and broker.id are synonyms but differ; set only one of them")
     if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
         errors.append("group.min.session.timeout.ms is greater than group.max.session.timeout.ms")
     if 0 < config.queued_max_request_bytes < config.request_max_bytes:
         errors.append("queued.max.request.bytes is less than socket.request.max.bytes")
     if not config.listeners:
-        errors.append("listeners names no listener for clients")
+        errors.append(
+            "listeners: no listener for clients; add one that is not a controller listener"
+        )
     if errors:
         raise ConfigError("\n".join(errors))

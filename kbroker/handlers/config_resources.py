@@ -21,7 +21,7 @@ from kbroker.config import (
     Operation,
     Property,
     Value,
-    altered,
+    apply_changes,
     describe_broker,
     describe_client_metrics,
     describe_every_broker,
@@ -370,7 +370,7 @@ async def change_settings(
     resource.check_changes(changes)
     await _alter(
         resource,
-        lambda own: altered(own, changes, resource.properties),
+        lambda own: apply_changes(own, changes, resource.properties),
         validate_only=validate_only,
         cause=cause,
     )

@@ -458,7 +458,7 @@ class FetchOperation:
     def _nearer(self, target: Target, replica: Replica) -> int:
         """The node of a replica in the consumer's rack that it should read from; -1 for this one."""
         rack = self.request.rack_id
-        if not rack or self.follower is not None or not self.node.config.reads_by_rack:
+        if not rack or self.follower is not None or not self.node.config.uses_rack_aware_selector:
             return NO_REPLICA
         return self.node.partitions.nearer_replica(replica, rack, target.fetch_offset)
 

@@ -605,8 +605,8 @@ class Server:
         """
         config = self._node.config
         turn = self._turn_of(ALL_LISTENERS, config.max_connection_creation_rate)
-        if config.has_own(listener, CREATION_RATE):
-            own = int(config.of_listener(listener)(CREATION_RATE))
+        if config.has_listener_override(listener, CREATION_RATE):
+            own = int(config.lookup_for_listener(listener)(CREATION_RATE))
             turn = max(turn, self._turn_of(listener, own))
         return turn
 

@@ -59,7 +59,7 @@ class ListenerSecurity:
         self.certificates: Certificates | None = None
         self.users: Users | None = None
         self._rules: MappingRules | None = None
-        self._setting: Callable[..., str] = config.of_listener(name)
+        self._setting: Callable[..., str] = config.lookup_for_listener(name)
         self._credentials: Credentials | None = None
         self.stored_users: StoredUsers | None = None
         """Those of the cluster of its node, once there is one."""
@@ -145,7 +145,7 @@ class ListenerSecurity:
     def obey(self, config: BrokerConfig) -> None:
         """Ask this of who comes from now on. Raises ConfigError, and then all is as it was."""
         self.certificates, users, self._rules = self._made(config)
-        self._setting, self._credentials = config.of_listener(self.name), None
+        self._setting, self._credentials = config.lookup_for_listener(self.name), None
         if users is None or users is self._newest_users:
             return
         if self._is_prepared:
@@ -193,8 +193,8 @@ class ListenerSecurity:
 
     def _made(self, config: BrokerConfig) -> _Asked:
         """What is asked for now: what there is already, where that is the same."""
-        setting = config.of_listener(self.name)
-        if self._protocol.has_login and not config.has_own(self.name, CLIENT_AUTH):
+        setting = config.lookup_for_listener(self.name)
+        if self._protocol.has_login and not config.has_listener_override(self.name, CLIENT_AUTH):
             setting = _without_client_auth(setting)
         try:
             certificates = self._certificates(setting) if self._protocol.is_encrypted else None

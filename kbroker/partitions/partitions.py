@@ -190,7 +190,7 @@ class Partitions:
     def topic_config(self, topic: Topic) -> TopicConfig:
         """The settings of a topic over those of this node."""
         config = TopicConfig.stored(topic.configs, self._context.config)
-        for reason in config.unfit:
+        for reason in config.errors:
             text = f"a stored setting of topic {topic.name} is left out: {reason}"
             if self._context.error_log.is_new(text):
                 logger.error("%s", text)

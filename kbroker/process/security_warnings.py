@@ -84,7 +84,7 @@ def _secret_files(
         if any(map(_is_secret, layer.values)):
             yield Path(layer.origin)  # where it is no file there is none of that name
     for listener in listeners:
-        location = config.of_listener(listener.name)(KEY_STORE)
+        location = config.lookup_for_listener(listener.name)(KEY_STORE)
         if listener.certificates is not None and location:
             yield Path(location)
     for directory in data_dirs[:1]:

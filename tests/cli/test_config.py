@@ -12,7 +12,7 @@ from kbroker.cli import main
 from kbroker.config import BROKER_PROPERTIES
 
 LATER = "replica.alter.log.dirs.io.max.bytes.per.second"
-"""A setting whose behaviour does not exist yet."""
+"""A setting whose feature is not implemented yet."""
 
 
 def run(*arguments: str, env: dict[str, str] | None = None) -> Result:
@@ -34,7 +34,7 @@ def test_an_explanation_says_what_differs_from_kafka() -> None:
     text = run("explain", "max.connections", "log.dir", "flush.policy").stdout
     assert "kafka default     2147483647" in text
     assert "only kbroker      yes" in text
-    assert "max.connections (broker setting)\n  Most open connections" in text
+    assert "max.connections (broker setting)\n  Maximum number of open connections" in text
 
 
 def test_settings_without_effect_are_explained_too() -> None:

@@ -99,7 +99,7 @@ def test_topic_defaults_agree_with_the_broker_settings_behind_them() -> None:
 # What the settings do
 
 DERIVED = {
-    "replica.selector.class": "reads_by_rack",
+    "replica.selector.class": "uses_rack_aware_selector",
     "advertised.listeners": "advertised_listeners",
     "broker.rack": "rack",
     "controller.listener.names": "listeners",

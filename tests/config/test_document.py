@@ -1,4 +1,4 @@
-"""The generated page of settings."""
+"""The generated reference page of the settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_committed_page_is_the_generated_one() -> None:
 
 def test_the_page_has_every_setting_and_every_difference() -> None:
     page = document()
-    differences = page.split("## What differs")[1].split("## DescribeConfigs")[0]
+    differences = page.split("## Differences from")[1].split("## DescribeConfigs")[0]
     for each in (*BROKER_PROPERTIES.values(), *TOPIC_PROPERTIES.values()):
         assert f"| `{each.name}` |" in page, each.name
         if each.own or each.kafka_default is not None or each.effect is not Effect.APPLIED:

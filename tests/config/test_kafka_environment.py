@@ -111,7 +111,7 @@ def test_listeners_follow_the_advertised_ones() -> None:
 def test_names_taken_are_told() -> None:
     config = BrokerConfig.load(kafka_values={"num.partitions": "2", "node.id": "3"})
     assert [each.text for each in config.notices] == [
-        "Taken from KAFKA_*: broker.id, node.id, num.partitions"
+        "Settings from KAFKA_*: broker.id, node.id, num.partitions"
     ]
 
 

@@ -134,7 +134,7 @@ async def test_nodes_log_in_at_each_other_with_login_file(login_file: Path) -> N
     [
         (
             {"KAFKA_CLIENT_USERS": "a,b", "KAFKA_CLIENT_PASSWORDS": "c"},
-            "2 names and .* 1 passwords",
+            "has 2 names, but .* has 1;",
         ),
         (
             {"KAFKA_OPTS": "-Djava.security.auth.login.config=/no/such/file"},

@@ -65,8 +65,8 @@ def test_every_bad_value_is_told_with_its_place() -> None:
     with pytest.raises(ConfigError) as caught:
         BrokerConfig.load(options=["node.id=-5"], environ=environ)
     first, second = str(caught.value).splitlines()
-    assert first.endswith("num.partitions: expected a whole number of at least 1 (environment)")
-    assert second.endswith("node.id: expected a whole number of at least 0 (option)")
+    assert first.endswith("num.partitions: expected an integer of at least 1 (environment)")
+    assert second.endswith("node.id: expected an integer of at least 0 (option)")
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ async def played(
 ) -> AsyncIterator[PlayedFollower]:
     """Register a node that does not exist in the cluster of `broker`."""
     options = {"broker.session.timeout.ms": str(NEVER)}  # nobody keeps its lease alive
-    config = BrokerConfig.load(options=options).of_node(node_id, nodes=2, rack=rack)
+    config = BrokerConfig.load(options=options).for_node(node_id, nodes=2, rack=rack)
     membership = Membership(
         broker.node.cluster, config, directories={}, is_clean=True, keeps_records=True
     )

@@ -47,7 +47,7 @@ def settings_for(file: Path, **more: str) -> dict[str, str]:
 
 def lookup(settings: dict[str, str]) -> Any:
     config = BrokerConfig.load(options=[f"{name}={text}" for name, text in settings.items()])
-    return config.of_listener("X")
+    return config.lookup_for_listener("X")
 
 
 @pytest.fixture

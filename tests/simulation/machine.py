@@ -125,7 +125,7 @@ class Machine:
         self._truth = truth
         self._source = source
         self._events = events
-        self._config = BrokerConfig.load(options=options, nodes=nodes).of_node(node_id, nodes)
+        self._config = BrokerConfig.load(options=options, nodes=nodes).for_node(node_id, nodes)
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
 

@@ -85,7 +85,7 @@ def test_spans_of_time_with_a_space(text: str, expected: float) -> None:
         (lambda: partitions_of({"t": "0"}), "partitions are"),
         (lambda: group_state("stabel"), "state is one of Empty, .*Stable.* not 'stabel'"),
         (lambda: broker_properties({"log.retention.hurs": 1}), r"mean log\.retention\.hours"),
-        (lambda: broker_properties({"num.partitions": {}}), "num.partitions is neither text"),
+        (lambda: broker_properties({"num.partitions": {}}), "num.partitions: expected a string"),
     ],
 )
 def test_forms_that_mean_nothing(call: Callable[[], Any], message: str) -> None:

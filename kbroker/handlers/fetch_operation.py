@@ -533,7 +533,7 @@ class FetchOperation:
     async def _read_in_turns(self) -> tuple[list[_Row], bool]:
         """Read all; returns also whether others had their turn meanwhile, and may have written."""
         time_slice, reading = self.ctx.time_slice, self._read_all()
-        time_slice.begin()  # what was waited for is not counted
+        time_slice.begin(trio.current_time())  # what was waited for is not counted
         paused = False
         while True:
             try:

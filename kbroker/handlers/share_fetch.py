@@ -299,7 +299,7 @@ class _ShareFetch:
         """What can be had now. `wait` hears of what comes while others have their turn."""
         ready: list[_Found] = []
         time_slice = self.ctx.time_slice
-        time_slice.begin()  # what was waited for is not counted
+        time_slice.begin(trio.current_time())  # what was waited for is not counted
         async for each in time_slice.each(found):
             each.share_partition.waits[wait] = None
             if _is_ready(each.share_partition):

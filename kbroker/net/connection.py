@@ -372,7 +372,7 @@ class Connection:
         Returns:
             True if the reader task has to continue.
         """
-        self.active_at = trio.current_time()
+        now = self.active_at = trio.current_time()
         try:
             if not self._receive():
                 return not self._reading
@@ -382,7 +382,7 @@ class Connection:
         if self.requests.is_throttled:
             return True
         self._working = True
-        self.requests.begin()
+        self.requests.begin(now)
         self._begun = self._handle_some()
         if self._begun is not None:
             return True
@@ -433,7 +433,7 @@ class Connection:
                     if self.replies.throttled_until == until:
                         self.replies.throttled_until = None
                 self._working = True
-                self.requests.begin()
+                self.requests.begin(trio.current_time())
             await self._handle_frames()
             self._working = False
             if self.requests.interceptor is not None:
@@ -480,7 +480,7 @@ class Connection:
         await self._shielded(self.requests.time_slice.next())
         if self.replies.is_full:
             await self._until_replies_are_taken()
-            self.requests.time_slice.begin()
+            self.requests.time_slice.begin(trio.current_time())
 
     async def _until_replies_are_taken(self) -> None:
         while self.replies.is_full and not self.replies.is_closed:

@@ -187,9 +187,13 @@ class Requests:
 
     # -- handling
 
-    def begin(self) -> None:
-        """Begin a time slice with what has just been read."""
-        self.time_slice.begin()
+    def begin(self, now: float) -> None:
+        """Begin a time slice for the requests that were just read.
+
+        Args:
+            now: Time of the event loop's clock, in seconds.
+        """
+        self.time_slice.begin(now)
         self._read_at = time.perf_counter()
 
     def handle_some(self) -> Awaitable[None] | None:

@@ -197,19 +197,23 @@ class TimeSlice:
 
     def __init__(self, queue: FairQueue) -> None:
         self._queue = queue
-        self._waited_at = trio.current_time()
+        now = self._waited_at = trio.current_time()
         """When the client last waited in the queue, or connected, in seconds."""
         self._paused_at = self._paused_cpu = 0.0
         """Times in seconds at which the work last began to wait; see `without_waits`."""
-        self.begin()
+        self.begin(now)
 
-    def begin(self) -> None:
-        """Begin the first time slice for newly received requests."""
+    def begin(self, now: float) -> None:
+        """Begin the first time slice for newly received requests.
+
+        Args:
+            now: Time of the event loop's clock, in seconds.
+        """
         self._waited = False
-        self._start()
+        self._start(now)
 
-    def _start(self) -> None:
-        self._ends_at = trio.current_time() + TIME_SLICE_SECONDS
+    def _start(self, now: float) -> None:
+        self._ends_at = now + TIME_SLICE_SECONDS
         # Reading the CPU clock costs as much as a small request can gain while nobody waits.
         queue = self._queue
         self._cpu_ends_at = 0.0 if queue.is_empty else queue.cpu_seconds() + TIME_SLICE_SECONDS
@@ -228,7 +232,7 @@ class TimeSlice:
         if over >= STALLED_TIME_SLICE_SECONDS or self._queue.is_empty:
             return True
         if not self._cpu_ends_at:
-            self._start()
+            self._start(trio.current_time())
         return self._queue.cpu_seconds() >= self._cpu_ends_at
 
     async def pause(self) -> None:
@@ -241,7 +245,7 @@ class TimeSlice:
         await self._queue.wait(self._line())
         self._waited = True
         self._waited_at = trio.current_time()
-        self._start()
+        self._start(self._waited_at)
 
     def _line(self) -> Line:
         if self._waited:
@@ -320,7 +324,7 @@ class TimeSlice:
             await self.pause()
         else:
             await wanted()
-            self._start()
+            self._start(trio.current_time())
 
 
 class _Each(Generic[Item]):

@@ -31,7 +31,7 @@ def beat(_: int) -> Message:
 
 
 def feed(requests: Requests, data: bytes) -> None:
-    requests.begin()
+    requests.begin(trio.current_time())
     requests.frames.feed(data)
 
 

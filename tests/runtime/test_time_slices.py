@@ -117,7 +117,7 @@ async def test_who_has_had_one_turn_does_not_wait_for_all_who_had_more() -> None
         time_slice = TimeSlice(queue)
         for _ in range(20):
             before = long_turns
-            time_slice.begin()
+            time_slice.begin(trio.current_time())
             await time_slice.next()
             short_turns.append(long_turns - before)
 
@@ -236,7 +236,7 @@ async def test_quiet_client_does_not_wait_for_all_new_connections(mock_clock: Mo
         await trio.lowlevel.checkpoint()
         await quiet.next()
         assert served <= 4
-        quiet.begin()
+        quiet.begin(trio.current_time())
         await quiet.next()
         assert served == 300, "this client has just waited, as the others have"
 
@@ -279,7 +279,7 @@ async def test_client_without_cpu_time_keeps_its_time_slice_while_others_wait(
         assert not time_slice.is_over, "threads had the CPU"
         used += TIME_SLICE_SECONDS
         assert time_slice.is_over
-        time_slice.begin()
+        time_slice.begin(trio.current_time())
         mock_clock.jump(TIME_SLICE_SECONDS + STALLED_TIME_SLICE_SECONDS)
         assert time_slice.is_over, "others have waited for too long"
 

@@ -35,12 +35,12 @@ def describe_consumer_group_status(group: ConsumerGroup, producers: Sequence[int
     if group.members:
         text += f": it has {some_of(_members(group.members))}"
     if group.state is ConsumerGroupState.ASSIGNING:
-        text += f"; its target is of epoch {group.assignment_epoch}"
+        text += f"; its target assignment has epoch {group.assignment_epoch}"
     elif group.unreconciled:
-        text += f"; waits for {some_of(_members(sorted(group.unreconciled)))} to have their shares"
+        text += f"; waits for {some_of(_members(sorted(group.unreconciled)))} to reconcile"
     slow = [each.id for each in group.members.values() if each.revoking]
     if slow:
-        text += f"; {some_of(_members(slow))} must give partitions back"
+        text += f"; {some_of(_members(slow))} must revoke partitions"
     return _with_offsets(text, producers)
 
 
@@ -53,12 +53,12 @@ def describe_streams_group_status(group: StreamsGroup, producers: Sequence[int])
     if group.state is StreamsGroupState.NOT_READY and problem is not None:
         text += f"; {problem.detail}"
     elif group.state is StreamsGroupState.ASSIGNING:
-        text += f"; its target is of epoch {group.assignment_epoch}"
+        text += f"; its target assignment has epoch {group.assignment_epoch}"
     elif group.unreconciled:
-        text += f"; waits for {some_of(_members(sorted(group.unreconciled)))} to have their tasks"
+        text += f"; waits for {some_of(_members(sorted(group.unreconciled)))} to reconcile"
     slow = [each.id for each in group.members.values() if not each.revoking.is_empty]
     if slow:
-        text += f"; {some_of(_members(slow))} must give tasks back"
+        text += f"; {some_of(_members(slow))} must revoke tasks"
     return _with_offsets(text, producers)
 
 
@@ -68,17 +68,17 @@ def describe_share_group_status(group: ShareGroup) -> str:
     if group.members:
         text += f": it has {some_of(_members(group.members))}"
     if group.epoch > group.assignment_epoch:
-        text += f"; its target is of epoch {group.assignment_epoch}"
+        text += f"; its target assignment has epoch {group.assignment_epoch}"
     late = [
         each.id
         for each in group.members.values()
         if not each.is_reconciled_to(group.assignment_epoch)
     ]
     if late:
-        text += f"; {some_of(_members(late))} will hear of it with the next heartbeat"
+        text += f"; {some_of(_members(late))} will receive it with the next heartbeat"
     for what, topics in (
-        ("waits for the share coordinators of", group.shared.initializing),
-        ("has a state of", group.shared.initialized),
+        ("waits for share coordinators to initialize", group.shared.initializing),
+        ("has share state for", group.shared.initialized),
     ):
         if topics:
             names = [
@@ -93,21 +93,21 @@ def pending_share_group_work(group: ShareGroup) -> str | None:
     if group.shared.initializing:
         return "waits for share coordinators"
     if group.members and group.epoch > group.assignment_epoch:
-        return f"its target is of epoch {group.assignment_epoch}, not of {group.epoch}"
+        return f"the target assignment has epoch {group.assignment_epoch}, the group {group.epoch}"
     if group.lacks_partitions:
-        return "has partitions that nobody has been given"
+        return "has unassigned partitions"
     late = [
         each.id
         for each in group.members.values()
         if not each.is_reconciled_to(group.assignment_epoch)
     ]
-    return f"{some_of(_members(late))} have not heard of their targets" if late else None
+    return f"{some_of(_members(late))} have not received their target assignments" if late else None
 
 
 def _with_offsets(sentence: str, producers: Sequence[int]) -> str:
     if producers:
         ids = some_of([f"producer {producer_id}" for producer_id in producers])
-        sentence += f"; offsets wait for the end of the transaction of {ids}"
+        sentence += f"; offsets are pending in open transactions of {ids}"
     return printable(sentence)
 
 
@@ -131,7 +131,7 @@ def _missing(group: ClassicGroup) -> str:
     if group.is_initial:
         return "more members (group.initial.rebalance.delay.ms)"
     absent = [member.id for member in group.members.values() if member.join_slot is None]
-    who = [f"{some_of(_members(absent))} to join again"] if absent else []
+    who = [f"{some_of(_members(absent))} to rejoin"] if absent else []
     if group.pending:
         who.append(f"{some_of(_members(sorted(group.pending)))} to join")
     return " and ".join(who)

@@ -505,7 +505,7 @@ class OffsetMetadataManager:
         result = _tombstones(group.id, gone)
         if ends:
             result.records += tombstones_of(group)
-            note_deleted(group, "it has neither members nor offsets any more", now, result)
+            note_deleted(group, "no members and no offsets are left", now, result)
         return result
 
     def _has_expired(self, group: AnyGroup, topic: str, value: OffsetCommitValue, now: Now) -> bool:

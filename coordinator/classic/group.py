@@ -1,4 +1,4 @@
-"""A classic group and its members: the data, and the questions that it can answer about itself."""
+"""A classic group and its members: their data and queries on it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ from ..common.memory import EXPECTED_BYTES, MEMBER_BYTES, PROTOCOL_BYTES, ShardM
 from ..common.result import PendingResponse
 from .group_state import FOLLOWS, ClassicGroupState
 
+# Supported protocols of a member in order of preference: (name, metadata).
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
-"""What a member offers, best first: (name, metadata)."""
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
+# First JoinGroup version that requires a member ID (KIP-394).
 FIRST_VERSION_WITH_KNOWN_ID = 4
-"""Of JoinGroup: who joins has to come again with the id that it is given (KIP-394)."""
 
 
 class ClassicGroupMember:
-    """One member of a classic group.
+    """A member of a classic group.
 
-    A member waits in at most one slot: for its join or for its sync. `is_new` holds until its first
-    join is answered; `is_anonymous` while nobody outside has been told its id.
+    A member has at most one pending request: its JoinGroup or its SyncGroup.
+
+    Attributes:
+        heard_ms: Coordinator time of the last heartbeat or other sign of life.
+        is_new: True until the first JoinGroup of the member is answered.
+        is_anonymous: True until the member ID was sent to the client.
     """
 
     __slots__ = (
@@ -55,7 +59,6 @@ class ClassicGroupMember:
         self.client_host = client_host
         self.session_timeout_ms = 0
         self.heard_ms = 0
-        """When it was last heard of, in coordinator time."""
         self.rebalance_timeout_ms = 0
         self.protocols: Protocols = ()
         self.assignment = b""
@@ -69,7 +72,7 @@ class ClassicGroupMember:
         return self.join_slot is not None or self.sync_slot is not None
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What the member said for a protocol; empty when it does not offer it."""
+        """Return the member's metadata for a protocol, or b"" if the member does not support it."""
         for name, metadata in self.protocols:
             if name == protocol:
                 return metadata
@@ -77,11 +80,14 @@ class ClassicGroupMember:
 
 
 class ClassicGroup:
-    """One classic group.
+    """A classic group.
 
-    Members keep the order in which they came. `stored` says that the log knows the group. The
-    number of parked joins and the number of members per protocol are kept up to date, because a
-    join asks for them each time and groups can be large.
+    Members are ordered by the time when they joined. The number of pending joins and the number of
+    members per protocol are maintained incrementally, because each JoinGroup reads them and groups
+    can be large.
+
+    Attributes:
+        stored: True if the log contains the group.
     """
 
     __slots__ = (
@@ -112,29 +118,31 @@ class ClassicGroup:
         self.id = group_id
         self._memory = memory
         self.state = ClassicGroupState.EMPTY
+        # Log time of the stored state, or -1 if unknown.
         self.state_since_ms = -1
-        """Log time of the stored state, -1 if unknown."""
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader_id: str | None = None
         self.members: dict[str, ClassicGroupMember] = {}
+        # Member IDs by instance ID (KIP-345).
         self.static_ids: dict[str, str] = {}
-        """Instance id to member id (KIP-345)."""
+        # Member IDs returned with MEMBER_ID_REQUIRED that have not rejoined yet (KIP-394).
         self.pending: set[str] = set()
-        """Ids given with MEMBER_ID_REQUIRED that have not come back yet (KIP-394)."""
+        # Members of this generation that have not sent SyncGroup.
         self.unsynced: set[str] = set()
-        """Members of this generation that have not sent SyncGroup."""
+        # Subscriptions of this generation's members that have not been parsed yet.
         self._subscriptions: tuple[bytes, ...] | None = None
-        """What the members of this generation said for its protocol, until somebody asks for it."""
+        # Topics of the parsed subscriptions; None if they are unknown, as before the first
+        # generation.
         self._topics_read: frozenset[str] | None = None
-        """The topics in it; None when they are not known, as before the first generation."""
+        # Size in bytes of the metadata of all members, over all their protocols.
         self.metadata_bytes = 0
-        """Metadata of all members, over all their protocols."""
         self.joined = 0
         self.support: Counter[str] = Counter()
+        # True in PreparingRebalance if the group was empty before, so that it may wait for more
+        # members.
         self.is_initial = False
-        """In PreparingRebalance: the members came to an empty group, which may wait for more."""
         self.initial_delay_left_ms = 0
         self.newcomer = False
         self.stored = False
@@ -142,7 +150,7 @@ class ClassicGroup:
     # -- members
 
     def add(self, member: ClassicGroupMember, protocol_type: str, protocols: Protocols) -> None:
-        """Take in a member; the first one leads and decides the protocol type."""
+        """Add a member. The first member becomes the leader and determines the protocol type."""
         if not self.members:
             self.protocol_type = protocol_type
         self.members[member.id] = member
@@ -154,7 +162,7 @@ class ClassicGroup:
             self.leader_id = member.id
 
     def remove(self, member: ClassicGroupMember) -> None:
-        """Take out a member. Its slots must have been answered."""
+        """Remove a member. Its pending requests must have been answered."""
         del self.members[member.id]
         self.offer(member, ())
         if member.instance_id is not None:
@@ -165,7 +173,7 @@ class ClassicGroup:
             self.leader_id = next(iter(self.members), None)
 
     def rename(self, member: ClassicGroupMember, new_id: str) -> None:
-        """Give a static member its new id (KIP-345); it keeps its place."""
+        """Give a static member its new member ID (KIP-345). It keeps its position."""
         old_id, member.id = member.id, new_id
         self._memory.drop(self.id, old_id)
         self._hold(member)
@@ -179,7 +187,7 @@ class ClassicGroup:
             self.leader_id = new_id
 
     def offer(self, member: ClassicGroupMember, protocols: Protocols) -> None:
-        """Replace what a member offers."""
+        """Replace the supported protocols of a member."""
         self.metadata_bytes += metadata_size(protocols) - metadata_size(member.protocols)
         support = self.support
         for name, _ in member.protocols:
@@ -197,13 +205,13 @@ class ClassicGroup:
         self._memory.hold(self.id, member.id, member.client_host, size)
 
     def expect(self, member_id: str, host: str) -> None:
-        """Expect a join with an ID that was given out (KIP-394)."""
+        """Expect a JoinGroup with a member ID that was returned to a client (KIP-394)."""
         self.pending.add(member_id)
         size = expected_bytes(self.id, member_id)
         self._memory.hold(self.id, member_id, host, size)
 
     def stop_expecting(self, member_id: str) -> None:
-        """Forget an ID that was given out."""
+        """Forget a member ID that was returned to a client."""
         if member_id in self.pending:
             self.pending.remove(member_id)
             self._memory.drop(self.id, member_id)
@@ -213,7 +221,7 @@ class ClassicGroup:
         return None if member_id is None else self.members[member_id]
 
     def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Whether the sender of a request is a member, and the one that holds its instance id."""
+        """Return the error for a request of this member ID and instance ID."""
         if instance_id is not None:
             holder = self.static_ids.get(instance_id)
             if holder is None:
@@ -232,7 +240,7 @@ class ClassicGroup:
         member.join_slot = slot
 
     def take_join(self, member: ClassicGroupMember) -> PendingResponse[JoinGroupResponse] | None:
-        """Free the slot of a parked join."""
+        """Remove and return the pending JoinGroup of a member."""
         slot, member.join_slot = member.join_slot, None
         if slot is not None:
             self.joined -= 1
@@ -245,16 +253,16 @@ class ClassicGroup:
 
     @property
     def all_joined(self) -> bool:
-        """Nobody is missing: neither a member nor an id that was given out."""
+        """True if all members have joined, and all returned member IDs were used."""
         return self.joined == len(self.members) and not self.pending
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long a rebalance waits: as long as the most patient member asks for."""
+        """Rebalance timeout of the group in ms: the maximum over its members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with these protocols could be part of the group."""
+        """Return True if a member with these protocols can join the group."""
         if self.state is ClassicGroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         if protocol_type != self.protocol_type:
@@ -263,7 +271,7 @@ class ClassicGroup:
         return any(self.support[name] == size for name, _ in protocols)
 
     def vote(self) -> str:
-        """The protocol of the next generation: all members offer it, most of them like it best."""
+        """Return the protocol of the next generation: the preferred one of those all support."""
         size = len(self.members)
         votes: Counter[str] = Counter()
         for member in self.members.values():
@@ -271,7 +279,11 @@ class ClassicGroup:
         return votes.most_common(1)[0][0]
 
     def elect_joined_leader(self) -> bool:
-        """Keep the leader if it has joined, else let the first that has joined lead."""
+        """Keep the leader if it has joined, else elect the first member that has joined.
+
+        Returns:
+            False if no member has joined.
+        """
         leader = self.members.get(self.leader_id or "")
         if leader is None or leader.join_slot is None:
             joined = (member for member in self.members.values() if member.join_slot is not None)
@@ -284,22 +296,26 @@ class ClassicGroup:
     # -- state
 
     def move(self, state: ClassicGroupState) -> None:
-        """Go to another state. Raises ValueError for a move that the table does not have."""
+        """Change the state.
+
+        Raises:
+            ValueError: The transition is not valid.
+        """
         if state not in FOLLOWS[self.state]:
             raise ValueError(f"group {self.id}: {self.state} cannot become {state}")
         self.state = state
 
     def keep_subscriptions(self) -> None:
-        """A generation begins: what it reads stays until the next one, whoever joins meanwhile."""
+        """Save the subscriptions of the new generation, which later joins do not change."""
         self._subscriptions = tuple(m.metadata(self.protocol_name) for m in self.members.values())
 
     @property
     def is_unused(self) -> bool:
-        """Nothing of the group would be missed: it never had a member, and expects none."""
+        """True if the group can be dropped: it never had a member and no join is expected."""
         return self.state is ClassicGroupState.EMPTY and not (self.stored or self.pending)
 
     def subscribes(self, topic: str) -> bool:
-        """Whether a member reads the topic; yes when members of a consumer group do not say."""
+        """Return True if a member subscribes to the topic, or if its topics are unknown."""
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return False
         if self._subscriptions is not None:
@@ -309,30 +325,30 @@ class ClassicGroup:
 
 
 def _topics_in(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """What the members of a consumer group read together; None when one does not say."""
+    """Return the topics of all subscriptions, or None if one of them cannot be parsed."""
     said = [read_subscription(metadata) for metadata in subscriptions]
     topics = [one.topics for one in said if one is not None]
     return frozenset(chain.from_iterable(topics)) if len(topics) == len(said) else None
 
 
 def metadata_size(protocols: Protocols) -> int:
-    """Return the bytes that a member's offers hold."""
+    """Return the size of a member's supported protocols in bytes."""
     return sum(len(name) + len(metadata) for name, metadata in protocols)
 
 
 def member_bytes(protocols: Protocols, *strings: str) -> int:
-    """Return the bytes in memory of a member with these protocols and names."""
+    """Return the bytes in memory of a member with these protocols and strings."""
     size = MEMBER_BYTES + PROTOCOL_BYTES * len(protocols) + metadata_size(protocols)
     return size + sum(map(len, strings))
 
 
 def expected_bytes(group_id: str, member_id: str) -> int:
-    """Return the bytes in memory of a member ID that was given out."""
+    """Return the bytes in memory of a member ID that was returned to a client."""
     return EXPECTED_BYTES + len(group_id) + len(member_id)
 
 
 def protocols_of(pairs: Iterable[tuple[str, bytes]]) -> Protocols:
-    """What a member offers, from its request; of a name that comes twice the first counts."""
+    """Return a member's protocols from its request. Of duplicate names, the first one counts."""
     offered: dict[str, bytes] = {}
     for name, metadata in pairs:
         offered.setdefault(name, metadata)

@@ -1,4 +1,4 @@
-"""The states of a classic group, as data: which follow each other, and what each one answers."""
+"""States of a classic group, their transitions, and the errors that each state returns."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from kbroker.protocol.errors import ErrorCode
 class ClassicGroupState(StrEnum):
     """States of a classic group; the values are the names in the protocol."""
 
+    # The group has no members. It may have offsets, and it keeps its generation.
     EMPTY = "Empty"
-    """No members. Offsets may be there, and the generation lives on."""
+    # The group waits until all known members have rejoined. JoinGroup requests are pending.
     PREPARING_REBALANCE = "PreparingRebalance"
-    """Waits until all known members have joined again. Joins are parked."""
+    # A new generation has begun and the group waits for the leader's assignment. SyncGroup requests
+    # are pending.
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """A new generation is agreed; waits for the assignment of its leader. Syncs are parked."""
+    # The assignment is stored. Every member has fetched it or can fetch it.
     STABLE = "Stable"
-    """The assignment is stored. Every member has it, or may fetch it."""
+    # Not a real state: descriptions return it for a group that does not exist.
     DEAD = "Dead"
-    """Only a name: what descriptions say of a group that does not exist."""
 
 
 EMPTY = ClassicGroupState.EMPTY
@@ -30,6 +31,7 @@ COMPLETING = ClassicGroupState.COMPLETING_REBALANCE
 STABLE = ClassicGroupState.STABLE
 DEAD = ClassicGroupState.DEAD
 
+# Valid next states. Stable and Empty are entered only by replaying a record.
 FOLLOWS: Mapping[ClassicGroupState, frozenset[ClassicGroupState]] = MappingProxyType(
     {
         EMPTY: frozenset({PREPARING, DEAD}),
@@ -39,27 +41,26 @@ FOLLOWS: Mapping[ClassicGroupState, frozenset[ClassicGroupState]] = MappingProxy
         DEAD: frozenset(),
     }
 )
-"""Which states may follow. Stable and Empty are entered by replaying the record that says so."""
 
+# Error for a heartbeat of a member in the current generation.
 HEARTBEAT_ANSWER: Mapping[ClassicGroupState, ErrorCode] = MappingProxyType(
     {
         EMPTY: ErrorCode.UNKNOWN_MEMBER_ID,
-        # The member stays alive: it is only told to join.
+        # The member stays alive and is asked to rejoin.
         PREPARING: ErrorCode.REBALANCE_IN_PROGRESS,
         # Some clients send heartbeats between join and sync.
         COMPLETING: ErrorCode.NONE,
         STABLE: ErrorCode.NONE,
     }
 )
-"""What a heartbeat of a member in the right generation gets."""
 
+# Error for an offset commit of a valid member.
 COMMIT_ANSWER: Mapping[ClassicGroupState, ErrorCode] = MappingProxyType(
     {
         EMPTY: ErrorCode.NONE,
-        # Offsets of the generation that ends are still welcome.
+        # Offsets of the ending generation are still accepted.
         PREPARING: ErrorCode.NONE,
         COMPLETING: ErrorCode.REBALANCE_IN_PROGRESS,
         STABLE: ErrorCode.NONE,
     }
 )
-"""What an offset commit gets whose sender is in order."""

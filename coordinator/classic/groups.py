@@ -1,4 +1,4 @@
-"""The requests of classic group members: join, sync, heartbeat, leave (KIP-62, 345, 394, 814)."""
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup of classic groups (KIP-62, 345, 394, 814)."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from .group_state import COMPLETING, EMPTY, HEARTBEAT_ANSWER, PREPARING, STABLE
 from .rebalance import Rebalances, joined, member_rows, note_stored
 from .records import group_record, group_value
 
+# Maximum length of the client ID or instance ID within a generated member ID.
 NAME_LENGTH_MAX = 255
-"""How much of a client's name goes into its member id, which must fit into a string itself."""
 REASON_LENGTH_MAX = 255
 
 
 class _Ask(NamedTuple):
-    """A join request, with what its version leaves open filled in."""
+    """A JoinGroup request, with defaults for fields that its version lacks."""
 
     group_id: str
     member_id: str
@@ -86,7 +86,7 @@ class ClassicGroups:
         if group is None:
             group = ClassicGroup(
                 ask.group_id, self._state.memory
-            )  # in the state only when a member or a pending id enters
+            )  # added to the state with its first member or pending member ID
         if not self._has_room(group, ask):
             return self._turn_away(group, ask, now)
         if not group.supports(ask.protocol_type, ask.protocols):
@@ -112,21 +112,21 @@ class ClassicGroups:
         return ErrorCode.NONE
 
     def could_begin(self, request: JoinGroupRequest) -> bool:
-        """Whether a group could begin with this request, or at least with its id."""
+        """Return True if a new group could be created by this request."""
         is_new = bool(request.group_id) and not request.member_id
         says_what = bool(request.protocol_type) and bool(request.protocols)
         return is_new and says_what and self._has_fitting_session(request)
 
     def _has_fitting_session(self, ask: JoinGroupRequest | _Ask) -> bool:
-        """Whether its session timeout is one that members may ask for."""
+        """Return True if the session timeout is within the configured bounds."""
         shortest_ms = self._settings.session_timeout_min_ms
         return shortest_ms <= ask.session_timeout_ms <= self._settings.session_timeout_max_ms
 
     def _has_room(self, group: ClassicGroup, ask: _Ask) -> bool:
-        """Return True if `group.max.size` and `group.metadata.max.bytes` let this member in.
+        """Return True if `group.max.size` and `group.metadata.max.bytes` permit this member.
 
-        While members join again, those who came first have the places: after the limit was lowered
-        the last ones are sent away.
+        During a rebalance, the members that rejoin first are kept. So after the limit was lowered,
+        the last members are rejected.
         """
         limit = self._settings.group_size_max
         known = group.members.get(ask.member_id) or group.static_member(ask.instance_id)
@@ -142,9 +142,9 @@ class ClassicGroups:
         return member is not None or len(group.members) < limit
 
     def _has_memory(self, group: ClassicGroup, ask: _Ask) -> bool:
-        """Return True if the node has room for what the member would hold.
+        """Return True if the memory limit of the node permits this member.
 
-        A member that joins again and holds no more than before always has room.
+        A member that rejoins without using more memory than before is always permitted.
         """
         memory, member_id = self._state.memory, ask.member_id
         static = group.static_member(ask.instance_id)
@@ -164,7 +164,7 @@ class ClassicGroups:
         if member is not None:
             self._rebalances.drop(group, member, result)
             self._rebalances.member_left(
-                group, f"there is no room for member {member.id}", now, result
+                group, f"group is full, member {member.id} was removed", now, result
             )
         elif ask.member_id in group.pending:
             self._rebalances.drop_pending(group, ask.member_id)
@@ -174,14 +174,14 @@ class ClassicGroups:
     def _join_as_stranger(
         self, group: ClassicGroup, ask: _Ask, now: Now
     ) -> Result[JoinGroupResponse]:
-        """A join without member id: a new member, or a static one that was restarted."""
+        """Handle a JoinGroup without a member ID: a new member, or a restarted static one."""
         static = group.static_member(ask.instance_id)
         name = ask.instance_id or ask.client.client_id
         new_id = f"{name[:NAME_LENGTH_MAX]}-{self._new_uuid()}"
         if static is not None:
             return self._replace(group, static, new_id, ask, now)
         if ask.instance_id is None and ask.version >= FIRST_VERSION_WITH_KNOWN_ID:
-            # KIP-394: whoever loses this answer leaves no member behind.
+            # KIP-394: a client that misses this response leaves no member behind.
             self._state.groups[group.id] = group
             group.expect(new_id, ask.client.host)
             self._rebalances.expect(group.id, new_id, ask.session_timeout_ms, now)
@@ -191,7 +191,7 @@ class ClassicGroups:
     def _admit(
         self, group: ClassicGroup, member_id: str, ask: _Ask, now: Now
     ) -> Result[JoinGroupResponse]:
-        """A new member, which rebalances the group."""
+        """Add a new member and start a rebalance."""
         member = ClassicGroupMember(
             member_id, ask.instance_id, ask.client.client_id, ask.client.host
         )
@@ -208,14 +208,15 @@ class ClassicGroups:
     def _join_again(
         self, group: ClassicGroup, member: ClassicGroupMember, ask: _Ask, now: Now
     ) -> Result[JoinGroupResponse]:
-        """A member joins: for the coming generation, or to be told the present one once more."""
+        """Handle a JoinGroup of a member: rejoin, or repeat the response of this generation."""
         same = member.protocols == ask.protocols
         if group.state is COMPLETING and same:
-            # Its first answer may be lost.
+            # The first response may have been lost.
             return Result(joined(group, member, member_rows(group)))
         if group.state is STABLE and same and member.id != group.leader_id:
             return Result(joined(group, member, []))
-        # In Stable a leader joins because it wants to assign anew: topics may have changed.
+        # In Stable, a leader rejoins to compute a new assignment, for example after a change of
+        # topics.
         cause = f"member {member.id} " + ("joined again" if same else "joined with new metadata")
         group.offer(member, ask.protocols)
         _take_timeouts(member, ask)
@@ -226,7 +227,7 @@ class ClassicGroups:
     ) -> Result[JoinGroupResponse]:
         slot: PendingResponse[JoinGroupResponse] = PendingResponse(group.id, member.id)
         result: Result[JoinGroupResponse] = Result(slot)
-        # The same member on two connections: the earlier request must not wait for ever.
+        # The member may use two connections: complete the earlier request.
         self._rebalances.fail_slots(
             group, member, ErrorCode.REBALANCE_IN_PROGRESS, member.id, result
         )
@@ -239,7 +240,7 @@ class ClassicGroups:
     def _replace(
         self, group: ClassicGroup, member: ClassicGroupMember, new_id: str, ask: _Ask, now: Now
     ) -> Result[JoinGroupResponse]:
-        """A static member is back under a new id; whoever used the old one is fenced (KIP-345)."""
+        """Replace the member ID of a returning static member; this fences the old ID (KIP-345)."""
         fenced: Result[JoinGroupResponse] = Result()
         self._rebalances.fail_slots(group, member, ErrorCode.FENCED_INSTANCE_ID, member.id, fenced)
         offered = member.protocols
@@ -248,7 +249,7 @@ class ClassicGroups:
             result = self._swap(group, member, new_id, offered, ask, now)
         else:
             self._rebalances.forget_session(group.id, member.id)
-            cause = f"static member {ask.instance_id} is back as {new_id}"
+            cause = f"static member {ask.instance_id} rejoined as {new_id}"
             member.client_id, member.client_host = ask.client.client_id, ask.client.host
             group.rename(member, new_id)
             member.is_new = False
@@ -267,16 +268,16 @@ class ClassicGroups:
         ask: _Ask,
         now: Now,
     ) -> Result[JoinGroupResponse]:
-        """In a stable group the new id takes the place, and nobody else notices.
+        """Replace the member ID in a stable group without a rebalance.
 
-        The new id and timeouts enter the state with the record. What the member offers is volatile,
-        so it is put back (`offered`) when the append fails.
+        The new ID and the timeouts take effect with the record. The supported protocols are
+        volatile, so they are restored (`offered`) if the append fails.
         """
         old_id = member.id
         value = _with_new_id(group, member, new_id, ask, now)
         result = Result(_swapped(group, member, value, new_id, ask.version))
         result.records.append(group_record(group.id, value))
-        note_stored(group, f"static member {ask.instance_id} is back as {new_id}", now, result)
+        note_stored(group, f"static member {ask.instance_id} rejoined as {new_id}", now, result)
         self._rebalances.forget_session(group.id, old_id)
         self._rebalances.expect(group.id, new_id, ask.session_timeout_ms, now)
         member.heard_ms = now.coordinator_ms
@@ -297,7 +298,7 @@ class ClassicGroups:
         code = _refuse_sync(group, request, version)
         if code:
             return Result(SyncGroupResponse(error_code=code))
-        assert group is not None  # or else the request was refused
+        assert group is not None  # otherwise the request was rejected above
         member = group.members[request.member_id]
         self._rebalances.synced(group, member)
         if group.state is STABLE:
@@ -319,7 +320,7 @@ class ClassicGroups:
         now: Now,
         result: Result[SyncGroupResponse],
     ) -> None:
-        """The leader has decided: the generation can be stored, and who waits be answered."""
+        """Store the leader's assignment, and complete the pending SyncGroup requests."""
         assignments = {row.member_id: row.assignment for row in request.assignments}
         value = group_value(group, assignments, now.log_ms)
         result.records.append(group_record(group.id, value))
@@ -333,14 +334,14 @@ class ClassicGroups:
         note_stored(group, cause, now, result)
 
         def start_over(code: ErrorCode, now: Now) -> Result[SyncGroupResponse]:
-            # The assignment is lost, and with it the generation: everyone joins again.
+            # The assignment is lost, so this generation is too: all members rejoin.
             code = append_error(code)
             failed: Result[SyncGroupResponse] = Result(result.response)
             failed.answers += [
                 Answer(answer.slot, SyncGroupResponse(error_code=code)) for answer in result.answers
             ]
             self._rebalances.begin(
-                group, f"the assignment was not stored: {code.name}", now, failed
+                group, f"could not store the assignment: {code.name}", now, failed
             )
             return failed
 
@@ -397,14 +398,14 @@ class ClassicGroups:
         left: list[str],
         result: Result[LeaveGroupResponse],
     ) -> ErrorCode:
-        """Drop a member, and note it in `left`, or an id that was given out."""
+        """Remove a member and add it to `left`, or remove a pending member ID."""
         member_id = leaver.member_id
         if member_id in group.pending:
             self._rebalances.drop_pending(group, member_id)
             return ErrorCode.NONE
         static = group.static_member(leaver.group_instance_id)
         if not member_id and static is not None:
-            member_id = static.id  # an operator takes out a static member by its name alone
+            member_id = static.id  # tools remove a static member by its instance ID alone
         code = group.check_member(member_id, leaver.group_instance_id)
         if not code:
             self._rebalances.drop(group, group.members[member_id], result)
@@ -414,11 +415,11 @@ class ClassicGroups:
     # -- connections
 
     def abandon(self, slot: PendingResponse[R], now: Now) -> Result[None]:
-        """The client whose request is parked in `slot` has gone.
+        """Remove the pending request of a client that disconnected.
 
-        A member that nobody has been told of goes at once. Any other may come back under its id,
-        and has its session timeout to do so; until then it counts as not joined, so that no
-        generation is made with a member that is not there.
+        A member whose ID the client does not know is removed immediately. Any other member may
+        return until its session times out. Until then it counts as not joined, so that no
+        generation begins without it.
         """
         result: Result[None] = Result()
         group = self._state.classic_group(slot.group_id)
@@ -432,7 +433,7 @@ class ClassicGroups:
             group.take_join(member)
             if member.is_anonymous and member.instance_id is None:
                 self._rebalances.drop(group, member, result)
-                cause = f"member {member.id} disconnected before it was told its id"
+                cause = f"member {member.id} disconnected before it received its member ID"
                 self._rebalances.member_left(group, cause, now, result)
             else:
                 self._rebalances.keep_alive(group, member, now)
@@ -440,7 +441,7 @@ class ClassicGroups:
 
 
 def _read(request: JoinGroupRequest, client: ClientInfo, version: int) -> _Ask:
-    # Version 0 has no rebalance timeout, and some clients send -1 later on (KAFKA-8653).
+    # Version 0 has no rebalance timeout, and some clients send -1 in later versions (KAFKA-8653).
     rebalance_ms = request.rebalance_timeout_ms
     return _Ask(
         group_id=request.group_id,
@@ -457,7 +458,7 @@ def _read(request: JoinGroupRequest, client: ClientInfo, version: int) -> _Ask:
 
 
 def _reason(given: str | None) -> str:
-    """What a client says of why it comes or goes (KIP-800), as the end of a cause."""
+    """Format a client's reason for joining or leaving (KIP-800) as the end of a cause."""
     return f" (client reason: {given[:REASON_LENGTH_MAX]})" if given else ""
 
 
@@ -473,7 +474,7 @@ def _refused(code: ErrorCode, member_id: str) -> Result[JoinGroupResponse]:
 def _with_new_id(
     group: ClassicGroup, member: ClassicGroupMember, new_id: str, ask: _Ask, now: Now
 ) -> GroupMetadataValue:
-    """The stable group as it will be when a static member has its new id."""
+    """Return the group record in which a static member has its new member ID."""
     assignments = {other.id: other.assignment for other in group.members.values()}
     value = group_value(group, assignments, now.log_ms)
     row = next(row for row in value.members if row.member_id == member.id)
@@ -493,10 +494,10 @@ def _swapped(
     new_id: str,
     version: int,
 ) -> JoinGroupResponse:
-    """The answer to a static member that took its place again.
+    """Return the JoinGroup response for a static member that rejoined a stable group.
 
-    From version 9 on a leader is told that it leads, and that the assignment stands (KIP-814).
-    Before, it is told its old id as leader, which keeps it from assigning anew.
+    From version 9 on, the leader's response sets SkipAssignment (KIP-814). In older versions, the
+    response names the old member ID as leader, so that the client does not compute an assignment.
     """
     leads = version >= 9 and group.leader_id == member.id
     rows = [
@@ -525,7 +526,7 @@ def _no_group(group_id: str) -> ErrorCode:
 def _refuse_sync(group: ClassicGroup | None, request: SyncGroupRequest, version: int) -> ErrorCode:
     wanted = (request.protocol_type, request.protocol_name)
     if version >= 5 and None in wanted:
-        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # KIP-559: mandatory from here on
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # KIP-559: mandatory from version 5 on
     if group is None:
         return _no_group(request.group_id)
     code = group.check_member(request.member_id, request.group_instance_id)

@@ -1,7 +1,7 @@
-"""How a classic group gets from one generation to the next, and what time does to it.
+"""Rebalances and timers of classic groups.
 
-A rebalance is volatile from its start until the leader's assignment is stored: after a restart the
-group is back in the generation before it, and its members join again.
+A rebalance is volatile until the leader's assignment is stored. If the group is loaded from the log
+before that, it is in the previous generation and its members rejoin.
 """
 
 from __future__ import annotations
@@ -24,14 +24,18 @@ from .replay import replay_group
 SESSION = "session"
 JOIN = "join"
 SYNC = "sync"
+# Minimum delay before a join phase without any joined member is checked again.
 POSTPONED_MS_MIN = 1_000
 
 
 class Rebalances:
     """Starts, completes and times out the rebalances of a shard's groups.
 
-    The keys of the timers are (SESSION, group, member), (JOIN, group, "") for the end of the join
-    phase, and (SYNC, group, "") for members that never fetch their assignment.
+    Timer keys:
+
+    - (SESSION, group, member): session timeout of a member.
+    - (JOIN, group, ""): end of the join phase.
+    - (SYNC, group, ""): deadline by which all members must fetch their assignment.
     """
 
     def __init__(self, state: ShardState, settings: GroupSettings) -> None:
@@ -42,12 +46,12 @@ class Rebalances:
     # -- sessions
 
     def keep_alive(self, group: ClassicGroup, member: ClassicGroupMember, now: Now) -> None:
-        """A member was heard of: its session starts again."""
+        """Restart the session of a member."""
         member.heard_ms = now.coordinator_ms
         self.expect(group.id, member.id, member.session_timeout_ms, now)
 
     def expect(self, group_id: str, member_id: str, timeout_ms: int, now: Now) -> None:
-        """A member, or an id that was given out, has so long to be heard of."""
+        """Start the session of a member, or of a member ID that was returned to a client."""
         self.timers.schedule((SESSION, group_id, member_id), now.coordinator_ms + timeout_ms)
 
     def forget_session(self, group_id: str, member_id: str) -> None:
@@ -63,7 +67,7 @@ class Rebalances:
         result: Result[R],
         since_ms: int | None = None,
     ) -> None:
-        """Ask all members to join again, and go on at once if nobody is missing."""
+        """Start a rebalance, and complete the join phase at once if all members have joined."""
         if group.state is COMPLETING:
             self.fail_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS, now, result)
         self._stop_waiting_for_syncs(group)
@@ -83,22 +87,22 @@ class Rebalances:
     def begin_or_complete(
         self, group: ClassicGroup, cause: str, now: Now, result: Result[R]
     ) -> None:
-        """Someone came or went: a new rebalance, or perhaps the last one missing in this one."""
+        """Process a change of membership: start a rebalance, or complete the current one."""
         if group.state is PREPARING:
             self.complete_if_all_joined(group, now, result)
         else:
             self.begin(group, cause, now, result)
 
     def complete_if_all_joined(self, group: ClassicGroup, now: Now, result: Result[R]) -> None:
-        """End the join phase when nobody is missing; the first one waits out its delay."""
+        """Complete the join phase if all members have joined and no initial delay is pending."""
         if group.state is PREPARING and not group.is_initial and group.all_joined:
             self._complete(group, now, result)
 
     def _complete(self, group: ClassicGroup, now: Now, result: Result[R]) -> None:
-        """End the join phase with those who have joined."""
+        """Complete the join phase with the members that have joined."""
         self.timers.cancel((JOIN, group.id, ""))
         group.is_initial = False
-        # Static members stay until their session ends: that is what they are for (KIP-345).
+        # Static members stay until their session expires: that is their purpose (KIP-345).
         late = [m for m in group.members.values() if m.join_slot is None and m.instance_id is None]
         for member in late:
             self.drop(group, member, result)
@@ -109,19 +113,19 @@ class Rebalances:
         elif group.elect_joined_leader():
             self._next_generation(group, now, result)
         else:
-            # Only static members, none of them here: their sessions decide. A timeout of 0 must
-            # not make us ask all the time.
+            # Only static members are left and none has joined: wait for their sessions to expire.
+            # The minimum delay prevents a busy loop if the rebalance timeout is 0.
             delay_ms = max(group.rebalance_timeout_ms, POSTPONED_MS_MIN)
             self._end_joins_after(group, delay_ms, now)
 
     def _empty(self, group: ClassicGroup, now: Now, result: Result[R]) -> None:
         value = emptied_value(group, now.log_ms)
         result.records.append(group_record(group.id, value))
-        _write_event(group, "the last member is gone", now, result, value.generation, EMPTY)
+        _write_event(group, "the last member left", now, result, value.generation, EMPTY)
 
         def stored_or_not(code: ErrorCode, now: Now) -> Result[R]:
-            # The log still has the generation before this one, whose members will time out if the
-            # group is loaded from there. Without members nothing depends on it.
+            # The log still contains the previous generation. If the group is loaded from there, its
+            # members time out. The group has no members, so nothing depends on the new record.
             replay_group(self._state, group.id, value)
             failed: Result[R] = Result(result.response)
             failed.answers = result.answers
@@ -146,13 +150,13 @@ class Rebalances:
         self.timers.schedule((SYNC, group.id, ""), now.coordinator_ms + group.rebalance_timeout_ms)
 
     def synced(self, group: ClassicGroup, member: ClassicGroupMember) -> None:
-        """A member has asked for its assignment."""
+        """Note that a member has fetched its assignment."""
         group.unsynced.discard(member.id)
         if not group.unsynced:
             self.timers.cancel((SYNC, group.id, ""))
 
     def fail_syncs(self, group: ClassicGroup, code: ErrorCode, now: Now, result: Result[R]) -> None:
-        """There will be no assignment for this generation."""
+        """Fail the pending SyncGroup requests, because this generation gets no assignment."""
         for member in group.members.values():
             member.assignment = b""
             if member.sync_slot is not None:
@@ -161,7 +165,7 @@ class Rebalances:
                 self.keep_alive(group, member, now)
 
     def drop(self, group: ClassicGroup, member: ClassicGroupMember, result: Result[R]) -> None:
-        """Take a member out; what it is parked in is answered as to a stranger."""
+        """Remove a member. Its pending requests fail with UNKNOWN_MEMBER_ID."""
         self.forget_session(group.id, member.id)
         self.fail_slots(group, member, ErrorCode.UNKNOWN_MEMBER_ID, "", result)
         group.remove(member)
@@ -174,7 +178,7 @@ class Rebalances:
         member_id: str,
         result: Result[R],
     ) -> None:
-        """Answer what a member is parked in with an error."""
+        """Fail the pending requests of a member."""
         join_slot = group.take_join(member)
         if join_slot is not None:
             refusal = JoinGroupResponse(error_code=code, member_id=member_id)
@@ -191,7 +195,7 @@ class Rebalances:
         result: Result[R],
         since_ms: int | None = None,
     ) -> None:
-        """After members were dropped: the others share anew."""
+        """Rebalance the remaining members after members were removed."""
         if group.state in (STABLE, COMPLETING):
             self.begin(group, cause, now, result, since_ms)
         else:
@@ -199,12 +203,12 @@ class Rebalances:
             self.complete_if_all_joined(group, now, result)
 
     def drop_pending(self, group: ClassicGroup, member_id: str) -> None:
-        """An id that was given out will not come back."""
+        """Remove a pending member ID."""
         group.stop_expecting(member_id)
         self.forget_session(group.id, member_id)
 
     def pending_left(self, group: ClassicGroup, now: Now, result: Result[R]) -> None:
-        """After ids were dropped: perhaps they were all that was missing."""
+        """Complete the join phase if only removed member IDs were missing; drop an unused group."""
         if group.is_unused:
             del self._state.groups[group.id]
         else:
@@ -213,7 +217,7 @@ class Rebalances:
     # -- time
 
     def expire(self, key: tuple[str, str, str], now: Now) -> Result[None]:
-        """A timer has come."""
+        """Process an expired timer."""
         kind, group_id, member_id = key
         result: Result[None] = Result()
         group = self._state.classic_group(group_id)
@@ -234,8 +238,9 @@ class Rebalances:
             self.pending_left(group, now, result)
             return
         member = group.members.get(member_id)
-        # Who waits for us cannot send heartbeats; its session starts again with the answer. A new
-        # member may be the ghost of a connection that is gone, so it may not wait for ever.
+        # A member with a pending request cannot send heartbeats; its session restarts with the
+        # response. The session of a new member expires nevertheless, because its connection may be
+        # dead.
         if member is None or (member.is_waiting and not member.is_new):
             return
         self.drop(group, member, result)
@@ -247,8 +252,8 @@ class Rebalances:
         if group.state is not PREPARING:
             return
         if group.is_initial and group.newcomer and group.initial_delay_left_ms > 0:
-            # The delay is for a group of members that start one after the other: it goes on while
-            # they come, up to the rebalance timeout.
+            # The delay is meant for members that start one after another: extend it while members
+            # join, up to the rebalance timeout.
             group.newcomer = False
             delay_ms = self._settings.initial_rebalance_delay_ms
             delay_ms = min(delay_ms, group.initial_delay_left_ms)
@@ -276,7 +281,7 @@ class Rebalances:
 def joined(
     group: ClassicGroup, member: ClassicGroupMember, rows: list[JoinGroupResponse.Member]
 ) -> JoinGroupResponse:
-    """The answer to a join; only the leader is told who the members are."""
+    """Return the JoinGroup response for a member; only the leader gets the list of members."""
     return JoinGroupResponse(
         generation_id=group.generation,
         protocol_type=group.protocol_type,
@@ -288,7 +293,7 @@ def joined(
 
 
 def member_rows(group: ClassicGroup) -> list[JoinGroupResponse.Member]:
-    """The members for the leader, with what they said for the chosen protocol."""
+    """Return the member list for the leader, with the metadata of the selected protocol."""
     return [
         JoinGroupResponse.Member(
             member_id=member.id,
@@ -302,17 +307,17 @@ def member_rows(group: ClassicGroup) -> list[JoinGroupResponse.Member]:
 def note(
     group: ClassicGroup, cause: str, now: Now, result: Result[R], since_ms: int | None = None
 ) -> None:
-    """Write down a change and its cause."""
+    """Add an event: a change of the group and its cause."""
     _write_event(group, cause, now, result, group.generation, group.state, since_ms)
 
 
 def note_stored(group: ClassicGroup, cause: str, now: Now, result: Result[R]) -> None:
-    """Write down that the group becomes stable with the record of this result."""
+    """Add an event: the group becomes stable with the records of this result."""
     _write_event(group, cause, now, result, group.generation, STABLE)
 
 
 def note_deleted(group: AnyGroup, cause: str, now: Now, result: Result[R]) -> None:
-    """Write down that the group goes with the records of this result."""
+    """Add an event: the group is deleted with the records of this result."""
     generation = group.generation if isinstance(group, ClassicGroup) else group.epoch
     _write_event(group, cause, now, result, generation, DEAD)
 

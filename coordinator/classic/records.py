@@ -1,4 +1,4 @@
-"""Records of classic groups (`replay` is the way back)."""
+"""Records of classic groups. `replay` is the counterpart."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from .group import ClassicGroup, ClassicGroupMember
 
 
 def group_record(group_id: str, value: GroupMetadataValue) -> CoordinatorRecord:
-    """A group as it stands after a rebalance."""
+    """Return the record of a group after a rebalance."""
     return CoordinatorRecord(GroupMetadataKey(group=group_id), value)
 
 
 def group_value(
     group: ClassicGroup, assignments: dict[str, bytes], at_ms: int
 ) -> GroupMetadataValue:
-    """The group in its present generation, with these assignments by member id.
+    """Return the value of the group record for the current generation.
 
-    Members without an assignment get an empty one. `at_ms` is log time.
+    Args:
+        group: The group.
+        assignments: Assignments by member ID. A member without an entry gets an empty assignment.
+        at_ms: Log time.
     """
     return GroupMetadataValue(
         protocol_type=group.protocol_type or "",
@@ -37,7 +40,7 @@ def group_value(
 
 
 def emptied_value(group: ClassicGroup, at_ms: int) -> GroupMetadataValue:
-    """The group after its last member has left: that is a generation of its own."""
+    """Return the group record after the last member left; this increments the generation."""
     return GroupMetadataValue(
         protocol_type=group.protocol_type or "",
         generation=group.generation + 1,

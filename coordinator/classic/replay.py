@@ -12,7 +12,7 @@ from .group_state import EMPTY, STABLE
 
 
 def replay_group(state: ShardState, group_id: str, value: GroupMetadataValue | None) -> None:
-    """A group as it stood after a rebalance, or None: it is gone."""
+    """Replay the record of a group after a rebalance (value) or its deletion (None)."""
     if value is None:
         if state.classic_group(group_id) is not None:
             del state.groups[group_id]
@@ -32,7 +32,7 @@ def replay_group(state: ShardState, group_id: str, value: GroupMetadataValue | N
 
 def _replay_members(group: ClassicGroup, value: GroupMetadataValue) -> None:
     before = dict(group.members)
-    # A static member may come with a new id: it is the same member.
+    # A static member may have a new member ID: it is the same member.
     members = [_known_member(group, row, before) for row in value.members]
     for gone in before.values():
         group.take_join(gone)
@@ -59,7 +59,7 @@ def _replay_members(group: ClassicGroup, value: GroupMetadataValue) -> None:
 def _known_member(
     group: ClassicGroup, row: GroupMetadataValue.Member, before: dict[str, ClassicGroupMember]
 ) -> ClassicGroupMember:
-    """The member of a row, taken out of `before` if it was there; else a new one."""
+    """Return the existing member of a row, removed from `before`, or a new member."""
     member_id: str | None = row.member_id
     if member_id not in before and row.group_instance_id is not None:
         member_id = group.static_ids.get(row.group_instance_id)

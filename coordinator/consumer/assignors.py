@@ -1,17 +1,17 @@
-"""Who gets which partitions: the assignors `range` and `uniform` of the group coordinator (KIP-848).
+"""Server-side assignors `range` and `uniform` of consumer groups (KIP-848).
 
-An assignor sees the whole group at one moment and gives each member its target. It is pure, and does
-its work in pieces, since a group may have tens of thousands of partitions.
+An assignor reads a snapshot of the group and returns a target for each member. It has no side
+effects. It works in pieces, because a group may have tens of thousands of partitions.
 
-*range* gives each member of a topic a range of its partitions, in the order of member ids (or instance ids, which stay).
-Members that read the same topics get the same partitions of each, which is what joins need
-(co-partitioning); balance and stickiness come second.
+*range* gives each member a contiguous range of each subscribed topic, in the order of the instance
+IDs or member IDs. Members with the same subscription get the same partition numbers of each topic,
+as joins need (co-partitioning). Balance and stickiness come second.
 
-*uniform* balances first: over members that subscribe to the same topics, numbers of partitions differ by at
-most one. Then it is sticky: a partition stays where it was whenever balance allows. What is left goes
-to a member in the rack of one of its replicas if there is one that has room (KIP-881). Where members
-read different topics it gives each partition to that subscriber which has least, after taking from
-the fullest what they have more than others could have.
+*uniform* balances first: among members with the same subscription, partition counts differ by at
+most one. Second, it is sticky: a partition stays with its member if balance permits. A remaining
+partition goes to a member in the rack of one of its replicas, if such a member is below its quota
+(KIP-881). If subscriptions differ, each partition goes to the subscriber with the fewest
+partitions. Partitions are then moved from members that have too many.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ Assignor: TypeAlias = Callable[[GroupSpec, Topics], Generator[None, None, Target
 
 
 def assign_ranges(group: GroupSpec, topics: Topics) -> Generator[None, None, Targets]:
-    """The targets of a group by the assignor `range`.
+    """Return the targets of a group, computed by the assignor `range`.
 
-    Parameters: `topics` has each topic that somebody subscribes to and that there is.
+    Args:
+        group: Members of the group.
+        topics: All existing topics that a member subscribes to.
     """
     targets: Targets = {member_id: {} for member_id in group}
-    # Static members first, as in Kafka: who comes and goes moves them least.
+    # Static members come first, as in Kafka, so that joining and leaving members move them least.
     order = sorted(
         group, key=lambda each: (group[each].instance_id is None, group[each].instance_id or each)
     )
@@ -61,7 +63,12 @@ def assign_ranges(group: GroupSpec, topics: Topics) -> Generator[None, None, Tar
 
 
 def assign_uniformly(group: GroupSpec, topics: Topics) -> Generator[None, None, Targets]:
-    """The targets of a group by the assignor `uniform`; parameters as of `assign_ranges`."""
+    """Return the targets of a group, computed by the assignor `uniform`.
+
+    Args:
+        group: Members of the group.
+        topics: All existing topics that a member subscribes to.
+    """
     subscriptions = {frozenset(each.topics & topics.keys()) for each in group.values()}
     work = _Uniform(group, topics)
     if len(subscriptions) == 1:
@@ -71,10 +78,10 @@ def assign_uniformly(group: GroupSpec, topics: Topics) -> Generator[None, None, 
     return work.targets
 
 
+# Assignors by name.
 ASSIGNORS: Mapping[str, Assignor] = MappingProxyType(
     {"uniform": assign_uniformly, "range": assign_ranges}
 )
-"""All assignors by name."""
 
 
 class _Uniform:
@@ -86,15 +93,15 @@ class _Uniform:
         self.targets: Targets = {member_id: {} for member_id in group}
         self._counts = dict.fromkeys(group, 0)
         self._taken: dict[UUID, set[int]] = {}
+        # Partitions that each member may still get within its quota, without an extra partition.
         self._room: dict[str, int] = {}
-        """How many more a member may get without those that only some have more."""
+        # Number of members that may get one extra partition.
         self._extra = 0
-        """How many members may have one more."""
 
-    # -- all members read the same
+    # -- identical subscriptions
 
     def share_alike(self, subscribed: AbstractSet[UUID]) -> Generator[None, None, None]:
-        """Every member may have every partition: numbers differ by one at most."""
+        """Assign all partitions among members with the same subscription."""
         total = sum(self._topics[topic_id].partitions for topic_id in subscribed)
         share, self._extra = divmod(total, len(self._group))
         yield from self._keep_what_fits(subscribed, share)
@@ -126,7 +133,7 @@ class _Uniform:
             yield
 
     def _had(self, topic_id: UUID, member: MemberSubscription) -> list[int]:
-        """What a member had of a topic and is still there, those of its rack first."""
+        """Return the free previous partitions of a member, those in its rack first."""
         shape = self._topics[topic_id]
         taken = self._taken.get(topic_id, ())
         had = [e for e in member.had[topic_id] if e < shape.partitions and e not in taken]
@@ -136,7 +143,7 @@ class _Uniform:
         return had
 
     def _left(self, subscribed: AbstractSet[UUID]) -> Generator[None, None, list[tuple[UUID, int]]]:
-        """What nobody has, topic by topic."""
+        """Return the unassigned partitions, topic by topic."""
         left: list[tuple[UUID, int]] = []
         seen = 0
         for topic_id in sorted(subscribed, key=lambda each: each.int):
@@ -152,7 +159,7 @@ class _Uniform:
     def _fill_racks(
         self, left: list[tuple[UUID, int]]
     ) -> Generator[None, None, list[tuple[UUID, int]]]:
-        """Give partitions to members near one of their replicas; returns the other ones."""
+        """Assign partitions to members in the rack of a replica, and return the remaining ones."""
         near: dict[str, list[tuple[int, str]]] = {}
         for member_id, member in self._group.items():
             if member.rack is not None and self._room[member_id] > 0:
@@ -179,7 +186,7 @@ class _Uniform:
         return rest
 
     def _fill(self, left: list[tuple[UUID, int]]) -> Generator[None, None, None]:
-        """Give what is left to whoever has least."""
+        """Assign the remaining partitions to the members that have the fewest."""
         heap = [(self._counts[each], each) for each in self._group]
         heapq.heapify(heap)
         for count, (topic_id, partition) in enumerate(left, 1):
@@ -189,17 +196,17 @@ class _Uniform:
             if not count % PARTITIONS_AT_ONCE:
                 yield
 
-    # -- members read different topics
+    # -- different subscriptions
 
     def share_by_subscription(self) -> Generator[None, None, None]:
-        """Each partition goes to one of the subscribers of its topic."""
+        """Assign each partition to one of the subscribers of its topic."""
         readers: dict[UUID, list[str]] = {topic_id: [] for topic_id in self._topics}
         for member_id, member in self._group.items():
             for topic_id in member.topics & self._topics.keys():
                 readers[topic_id].append(member_id)
             yield
         yield from self._keep_all()
-        # The topics with the fewest readers first: theirs is the smallest choice.
+        # Topics with the fewest subscribers come first, because they have the least choice.
         for topic_id in sorted(readers, key=lambda each: (len(readers[each]), each.int)):
             yield from self._fill_topic(topic_id, readers[topic_id])
         yield from self._level(readers)
@@ -223,7 +230,7 @@ class _Uniform:
         for count, partition in enumerate(left, 1):
             least = heap[0][0]
             position = 0
-            if racks:  # among those who have least, one that is near
+            if racks:  # prefer a member in the rack of a replica
                 position = next(
                     (
                         at
@@ -243,9 +250,9 @@ class _Uniform:
                 yield
 
     def _level(self, readers: Mapping[UUID, list[str]]) -> Generator[None, None, None]:
-        """Move partitions from members that have two more than another reader of the same topic.
+        """Move partitions between subscribers of a topic whose counts differ by two or more.
 
-        Each move makes the sum of squares of what members have smaller, so it ends.
+        Each move decreases the sum of the squared counts, so the loop terminates.
         """
         moved = True
         while moved:
@@ -267,7 +274,7 @@ class _Uniform:
             least, taker = takers[0]
             if -most - least < 2:
                 break
-            if least != self._counts[taker]:  # it has given some itself
+            if least != self._counts[taker]:  # its count has changed
                 heapq.heapreplace(takers, (self._counts[taker], taker))
                 heapq.heappush(givers, (most, giver))
                 continue
@@ -284,7 +291,7 @@ class _Uniform:
         return bool(moves)
 
     def _spare(self, topic_id: UUID, member_id: str) -> list[int]:
-        """What a member has of a topic, behind all the rest what it did not have before."""
+        """Return a member's partitions of a topic, sorted so that new ones are moved first."""
         had = self._group[member_id].had.get(topic_id, frozenset())
         partitions = self.targets[member_id].get(topic_id, ())
         return sorted(partitions, key=lambda each: (each not in had, each))

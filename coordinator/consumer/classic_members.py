@@ -1,10 +1,13 @@
-"""Members of consumer groups that still use the classic protocol (KIP-848, online migration).
+"""Members of consumer groups that still use the classic protocol (online migration of KIP-848).
 
-They join, sync and send heartbeats as ever; the coordinator assigns in place of their leader, and no
-one of them is told that it leads. The epoch of a member is its generation. Where the consumer protocol
-gives a member an assignment by a heartbeat, the heartbeat of a classic one is answered with
-REBALANCE_IN_PROGRESS, and it joins again: so it is told that it has to give partitions back, and says
-what it owns. A member of the eager protocols owns nothing when it joins.
+Classic members send JoinGroup, SyncGroup and Heartbeat as usual. The coordinator computes the
+assignment instead of a leader, so no member is told that it is the leader. The member epoch is its
+generation.
+
+A member of the consumer protocol gets its assignment in a heartbeat response. For a classic member,
+the heartbeat returns REBALANCE_IN_PROGRESS and the member rejoins. With the JoinGroup request it
+confirms revocations and reports its owned partitions. Members of eager protocols own no partitions
+when they join.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ from .target_assignments import Step
 
 
 class ClassicMembers:
-    """What members of the classic protocol ask of the consumer groups of one shard."""
+    """Requests of classic members to the consumer groups of one shard."""
 
     def __init__(
         self,
@@ -70,11 +73,11 @@ class ClassicMembers:
         now: Now,
         version: int,
     ) -> Result[JoinGroupResponse]:
-        """A member joins, or joins again."""
+        """Handle a JoinGroup of a new or existing member."""
         try:
             return self._join(group, request, client, now, version)
         except KafkaError as error:
-            # Kafka names nobody, but where the request is wrong whatever the group is.
+            # Kafka returns no member ID, except for errors that do not depend on the group.
             is_odd = error.code is ErrorCode.INVALID_SESSION_TIMEOUT
             return _refused(error.code, request.member_id if is_odd else "")
 
@@ -100,7 +103,8 @@ class ClassicMembers:
         self._find(step, request, member_id)
         step.member = _updated(step.before, request, said, client)
         self._groups.put_member(step)
-        # It has no pattern, and what its client may know of says nothing of other members' clients.
+        # A classic member has no pattern, and its permissions do not apply to other members'
+        # patterns.
         self._groups.target_assignments.advance(step, now, None, resolves=False)
         if step.replaced is not None and self._groups.may_be_classic(group.id, step.members()):
             self._become_classic(step, now, result)
@@ -129,14 +133,22 @@ class ClassicMembers:
         return _refused(append_error(code), member_id)
 
     def _check_session(self, request: JoinGroupRequest) -> None:
-        """Raises KafkaError INVALID_SESSION_TIMEOUT."""
+        """Check the session timeout.
+
+        Raises:
+            KafkaError: INVALID_SESSION_TIMEOUT.
+        """
         settings = self._classic_settings
         shortest_ms, longest_ms = settings.session_timeout_min_ms, settings.session_timeout_max_ms
         if not shortest_ms <= request.session_timeout_ms <= longest_ms:
             raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
 
     def _check(self, group: ConsumerGroup, request: JoinGroupRequest) -> MemberSubscription:
-        """What a member says of itself. Raises KafkaError."""
+        """Return the member's subscription.
+
+        Raises:
+            KafkaError: INCONSISTENT_GROUP_PROTOCOL.
+        """
         offered = {row.name for row in request.protocols}
         for member in group.members.values():
             if member.classic is not None and member.id != request.member_id:
@@ -168,13 +180,13 @@ class ClassicMembers:
         return owned
 
     def _become_classic(self, step: Step, now: Now, result: Result[JoinGroupResponse]) -> None:
-        """Convert the group when its last member of the consumer protocol returns as a classic member."""
+        """Convert the group when its last consumer-protocol member returns as a classic member."""
         group = step.group
         stale = step.epoch > group.assignment_epoch
         if not stale:
             step.member = step.member._replace(epoch=step.epoch, previous_epoch=step.epoch)
         result.records.clear()
-        cause = f"static member {step.member.instance_id} is back as {step.member.id}"
+        cause = f"static member {step.member.instance_id} rejoined as {step.member.id}"
         members = step.members()
         self._conversion.to_classic_group(
             group, members, group.epoch, cause if stale else None, now, result
@@ -185,7 +197,7 @@ class ClassicMembers:
     def sync(
         self, group: ConsumerGroup, request: SyncGroupRequest, now: Now
     ) -> Result[SyncGroupResponse]:
-        """A member asks for its assignment, which is there."""
+        """Handle a SyncGroup: return the member's assignment immediately."""
         try:
             member, side = self._member(group, request.member_id, request.group_instance_id)
             _check_generation(member, request.generation_id)
@@ -212,7 +224,7 @@ class ClassicMembers:
     def heartbeat(
         self, group: ConsumerGroup, request: HeartbeatRequest, now: Now
     ) -> Result[HeartbeatResponse]:
-        """A member lives, and is told to join again when there is another assignment for it."""
+        """Handle a Heartbeat; it asks the member to rejoin if its assignment changed."""
         try:
             member, _ = self._member(group, request.member_id, request.group_instance_id)
             _check_generation(member, request.generation_id)
@@ -276,7 +288,7 @@ class ClassicMembers:
 
 
 def _has_to_join(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
-    """Whether there is something for a member that it does not have yet, and can have."""
+    """Return True if the member must rejoin to change its assignment."""
     if member.epoch < group.assignment_epoch or member.state is MemberState.UNREVOKED:
         return True
     if member.state is not MemberState.UNRELEASED:

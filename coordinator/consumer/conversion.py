@@ -1,10 +1,10 @@
-"""Groups that go from the classic protocol to that of KIP-848, and back.
+"""Conversion of groups from the classic protocol to the consumer protocol (KIP-848), and back.
 
-A group without members is simply begun anew as one of the other kind; its offsets stay. A group with
-members goes in one step: the records of the one kind are taken away and those of the other written in
-the same batch, and nobody gets other partitions by it. Its members follow one by one, as they are
-restarted. Until then those of the classic protocol are members of the consumer group with a classic
-side (`classic_members`).
+A group without members is replaced by a new group of the other type, and its offsets remain. A
+group with members is converted in one step. One batch deletes the records of the old type and
+writes those of the new type, and the assignments do not change. The members change their protocol
+one by one, as they are restarted. Until then, classic members belong to the consumer group and have
+classic metadata (`classic_members`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .records import group_tombstones, whole_group
 
 
 class Conversion:
-    """Turns groups of one shard into groups of the other kind."""
+    """Converts groups of one shard to the other type."""
 
     def __init__(
         self,
@@ -54,9 +54,10 @@ class Conversion:
     def to_consumer_group(
         self, classic: ClassicGroup, settings: ConsumerGroupSettings, now: Now, result: Result[R]
     ) -> ConsumerGroup:
-        """A classic group as a consumer group; the records that make it one are in `result`.
+        """Convert a classic group to a consumer group, adding the records to `result`.
 
-        Raises KafkaError GROUP_ID_NOT_FOUND when it may not, or cannot, become one.
+        Raises:
+            KafkaError: GROUP_ID_NOT_FOUND, if the group may not or cannot be converted.
         """
         group = ConsumerGroup(classic.id)
         if classic.state is EMPTY:
@@ -76,7 +77,7 @@ class Conversion:
         result.records.append(group_tombstone(classic.id))
         result.records += whole_group(group, 0)
         result.work = self._let_go(classic)
-        cause = "a member came that uses the consumer protocol: the group is a consumer group now"
+        cause = "converted to a consumer group for a member that uses the consumer protocol"
         state = ConsumerGroupState.RECONCILING.value
         result.events.append(Event(now.log_ms, classic.id, cause, group.epoch, state))
         return group
@@ -89,8 +90,8 @@ class Conversion:
             said = read_member_subscription(member.protocols[0][1])
         assignment = read_assignment(member.assignment) if member.assignment else None
         if said is None or (member.assignment and assignment is None):
-            _refuse(classic.id, "what its members say of themselves cannot be read")
-        assert said is not None  # or else it was refused
+            _refuse(classic.id, "the subscription or the assignment of a member cannot be parsed")
+        assert said is not None  # otherwise the conversion was rejected above
         assigned: dict[UUID, dict[int, int]] = {}
         for row in assignment.assigned_partitions if assignment else ():
             topic_id = next(iter(self._topics.ids_of({row.topic})), None)
@@ -99,8 +100,8 @@ class Conversion:
         if assignment is not None and assignment.user_data:
             _refuse(
                 classic.id,
-                "its assignor keeps data of its own, which would be lost; change to one of the "
-                "clients' own assignors first",
+                "its assignor stores user data, which the conversion would lose; change to one of the "
+                "built-in client assignors first",
             )
         return ConsumerGroupMember(
             id=member.id,
@@ -117,7 +118,7 @@ class Conversion:
         )
 
     def _let_go(self, classic: ClassicGroup) -> Pieces:
-        """Those who wait in the classic group join again; sessions go on in the consumer group."""
+        """Fail pending requests of the classic group, so that members rejoin the consumer group."""
         result: Result[None] = Result()
         for member in classic.members.values():
             self._rebalances.forget_session(classic.id, member.id)
@@ -129,7 +130,7 @@ class Conversion:
     # -- to classic
 
     def fits_classic_group(self, size: int) -> bool:
-        """Whether a classic group may have so many members."""
+        """Return True if a classic group may have this number of members."""
         return size <= self._settings.group_size_max
 
     def to_classic_group(
@@ -141,13 +142,16 @@ class Conversion:
         now: Now,
         result: Result[R],
     ) -> None:
-        """A consumer group becomes a classic one.
+        """Convert a consumer group to a classic group, adding the records to `result`.
 
-        Parameters:
-          group: As it is.
-          members: Those of the classic group; all have a classic side, and the first one leads.
-          generation: The one with which the classic group begins.
-          cause: Why its members have to join again; None when they need not.
+        Args:
+            group: The consumer group.
+            members: Members of the classic group. All have classic metadata; the first one is the
+                leader.
+            generation: First generation of the classic group.
+            cause: Why the members have to rejoin, or None if they need not.
+            now: Current time.
+            result: Result of the operation.
         """
         protocol = _common_protocol(members)
         value = GroupMetadataValue(
@@ -161,7 +165,7 @@ class Conversion:
         result.records += group_tombstones(group)
         result.records.append(group_record(group.id, value))
         result.work = self._go_on(group.id, members, cause, now)
-        text = "only members of the classic protocol are left: the group is a classic group now"
+        text = "converted to a classic group: all remaining members use the classic protocol"
         if cause is not None:
             text = f"{cause}; {text}"
         result.events.append(Event(now.log_ms, group.id, printable(text), generation, "Stable"))
@@ -183,9 +187,11 @@ class Conversion:
         )
 
     def assignment_of(self, assigned: Assigned | Target, said: bytes) -> bytes:
-        """Partitions in the form in which a consumer of the classic protocol reads them.
+        """Encode an assignment for a member of the classic protocol.
 
-        Parameters: `said` is what the member says of itself in a protocol that it offers.
+        Args:
+            assigned: Partitions by topic ID.
+            said: The member's metadata for one of its protocols.
         """
         rows = []
         for topic_id, partitions in assigned.items():
@@ -197,7 +203,7 @@ class Conversion:
     def _go_on(
         self, group_id: str, members: list[ConsumerGroupMember], cause: str | None, now: Now
     ) -> Pieces:
-        """Sessions of the classic group begin, and if need be a rebalance."""
+        """Start the sessions of the classic group, and a rebalance if there is a cause."""
         group = self._state.classic_group(group_id)
         if group is None:
             return
@@ -215,11 +221,11 @@ def _check_upgrade(classic: ClassicGroup, settings: ConsumerGroupSettings) -> No
     if not settings.migration.upgrades:
         _refuse(
             classic.id,
-            "it has members of the classic protocol, and group.consumer.migration.policy is "
+            "it has classic members, and group.consumer.migration.policy is "
             f"{settings.migration.value}",
         )
     if classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
-        _refuse(classic.id, "it is no group of consumers")
+        _refuse(classic.id, "its protocol type is not 'consumer'")
     if len(classic.members) > settings.size_max:
         _refuse(classic.id, "it has more members than group.consumer.max.size")
 
@@ -232,7 +238,7 @@ def _refuse(group_id: str, why: str) -> None:
 
 
 def _common_protocol(members: list[ConsumerGroupMember]) -> str:
-    """A protocol that all members offer: members which do not are not let in."""
+    """Return a protocol that all members support. JoinGroup rejects members that support none."""
     offers = [
         [name for name, _ in each.classic.protocols] for each in members if each.classic is not None
     ]

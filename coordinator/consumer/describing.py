@@ -1,4 +1,4 @@
-"""What operators are told of consumer groups (ConsumerGroupDescribe, KIP-848)."""
+"""ConsumerGroupDescribe (KIP-848)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 def describe_consumer_group(
     state: ShardState, topics: KnownTopics, group_id: str, default_assignor: str
 ) -> Response.Group:
-    """State, epochs and members of one group; its authorized operations are left unset.
+    """Return the state, epochs and members of one group, without authorized operations.
 
-    Parameters: `default_assignor` is that of groups whose members ask for none.
+    Args:
+        state: State of the shard.
+        topics: Topics of the cluster.
+        group_id: ID of the group.
+        default_assignor: Assignor of groups whose members select none.
     """
     group = state.consumer_group(group_id)
     if group is None:

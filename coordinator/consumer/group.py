@@ -1,10 +1,10 @@
-"""A consumer group of KIP-848 and its members: the data, and the questions that it can answer.
+"""A consumer group (KIP-848) and its members: their data and queries on it.
 
-A group has an *epoch*, which rises whenever partitions are to be shared anew: who reads what has
-changed, or the topics have. The *target* says what each member shall have; it is computed for one
-epoch of the group. Each member goes to its target by itself: it gives back first what is not its own
-any more, and takes what others have given back. Its own epoch says how far it has come, and fences
-it: an offset or a heartbeat of an older epoch is one of a member that has missed something.
+The *group epoch* is bumped whenever a new assignment is needed, because subscriptions or topics
+have changed. The *target assignment* is computed for one group epoch. Each member reconciles to its
+target independently: it first revokes partitions, and then gets partitions that others have
+revoked. The *member epoch* shows its progress and fences it: a commit or a heartbeat with an older
+epoch comes from a member that has missed a change.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ..common.modern_group import (
 
 
 class ConsumerGroupState(StrEnum):
-    """Where a group stands; the values are the names on the wire."""
+    """State of a consumer group, with the names of the protocol."""
 
     EMPTY = "Empty"
+    # The group epoch is newer than the target assignment.
     ASSIGNING = "Assigning"
-    """Its epoch is newer than its target."""
+    # Members are reconciling to their targets.
     RECONCILING = "Reconciling"
-    """Members are on the way to their targets."""
     STABLE = "Stable"
 
 
@@ -54,9 +54,14 @@ class ClassicMemberMetadata(NamedTuple):
 
 
 class ConsumerGroupMember(NamedTuple):
-    """One member. Timeouts are ms; `classic` is set while it uses the classic protocol.
+    """A member of a consumer group. Timeouts are in milliseconds.
 
-    `assigned` is what it may use; what is in `revoking` it has been told to give back.
+    Attributes:
+        pattern: A regular expression in RE2 syntax; None or "" if there is no pattern.
+        classic: Classic metadata, while the member uses the classic protocol.
+        previous_epoch: Also accepted in a heartbeat that shows that its response was lost.
+        assigned: Partitions that the member may use.
+        revoking: Partitions that the member has been asked to revoke.
     """
 
     id: str
@@ -68,11 +73,9 @@ class ConsumerGroupMember(NamedTuple):
     assignor: str | None = None
     topics: frozenset[str] = frozenset()
     pattern: str | None = None
-    """A regular expression (RE2); None and "" are none."""
     classic: ClassicMemberMetadata | None = None
     epoch: int = 0
     previous_epoch: int = 0
-    """Of which a heartbeat is taken as well, when it shows that the answer to it was lost."""
     state: MemberState = MemberState.STABLE
     assigned: Assigned = NOTHING
     revoking: Assigned = NOTHING
@@ -82,11 +85,11 @@ class ConsumerGroupMember(NamedTuple):
         return self.epoch == LEAVES_FOR_A_WHILE
 
     def is_reconciled_to(self, epoch: int) -> bool:
-        """Whether it has all that the target of an epoch gives it."""
+        """Return True if the member has all partitions of the target of an epoch."""
         return self.state is MemberState.STABLE and self.epoch == epoch
 
     def got_in(self, topic_id: UUID, partition: int) -> int | None:
-        """The epoch in which it got a partition that it has or gives back; None of any other one."""
+        """Return the epoch in which the member got a partition, or None if it does not have it."""
         for partitions in (self.assigned.get(topic_id), self.revoking.get(topic_id)):
             if partitions is not None and partition in partitions:
                 return partitions[partition]
@@ -94,11 +97,11 @@ class ConsumerGroupMember(NamedTuple):
 
 
 class ConsumerGroup:
-    """One consumer group, as its records say.
+    """A consumer group, as stored in its records.
 
-    Members keep the order in which they came. What members have in common (subscriptions, assignors,
-    who holds which partition) is counted as they change, because each heartbeat asks for it. The
-    attributes under "volatile" are not kept anywhere, and begin anew after a restart.
+    Members are ordered by the time when they joined. Aggregates over members (subscriptions,
+    assignors, partition holders) are maintained incrementally, because each heartbeat reads them.
+    The volatile attributes are not stored, and have their initial values after loading.
     """
 
     __slots__ = (
@@ -132,39 +135,39 @@ class ConsumerGroup:
         self.epoch = FIRST_EPOCH
         self.metadata_hash = 0
         self.assignment_epoch = 0
+        # Log time of the target assignment, or 0 if there is none or its time is unknown.
         self.assigned_at_ms = 0
-        """Log time of the target, 0 if there is none or its time is not known."""
         self.members: dict[str, ConsumerGroupMember] = {}
         self.targets: dict[str, Target] = {}
         self.resolved: dict[str, ResolvedRegularExpression] = {}
         self.has_topics_record = False
+        # Member IDs by instance ID.
         self.static_ids: dict[str, str] = {}
-        """Instance id to member id."""
+        # Number of members that subscribe to a topic by name.
         self.topics: dict[str, int] = {}
-        """How many members subscribe to a topic by its name."""
         self.patterns: dict[str, int] = {}
         self.assignors: dict[str, int] = {}
+        # Number of members that use the classic protocol.
         self.classic_count = 0
-        """How many members use the classic protocol."""
+        # Member to which each partition is assigned, or that must still revoke it.
         self.held: dict[UUID, dict[int, str]] = {}
-        """Who has each partition, or has to give it back."""
+        # Members that have not reached the epoch of the target assignment.
         self.unreconciled: set[str] = set()
-        """Members that are not stable at the epoch of the target."""
         # Volatile:
+        # Coordinator time of each member's last heartbeat.
         self.heard_ms: dict[str, int] = {}
-        """When each member was last heard of, in coordinator time."""
+        # Version of the cluster's topics against which patterns were last resolved.
         self.patterns_version = -1
-        """As `topics_version`, when patterns were held against the topics."""
+        # Version of the cluster's topics that the group has last processed.
         self.topics_version = -1
-        """The version of the cluster's topics that the group has seen."""
+        # True while a target assignment is computed in the background.
         self.is_assigning = False
-        """A target is being computed beside clients."""
+        # True while regular expressions are resolved in the background.
         self.is_resolving = False
-        """Regular expressions are being resolved beside clients."""
+        # Identity of each member's client, by member ID, if ACLs may hide topics from it.
         self.viewers: dict[str, Hashable] = {}
-        """Client on whose behalf each member asks, by member ID, where topics may be hidden from it."""
+        # Topics of a pattern that a client may describe; `version` is that of the cluster's topics.
         self.described: dict[tuple[str, Hashable], ResolvedRegularExpression] = {}
-        """Topics of a pattern that a client may describe; `version` is that of the cluster's topics."""
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -179,7 +182,7 @@ class ConsumerGroup:
     # -- members
 
     def put(self, member: ConsumerGroupMember) -> None:
-        """A member is new, or is different now."""
+        """Add or update a member."""
         old = self.members.get(member.id)
         if old is not None:
             self._count(old, -1)
@@ -197,7 +200,7 @@ class ConsumerGroup:
         self._note_progress(member)
 
     def remove(self, member_id: str) -> None:
-        """A member is gone, if it was one."""
+        """Remove a member, if it exists."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count(member, -1)
@@ -212,7 +215,7 @@ class ConsumerGroup:
         return None if member_id is None else self.members.get(member_id)
 
     def set_assignment_epoch(self, epoch: int, at_ms: int) -> None:
-        """The targets are those of an epoch, made at a log time."""
+        """Set the epoch of the target assignment and the log time at which it was computed."""
         self.assignment_epoch = epoch
         self.assigned_at_ms = at_ms
         self.unreconciled = {
@@ -220,20 +223,20 @@ class ConsumerGroup:
         }
 
     def target_of(self, member: ConsumerGroupMember) -> Target:
-        """What a member shall have; one that takes the place of a static member has its target."""
+        """Return the target of a member; a returning static member has the target of its old ID."""
         target = self.targets.get(member.id)
         if target is None and member.instance_id is not None:
             target = self.targets.get(self.static_ids.get(member.instance_id, ""))
         return NO_TARGET if target is None else target
 
     def holder(self, topic_id: UUID, partition: int) -> str | None:
-        """The id of the member that has a partition, or has to give it back."""
+        """Return the ID of the member that has a partition or must still revoke it."""
         return self.held.get(topic_id, {}).get(partition)
 
     # -- subscriptions
 
     def subscribes(self, topic: str) -> bool:
-        """Whether a member reads a topic."""
+        """Return True if a member subscribes to a topic."""
         return topic in self.topics or any(topic in each.topics for each in self.resolved.values())
 
     def topics_after(
@@ -242,7 +245,7 @@ class ConsumerGroup:
         new: ConsumerGroupMember | None,
         resolved: Mapping[str, ResolvedRegularExpression],
     ) -> set[str]:
-        """What is subscribed to by anybody when `new` has taken the place of `old`."""
+        """Return all subscribed topics after `new` has replaced `old`."""
         counts = changed_counts(self.topics, old.topics if old else (), new.topics if new else ())
         patterns = changed_counts(
             self.patterns,
@@ -259,7 +262,7 @@ class ConsumerGroup:
     def assignor_after(
         self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None
     ) -> str | None:
-        """The assignor that most members ask for; of two, `uniform` among equals, as in Kafka."""
+        """Return the most common assignor; in a tie, the alphabetically last one, as in Kafka."""
         counts = changed_counts(
             self.assignors,
             (old.assignor,) if old and old.assignor else (),
@@ -300,7 +303,7 @@ class ConsumerGroup:
             self.unreconciled.add(member.id)
 
     def _drop_static(self, member: ConsumerGroupMember) -> None:
-        # A static member that came back has another id, and its name by now.
+        # A returning static member already has its instance ID registered under another member ID.
         if member.instance_id is not None and self.static_ids.get(member.instance_id) == member.id:
             del self.static_ids[member.instance_id]
 
@@ -311,7 +314,7 @@ class ConsumerGroup:
     def _release(self, member: ConsumerGroupMember) -> None:
         for topic_id, partition in _partitions(member):
             holders = self.held.get(topic_id)
-            # In a log that was cut short somebody else may have it already.
+            # If the log was truncated, another member may already have the partition.
             if holders is not None and holders.get(partition) == member.id:
                 del holders[partition]
                 if not holders:
@@ -326,7 +329,7 @@ def _partitions(member: ConsumerGroupMember) -> Iterator[tuple[UUID, int]]:
 
 
 def same_partitions(one: Assigned, other: Assigned) -> bool:
-    """Whether two members have the same partitions, whenever they got them."""
+    """Return True if both assignments have the same partitions, regardless of the epochs."""
     if one is other:
         return True
     return one.keys() == other.keys() and all(one[key].keys() == other[key].keys() for key in one)

@@ -1,12 +1,12 @@
-"""The requests of members of consumer groups, and what time does to them (KIP-848).
+"""Heartbeats and timers of consumer groups (KIP-848).
 
-A heartbeat says only what is new, and so does its answer: null stands for "as before". It is taken in
-four steps, and what each of them changes is a record:
+A heartbeat contains only changed fields, and so does its response: null means unchanged. A
+heartbeat has four steps, and each step adds records for its changes:
 
-1. the member is new, or says something new of itself;
-2. the epoch of the group rises when that, or a change of the topics, asks for other shares;
-3. a target is computed for the new epoch (`target_assignments`);
-4. the member makes its next step towards its target (`reconciliation`).
+1. The member is added, or its metadata is updated.
+2. The group epoch is bumped if the member or the topics require a new assignment.
+3. A target assignment is computed for the new epoch (`target_assignments`).
+4. The member makes its next step towards its target (`reconciliation`).
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ SESSION = "consumer session"
 REVOCATION = "revocation"
 JOIN = "classic join"
 SYNC = "classic sync"
+# Kinds of timers of consumer groups.
 KINDS = frozenset({SESSION, REVOCATION, JOIN, SYNC})
-"""Of timers of consumer groups."""
 
+# Maximum number of partitions that one member may report as owned.
 OWNED_MAX = 50_000
-"""Partitions that one member may say it owns."""
 NEVER_HEARD_MS = -1
 
 Settings: TypeAlias = "Callable[[str], ConsumerGroupSettings]"
@@ -64,7 +64,7 @@ Response: TypeAlias = ConsumerGroupHeartbeatResponse
 
 
 class ConsumerSessions(MemberSessions[ConsumerGroupMember]):
-    """Sessions of the members of consumer groups; members may use the classic protocol."""
+    """Sessions of consumer group members. Classic members have their own session timeout."""
 
     def timeout_ms(self, member: ConsumerGroupMember, settings: SessionSettings) -> int:
         side = member.classic
@@ -74,11 +74,20 @@ class ConsumerSessions(MemberSessions[ConsumerGroupMember]):
 class ConsumerGroups:
     """Consumer groups of one shard.
 
-    The keys of its timers are (SESSION, group, member), (REVOCATION, group, member) for members that
-    have to give partitions back, and for those of the classic protocol (JOIN, group, member) when
-    they were told to join again and (SYNC, group, member) when they have joined.
+    Timer keys:
 
-    Parameters: `settings` gives those of a group as they are now.
+    - (SESSION, group, member): session timeout.
+    - (REVOCATION, group, member): deadline for revoking partitions.
+    - (JOIN, group, member): deadline for a classic member to rejoin.
+    - (SYNC, group, member): deadline for a classic member to send SyncGroup after JoinGroup.
+
+    Args:
+        state: State of the shard.
+        timers: Timers of the shard.
+        settings: Returns the current settings of a group.
+        topics: Topics of the cluster.
+        conversion: Converter between group types.
+        new_uuid: Source of member IDs.
     """
 
     def __init__(
@@ -109,9 +118,14 @@ class ConsumerGroups:
         version: int,
         rights: TopicRights | None = None,
     ) -> Result[Response]:
-        """A member joins, lives or leaves.
+        """Handle a ConsumerGroupHeartbeat: a member joins, stays or leaves.
 
-        Parameters: `rights` are those of the client; None: it may describe all topics.
+        Args:
+            request: The request.
+            client: Client that sent the request.
+            now: Current time.
+            version: Version of the request.
+            rights: Topics that the client may describe, or None for all.
         """
         settings = self._settings(request.group_id)
         try:
@@ -124,8 +138,8 @@ class ConsumerGroups:
         except UnknownMemberState:
             return _refused(
                 ErrorCode.FENCED_MEMBER_EPOCH,
-                "The member is in a state that this broker does not know; it must give up all its "
-                "partitions and join again.",
+                "The state of the member was written by a later release; the member must abandon all its "
+                "partitions and rejoin.",
             )
 
     def _live(
@@ -168,7 +182,7 @@ class ConsumerGroups:
         now: Now,
         result: Result[Response],
     ) -> ConsumerGroup:
-        """The group: one that there is, a classic one that is converted, or a new one."""
+        """Return the existing group, a converted classic group, or a new group."""
         group_id = request.group_id
         known = self._state.groups.get(group_id)
         if isinstance(known, ConsumerGroup):
@@ -191,14 +205,18 @@ class ConsumerGroups:
         if len(group.members) >= settings.size_max and member_id not in group.members:
             raise KafkaError(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"The group has as many members as it may: {settings.size_max} "
+                f"The consumer group is full: it has {settings.size_max} members "
                 "(group.consumer.max.size).",
             )
 
     def _find_member(
         self, step: Step, request: ConsumerGroupHeartbeatRequest, owned: Owned | None
     ) -> None:
-        """Who sends the heartbeat. Raises KafkaError when that is nobody who may."""
+        """Find the member that sent the heartbeat.
+
+        Raises:
+            KafkaError: The member is unknown or fenced.
+        """
         group, joins = step.group, request.member_epoch == JOINS
         member_id = request.member_id or str(self._new_uuid())
         known = group.members.get(member_id)
@@ -210,7 +228,7 @@ class ConsumerGroups:
             if known is not None and known.id != member_id:
                 raise KafkaError(
                     ErrorCode.FENCED_INSTANCE_ID,
-                    f"Static member {request.instance_id} is member {known.id} now, not {member_id}.",
+                    f"Static member {request.instance_id} has the member ID {known.id}, not {member_id}.",
                 )
         if known is None and not joins:
             raise KafkaError(
@@ -223,14 +241,15 @@ class ConsumerGroups:
     def replace_member(
         self, step: Step, known: ConsumerGroupMember, member_id: str, *, is_classic: bool = False
     ) -> None:
-        """A static member is back: it takes its place again, with what it had.
+        """Replace the member ID of a returning static member, which keeps its assignment.
 
-        Raises KafkaError UNRELEASED_INSTANCE_ID when it has not left.
+        Raises:
+            KafkaError: UNRELEASED_INSTANCE_ID, if the previous member has not left.
         """
         if known.classic is None and not is_classic and not is_away(known):
             raise KafkaError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
-                f"Static member {known.instance_id} is member {known.id}, which has not left.",
+                f"Static member {known.instance_id} is still owned by member {known.id}.",
             )
         step.replaced = known
         step.before = known._replace(
@@ -239,7 +258,7 @@ class ConsumerGroups:
         step.records += member_tombstones(step.group.id, known.id)
 
     def put_member(self, step: Step) -> None:
-        """Keep what is new of a member, and all of it where it has a new id."""
+        """Add the records of a member that is new, changed, or has a new member ID."""
         group, member = step.group, step.member
         if step.replaced is not None:
             step.records.append(member_record(group.id, member))
@@ -251,7 +270,7 @@ class ConsumerGroups:
             step.records.append(member_record(group.id, member))
 
     def reconcile(self, step: Step, epoch: int, target: Target, owned: Owned | None) -> None:
-        """Let the member make its next step towards its target."""
+        """Move the member one step towards its target."""
         group = step.group
         replaced = step.replaced
         has_changed = step.member.topics != step.before.topics or (
@@ -259,7 +278,7 @@ class ConsumerGroups:
         )
         is_known = replaced is None and step.member.id in group.members
         if is_known and not has_changed and step.member.is_reconciled_to(epoch):
-            return  # as most heartbeats find it
+            return  # the most common case
         member = reconcile(
             step.member,
             epoch,
@@ -276,9 +295,10 @@ class ConsumerGroups:
             step.records.append(current_record(group.id, member))
 
     def _subscribed(self, step: Step) -> frozenset[UUID]:
-        """Return the topics that the member may have partitions of.
+        """Return the topics whose partitions the member may have.
 
-        While it is being found out which topics of its pattern it may describe, it keeps what it has.
+        While the topics that the member may describe are being resolved, it keeps its assigned
+        topics.
         """
         member = step.member
         found = self._topics.ids_of(step.group.read_by(member, step.resolved))
@@ -289,7 +309,7 @@ class ConsumerGroups:
     def finish(
         self, step: Step, result: Result[R], now: Now, settings: ConsumerGroupSettings
     ) -> None:
-        """Set the timers of the member, and say what has changed."""
+        """Set the timers of the member, and add an event if the group has changed."""
         group, member = step.group, step.member
         if step.replaced is not None:
             self.forget_timers(group.id, step.replaced.id)
@@ -303,14 +323,16 @@ class ConsumerGroups:
             return  # nothing has changed
         state = step.state()
         if step.replaced is not None:
-            cause = f"static member {member.instance_id} is back as {member.id}"
+            cause = f"static member {member.instance_id} rejoined as {member.id}"
         elif step.counted is None:
             cause = f"member {member.id} joined"
         elif step.epoch != group.epoch:
             other = member.topics != step.before.topics or member.pattern != step.before.pattern
-            cause = f"member {member.id} reads other topics" if other else "topics have changed"
+            cause = (
+                f"member {member.id} changed its subscription" if other else "topics have changed"
+            )
         elif state is not group.state and state is ConsumerGroupState.STABLE:
-            cause = "every member has its share"
+            cause = "all members are reconciled"
         else:
             return
         _note(group.id, cause, step.epoch, state, now, result)
@@ -318,7 +340,7 @@ class ConsumerGroups:
     def undo(
         self, step: Step, settings: ConsumerGroupSettings
     ) -> Callable[[ErrorCode, Now], Result[Response]]:
-        """What undoes a step: the member is as it was, and the next heartbeat sees all anew."""
+        """Return the function that undoes a step. The next heartbeat then repeats all checks."""
 
         def undo(code: ErrorCode, now: Now) -> Result[Response]:
             group = step.group
@@ -354,7 +376,7 @@ class ConsumerGroups:
                 },
             )
             result.records.append(current_record(group.id, away))
-            cause = f"static member {member.instance_id} left for a while"
+            cause = f"static member {member.instance_id} left temporarily"
             _note(group.id, cause, group.epoch, group.state, now, result)
         else:
             self.take_out(group, [member], f"member {member.id} left", now, result)
@@ -364,7 +386,11 @@ class ConsumerGroups:
     def find(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None
     ) -> ConsumerGroupMember:
-        """The member that a request names. Raises KafkaError."""
+        """Return the member with this member ID and instance ID.
+
+        Raises:
+            KafkaError: UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
+        """
         if instance_id is None:
             member = group.members.get(member_id)
         else:
@@ -377,7 +403,7 @@ class ConsumerGroups:
         if member.id != member_id:
             raise KafkaError(
                 ErrorCode.FENCED_INSTANCE_ID,
-                f"Static member {instance_id} is member {member.id} now, not {member_id}.",
+                f"Static member {instance_id} has the member ID {member.id}, not {member_id}.",
             )
         return member
 
@@ -390,7 +416,7 @@ class ConsumerGroups:
         result: Result[R],
         since_ms: int | None = None,
     ) -> None:
-        """Members are gone. If the classic ones alone are left, the group may be one of them."""
+        """Remove members, and convert the group if only classic members remain."""
         gone = {member.id for member in members}
         left = [member for member in group.members.values() if member.id not in gone]
         if self.may_be_classic(group.id, left):
@@ -398,12 +424,12 @@ class ConsumerGroups:
             self._conversion.to_classic_group(group, left, generation, cause, now, result)
             return
         result.records += self.target_assignments.take_out(group, members)
-        # Their timers are left: they do nothing when the members are gone.
+        # The timers of removed members are left: they do nothing when they expire.
         state = ConsumerGroupState.ASSIGNING if left else ConsumerGroupState.EMPTY
         _note(group.id, cause, group.epoch + 1, state, now, result, since_ms)
 
     def may_be_classic(self, group_id: str, members: Collection[ConsumerGroupMember]) -> bool:
-        """Whether a group with these members becomes a classic one."""
+        """Return True if a group with these members must be converted to a classic group."""
         return (
             bool(members)
             and all(member.classic is not None for member in members)
@@ -424,7 +450,7 @@ class ConsumerGroups:
         before: ConsumerGroupMember | None,
         now: Now,
     ) -> None:
-        """A member that has to give partitions back has so long as it said when it joined."""
+        """Start or cancel the revocation timer, which lasts for the member's rebalance timeout."""
         key = (REVOCATION, group_id, member.id)
         if member.state is not MemberState.UNREVOKED or member.classic is not None:
             self._timers.cancel(key)
@@ -432,7 +458,7 @@ class ConsumerGroups:
             self._timers.schedule(key, now.coordinator_ms + max(member.rebalance_timeout_ms, 0))
 
     def expire(self, key: tuple[str, str, str], now: Now) -> Result[None]:
-        """A timer has come."""
+        """Process an expired timer."""
         kind, group_id, member_id = key
         result: Result[None] = Result()
         group = self._state.consumer_group(group_id)
@@ -447,7 +473,7 @@ class ConsumerGroups:
         elif kind in (JOIN, SYNC) and member.classic is not None:
             cause = f"member {member_id} did not {'join' if kind == JOIN else 'sync'} in time"
         elif kind == REVOCATION and member.state is MemberState.UNREVOKED:
-            cause = f"member {member_id} did not give partitions back in time"
+            cause = f"member {member_id} did not revoke partitions in time"
         else:
             return result
         self.take_out(group, [member], cause, now, result, since_ms)
@@ -455,14 +481,14 @@ class ConsumerGroups:
         return result
 
     def resume(self, group: ConsumerGroup, now: Now) -> None:
-        """The group was loaded: sessions start, and so does the time for what is to be given back."""
+        """Start the sessions and revocation timers of a loaded group."""
         self.sessions.restart(group, now)
         for member in group.members.values():
             self._wait_for_revocation(group.id, member, None, now)
 
 
 def _freed(group: ConsumerGroup, replaced_id: str) -> Holder:
-    """Who has a partition, but for a member that is replaced: what it has is its successor's."""
+    """Return a `Holder` that ignores a replaced member, whose partitions its successor keeps."""
 
     def holder(topic_id: UUID, partition: int) -> str | None:
         found = group.holder(topic_id, partition)
@@ -472,14 +498,18 @@ def _freed(group: ConsumerGroup, replaced_id: str) -> Holder:
 
 
 def is_away(member: ConsumerGroupMember) -> bool:
-    """Whether a static member has left for a while."""
+    """Return True if a static member has left temporarily."""
     return member.epoch == LEAVES_FOR_A_WHILE
 
 
 def _check(
     request: ConsumerGroupHeartbeatRequest, version: int, settings: ConsumerGroupSettings
 ) -> None:
-    """Raise KafkaError for a request that makes no sense, whoever sends it."""
+    """Validate the fields of a request.
+
+    Raises:
+        KafkaError: A field is invalid.
+    """
     epoch = request.member_epoch
     if not request.member_id and (version >= 1 or epoch > 0 or epoch == LEAVES):
         _invalid("MemberId can't be empty.")
@@ -508,19 +538,23 @@ def _check(
     if request.server_assignor is not None and request.server_assignor not in settings.assignors:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
-            f"There is no assignor {request.server_assignor!r}; there are: "
-            f"{', '.join(settings.assignors)} (group.consumer.assignors).",
+            f"Server assignor {request.server_assignor!r} is not supported (valid: "
+            f"{', '.join(settings.assignors)}; see group.consumer.assignors).",
         )
 
 
 def _check_lengths(request: ConsumerGroupHeartbeatRequest) -> None:
     names = (request.group_id, request.member_id, request.instance_id, request.rack_id)
     if any(name is not None and len(name) > NAME_LENGTH_MAX for name in names):
-        _invalid(f"The ids of a member may have {NAME_LENGTH_MAX} characters.")
+        _invalid(
+            f"GroupId, MemberId, InstanceId and RackId may have at most {NAME_LENGTH_MAX} characters."
+        )
     if len(request.subscribed_topic_names or ()) > SUBSCRIPTION_MAX:
-        _invalid(f"A member may name {SUBSCRIPTION_MAX} topics; use a regular expression for more.")
+        _invalid(
+            f"A member may subscribe to at most {SUBSCRIPTION_MAX} topics by name; use a regular expression."
+        )
     if sum(len(row.partitions) for row in request.topic_partitions or ()) > OWNED_MAX:
-        _invalid(f"A member may own {OWNED_MAX} partitions; start more members.")
+        _invalid(f"A member may own at most {OWNED_MAX} partitions; start more members.")
 
 
 def _invalid(message: str) -> None:
@@ -528,11 +562,16 @@ def _invalid(message: str) -> None:
 
 
 def _check_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned | None) -> None:
-    """Whether a heartbeat is of the epoch of its member. Raises KafkaError FENCED_MEMBER_EPOCH."""
+    """Check the member epoch of a heartbeat.
+
+    Raises:
+        KafkaError: FENCED_MEMBER_EPOCH.
+    """
     if epoch in (JOINS, member.epoch):
         return
     if epoch < member.epoch:
-        # It has not seen the answer by which its epoch rose, if it has nothing that is not its own.
+        # Accept the previous epoch if the member owns only assigned partitions: it missed the
+        # response that bumped its epoch.
         is_subset = owned is not None and all(
             owned[topic_id] <= member.assigned.get(topic_id, {}).keys() for topic_id in owned
         )
@@ -540,15 +579,15 @@ def _check_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned | None) -
             return
     raise KafkaError(
         ErrorCode.FENCED_MEMBER_EPOCH,
-        f"The member is in epoch {member.epoch}, not in {epoch}; it must give up all its partitions "
-        "and join again.",
+        f"The member epoch is {member.epoch}, not {epoch}; the member must abandon all its partitions "
+        "and rejoin.",
     )
 
 
 def _updated(
     member: ConsumerGroupMember, request: ConsumerGroupHeartbeatRequest, client: ClientInfo
 ) -> ConsumerGroupMember:
-    """The member with what its heartbeat says; null and -1 say nothing, as most of them do."""
+    """Return the member with the changes of a heartbeat. Null and -1 mean unchanged."""
     names, pattern = request.subscribed_topic_names, request.subscribed_topic_regex
     says_nothing = (
         names is None
@@ -576,7 +615,7 @@ def _updated(
 
 
 def _owned(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
-    """What the member says that it owns."""
+    """Return the partitions that the member reports as owned, or None if it reports nothing."""
     if request.topic_partitions is None:
         return None
     owned: dict[UUID, set[int]] = {}
@@ -586,7 +625,7 @@ def _owned(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
 
 
 def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Whether a member says all that there is, as after an error: then it is told all as well."""
+    """Return True if the request has all fields, which requires a full response."""
     subscription = (request.subscribed_topic_names, request.subscribed_topic_regex)
     return (
         request.rebalance_timeout_ms != -1
@@ -617,12 +656,12 @@ def _note(
     result: Result[R],
     since_ms: int | None = None,
 ) -> None:
-    """Write down a change and its cause."""
+    """Add an event: a change of the group and its cause."""
     result.events.append(
         Event(now.log_ms, group_id, printable(cause), epoch, state.value, since_ms)
     )
 
 
 def names_of(members: Iterable[ConsumerGroupMember]) -> str:
-    """Members for a cause."""
+    """Return the member IDs as a list for a cause."""
     return some_of([f"member {member.id}" for member in members])

@@ -1,8 +1,8 @@
-"""Who may commit and fetch offsets of a consumer group (KIP-848, KIP-1251).
+"""Validation of offset commits and fetches of consumer groups (KIP-848, KIP-1251).
 
-A commit of the present epoch of its member is taken. So is one of an older epoch for a partition that
-the member has had since then: nobody else can have read it meanwhile, and the member need not know
-yet that its epoch rose.
+A commit with the current member epoch is accepted. A commit with an older epoch is accepted for
+partitions that the member has had since that epoch. No other member can have read them in between,
+and the member may not know of its new epoch yet.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .group import ConsumerGroup, ConsumerGroupMember
 
 
 def committer_check(group: ConsumerGroup, request: OffsetCommitRequest, version: int) -> Check:
-    """Whether the sender of a commit may commit now."""
+    """Return the check for a commit by the sender."""
     if request.generation_id_or_member_epoch < 0 and not group.members:
         return always(ErrorCode.NONE)
     member = group.members.get(request.member_id)
@@ -29,9 +29,10 @@ def committer_check(group: ConsumerGroup, request: OffsetCommitRequest, version:
 
 
 def transactional_committer_check(group: ConsumerGroup, request: OffsetCommitRequest) -> Check:
-    """Whether the sender of a commit in a transaction may commit now.
+    """Return the check for a transactional commit by the sender.
 
-    Who names no member (as older clients) is not asked for one: the transaction fences its producers.
+    Requests of older clients have no member ID, so the member is not checked: the transaction
+    already fences its producers.
     """
     epoch = request.generation_id_or_member_epoch
     names_member = bool(request.member_id) or request.group_instance_id is not None
@@ -40,12 +41,12 @@ def transactional_committer_check(group: ConsumerGroup, request: OffsetCommitReq
     member = group.members.get(request.member_id)
     if member is None:
         return always(ErrorCode.UNKNOWN_MEMBER_ID)
-    # This request has no other error for it.
+    # TxnOffsetCommit has no better error code for a stale member epoch.
     return _epoch_check(member, epoch, ErrorCode.ILLEGAL_GENERATION)
 
 
 def fetcher_error(group: ConsumerGroup, request: OffsetFetchRequest.Group) -> ErrorCode:
-    """Why the sender of a fetch gets no offsets; only who says that it is a member is checked."""
+    """Return the error for an OffsetFetch. Only requests with a member ID are checked."""
     if request.member_id is None and request.member_epoch < 0:
         return ErrorCode.NONE
     member = group.members.get(request.member_id or "")

@@ -1,10 +1,14 @@
-"""How a member of a consumer group gets from what it has to its target (KIP-848).
+"""Reconciliation: steps of a consumer group member from its assignment to its target (KIP-848).
 
-Each step is made by a heartbeat. What a member has and its target does not is taken from `assigned`
-and goes to `revoking`; the member is told by the shorter assignment. It stays in its epoch until it
-reports that it owns none of it any more. Then it is in the epoch of the target, and gets what of it
-nobody else has; the rest comes in later heartbeats, as others give it back. So no partition is ever
-assigned to two members, and one slow member holds up those alone that wait for its partitions.
+Each heartbeat makes one step:
+
+1. Partitions that are not in the target move from `assigned` to `revoking`. The member learns this
+   from the shorter assignment. It keeps its epoch until it reports that it no longer owns them.
+2. The member then moves to the epoch of the target and gets the partitions that no other member
+   has. It gets the rest in later heartbeats, when other members have revoked them.
+
+So no partition is assigned to two members at the same time. A slow member only delays the members
+that wait for its partitions.
 """
 
 from __future__ import annotations
@@ -17,10 +21,10 @@ from uuid import UUID
 from ..common.modern_group import NOTHING, Assigned, MemberState, Target, UnknownMemberState
 from .group import ConsumerGroupMember
 
+# Partitions that a member reports as owned.
 Owned: TypeAlias = Mapping[UUID, AbstractSet[int]]
-"""What a member says that it owns."""
+# Returns the ID of the member to which a partition is assigned or that must still revoke it.
 Holder: TypeAlias = Callable[[UUID, int], str | None]
-"""Which member has a partition, or has to give it back."""
 
 
 def reconcile(
@@ -33,17 +37,20 @@ def reconcile(
     *,
     has_new_subscription: bool,
 ) -> ConsumerGroupMember:
-    """The member after the next step towards its target; the same one when it has to wait.
+    """Return the member after its next step, or the same member if it has to wait.
 
-    Parameters:
-      member: As it is, with what its heartbeat has changed.
-      epoch, target: What it shall have, and the epoch of the group for which that was computed.
-      subscribed: The topics that it reads now. The target may be of a time when it read others.
-      owned: What it says that it owns; None when it says nothing, as in most heartbeats.
-      holder: Who has a partition.
-      has_new_subscription: It reads other topics than before.
+    Args:
+        member: The member, including the changes of its heartbeat.
+        epoch: Group epoch for which the target was computed.
+        target: Target of the member.
+        subscribed: Topics of the member's current subscription. The target may be older.
+        owned: Partitions that the member reports as owned; None if it reports nothing, as in most
+            heartbeats.
+        holder: Returns the member that has a partition.
+        has_new_subscription: True if the subscription has changed.
 
-    Raises UnknownMemberState.
+    Raises:
+        UnknownMemberState: The stored state is unknown and the member still owns partitions.
     """
     if member.state is MemberState.UNKNOWN:
         if owned is None or any(owned.values()):
@@ -65,7 +72,7 @@ def _next(
     owned: Owned | None,
     holder: Holder,
 ) -> ConsumerGroupMember:
-    """The step to what the target says, as far as it can be made now."""
+    """Return the member after a step towards the target, as far as it is possible now."""
     target = {topic_id: target[topic_id] for topic_id in target if topic_id in subscribed}
     kept: dict[UUID, dict[int, int]] = {}
     revoking: dict[UUID, dict[int, int]] = {}
@@ -79,7 +86,7 @@ def _next(
     for topic_id, wanted in target.items():
         known = kept.get(topic_id, {})
         new = [each for each in sorted(wanted) if each not in known]
-        # What it has just given back itself is free.
+        # Partitions that this member has just revoked are free.
         free = [each for each in new if holder(topic_id, each) in (None, member.id)]
         waits = waits or len(free) < len(new)
         _put(kept, topic_id, known | dict.fromkeys(free, epoch))
@@ -90,7 +97,7 @@ def _next(
 def _unsubscribe(
     member: ConsumerGroupMember, subscribed: AbstractSet[UUID], owned: Owned | None
 ) -> ConsumerGroupMember:
-    """Take back what the member does not read any more, before there is a target that says so."""
+    """Revoke partitions of unsubscribed topics before a new target is computed."""
     if all(topic_id in subscribed for topic_id in member.assigned):
         return member
     kept = {each: member.assigned[each] for each in member.assigned if each in subscribed}
@@ -120,7 +127,7 @@ def _changed(
 
 
 def _owns_any(owned: Owned | None, revoking: Assigned) -> bool:
-    """Whether a member still has something to give back; it does unless it says otherwise."""
+    """Return True if a member still owns partitions to revoke, or does not report any."""
     if owned is None:
         return True
     for topic_id, partitions in revoking.items():

@@ -1,4 +1,4 @@
-"""Records of consumer groups (`replay` is the way back)."""
+"""Records of consumer groups. `replay` is the counterpart."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from .group import (
 
 
 def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
-    """A group has a new epoch."""
+    """Return the record of a group epoch."""
     value = ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
     return CoordinatorRecord(ConsumerGroupMetadataKey(group_id=group_id), value)
 
 
 def topics_tombstone(group_id: str) -> CoordinatorRecord:
-    """What an earlier release kept of the group's topics is of no use any more."""
+    """Return the tombstone of the topic metadata that an earlier release stored."""
     return CoordinatorRecord(ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
 
 
 def member_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
-    """What a member says of itself."""
+    """Return the record of a member's metadata and subscription."""
     value = ConsumerGroupMemberMetadataValue(
         instance_id=member.instance_id,
         rack_id=member.rack_id,
@@ -58,7 +58,7 @@ def member_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorReco
 
 
 def current_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
-    """What a member has."""
+    """Return the record of a member's current assignment."""
     value = ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=member.epoch,
         previous_member_epoch=member.previous_epoch,
@@ -71,7 +71,7 @@ def current_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRec
 
 
 def target_record(group_id: str, member_id: str, target: Target) -> CoordinatorRecord:
-    """What a member shall have."""
+    """Return the record of a member's target assignment."""
     cls = ConsumerGroupTargetAssignmentMemberValue
     rows = [
         cls.TopicPartition(topic_id=topic_id, partitions=sorted(target[topic_id]))
@@ -82,7 +82,7 @@ def target_record(group_id: str, member_id: str, target: Target) -> CoordinatorR
 
 
 def assignment_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecord:
-    """For which epoch of the group the targets are; `at_ms` is log time."""
+    """Return the record of the target assignment's epoch; `at_ms` is log time."""
     value = ConsumerGroupTargetAssignmentMetadataValue(
         assignment_epoch=epoch, assignment_timestamp=at_ms
     )
@@ -92,7 +92,7 @@ def assignment_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecor
 def resolved_record(
     group_id: str, pattern: str, resolved: ResolvedRegularExpression
 ) -> CoordinatorRecord:
-    """The topics that a regular expression stands for."""
+    """Return the record of a resolved regular expression."""
     value = ConsumerGroupRegularExpressionValue(
         topics=sorted(resolved.topics), version=resolved.version, timestamp=resolved.at_ms
     )
@@ -100,12 +100,12 @@ def resolved_record(
 
 
 def resolved_tombstone(group_id: str, pattern: str) -> CoordinatorRecord:
-    """Nobody subscribes to a regular expression any more."""
+    """Return the tombstone of a regular expression that no member uses any more."""
     return CoordinatorRecord(_pattern_key(group_id, pattern), None)
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
-    """A member is gone."""
+    """Return the records that delete a member."""
     keys = (
         ConsumerGroupCurrentMemberAssignmentKey,
         ConsumerGroupTargetAssignmentMemberKey,
@@ -115,7 +115,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
 
 
 def group_tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
-    """A group is gone with all that it had, but for its offsets."""
+    """Return the records that delete a group and its members, without its offsets."""
     records = []
     for member_id in dict.fromkeys((*group.members, *group.targets)):
         records += member_tombstones(group.id, member_id)
@@ -130,7 +130,7 @@ def group_tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
 
 
 def whole_group(group: ConsumerGroup, at_ms: int) -> list[CoordinatorRecord]:
-    """All that there is of a group which is kept for the first time, as of `at_ms` (log time)."""
+    """Return all records of a group that is stored for the first time; `at_ms` is log time."""
     members = group.members.values()
     return [
         *(member_record(group.id, member) for member in members),

@@ -1,7 +1,7 @@
-"""Record to state for consumer groups: the only writer of what is persisted of them.
+"""Replay of consumer group records. This is the only code that changes their persistent state.
 
-Records of one group are applied one by one, in the order of the log. A log that was compacted has not
-all of them: what is missing was written over or taken away later on, so no record insists on another one.
+The records of one group are applied one by one, in log order. After compaction, records that were
+overwritten or deleted later are missing. So no record depends on the presence of another one.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _delete_current(group: ConsumerGroup, key: ConsumerGroupCurrentMemberAssignm
 def _assigned(
     rows: Iterable[ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions], epoch: int
 ) -> Assigned:
-    """Partitions with the epochs in which they came; where those are not kept it is `epoch`."""
+    """Return partitions with their assignment epochs, or with `epoch` if those are not stored."""
     found: dict[UUID, dict[int, int]] = {}
     for row in rows:
         epochs = row.assignment_epochs

@@ -1,10 +1,10 @@
-"""When the partitions of a consumer group are shared anew, and how (KIP-848).
+"""Group epochs and target assignments of consumer groups (KIP-848).
 
-A step changes one member, or takes some out. It raises the epoch of the group where that, or a
-change of the topics, asks for other shares; then a target is computed for the new epoch, unless the
-one before is too young. What a step changes are records. Where that is a lot of work (large groups,
-patterns over many topics) it is done beside clients, and the members learn of it with their next
-heartbeats.
+A step changes one member or removes members. It bumps the group epoch if this, or a change of the
+topics, requires a new assignment. A target is then computed for the new epoch, unless the
+assignment interval has not passed. All changes of a step are records. For large groups, and for
+patterns over many topics, the work is done in the background, and the members get the result with
+later heartbeats.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ from .records import (
     topics_tombstone,
 )
 
+# Topics to match against patterns per piece.
 TOPICS_AT_ONCE = 200
+# Interval at which patterns are resolved again if no topic changed: ACLs may have changed.
 REFRESH_INTERVAL_MS = 600_000
-"""Interval at which patterns are resolved again without a change of topics: ACLs may have changed."""
+# Minimum time between two resolutions after changes of topics, which come in bursts.
 REFRESH_PAUSE_MS = 1_000
-"""Between two looks that changes of topics ask for: those come in bursts."""
+# Version of a stored resolved pattern. Kafka stores an offset of its metadata log.
 NO_VERSION = 0
-"""In what is kept of a pattern: Kafka's versions are offsets in its log of metadata."""
 
 
 class TopicRights(NamedTuple):
@@ -65,17 +66,17 @@ class TopicRights(NamedTuple):
 
 
 class Step:
-    """What becomes of a group by one request of one member.
+    """Changes of a group by one request of one member.
 
     Attributes:
-      group: As it is. It need not be in the state yet.
-      records: What is to be stored.
-      before, member: The member as it is known (an empty one if it is new), and as it will be.
-      replaced: The static member whose place it takes, under another id.
-      epoch, assignment_epoch, hash, resolved: The group's, as they will be.
-      work: What is to be done beside clients, once the records are stored.
-      is_described: False until the topics of the pattern that the member may describe are known.
-      restore: Undoes the changes of the group that the step made without a record.
+        group: The group before the step. It may not be in the state yet.
+        records: Records to store.
+        before, member: The member before the step (empty if it is new) and after it.
+        replaced: The static member that `member` replaces under another ID.
+        epoch, assignment_epoch, hash, resolved: Values of the group after the step.
+        work: Work to do in the background once the records are stored.
+        is_described: False until the topics of the pattern that the member may describe are known.
+        restore: Undoes the changes of the group that the step made without a record.
     """
 
     __slots__ = (
@@ -108,16 +109,16 @@ class Step:
 
     @property
     def counted(self) -> ConsumerGroupMember | None:
-        """The member that the group counts in place of this one; None when it is new."""
+        """Existing member that `member` replaces, or None if the member is new."""
         return self.replaced or self.group.members.get(self.member.id)
 
     def members(self) -> list[ConsumerGroupMember]:
-        """All members as they will be."""
+        """Return all members after the step."""
         gone = (self.member.id, self.replaced.id if self.replaced else None)
         return [each for each in self.group.members.values() if each.id not in gone] + [self.member]
 
     def state(self) -> ConsumerGroupState:
-        """Where the group will stand."""
+        """Return the state of the group after the step."""
         if self.epoch > self.assignment_epoch:
             return ConsumerGroupState.ASSIGNING
         own = (self.member.id, self.replaced.id if self.replaced else None)
@@ -130,7 +131,7 @@ class Step:
         return ConsumerGroupState.STABLE
 
     def raise_epoch(self, metadata_hash: int) -> None:
-        """Partitions are to be shared anew."""
+        """Bump the group epoch, which requires a new target assignment."""
         self.epoch += 1
         self.hash = metadata_hash
         self.records.append(epoch_record(self.group.id, self.epoch, metadata_hash))
@@ -150,12 +151,16 @@ class TargetAssignments:
     def advance(
         self, step: Step, now: Now, rights: TopicRights | None, *, resolves: bool = True
     ) -> None:
-        """Raise the epoch of the group where the step, or a change of the topics, asks for it.
+        """Bump the group epoch if the step or a change of the topics requires it.
 
-        Parameters: `rights` are those of the member's client; None if it may describe all topics.
-        Without `resolves` patterns are left to other members.
+        Args:
+            step: The step.
+            now: Current time.
+            rights: Topics that the member's client may describe, or None for all.
+            resolves: False to leave the resolution of patterns to other members.
 
-        Raises KafkaError INVALID_REGULAR_EXPRESSION.
+        Raises:
+            KafkaError: INVALID_REGULAR_EXPRESSION.
         """
         group = step.group
         bump = step.member.topics != step.before.topics
@@ -171,7 +176,7 @@ class TargetAssignments:
     def take_out(
         self, group: ConsumerGroup, members: Collection[ConsumerGroupMember]
     ) -> list[CoordinatorRecord]:
-        """Members are gone, and the others share anew."""
+        """Return the records that remove members and bump the group epoch."""
         records: list[CoordinatorRecord] = []
         gone = {member.id for member in members}
         left = [member for member in group.members.values() if member.id not in gone]
@@ -188,7 +193,7 @@ class TargetAssignments:
     # -- patterns
 
     def _resolve(self, step: Step, now: Now, rights: TopicRights | None, resolves: bool) -> bool:
-        """Find the topics of patterns; whether members read others than before."""
+        """Resolve patterns, and return True if members subscribe to other topics than before."""
         group, old, new = step.group, step.before.pattern or "", step.member.pattern or ""
         patterns = dict(group.patterns)
         if old != new:
@@ -200,7 +205,7 @@ class TargetAssignments:
         if new:
             patterns[new] = 1
         changed = old != new and (not new or new in group.resolved)
-        # A new pattern that fits nothing finds nothing new, but the topics of the old one are gone.
+        # Even if a new pattern matches no topic, the topics of the old pattern are removed.
         is_other = bool(old) and old != new
         if rights is not None:
             return self._describe(step, rights, is_other, now) or changed
@@ -216,7 +221,7 @@ class TargetAssignments:
         return take_resolved(step, found, now) or changed or is_other
 
     def _unresolved(self, group: ConsumerGroup, patterns: Collection[str], now: Now) -> list[str]:
-        """The patterns that are to be held against the topics: new ones, or all."""
+        """Return the patterns to resolve: either the new ones or all."""
         known = [group.resolved[each] for each in patterns if each in group.resolved]
         if known:
             age_ms = now.log_ms - max(each.at_ms for each in known)
@@ -233,7 +238,7 @@ class TargetAssignments:
         is_other: bool,
         now: Now,
     ) -> Pieces:
-        """As `_resolve`, in pieces; at the end the epoch rises if members read other topics."""
+        """Do the work of `_resolve` in pieces, and bump the epoch if subscribed topics changed."""
         group = self._state.consumer_group(group_id)
         if group is None:
             return
@@ -332,7 +337,7 @@ class TargetAssignments:
         is_other: bool,
         now: Now,
     ) -> Pieces:
-        """Do the work of `_describe` in pieces; raise the epoch if the topics of the member changed."""
+        """Do the work of `_describe` in pieces, and bump the epoch if the member's topics changed."""
         group, pattern = self._state.consumer_group(group_id), member.pattern
         if group is None or not pattern:
             return
@@ -370,7 +375,7 @@ class TargetAssignments:
     def update_target(
         self, step: Step, now: Now, settings: ConsumerGroupSettings
     ) -> tuple[int, Target]:
-        """The target of the member and its epoch: a new one, if it is time for one."""
+        """Return the epoch and the target of the member, computing a new target if it is due."""
         group = step.group
         known = group.target_of(step.replaced or step.member)
         if step.epoch <= group.assignment_epoch or group.is_assigning:
@@ -391,7 +396,8 @@ class TargetAssignments:
             return self._begin_without(step, known)
         targets = all_of(self._targets(group, members, step.resolved, shapes, assignor))
         for member_id, target in targets.items():
-            # That of a member in a new place has been given to its new id in this step.
+            # The target of a replaced static member was already written under its new ID in this
+            # step.
             before = known if member_id == step.member.id else group.targets.get(member_id)
             if target != before or (member_id not in group.targets and step.replaced is None):
                 step.records.append(target_record(group.id, member_id, target))
@@ -400,7 +406,7 @@ class TargetAssignments:
         return step.epoch, targets[step.member.id]
 
     def _begin_without(self, step: Step, known: Target) -> tuple[int, Target]:
-        """Nobody may be in epoch 0: the first members have nothing until there is a target."""
+        """Return an empty target for the first epoch: a member epoch must not be 0."""
         if step.group.assignment_epoch >= FIRST_EPOCH:
             return step.group.assignment_epoch, known
         step.records.append(assignment_record(step.group.id, FIRST_EPOCH, 0))
@@ -417,7 +423,7 @@ class TargetAssignments:
         shapes: Mapping[UUID, TopicShape],
         assignor: str,
     ) -> Generator[None, None, Targets]:
-        """Let an assignor share, in pieces."""
+        """Run an assignor in pieces."""
         had = dict(group.targets)
         static_ids = dict(group.static_ids)
         topics: dict[tuple[frozenset[str], str | None, Hashable], frozenset[UUID]] = {}
@@ -435,7 +441,7 @@ class TargetAssignments:
         return (yield from ASSIGNORS[assignor](subscribers, shapes))
 
     def _compute_in_background(self, group_id: str, assignor: str, now: Now) -> Pieces:
-        """Compute the target of a large group in pieces, for its epoch as it is at the beginning."""
+        """Compute the target of a large group in pieces, for the group epoch at the start."""
         group = self._state.consumer_group(group_id)
         if group is None or group.is_assigning:
             return
@@ -450,7 +456,7 @@ class TargetAssignments:
 
 
 def _nothing() -> None:
-    """Undo nothing."""
+    """Do nothing: the step has no changes to undo."""
 
 
 def _restore(
@@ -476,7 +482,7 @@ def _topics_of(step: Step, pattern: str) -> frozenset[str]:
 
 
 def take_resolved(step: Step, found: Mapping[str, frozenset[str]], now: Now) -> bool:
-    """Keep the topics of patterns; whether those are other ones than before."""
+    """Store the topics of patterns, and return True if they changed."""
     known = dict(step.resolved)
     changed = False
     for pattern, topics in found.items():

@@ -1,13 +1,18 @@
-"""The transaction coordinator of one partition of `__transaction_state` (KIP-98, KIP-890).
+"""Transaction coordinator of one partition of `__transaction_state` (KIP-98, KIP-890).
 
-It decides; its caller acts. A transaction ends in two steps. First the decision is stored as a
-prepared state. When that record is committed, the caller writes markers to all partitions of the
-transaction; when the markers are committed, `complete` stores the second step. `take_prepared` says
-whose markers are to be written, after an operation and after loading.
+The coordinator decides and its caller acts. A transaction ends in two steps:
 
-There are two protocols. In the first one a producer names its partitions before it writes to them
-and keeps its epoch. In the second one the partition leader names them, and every end of a
-transaction raises the epoch, so that nothing of an earlier transaction can get into a later one.
+1. The decision is stored as a prepared state. When that record is committed, the caller writes
+   markers to all partitions of the transaction.
+2. When the markers are committed, `complete` stores the completed state.
+
+`take_prepared` returns the transactions whose markers must be written, after an operation and after
+loading.
+
+There are two protocols. In the first one, a producer adds its partitions before it writes to them,
+and keeps its epoch. In the second one (TV2, KIP-890), the partition leader adds the partitions.
+Every end of a transaction then bumps the epoch, so that delayed writes cannot enter a later
+transaction.
 """
 
 from __future__ import annotations
@@ -60,21 +65,20 @@ from .transaction import (
 
 VALUE_VERSION = 1
 
+# Delay before an abort that could not be stored is retried.
 RETRY_BACKOFF_MS = 1_000
-"""After how long an abort that could not be stored is tried again."""
+# Transactional IDs to resume per piece after loading.
 TRANSACTIONS_AT_ONCE = 1000
-"""That go on in one piece after a load."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionSettings:
-    """What an operator can set about transactions; milliseconds.
+    """Transaction settings, in milliseconds.
 
     Attributes:
-      timeout_max_ms: Longest transaction that a producer may ask for
-        (`transaction.max.timeout.ms`).
-      expiration_ms: How long an unused transactional id is remembered
-        (`transactional.id.expiration.ms`).
+        timeout_max_ms: Maximum transaction timeout of a producer (`transaction.max.timeout.ms`).
+        expiration_ms: How long an unused transactional ID is kept
+            (`transactional.id.expiration.ms`).
     """
 
     timeout_max_ms: int = 900_000
@@ -82,10 +86,12 @@ class TransactionSettings:
 
 
 class TransactionCoordinator:
-    """Transactional ids of one partition.
+    """Transactional IDs of one partition.
 
-    Parameters: `second_protocol` tells whether the cluster has finalized `transaction.version` 2;
-    `memory` is the limit that the coordinators of a node share.
+    Args:
+        settings: Timeouts.
+        second_protocol: Returns True if the cluster has finalized `transaction.version` 2.
+        memory: Memory limit that all coordinators of a node share.
     """
 
     serde = CoordinatorRecordSerde(KINDS)
@@ -100,22 +106,22 @@ class TransactionCoordinator:
         self._second_protocol = second_protocol
         self._memory = memory
         self._transactions: dict[str, TransactionMetadata] = {}
+        # Client address that created each transactional ID, if this node knows it.
         self._hosts: dict[str, str] = {}
-        """Addresses of the clients that made transactional IDs, as far as this node knows them."""
+        # Transactional ID that a client is about to create, and the address of the client.
         self._newest: tuple[str, str] | None = None
-        """The transactional ID that a client asks for, and the address of the client."""
+        # Epoch that a producer had before it bumped its own epoch, to recognize a retry.
         self._epochs_before: dict[str, int] = {}
-        """What a producer had before it raised its own epoch: it may ask again for the new one."""
         self._timers: Timers[str] = Timers()
-        self._prepared: dict[str, None] = {}  # in the order of the log
+        self._prepared: dict[str, None] = {}  # in log order
 
     @property
     def transactions(self) -> Mapping[str, TransactionMetadata]:
-        """All transactional ids."""
+        """State of all transactional IDs, by transactional ID."""
         return self._transactions
 
     def wants_producer_id(self, transactional_id: str) -> bool:
-        """Whether the next operation may need a producer id that nobody had before."""
+        """Return True if the next operation may need a new producer ID."""
         known = self._transactions.get(transactional_id)
         return known is None or known.is_exhausted
 
@@ -124,11 +130,17 @@ class TransactionCoordinator:
     def init_producer_id(
         self, request: InitProducerIdRequest, new_id: int, now: Now, host: str
     ) -> Result[InitProducerIdResponse]:
-        """InitProducerId with a transactional id: fences whoever had it before.
+        """Handle InitProducerId with a transactional ID, fencing the previous producer.
 
-        Parameters: `new_id` is a producer id that nobody had before, when `wants_producer_id`; `host`
-        is the address of the client. Without room for another transactional id, the answer is
-        COORDINATOR_LOAD_IN_PROGRESS, and the client tries again.
+        Args:
+            request: The request.
+            new_id: An unused producer ID, if `wants_producer_id` returned True.
+            now: Current time.
+            host: Address of the client.
+
+        Returns:
+            The response. If the memory limit does not permit another transactional ID, it has the
+            retriable error COORDINATOR_LOAD_IN_PROGRESS.
         """
         transactional_id = request.transactional_id
         code = self._check_init(request)
@@ -146,8 +158,8 @@ class TransactionCoordinator:
         if known.state.is_prepared:
             return Result(_no_producer(ErrorCode.CONCURRENT_TRANSACTIONS))
         if known.state is ONGOING:
-            # The client asks again. It then gets an epoch that no one else was ever told.
-            cause = "another producer began with the transactional id"
+            # The client retries and then gets an epoch that no other client was given.
+            cause = "another producer initialized the transactional ID"
             result = Result(_no_producer(ErrorCode.CONCURRENT_TRANSACTIONS))
             self._abort(transactional_id, known, cause, now, result)
             result.on_failure = lambda code, now: Result(_no_producer(append_error(code)))
@@ -172,9 +184,9 @@ class TransactionCoordinator:
         new_id: int,
         now: Now,
     ) -> Result[InitProducerIdResponse]:
-        """Give the next epoch, or the first one of a new producer id."""
+        """Assign the next epoch, or the first epoch of a new producer ID."""
         if known.epoch == NO_PRODUCER_EPOCH:
-            given = None  # nobody has the transactional id
+            given = None  # no producer uses the transactional ID
         asks_again = False
         if given not in (None, known.epoch):
             asks_again = given == self._epochs_before.get(transactional_id)
@@ -182,7 +194,7 @@ class TransactionCoordinator:
                 return Result(_no_producer(ErrorCode.PRODUCER_FENCED))
         producer_id, epoch = known.producer_id, known.epoch + 1
         if asks_again and known.epoch <= LAST_EPOCH_GIVEN:
-            epoch = known.epoch  # the answer was lost
+            epoch = known.epoch  # the first response was lost
         elif known.is_exhausted:
             producer_id, epoch = new_id, 0
         begun = TransactionMetadata(
@@ -195,7 +207,7 @@ class TransactionCoordinator:
             updated_ms=now.log_ms,
         )
         result = Result(InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch))
-        self._store(transactional_id, begun, now, result, cause="a producer began")
+        self._store(transactional_id, begun, now, result, cause="a producer was initialized")
         self._epochs_before[transactional_id] = NO_PRODUCER_EPOCH if given is None else given
         result.on_failure = lambda code, now: Result(_no_producer(append_error(code)))
         return result
@@ -212,7 +224,7 @@ class TransactionCoordinator:
         *,
         second_protocol: bool,
     ) -> Result[ErrorCode]:
-        """Add partitions to the transaction, which begins with the first one."""
+        """Add partitions to a transaction. The first partition begins the transaction."""
         known = self._transactions.get(transactional_id)
         code = _check_producer(transactional_id, known, producer_id, epoch)
         if code or known is None:
@@ -240,8 +252,10 @@ class TransactionCoordinator:
     def verify(
         self, transactional_id: str, producer_id: int, epoch: int, partition: TopicPartition
     ) -> ErrorCode:
-        """Whether a partition is part of a producer's open transaction: TRANSACTION_ABORTABLE when
-        it is not, another error when the producer has none."""
+        """Return the error for a write to a partition in a producer's transaction.
+
+        TRANSACTION_ABORTABLE means that the partition is not part of the transaction.
+        """
         known = self._transactions.get(transactional_id)
         code = _check_producer(transactional_id, known, producer_id, epoch)
         if code or known is None:
@@ -261,9 +275,18 @@ class TransactionCoordinator:
         commit: bool,
         second_protocol: bool,
     ) -> Result[EndTxnResponse]:
-        """EndTxn. When it is prepared the response is for later: give it after `complete`.
+        """Handle EndTxn.
 
-        Parameters: `new_id` is a producer id that nobody had before, when `wants_producer_id`.
+        If the transaction becomes prepared, send the response only after `complete`.
+
+        Args:
+            transactional_id: Transactional ID of the producer.
+            producer_id: Producer ID of the request.
+            epoch: Producer epoch of the request.
+            new_id: An unused producer ID, if `wants_producer_id` returned True.
+            now: Current time.
+            commit: True to commit, False to abort.
+            second_protocol: True if the request version uses TV2.
         """
         if not transactional_id:
             return Result(_not_ended(ErrorCode.INVALID_REQUEST))
@@ -274,7 +297,8 @@ class TransactionCoordinator:
             code = _check_end(known, producer_id, epoch, commit)
             if code or known.state is not ONGOING:
                 return Result(_not_ended(code))
-            # The markers have the epoch of what they end, whatever its partitions were added by.
+            # Markers have the epoch of the transaction that they end, whatever added its
+            # partitions.
             kept = replace(known, second_protocol=False)
             return self._prepare(transactional_id, kept, NO_PRODUCER_ID, commit, now)
         code, is_retry = _check_second_end(known, producer_id, epoch, commit)
@@ -308,13 +332,13 @@ class TransactionCoordinator:
             updated_ms=now.log_ms,
         )
         result = Result(_ended(prepared.completed(now.log_ms)))
-        cause = f"its producer {'committed' if commit else 'aborted'} it"
+        cause = f"producer {'committed' if commit else 'aborted'} the transaction"
         self._store(transactional_id, prepared, now, result, cause=cause)
         result.on_failure = lambda code, now: Result(_not_ended(append_error(code)))
         return result
 
     def abort(self, transactional_id: str, now: Now, *, cause: str) -> Result[None]:
-        """Abort the open transaction and fence its producer; without one nothing happens."""
+        """Abort the open transaction, if there is one, and fence its producer."""
         result: Result[None] = Result()
         known = self._transactions.get(transactional_id)
         if known is not None and known.state is ONGOING:
@@ -330,7 +354,7 @@ class TransactionCoordinator:
         now: Now,
         result: Result[R],
     ) -> None:
-        """Fence the producer and abort its open transaction; the caller sets `on_failure`."""
+        """Fence the producer and abort its open transaction. The caller sets `on_failure`."""
         second = self._second_protocol()
         aborted = replace(
             known,
@@ -340,21 +364,21 @@ class TransactionCoordinator:
             updated_ms=now.log_ms,
             second_protocol=second,
         )
-        # In the second protocol the epoch goes up as if the producer had aborted: it may go on.
+        # With TV2 the epoch is bumped as if the producer had aborted, so the producer can continue.
         self._epochs_before[transactional_id] = known.epoch if second else NO_PRODUCER_EPOCH
         self._store(transactional_id, aborted, now, result, cause=cause, by_coordinator=True)
 
     def raise_epoch(self, transactional_id: str, above: int, now: Now) -> Result[None]:
-        """Fence producers with epochs up to `above`, which are known from elsewhere: those of a
-        cluster that went back to an earlier state. What is open is aborted.
+        """Fence producers with epochs up to `above`, and abort an open transaction.
 
-        Nothing happens to a transaction whose end is decided.
+        This is used after a cluster was restored to an earlier state. It does nothing if the
+        transaction is already prepared.
         """
         result: Result[None] = Result()
         known = self._transactions.get(transactional_id)
         if known is None or known.epoch > above or known.state.is_prepared:
             return result
-        cause = "producers are known that began later"
+        cause = "a restored cluster has seen later producers"
         raised = replace(known, epoch=min(above, LAST_EPOCH_GIVEN), updated_ms=now.log_ms)
         if known.state is ONGOING:
             self._abort(transactional_id, raised, cause, now, result)
@@ -366,39 +390,39 @@ class TransactionCoordinator:
         return result
 
     def take_prepared(self) -> list[str]:
-        """Transactional ids whose markers are to be written as soon as the log is committed."""
+        """Return the transactional IDs whose markers must be written when the log is committed."""
         taken = list(self._prepared)
         self._prepared.clear()
         return taken
 
     def complete(self, transactional_id: str, now: Now) -> Result[None]:
-        """All markers of a prepared transaction are committed."""
+        """Complete a prepared transaction after all its markers were committed."""
         result: Result[None] = Result()
         known = self._transactions.get(transactional_id)
         if known is not None and known.state.is_prepared:
             completed = known.completed(now.log_ms)
-            self._store(transactional_id, completed, now, result, cause="all markers are written")
+            self._store(transactional_id, completed, now, result, cause="all markers were written")
             result.on_failure = lambda code, now: Result()
         return result
 
     # -- time
 
     def next_deadline(self) -> int | None:
-        """When `due` must be called next, in coordinator time; None: not before another call."""
+        """Return the coordinator time at which `due` must be called next, or None."""
         return self._timers.next_deadline()
 
     def deadline(self, transactional_id: str) -> int | None:
-        """When an open transaction has lasted too long, in coordinator time; None without one."""
+        """Return the coordinator time at which an open transaction times out, or None."""
         known = self._transactions.get(transactional_id)
         is_open = known is not None and known.state is ONGOING
         return self._timers.deadline(transactional_id) if is_open else None
 
     def due(self, now: Now) -> Iterator[Result[None]]:
-        """Transactions that lasted too long. Handle each result before taking the next."""
+        """Abort transactions that timed out. Process each result before taking the next one."""
         while (transactional_id := self._timers.pop_due(now.coordinator_ms)) is not None:
             known = self._transactions.get(transactional_id)
             if known is not None:
-                cause = f"it was open for more than {known.timeout_ms} ms"
+                cause = f"transaction timed out after {known.timeout_ms} ms"
                 yield self.abort(transactional_id, now, cause=cause)
 
     def _abort_later(self, transactional_id: str, now: Now) -> Result[None]:
@@ -406,7 +430,7 @@ class TransactionCoordinator:
         return Result()
 
     def expire(self, now: Now) -> Pieces:
-        """Forget ids that nobody has used for long, in pieces."""
+        """Delete expired transactional IDs, in pieces."""
         for transactional_id in tuple(self._transactions):
             known = self._transactions.get(transactional_id)
             yield self._expired(transactional_id, known, now) if known is not None else None
@@ -414,7 +438,7 @@ class TransactionCoordinator:
     def _expired(
         self, transactional_id: str, known: TransactionMetadata, now: Now
     ) -> Result[None] | None:
-        """What forgets an id that nobody has used for long; None for another one."""
+        """Return the tombstone of an expired transactional ID, or None if it has not expired."""
         idle = known.state in (EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT)
         if not idle or now.log_ms - known.updated_ms < self._settings.expiration_ms:
             return None
@@ -424,7 +448,7 @@ class TransactionCoordinator:
         return result
 
     def end_timeout(self, transactional_id: str, now: Now) -> None:
-        """An open transaction has lasted too long the next time `due` is called."""
+        """Expire the timeout of an open transaction at the next call of `due`."""
         self._timers.schedule(transactional_id, now.coordinator_ms)
 
     # -- life
@@ -439,7 +463,7 @@ class TransactionCoordinator:
         cause: str | None,
         by_coordinator: bool = False,
     ) -> None:
-        """Have a changed transaction stored; a change without a cause is not worth telling."""
+        """Add the record of a changed transaction, and an event if there is a cause."""
         known = self._transactions.get(transactional_id)
         check_follows(EMPTY if known is None else known.state, changed.state)
         result.records.append(CoordinatorRecord(_key(transactional_id), to_value(changed)))
@@ -456,9 +480,9 @@ class TransactionCoordinator:
             result.events.append(event)
 
     def replay(self, record: CoordinatorRecord, producer_id: int = NO_PRODUCER_ID) -> None:
-        """Apply one record of the partition, in log order, at start-up and after an append.
+        """Apply one record of the partition, in log order, during loading and after an append.
 
-        No producer has transactions in this topic.
+        `producer_id` is unused: no producer writes to this topic in a transaction.
 
         Raises:
             DecodeError: The state in the record is unknown.
@@ -476,7 +500,7 @@ class TransactionCoordinator:
         try:
             transaction = from_value(value)
         except ValueError as error:
-            raise DecodeError(f"transactional id {transactional_id}: {error}") from None
+            raise DecodeError(f"transactional ID {transactional_id!r}: {error}") from None
         if transactional_id not in self._transactions:
             self._hold(transactional_id)
         self._transactions[transactional_id] = transaction
@@ -494,9 +518,9 @@ class TransactionCoordinator:
         self._memory.change(-transactional_id_bytes(transactional_id), host)
 
     def on_loaded(self, now: Now) -> Iterator[Result[None]]:
-        """All records have been replayed: open transactions go on to last as long as they may.
+        """Resume the timeouts of open transactions after the last record was replayed.
 
-        In pieces, as `GroupCoordinator.on_loaded`.
+        Process the pieces as described in `GroupCoordinator.on_loaded`.
         """
         for number, (transactional_id, known) in enumerate(tuple(self._transactions.items()), 1):
             if known.state is ONGOING:
@@ -506,14 +530,14 @@ class TransactionCoordinator:
                 yield Result()
 
     def on_unloaded(self) -> list[Answer]:
-        """Nobody is parked here; the caller keeps those who wait for the end of a transaction."""
+        """Release the memory of the coordinator. It has no pending requests."""
         for transactional_id in self._transactions:
             self._release(transactional_id)
-        self._memory = MemoryLimit()  # nothing more counts for the node
+        self._memory = MemoryLimit()  # later changes no longer count for the node
         return []
 
     def abandon(self, slot: PendingResponse[R], now: Now) -> Result[None]:
-        """Nobody is parked here."""
+        """Do nothing: this coordinator has no pending requests."""
         return Result()
 
 
@@ -523,15 +547,15 @@ def transactional_id_bytes(transactional_id: str) -> int:
 
 
 def names_whole_producer(request: InitProducerIdRequest) -> bool:
-    """Whether an InitProducerId names the producer to go on with by id and epoch, or none at all.
+    """Return True if an InitProducerId has both a producer ID and an epoch, or neither.
 
-    Kafka asks this of every one, also of one without a transactional id, which goes on with nobody.
+    Kafka checks this for every request, including requests without a transactional ID.
     """
     return (request.producer_id == NO_PRODUCER_ID) == (request.producer_epoch == NO_PRODUCER_EPOCH)
 
 
 def _may_go_on(known: TransactionMetadata, producer_id: int, epoch: int) -> bool:
-    """Whether a producer that says who it is may have the transactional id."""
+    """Return True if a producer that sends its ID and epoch may use the transactional ID."""
     if known.epoch == NO_PRODUCER_EPOCH or producer_id == known.producer_id:
         return True
     return producer_id == known.previous_producer_id and epoch >= LAST_EPOCH_GIVEN
@@ -540,18 +564,20 @@ def _may_go_on(known: TransactionMetadata, producer_id: int, epoch: int) -> bool
 def _check_producer(
     transactional_id: str, known: TransactionMetadata | None, producer_id: int, epoch: int
 ) -> ErrorCode:
-    """Whether a producer may work on its transaction now."""
+    """Return the error for a producer that changes its transaction."""
     if not transactional_id:
         return ErrorCode.INVALID_REQUEST
     if known is not None and known.state.is_prepared:
-        return ErrorCode.CONCURRENT_TRANSACTIONS  # first, for it may be about to get a new id
+        return (
+            ErrorCode.CONCURRENT_TRANSACTIONS
+        )  # checked first: the producer ID may be about to change
     if known is None or known.producer_id != producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     return ErrorCode.PRODUCER_FENCED if known.epoch != epoch else ErrorCode.NONE
 
 
 def _check_end(known: TransactionMetadata, producer_id: int, epoch: int, commit: bool) -> ErrorCode:
-    """What the first protocol says to an EndTxn; no error for one that is done already."""
+    """Return the error for an EndTxn of the first protocol; a repeated EndTxn is not an error."""
     if known.producer_id != producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if known.epoch != epoch:
@@ -566,9 +592,12 @@ def _check_end(known: TransactionMetadata, producer_id: int, epoch: int, commit:
 def _check_second_end(
     known: TransactionMetadata, producer_id: int, epoch: int, commit: bool
 ) -> tuple[ErrorCode, bool]:
-    """What the second protocol says to an EndTxn, and whether it asks again for one that is done.
+    """Check an EndTxn of the second protocol.
 
-    The epoch tells which transaction is meant: asked again, it is one less than that of now.
+    The epoch identifies the transaction: a retry has the current epoch minus 1.
+
+    Returns:
+        The error, and True if the request repeats an EndTxn that was completed.
     """
     rotated = (
         producer_id == known.previous_producer_id and epoch == LAST_EPOCH_GIVEN and known.epoch == 0
@@ -592,7 +621,7 @@ def _check_second_end(
     if again and state is (COMPLETE_COMMIT if commit else COMPLETE_ABORT):
         return ErrorCode.NONE, True
     if not again and not commit:
-        return ErrorCode.NONE, False  # aborting nothing raises the epoch as well
+        return ErrorCode.NONE, False  # aborting an empty transaction bumps the epoch
     return ErrorCode.INVALID_TXN_STATE, False
 
 

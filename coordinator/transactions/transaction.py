@@ -1,4 +1,4 @@
-"""One transactional id: its producer, and where its transaction stands (KIP-98, KIP-890)."""
+"""State of one transactional ID: its producer and its transaction (KIP-98, KIP-890)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import TypeAlias
 
 from kbroker.protocol.transaction_log import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionLogValue
 
+# Highest epoch that a client can get. One more epoch is reserved for fencing that client.
 LAST_EPOCH_GIVEN = (1 << 15) - 2
-"""Above it is one more, so that whoever has the last epoch can still be fenced."""
 
+# Level of `transaction.version` from which producers use the protocol of KIP-890 (TV2).
 SECOND_PROTOCOL = 2
-"""Level of `transaction.version` from which producers do what KIP-890 describes."""
 
 TopicPartition: TypeAlias = tuple[str, int]
 
 
 class TransactionState(IntEnum):
-    """Where a transaction stands, by the number that is stored."""
+    """State of a transaction, with the values of the transaction log."""
 
     EMPTY = 0
     ONGOING = 1
@@ -33,12 +33,12 @@ class TransactionState(IntEnum):
 
     @property
     def label(self) -> str:
-        """As clients and tools write it: "PrepareCommit"."""
+        """State name as in Kafka's protocol, for example "PrepareCommit"."""
         return self.name.title().replace("_", "")
 
     @property
     def is_prepared(self) -> bool:
-        """It is decided how the transaction ends, and markers say so to its partitions."""
+        """True if the outcome is decided and the markers are being written."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 
@@ -46,29 +46,31 @@ EMPTY, ONGOING, DEAD = TransactionState.EMPTY, TransactionState.ONGOING, Transac
 PREPARE_COMMIT, COMPLETE_COMMIT = TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT
 PREPARE_ABORT, COMPLETE_ABORT = TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT
 
+# Valid next states. A state is entered by replaying its record, Dead by replaying a tombstone.
 FOLLOWS: Mapping[TransactionState, frozenset[TransactionState]] = MappingProxyType(
     {
-        # In the second protocol an abort of nothing raises the epoch as well.
+        # With TV2, aborting an empty transaction also bumps the epoch.
         EMPTY: frozenset({ONGOING, PREPARE_ABORT, DEAD}),
         ONGOING: frozenset({PREPARE_COMMIT, PREPARE_ABORT}),
         PREPARE_COMMIT: frozenset({COMPLETE_COMMIT}),
         PREPARE_ABORT: frozenset({COMPLETE_ABORT}),
-        # Asked again with the last epoch that there is, the end is told once more with another id.
+        # If EndTxn is retried with the last epoch, the end is repeated with a new producer ID.
         COMPLETE_COMMIT: frozenset({EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, DEAD}),
         COMPLETE_ABORT: frozenset({EMPTY, ONGOING, PREPARE_ABORT, DEAD}),
         DEAD: frozenset(),
-        # Kafka's number for what it never stores.
+        # Kafka defines this value but never stores it.
         TransactionState.PREPARE_EPOCH_FENCE: frozenset(),
     }
 )
-"""Which states may follow: each is entered by replaying the record that says so, Dead by one without
-a value."""
 
 
 def check_follows(before: TransactionState, after: TransactionState) -> None:
-    """Raise ValueError when a transaction cannot go from one state to the other; to stay is no change.
+    """Check a state transition. Staying in the same state is valid.
 
-    Nothing else notices: what is stored is believed.
+    This is the only check: replay accepts any stored state.
+
+    Raises:
+        ValueError: The transition is not valid.
     """
     if after is not before and after not in FOLLOWS[before]:
         raise ValueError(f"{before.label} cannot become {after.label}")
@@ -79,13 +81,13 @@ class TransactionMetadata:
     """State of a transactional ID, from its newest record.
 
     Attributes:
-      previous_producer_id: What `producer_id` was before the newest record.
-      next_producer_id: Takes the place of `producer_id`, whose epochs are used up, when the
-        transaction is complete; -1 for none.
-      timeout_ms: How long a transaction may last.
-      partitions: What belongs to the transaction. Emptied when it is complete.
-      started_ms, updated_ms: Log time; -1 before the first transaction.
-      second_protocol: Whether the producer's newest transaction is one of KIP-890.
+        previous_producer_id: Value of `producer_id` before the newest record.
+        next_producer_id: Replaces `producer_id` when the transaction completes, because its epochs
+            are exhausted; -1 for none.
+        timeout_ms: Transaction timeout.
+        partitions: Partitions of the transaction. Empty after completion.
+        started_ms, updated_ms: Log time; -1 before the first transaction.
+        second_protocol: True if the newest transaction uses KIP-890 (TV2).
     """
 
     producer_id: int
@@ -101,16 +103,16 @@ class TransactionMetadata:
 
     @property
     def is_exhausted(self) -> bool:
-        """The producer id has no epoch left that could be given to a client."""
+        """True if no epoch of the producer ID is left for a client."""
         return self.epoch >= LAST_EPOCH_GIVEN
 
     @property
     def deadline_ms(self) -> int:
-        """Log time at which the open transaction has lasted too long."""
+        """Log time at which the open transaction times out."""
         return self.started_ms + self.timeout_ms
 
     def completed(self, now_ms: int) -> TransactionMetadata:
-        """The same when all markers are written."""
+        """Return the state after all markers were written."""
         rotated = self.next_producer_id != NO_PRODUCER_ID
         return replace(
             self,
@@ -128,7 +130,11 @@ class TransactionMetadata:
 
 
 def from_value(value: TransactionLogValue) -> TransactionMetadata:
-    """What a record says. Raises ValueError for a state that nobody knows."""
+    """Return the state that a record contains.
+
+    Raises:
+        ValueError: The state number is unknown.
+    """
     return TransactionMetadata(
         producer_id=value.producer_id,
         epoch=value.producer_epoch,
@@ -146,7 +152,7 @@ def from_value(value: TransactionLogValue) -> TransactionMetadata:
 
 
 def to_value(transaction: TransactionMetadata) -> TransactionLogValue:
-    """The record of a transactional id; as in Kafka, partitions are null before the first one."""
+    """Return the record value of a state. In the state Empty, partitions are null, as in Kafka."""
     partitions = [
         TransactionLogValue.Topic(topic=topic, partitions=indexes)
         for topic, indexes in by_topic(transaction.partitions).items()
@@ -166,7 +172,7 @@ def to_value(transaction: TransactionMetadata) -> TransactionLogValue:
 
 
 def by_topic(partitions: frozenset[TopicPartition]) -> dict[str, list[int]]:
-    """Partitions in order, grouped by topic."""
+    """Return partitions in ascending order, grouped by topic."""
     grouped: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
         grouped.setdefault(topic, []).append(index)

@@ -19,8 +19,8 @@ REASONS = {
     "late": "did not .* in time",
     "left": "left|disconnected",
     "rejoined": "joined again",
-    "metadata_changed": "joined with new metadata|reads other topics|topics have changed",
-    "returned": "is back as",
+    "metadata_changed": "joined with new metadata|changed its subscription|topics have changed",
+    "returned": "rejoined as",
     "joined": "joined",
 }
 """What a cause says, by the name under which rebalances are counted; the first one that fits counts."""

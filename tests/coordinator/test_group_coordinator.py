@@ -66,7 +66,7 @@ def test_time_outs_see_what_the_ones_before_have_done() -> None:
         h.heartbeat(member, 3)
     h.sleep(SESSION_MS)  # all three sessions end in the same millisecond
     causes = [event.cause for event in h.history("g")]
-    assert causes.count("the last member is gone") == 1
+    assert causes.count("the last member left") == 1
     assert h.describe().group_state == "Empty"
 
 

@@ -23,7 +23,7 @@ def test_a_group_through_a_rebalance() -> None:
     )
     h.join(leader, protocols=(("range", b"new"),))
     h.sleep(1_500)
-    waits = f"group g is PreparingRebalance: rebalance 3 waits for member {follower} to join again"
+    waits = f"group g is PreparingRebalance: rebalance 3 waits for member {follower} to rejoin"
     assert str(describe_status(h)).startswith(waits + ", at most ")
     h.join(follower)
     waits = "group g is CompletingRebalance: generation 3 waits for the assignment of its leader"
@@ -42,7 +42,7 @@ def test_the_time_that_is_left() -> None:
     h.sleep(2_000)
     after = float(str(describe_status(h)).rpartition("at most ")[2].split()[0])
     assert before - after == 2.0
-    assert f"member {member} to join again" in str(describe_status(h))
+    assert f"member {member} to rejoin" in str(describe_status(h))
 
 
 def test_the_initial_delay_and_ids_that_were_given_out() -> None:

@@ -21,8 +21,8 @@ def event(cause: str, state: str = "PreparingRebalance", generation: int = 1) ->
         ("member a joined again", "rejoined"),
         ("member a joined with new metadata", "metadata_changed"),
         ("member a (client reason: it was told to end) left", "left"),
-        ("member a disconnected before it was told its id", "left"),
-        ("static member i is back as a", "returned"),
+        ("member a disconnected before it received its member ID", "left"),
+        ("static member i rejoined as a", "returned"),
         ("member a missed heartbeats", "missed_heartbeats"),
         ("member a did not sync in time", "late"),
         ("something else", OTHER),
@@ -44,5 +44,5 @@ def test_an_epoch_of_a_consumer_group_is_a_rebalance() -> None:
     joined = event("member a joined", "Assigning", 1)
     assert reason_of([], joined) == "joined"
     assert reason_of([joined], event("topics have changed", "Assigning", 2)) == "metadata_changed"
-    assert reason_of([joined], event("every member has its share", "Stable", 1)) is None
+    assert reason_of([joined], event("all members are reconciled", "Stable", 1)) is None
     assert reason_of([joined], event("something of the same epoch", "Assigning", 1)) is None

@@ -75,7 +75,7 @@ async def test_a_group_from_its_first_member_to_its_end(broker: Broker, wire: Wi
         "1 members joined; CompletingRebalance, generation 1",
         f"leader {member.id} assigned 1 members; Stable, generation 1",
         f"rebalance 2 because member {member.id} (client reason: the shop closes) left",
-        "the last member is gone; Empty, generation 2",
+        "the last member left; Empty, generation 2",
         "deleted on request; Dead, generation 2",
     ]
 
@@ -173,8 +173,8 @@ async def test_a_transactional_id_from_nothing_to_its_end(broker: Broker, wire: 
     await writer.commit()
     await until(lambda: ended in explain_transaction(broker.node, NAME).now)
     assert said(explain_transaction(broker.node, NAME)) == [
-        f"a producer began; Empty, producer {writer.id}, epoch 0",
+        f"a producer was initialized; Empty, producer {writer.id}, epoch 0",
         f"a transaction began; Ongoing, producer {writer.id}, epoch 0",
-        f"its producer committed it; PrepareCommit, producer {writer.id}, epoch 1",
-        f"all markers are written; CompleteCommit, producer {writer.id}, epoch 1",
+        f"producer committed the transaction; PrepareCommit, producer {writer.id}, epoch 1",
+        f"all markers were written; CompleteCommit, producer {writer.id}, epoch 1",
     ]

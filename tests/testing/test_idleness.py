@@ -64,7 +64,7 @@ def test_offsets_in_an_open_transaction_are_not_committed_yet(broker: LocalBroke
         offsets = [TopicPartition("orders", 0, 1)]
         producer.send_offsets_to_transaction(offsets, client.consumer_group_metadata(), 10)
         assert broker.committed("g") == {}
-        waits = "offsets wait for the end of the transaction of producer "
+        waits = "offsets are pending in open transactions of producer "
         with pytest.raises(WaitTimeout, match=waits):
             broker.wait_for_commit("g", "orders", 0, 1, timeout=0.3)
         with pytest.raises(WaitTimeout, match=r"group g: has committed None of 1 in orders-0"):

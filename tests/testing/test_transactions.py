@@ -149,7 +149,7 @@ async def test_one_transaction_is_open_for_too_long(
     text = str(broker.explain.transaction(NAME))
     # What happens in one millisecond is reported with the test's actions first.
     assert re.search(
-        "the test let it last too long\n(.* a transaction began;.*\n)?.*it was open for more than 60000 ms; PrepareAbort, "
+        "the test let it last too long\n(.* a transaction began;.*\n)?.*transaction timed out after 60000 ms; PrepareAbort, "
         f"producer {writer.id}, epoch {writer.epoch + 1}\n",
         text,
     ), text
@@ -337,7 +337,7 @@ async def test_where_a_transaction_stands(broker: RunningBroker, wire: Wire, ord
     told = str(broker.explain.transaction(NAME))
     assert "a transaction began; Ongoing" in told
     assert "the test aborted it; PrepareAbort" in told
-    assert "all markers are written; CompleteAbort" in told
+    assert "all markers were written; CompleteAbort" in told
     assert f"transactional id {NAME} is CompleteAbort" in await broker.report()
 
 

@@ -749,7 +749,7 @@ def test_a_new_member_that_hangs_up_before_it_knows_its_id_is_gone() -> None:
     again = h.join(leader, version=3)
     assert again.response.generation_id == 2
     assert len(again.response.members) == 1
-    assert "disconnected before it was told its id" in h.history("g")[-2].cause
+    assert "disconnected before it received its member ID" in h.history("g")[-2].cause
 
 
 def test_the_last_member_that_hangs_up_leaves_an_empty_group() -> None:

@@ -358,7 +358,7 @@ def test_how_the_group_stands() -> None:
     h.commit_in_transaction({AUDIT: 2}, 7)
     assert h.coordinator.describe_status("g", h.now) == (
         "group g is Empty after generation 0; "
-        "offsets wait for the end of the transaction of producer 7, producer 8"
+        "offsets are pending in open transactions of producer 7, producer 8"
     )
     h.end(7, commit=True)
     h.end(8, commit=False)

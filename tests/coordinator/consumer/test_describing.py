@@ -34,7 +34,7 @@ def test_a_group_says_how_it_stands() -> None:
     h.beat("a", 2)
     assert h.coordinator.describe_status("g", h.now) == (
         "group g is Reconciling in epoch 3: it has member a, member b; waits for member a, member b "
-        "to have their shares; member a must give partitions back"
+        "to reconcile; member a must revoke partitions"
     )
 
 

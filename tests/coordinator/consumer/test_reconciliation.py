@@ -45,7 +45,7 @@ def test_who_does_not_give_back_in_time_is_fenced() -> None:
         h.sleep(REBALANCE_MS // 4)
         assert h.beat("a", 2).error_code == 0
     events = h.sleep(REBALANCE_MS // 4)
-    assert [e.cause for e in events] == ["member a did not give partitions back in time"]
+    assert [e.cause for e in events] == ["member a did not revoke partitions in time"]
     assert h.beat("a", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert given(h, h.beat("b", 3)) == ALL
 

@@ -184,13 +184,13 @@ def test_how_a_group_stands_in_words() -> None:
     h.share_beat("a", 0)
     said = h.coordinator.describe_status("g", h.now)
     assert said == (
-        "group g is Stable in epoch 2: it has member a; waits for the share coordinators of 4 "
+        "group g is Stable in epoch 2: it has member a; waits for share coordinators to initialize 4 "
         "partitions of orders"
     )
     h.make_states()
     h.share_beat("b", 0)
     said = h.coordinator.describe_status("g", h.now)
     assert said == (
-        "group g is Stable in epoch 3: it has member a, member b; member a will hear of it with the "
-        "next heartbeat; has a state of 4 partitions of orders"
+        "group g is Stable in epoch 3: it has member a, member b; member a will receive it with the "
+        "next heartbeat; has share state for 4 partitions of orders"
     )

@@ -569,7 +569,7 @@ def test_records_come_back_as_they_were() -> None:
 def test_a_record_with_an_unknown_state() -> None:
     value = to_value(TransactionMetadata(1, 1000, 0))
     value.status = 99
-    with pytest.raises(DecodeError, match="transactional id t"):
+    with pytest.raises(DecodeError, match="transactional ID 't'"):
         load(Log().coordinator, encode_key("t"), encode_value(value, 1))
 
 

@@ -147,7 +147,7 @@ def test_a_java_that_is_too_new(right: dict[str, Path]) -> None:
 def test_noise_is_known(right: dict[str, Path]) -> None:
     """Nothing is wrong, and Spark's own settings print a lot; the topic takes a moment to be there."""
     with LocalBroker() as broker:
-        broker.problem("Metadata", topic="made", error="UNKNOWN_TOPIC_OR_PARTITION").times(1)
+        broker.fault("Metadata", topic="made", error="UNKNOWN_TOPIC_OR_PARTITION").times(1)
         said = run("-c", JOB, broker.bootstrap_servers, ",".join(map(str, right.values())))
     found = {each.failure.name for each in explain(said)}
     name = socket.gethostname()

@@ -130,7 +130,7 @@ def test_schemas_from_a_directory(tmp_path: Path) -> None:
         Decoder(tmp_path).decode(header_of(3))
     with pytest.raises(SchemaError, match="not JSON"):
         Decoder(tmp_path).decode(NEW_VALUE)
-    with pytest.raises(SchemaError, match="schema directory .* does not exist"):
+    with pytest.raises(SchemaError, match=r"schema directory .* does not exist"):
         Decoder(tmp_path / "nowhere").decode(OLD_VALUE)
 
 

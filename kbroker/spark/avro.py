@@ -7,8 +7,8 @@ schema registry; each schema is loaded once.
     decoder = Decoder("http://registry:8081")
     decoder.decode(value)                                    # a dict
 
-    rows.select(from_confluent_avro("value", "schemas/", reader_schema))  # bytes to structs
-    rows.select(to_confluent_avro("order", "http://registry:8081", "orders-value", schema))
+    rows.select(from_confluent_avro("value", "schemas/", reader_schema))     # a column of structs
+    rows.select(to_confluent_avro("order", "http://registry:8081", "orders-value", schema))  # and back
 """
 
 from __future__ import annotations
@@ -64,8 +64,12 @@ class Decoder:
         """Decode a value.
 
         Args:
-            value: Record value including the schema ID header. Returns:
-            The fields of the record by name. Raises:
+            value: Record value including the schema ID header.
+
+        Returns:
+            The fields of the record by name.
+
+        Raises:
             UndecodableError: The header or the body is invalid, or bytes are left over.
             SchemaError: The registry does not respond, or the schema is not valid Avro.
         """
@@ -110,8 +114,12 @@ def from_confluent_avro(
         source: Where writer schemas are looked up by ID.
         read_as: Reader schema; it determines the fields of the structs.
         mode: As in Spark's ``from_avro``: "FAILFAST" fails the query at a value that cannot be
-            decoded, "PERMISSIVE" returns null for it. Returns:
-        The column of structs. Raises:
+            decoded, "PERMISSIVE" returns null for it.
+
+    Returns:
+        The column of structs.
+
+    Raises:
         SchemaError: `read_as` is not a record schema, or contains a type without a Spark
             equivalent.
         ValueError: The mode is unknown.
@@ -129,10 +137,14 @@ class Encoder:
     Args:
         schema_id: ID that is written before each value.
         schema: Avro schema of a record.
-        named: Types by name that the schema references but does not define. Attributes:
+        named: Types by name that the schema references but does not define.
+
+    Attributes:
         named: All named types by name, including the record itself.
         schema: The schema as parsed by fastavro.
-        schema_id: ID of the schema. Raises:
+        schema_id: ID of the schema.
+
+    Raises:
         SchemaError: The schema is invalid or not a record.
     """
 
@@ -155,8 +167,12 @@ class Encoder:
         Args:
             address: URL of the schema registry.
             subject: Subject to register under.
-            schema: Avro schema of a record. Returns:
-            The encoder. Raises:
+            schema: Avro schema of a record.
+
+        Returns:
+            The encoder.
+
+        Raises:
             SchemaError: The registry does not respond or rejects the schema, or it is not a record
                 schema.
         """
@@ -170,8 +186,12 @@ class Encoder:
 
         Args:
             address: URL of the schema registry.
-            subject: Subject to look up. Returns:
-            The encoder. Raises:
+            subject: Subject to look up.
+
+        Returns:
+            The encoder.
+
+        Raises:
             SchemaError: The registry does not respond, has no such subject, or its newest schema is
                 not an Avro record.
         """
@@ -184,8 +204,12 @@ class Encoder:
 
         Args:
             fields: Field values by name.
-            branches_named: Accept a (type name, value) pair as a value of a union. Returns:
-            The value, with the schema ID header. Raises:
+            branches_named: Accept a (type name, value) pair as a value of a union.
+
+        Returns:
+            The value, with the schema ID header.
+
+        Raises:
             UnencodableError: The fields do not match the schema.
         """
         import fastavro
@@ -216,8 +240,12 @@ def to_confluent_avro(column: Column | str, address: str, subject: str, schema: 
         column: Column of structs that have the fields of `schema`.
         address: URL of the schema registry.
         subject: Subject to register under.
-        schema: Avro schema of a record. Returns:
-        The binary column, in Confluent's wire format. Raises:
+        schema: Avro schema of a record.
+
+    Returns:
+        The binary column, in Confluent's wire format.
+
+    Raises:
         SchemaError: The registry does not respond or rejects the schema, or it is not a record
             schema.
     """

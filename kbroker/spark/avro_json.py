@@ -1,15 +1,19 @@
 """Conversion of JSON objects to Avro values; types that JSON lacks are represented as strings.
 
-==================================== ==============================================================
-Avro type JSON value ====================================
-============================================================== bytes, fixed string with one
-character (up to U+00FF) per byte decimal string such as "1.25", or a number date string such as
-"2026-03-01", or a number of days timestamp-millis, -micros string with a UTC offset, or a number in
-Avro's unit local-timestamp-millis, -micros string without a UTC offset, or a number in Avro's unit
-time-millis, time-micros a number in Avro's unit union the plain value: the first type that accepts
-it is used. If none does, an object of one type's name and the value, as in Avro's JSON encoding a
-missing field null if its type allows null, else its default ====================================
-==============================================================
+====================================  ==============================================================
+Avro type                             JSON value
+====================================  ==============================================================
+bytes, fixed                          string with one character (up to U+00FF) per byte
+decimal                               string such as "1.25", or a number
+date                                  string such as "2026-03-01", or a number of days
+timestamp-millis, -micros             string with a UTC offset, or a number in Avro's unit
+local-timestamp-millis, -micros       string without a UTC offset, or a number in Avro's unit
+time-millis, time-micros              a number in Avro's unit
+union                                 the plain value: the first type that accepts it is used. If
+                                      none does, an object of one type's name and the value, as in
+                                      Avro's JSON encoding
+a missing field                       null if its type allows null, else its default
+====================================  ==============================================================
 
 All other types have the JSON type of the same name. The lake reader
 (`kbroker.pipelines.lake.reading`) returns values in the same form, without null fields.
@@ -63,8 +67,12 @@ class JsonEncoder:
         """Encode a JSON object.
 
         Args:
-            text: The JSON object as UTF-8. Returns:
-            The value in Confluent's wire format. Raises:
+            text: The JSON object as UTF-8.
+
+        Returns:
+            The value in Confluent's wire format.
+
+        Raises:
             UnencodableError: The text is not a JSON object, or does not match the schema.
         """
         try:

@@ -72,7 +72,9 @@ def explanation(log: Iterable[str]) -> tuple[str, bool]:
     """Explain the known failures in a log.
 
     Args:
-        log: Lines of the log. Returns:
+        log: Lines of the log.
+
+    Returns:
         The text to print, and True if no serious failure was found.
     """
     lines = list(log)

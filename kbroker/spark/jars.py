@@ -98,8 +98,12 @@ def gather(pyspark: Installed, directory: Path) -> list[str]:
 
     Args:
         pyspark: The PySpark that the jars are for.
-        directory: Target directory; created if necessary. Returns:
-        Messages to print. Raises:
+        directory: Target directory; created if necessary.
+
+    Returns:
+        Messages to print.
+
+    Raises:
         ConnectorError: The directory has other versions, Maven and Java are missing, or the
             download failed.
     """
@@ -179,8 +183,12 @@ def newest(pyspark: Installed, directory: Path) -> Available:
 
     Args:
         pyspark: The PySpark that the jars are for.
-        directory: Target directory. Returns:
-        The versions found. Raises:
+        directory: Target directory.
+
+    Returns:
+        The versions found.
+
+    Raises:
         ConnectorError: Maven and Java are missing, or the download failed.
     """
     fetch, versions = fetcher(pyspark), candidates(pyspark.version)

@@ -30,8 +30,12 @@ def find_suitable(spark: str) -> Java:
     """Return the Java runtime for a Spark version: that of JAVA_HOME, or the first one on PATH.
 
     Args:
-        spark: Version of Spark, such as "4.0.1". Returns:
-        The Java runtime. Raises:
+        spark: Version of Spark, such as "4.0.1".
+
+    Returns:
+        The Java runtime.
+
+    Raises:
         ConnectorError: Java is missing or incompatible. The message names compatible versions.
     """
     java = default_java()

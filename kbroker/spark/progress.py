@@ -79,8 +79,12 @@ def commit_progress(
         group: Consumer group; no consumer should use it.
         bootstrap_servers: Addresses of the brokers, as HOST:PORT separated by commas.
         settings: Further client settings under their Java names, such as ``{"security.protocol":
-            "SASL_SSL"}``. Returns:
-        The running committer. Call its `stop` method to end it. Raises:
+            "SASL_SSL"}``.
+
+    Returns:
+        The running committer. Call its `stop` method to end it.
+
+    Raises:
         OptionError: A setting is invalid, or the session is a Spark Connect session.
     """
     from pyspark.sql import SparkSession
@@ -111,7 +115,9 @@ def lag(progress: Any) -> int | None:
     """Return how many offsets a query is behind its Kafka sources.
 
     Args:
-        progress: An entry of ``query.recentProgress``. Returns:
+        progress: An entry of ``query.recentProgress``.
+
+    Returns:
         The lag in offsets. None if the progress lacks the latest offsets, as with
             ``format("kbroker")`` before PySpark 4.2.
     """

@@ -66,7 +66,9 @@ class MessageType:
         Args:
             files: Serialized file descriptors, dependencies first. The last one declares the
                 message.
-            indexes: Index of the message type at each nesting level. Raises:
+            indexes: Index of the message type at each nesting level.
+
+        Raises:
             SchemaError: The last file declares no message at this index path.
         """
         self._files = tuple(files)
@@ -84,8 +86,12 @@ class MessageType:
         Args:
             address: URL of the schema registry.
             subject: Subject to look up.
-            name: Full name of the message. By default, the first message of the file. Returns:
-            The message type. Raises:
+            name: Full name of the message. By default, the first message of the file.
+
+        Returns:
+            The message type.
+
+        Raises:
             SchemaError: The registry does not respond, or the subject or the message does not
                 exist.
         """
@@ -147,8 +153,12 @@ class Decoder:
         """Decode a value.
 
         Args:
-            value: Record value including the header. Returns:
-            The fields of the message by name. Raises:
+            value: Record value including the header.
+
+        Returns:
+            The fields of the message by name.
+
+        Raises:
             UndecodableError: The header or the body is invalid, or the value is another message
                 type.
             SchemaError: The registry does not respond, or returns no Protobuf descriptors.
@@ -223,8 +233,11 @@ class Encoder:
             schema: Text of the .proto file.
             name: Full name of the message. By default, the first message of the file.
             references: Imports of the file, as the registry's `name`, `subject` and `version`.
-                Returns:
-            The encoder. Raises:
+
+        Returns:
+            The encoder.
+
+        Raises:
             SchemaError: The registry does not respond or rejects the schema, or the message does
                 not exist.
         """
@@ -238,8 +251,12 @@ class Encoder:
         """Encode a message; missing fields and None are left unset.
 
         Args:
-            fields: Field values by name. Returns:
-            The value, with the header. Raises:
+            fields: Field values by name.
+
+        Returns:
+            The value, with the header.
+
+        Raises:
             UnencodableError: The fields do not match the message type.
         """
         message = self._type.new()
@@ -265,8 +282,12 @@ def from_confluent_protobuf(
         address: URL of the schema registry.
         read_as: Type as which all values are read; it determines the fields of the structs.
         mode: As in Spark's ``from_protobuf``: "FAILFAST" fails the query at a value that cannot be
-            decoded, "PERMISSIVE" returns null for it. Returns:
-        The column of structs. Raises:
+            decoded, "PERMISSIVE" returns null for it.
+
+    Returns:
+        The column of structs.
+
+    Raises:
         SchemaError: `read_as` contains a type without a Spark equivalent.
         ValueError: The mode is unknown.
     """
@@ -295,8 +316,12 @@ def to_confluent_protobuf(
         subject: Subject to register under.
         schema: Text of the .proto file.
         name: Full name of the message. By default, the first message of the file.
-        references: Imports of the file, as the registry's `name`, `subject` and `version`. Returns:
-        The binary column, in Confluent's wire format. Raises:
+        references: Imports of the file, as the registry's `name`, `subject` and `version`.
+
+    Returns:
+        The binary column, in Confluent's wire format.
+
+    Raises:
         SchemaError: The registry does not respond or rejects the schema, or the message does not
             exist.
     """

@@ -65,8 +65,12 @@ def session(
         quick: Restrict the JVM to its fast compiler (C1). Jobs of a few seconds take about half the
             time; jobs of many minutes take longer.
         settings: Spark settings; they override the defaults of this function. Java options, jars
-            and packages are added to the defaults instead. Returns:
-        The running session. Raises:
+            and packages are added to the defaults instead.
+
+    Returns:
+        The running session.
+
+    Raises:
         NoConnectorError: No repository has the connector's jars.
         ConnectorError: PySpark or Java is missing or incompatible, or KBROKER_SPARK_JARS is
             invalid. The message names the next action.

@@ -23,8 +23,12 @@ def decoded_column(
         column: Binary column.
         decode: Returns the fields of a value, or raises UndecodableError.
         type_: Spark type of the structs.
-        mode: "FAILFAST" fails the query on UndecodableError, "PERMISSIVE" returns null. Returns:
-        The column of structs. Raises:
+        mode: "FAILFAST" fails the query on UndecodableError, "PERMISSIVE" returns null.
+
+    Returns:
+        The column of structs.
+
+    Raises:
         ValueError: The mode is unknown.
     """
     from pyspark.sql.functions import udf
@@ -53,7 +57,9 @@ def encoded_column(column: Column | str, encode: Callable[[Mapping[str, object]]
 
     Args:
         column: Column of structs.
-        encode: Returns the bytes for the fields of a struct. Returns:
+        encode: Returns the bytes for the fields of a struct.
+
+    Returns:
         The binary column.
     """
     from pyspark.sql.functions import udf

@@ -51,29 +51,25 @@ def session(
 ) -> SparkSession:
     """Start a Spark session with the Kafka connector that matches the installed PySpark.
 
-    The session logs errors only, uses the time zone UTC, runs its workers with this Python
-    interpreter, and listens on local interfaces only. The connector's jars come from the directory
-    in KBROKER_SPARK_JARS if it is set; otherwise Spark downloads them from its Maven repositories.
-
-    Stop the session with ``stop()``. If the process already has a session, Spark returns that one.
-    Temporary files are deleted when the process ends.
+    The session logs errors only, uses UTC, runs its workers with this interpreter, and listens on
+    local interfaces only. The connector's jars come from the directory in KBROKER_SPARK_JARS if it
+    is set; otherwise Spark downloads them. Stop the session with ``stop()``.
 
     Args:
         app_name: Spark's application name.
         master: Spark's master URL.
         connector: Load the connector jars. False is enough for ``format("kbroker")``.
-        quick: Restrict the JVM to its fast compiler (C1). Jobs of a few seconds take about half the
-            time; jobs of many minutes take longer.
+        quick: Use only the JVM's fast compiler (C1): short jobs take half the time, long ones more.
         settings: Spark settings; they override the defaults of this function. Java options, jars
             and packages are added to the defaults instead.
 
     Returns:
-        The running session.
+        The running session. If the process already has one, Spark returns that one.
 
     Raises:
         NoConnectorError: No repository has the connector's jars.
         ConnectorError: PySpark or Java is missing or incompatible, or KBROKER_SPARK_JARS is
-            invalid. The message names the next action.
+            invalid.
     """
     own = dict(settings or {})
     # By default the JVM writes its own errors to standard output, which is discarded.

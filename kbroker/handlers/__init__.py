@@ -1,15 +1,17 @@
-"""Request to calls to response: one module per API family, named as in kbroker.protocol.messages.
+"""Request handlers: one module per API family, named as in `kbroker.protocol.messages`.
 
-`kbroker.partitions.waiters` says what a handler returns: one that answers at once is a plain function, one that
-has to wait, or has much to do, is a coroutine function or returns a coroutine. What it does is done
-in the order in which the requests of a connection arrive, and to its end.
+`kbroker.partitions.waiters` describes what a handler returns. A handler that responds at once is a
+plain function. A handler that waits or does much work is a coroutine function, or returns a
+coroutine. The ordered work of a connection's requests runs in their order of arrival, and is never
+cancelled half-way.
 
-Every client can name thousands of things, and there can be thousands of everything. So a handler
+A request can name thousands of resources, and a cluster can have thousands of each type. So a
+handler
 
-* works on each thing once, however often it is named, and answers what Apache Kafka does for such a
-  request (an error, one row, or the last row counts);
-* goes over what was sent, and over all that there is, in turns with other clients (`ctx.time_slice`);
-* asks a coordinator, which cannot pause, for a bounded piece of work at a time.
+* processes each resource once, and answers duplicates as Apache Kafka does (an error, one row, or
+  the last row counts);
+* iterates over request rows and over cluster state in time slices (`ctx.time_slice`);
+* calls a coordinator, which cannot pause, for a bounded piece of work at a time.
 
-`tests/broker/test_oversized_requests.py` holds every array of every API to that.
+`tests/broker/test_oversized_requests.py` checks these rules for every array of every API.
 """

@@ -1,4 +1,4 @@
-"""DescribeAcls, CreateAcls, DeleteAcls: who may do what (KIP-140)."""
+"""DescribeAcls, CreateAcls, DeleteAcls (KIP-140)."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from .registry import handles
 Number = TypeVar("Number", bound=IntEnum)
 
 UNKNOWN, ANY = 0, 1
+# Maximum number of characters of a resource name, principal or host. All nodes keep ACLs in memory.
 NAME_CHARACTERS_MAX = 1000
-"""Of a resource, a principal or a host: all nodes have them in memory."""
+# Maximum number of ACLs that one request deletes, as in Kafka.
 DELETED_MAX = 10_000
-"""By one request, as Kafka."""
 
 
-class _AskedFilter(Protocol):
-    """What DescribeAcls and each row of DeleteAcls ask for."""
+class _FilterRow(Protocol):
+    """ACL filter of DescribeAcls, and of each row of DeleteAcls."""
 
     resource_type_filter: int
     resource_name_filter: str | None
@@ -62,8 +62,12 @@ def _check_access(ctx: Context, operation: AclOperation) -> None:
     ctx.require_cluster(operation)
 
 
-def _filter(asked: _AskedFilter) -> AclFilter:
-    """A number that nobody knows fits nothing, as in Kafka. Raises KafkaError for UNKNOWN itself."""
+def _filter(asked: _FilterRow) -> AclFilter:
+    """Return the filter of a request. As in Kafka, an unknown number matches nothing.
+
+    Raises:
+        KafkaError: INVALID_REQUEST: the filter contains the number of UNKNOWN.
+    """
     numbers = (
         asked.resource_type_filter,
         asked.pattern_type_filter,
@@ -85,13 +89,13 @@ def _filter(asked: _AskedFilter) -> AclFilter:
     )
 
 
-@handles(ApiKey.DESCRIBE_ACLS, versions="1-3", only_looks=True)
+@handles(ApiKey.DESCRIBE_ACLS, versions="1-3", read_only=True)
 async def describe_acls(ctx: Context, request: DescribeAclsRequest) -> DescribeAclsResponse:
-    """Behaviour: all ACLs that a filter fits, by what they are about.
+    """List the ACLs that match a filter, grouped by resource pattern.
 
-    Versions: 1 has patterns (KIP-290), 3 users as resources (KIP-373).
+    Versions: 1 has pattern types (KIP-290), 3 users as resources (KIP-373).
 
-    Errors: SECURITY_DISABLED where everybody may do everything.
+    Errors: SECURITY_DISABLED if no authorizer is configured.
     """
     cls = DescribeAclsResponse
     try:
@@ -123,12 +127,13 @@ async def describe_acls(ctx: Context, request: DescribeAclsRequest) -> DescribeA
 
 @handles(ApiKey.CREATE_ACLS, versions="1-3")
 async def create_acls(ctx: Context, request: CreateAclsRequest) -> CreateAclsResponse:
-    """Behaviour: each ACL by itself; they rule on all nodes that have heard of them. One that is there
-    already is no error.
+    """Create ACLs, each one independently. An ACL that exists is not an error.
 
-    Versions: as DescribeAcls.
+    Each node enforces the new ACLs as soon as it has received the metadata change.
 
-    Errors: SECURITY_DISABLED where everybody may do everything; POLICY_VIOLATION for too many.
+    Versions: as in DescribeAcls.
+
+    Errors: SECURITY_DISABLED if no authorizer is configured; POLICY_VIOLATION for too many ACLs.
     """
     cls = CreateAclsResponse
     rows: list[CreateAclsResponse.Result] = []
@@ -151,7 +156,7 @@ async def create_acls(ctx: Context, request: CreateAclsRequest) -> CreateAclsRes
             row.error_code, row.error_message = error.code, error.message
     try:
         await add_acls(ctx.node.cluster, [acl for acl, _ in new], cause=_cause(ctx))
-        await _tell(ctx, "added", (acl for acl, _ in new))
+        await _audit(ctx, "added", (acl for acl, _ in new))
     except KafkaError as error:
         for _, row in new:
             row.error_code, row.error_message = error.code, error.message
@@ -162,7 +167,7 @@ def _cause(ctx: Context) -> str:
     return f"{ApiKey(ctx.key).api_name} by {ctx.peer.client.principal}"
 
 
-async def _tell(ctx: Context, done: str, acls: Iterable[Acl]) -> None:
+async def _audit(ctx: Context, done: str, acls: Iterable[Acl]) -> None:
     """Write changes to the audit log."""
     async for acl in ctx.time_slice.each(acls):
         ctx.node.audit.changed(
@@ -179,13 +184,17 @@ async def _tell(ctx: Context, done: str, acls: Iterable[Acl]) -> None:
 
 
 def _new_acl(asked: CreateAclsRequest.Acl) -> Acl:
-    """Raises KafkaError for one that says nothing, in the words of Kafka."""
-    kind = _certain(AclResourceType, asked.resource_type, "resourceType")
+    """Return the ACL of a row.
+
+    Raises:
+        KafkaError: A field is invalid. The messages are those of Kafka.
+    """
+    kind = _specific(AclResourceType, asked.resource_type, "resourceType")
     pattern = known(PatternType, asked.resource_pattern_type)
     if pattern not in (PatternType.LITERAL, PatternType.PREFIXED):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid patternType {pattern.name}")
-    operation = _certain(AclOperation, asked.operation, "operation")
-    permission = _certain(AclPermission, asked.permission_type, "permissionType")
+    operation = _specific(AclOperation, asked.operation, "operation")
+    permission = _specific(AclPermission, asked.permission_type, "permissionType")
     if not asked.resource_name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Resource name should not be empty")
     if kind is AclResourceType.CLUSTER and asked.resource_name != CLUSTER_NAME:
@@ -202,7 +211,8 @@ def _new_acl(asked: CreateAclsRequest.Acl) -> Acl:
     if max(map(len, (asked.resource_name, asked.principal, asked.host))) > NAME_CHARACTERS_MAX:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"Names of an ACL have at most {NAME_CHARACTERS_MAX} characters; use a PREFIXED pattern",
+            f"ACL: resource name, principal and host have at most {NAME_CHARACTERS_MAX} characters; "
+            "use a PREFIXED pattern",
         )
     return Acl(
         Pattern(kind, pattern, asked.resource_name),
@@ -213,8 +223,8 @@ def _new_acl(asked: CreateAclsRequest.Acl) -> Acl:
     )
 
 
-def _certain(kind: type[Number], number: int, what: str) -> Number:
-    """The member of that number, of those that are one thing. Raises KafkaError."""
+def _specific(kind: type[Number], number: int, what: str) -> Number:
+    """Return the enum member of a number, which must not be UNKNOWN or ANY."""
     found = known(kind, number)
     if found in (UNKNOWN, ANY):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid {what} {found.name}")
@@ -223,17 +233,18 @@ def _certain(kind: type[Number], number: int, what: str) -> Number:
 
 @handles(ApiKey.DELETE_ACLS, versions="1-3")
 async def delete_acls(ctx: Context, request: DeleteAclsRequest) -> DeleteAclsResponse:
-    """Behaviour: for each filter, removes and tells the ACLs that it fits; one that several fit is told
-    for each.
+    """Delete the ACLs that match the filters, and list them for each filter.
 
-    Versions: as DescribeAcls.
+    An ACL that matches several filters is listed for each of them.
 
-    Errors: SECURITY_DISABLED where everybody may do everything.
+    Versions: as in DescribeAcls.
+
+    Errors: SECURITY_DISABLED if no authorizer is configured.
     """
     cls = DeleteAclsResponse
     rows: list[DeleteAclsResponse.Result] = []
-    gone: dict[str, Acl] = {}
-    told = 0
+    deleted: dict[str, Acl] = {}
+    listed = 0
     for asked in request.filters:
         row = cls.Result()
         rows.append(row)
@@ -241,31 +252,35 @@ async def delete_acls(ctx: Context, request: DeleteAclsRequest) -> DeleteAclsRes
             _check_access(ctx, AclOperation.ALTER)
             wanted = _filter(asked)
             _check_known(wanted)
-            found = await _fitting(ctx, wanted, DELETED_MAX - told)
+            found = await _matching(ctx, wanted, DELETED_MAX - listed)
         except KafkaError as error:
             row.error_code, row.error_message = error.code, error.message
             continue
-        told += len(found)
-        gone |= found
+        listed += len(found)
+        deleted |= found
         row.matching_acls = [_deleted(acl) for acl in found.values()]
     try:
-        await remove_acls(ctx.node.cluster, gone, cause=_cause(ctx))
-        await _tell(ctx, "removed", gone.values())
+        await remove_acls(ctx.node.cluster, deleted, cause=_cause(ctx))
+        await _audit(ctx, "removed", deleted.values())
     except KafkaError as error:
         rows = [cls.Result(error_code=error.code, error_message=error.message) for _ in rows]
     return cls(filter_results=rows)
 
 
 def _check_known(wanted: AclFilter) -> None:
-    """As Kafka does for what is to be deleted, not for what is to be told. Raises KafkaError."""
+    """Reject a deletion filter with unknown numbers. As in Kafka, DescribeAcls accepts them."""
     if UNKNOWN in (wanted.resource_type, wanted.pattern_type):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Unknown patternFilter.")
     if UNKNOWN in (wanted.operation, wanted.permission):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Unknown entryFilter.")
 
 
-async def _fitting(ctx: Context, wanted: AclFilter, count_max: int) -> dict[str, Acl]:
-    """The ACLs that a filter fits, by key. Raises KafkaError when there are more."""
+async def _matching(ctx: Context, wanted: AclFilter, count_max: int) -> dict[str, Acl]:
+    """Return the ACLs that match a filter, by key.
+
+    Raises:
+        KafkaError: More than `count_max` ACLs match.
+    """
     found = {}
     async for key, acl in ctx.time_slice.each(ctx.node.cluster.acls.items()):
         if wanted.fits(acl):

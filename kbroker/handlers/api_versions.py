@@ -1,4 +1,4 @@
-"""ApiVersions: what this broker serves."""
+"""ApiVersions: the APIs, versions and features of this broker."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersio
 from .context import Api, Context
 from .registry import handles
 
+# First version whose clients accept a feature with minimum level 0 (KAFKA-17011).
 ZERO_LEVELS_SINCE = 4
-"""First version whose clients understand a feature that may be off (KAFKA-17011)."""
 
 OF_CLIENT_METRICS = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY})
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
-@handles(ApiKey.API_VERSIONS, versions="0-4", only_looks=True)
+@handles(ApiKey.API_VERSIONS, versions="0-4", read_only=True)
 def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsResponse | Encoded:
-    """Behaviour: lists every registered API, those for metrics of clients (KIP-714) while there is a
-    subscription; remembers the client's software (KIP-511).
+    """List the served APIs, and record the client's software name and version (KIP-511).
 
-    Versions: 3+ must name the software in letters, digits, '-' and '.', else INVALID_REQUEST, and
-    is told the features (KIP-584); 4 also those that may be off.
+    The telemetry APIs (KIP-714) are listed only while a client metrics subscription exists.
+
+    Versions: 3+ requests must name the software with letters, digits, '-' and '.', otherwise the
+    error is INVALID_REQUEST. 3+ responses have features (KIP-584); 4 adds features with minimum
+    level 0.
     """
     if ctx.version >= 3:
         names = (request.client_software_name, request.client_software_version)
@@ -70,9 +72,9 @@ def _response(ctx: Context) -> ApiVersionsResponse:
 
 
 def refuse_version(apis: Mapping[int, Api]) -> ApiVersionsResponse:
-    """Answer an ApiVersions version that is not served: a version 0 body that names the range.
+    """Return the response to an unsupported ApiVersions version: version 0 with the valid range.
 
-    Clients parse it as version 0 and ask again with the version that they find (KIP-511).
+    Clients parse it as version 0 and retry with a version of that range (KIP-511).
     """
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_row(apis[ApiKey.API_VERSIONS])]
@@ -80,10 +82,10 @@ def refuse_version(apis: Mapping[int, Api]) -> ApiVersionsResponse:
 
 
 def _announced(ctx: Context) -> Iterator[Api]:
-    """What a client is told of.
+    """Yield the APIs to list: without the telemetry APIs if no subscription exists.
 
-    One that hears of KIP-714 measures all that it does from then on, and says so in its log, whether or not
-    anybody asks for its metrics: librdkafka 2.16 reads a third less then.
+    Clients that see the telemetry APIs collect metrics even without a subscription, and log that.
+    librdkafka 2.16 then reads a third less.
     """
     wanted = ctx.node.client_metrics.are_wanted
     return (api for api in ctx.apis.values() if wanted or api.key not in OF_CLIENT_METRICS)

@@ -1,4 +1,4 @@
-"""DescribeCluster, features, elections, moves of partitions, brokers that leave."""
+"""Cluster description, features, leader elections, reassignments and unregistration of brokers."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from .registry import handles
 
 BROKERS, CONTROLLERS = 1, 2
 PREFERRED, UNCLEAN = 0, 1
+# Number of partitions that one metadata transaction elects; every metadata store supports it.
 ELECTED_AT_ONCE = 100
-"""Partitions of one transaction: every store takes that many."""
 
 
-@handles(ApiKey.DESCRIBE_CLUSTER, versions="0-2", only_looks=True)
+@handles(ApiKey.DESCRIBE_CLUSTER, versions="0-2", read_only=True)
 def describe_cluster(ctx: Context, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """Behaviour: cluster id, the nodes that are ready, and which of them is the controller.
+    """Return the cluster ID, the unfenced brokers and the controller.
 
-    Versions: 1 can ask for controllers (KIP-919), which a broker's listener does not know; 2 for
-    nodes that run but are not ready (KIP-1073).
+    Versions: 1 can request controller endpoints (KIP-919), which a broker listener rejects. 2 can
+    include fenced brokers (KIP-1073).
     """
     if request.endpoint_type != BROKERS:
         return _wrong_endpoint(request)
@@ -67,31 +67,33 @@ def describe_cluster(ctx: Context, request: DescribeClusterRequest) -> DescribeC
 
 def _wrong_endpoint(request: DescribeClusterRequest) -> DescribeClusterResponse:
     if request.endpoint_type == CONTROLLERS:
-        code, message = ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this listener is a broker's"
+        code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
+        message = "this is a broker listener, not a controller listener"
     else:
         code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
-        message = f"there is no endpoint type {request.endpoint_type}"
+        message = f"unknown endpoint type {request.endpoint_type} (valid: 1, 2)"
     return DescribeClusterResponse(error_code=code, error_message=message)
 
 
 @handles(ApiKey.ELECT_LEADERS, versions="0-2")
 async def elect_leaders(ctx: Context, request: ElectLeadersRequest) -> ElectLeadersResponse:
-    """Behaviour: each partition by itself; null asks for all, and the answer leaves
-    out partitions that need no election.
+    """Elect leaders, for each partition independently.
 
-    Versions: 0 knows preferred elections only, 1 unclean ones too (KIP-460).
+    Null selects all partitions; the response then omits partitions that need no election.
 
-    Differs from Kafka: one row for a partition that is named several times.
+    Versions: 0 has preferred elections only, 1 adds unclean elections (KIP-460).
+
+    Differs from Kafka: a partition that is named several times has one row.
     """
     try:
         ctx.require_cluster(AclOperation.ALTER)
         if request.election_type not in (PREFERRED, UNCLEAN):
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                f"there is no election type {request.election_type}; 0 is preferred, 1 unclean",
+                f"unknown election type {request.election_type} (valid: 0 preferred, 1 unclean)",
             )
     except KafkaError as error:
-        return await _refuse_elections(ctx, request, error)
+        return await _reject_elections(ctx, request, error)
     topics = await _to_elect(ctx, request)
     rows: dict[str, list[ElectLeadersResponse.Partition]] = {name: [] for name in topics}
     batch: list[tuple[str, int]] = []
@@ -118,10 +120,10 @@ async def _to_elect(ctx: Context, request: ElectLeadersRequest) -> Mapping[str, 
     return await distinct_partitions(ctx.time_slice, ((row.topic, row.partitions) for row in asked))
 
 
-async def _refuse_elections(
+async def _reject_elections(
     ctx: Context, request: ElectLeadersRequest, error: KafkaError
 ) -> ElectLeadersResponse:
-    """An error of the whole and of each partition that is named."""
+    """Return an error for the request and for each partition that it names."""
     code, message = error.code, error.message
     if request.topic_partitions is None:
         return ElectLeadersResponse(error_code=code)
@@ -149,7 +151,10 @@ async def _elect(
     places: Sequence[tuple[str, int]],
     rows: Mapping[str, list[ElectLeadersResponse.Partition]],
 ) -> None:
-    """Add the rows of some partitions, but not of those of all that need no election."""
+    """Elect leaders of some partitions and add their rows.
+
+    If the request selects all partitions, omit those that need no election.
+    """
     outcomes = await ctx.node.cluster.elect_leaders(
         places,
         unclean=request.election_type == UNCLEAN,
@@ -168,17 +173,19 @@ async def _elect(
 async def alter_partition_reassignments(
     ctx: Context, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    """Behaviour: each partition by itself. Nodes that come copy it first; when they are in sync, the
-    others are dropped (KIP-455). Null instead of nodes cancels a move that is under way.
+    """Begin or cancel reassignments, for each partition independently.
 
-    Versions: 1 can forbid that the number of replicas changes.
+    New replicas copy the partition first. When they are in the ISR, the other replicas are removed
+    (KIP-455). Null instead of replicas cancels a reassignment in progress.
 
-    Differs from Kafka: of a partition that is named several times, only the last row counts.
+    Versions: 1 can forbid a change of the replication factor.
+
+    Differs from Kafka: if a partition is named several times, only the last row counts.
     """
     try:
         ctx.require_cluster(AclOperation.ALTER)
     except KafkaError as error:
-        return await _refuse_reassignments(ctx, request, error)
+        return await _reject_reassignments(ctx, request, error)
     topics: dict[str, dict[int, AlterPartitionReassignmentsRequest.Partition]] = {}
     for topic in request.topics:
         rows = topics.setdefault(topic.name, {})
@@ -199,10 +206,10 @@ async def alter_partition_reassignments(
     )
 
 
-async def _refuse_reassignments(
+async def _reject_reassignments(
     ctx: Context, request: AlterPartitionReassignmentsRequest, error: KafkaError
 ) -> AlterPartitionReassignmentsResponse:
-    """The same error for all, and for each partition, as Kafka."""
+    """Return an error for the request and, as in Kafka, for each partition."""
     cls = AlterPartitionReassignmentsResponse
     return cls(
         error_code=error.code,
@@ -246,11 +253,11 @@ async def _reassign(
     return answer
 
 
-@handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions="0", only_looks=True)
+@handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions="0", read_only=True)
 async def list_partition_reassignments(
     ctx: Context, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    """Behaviour: what moves now; null asks for all topics, others are left out of the answer."""
+    """List the reassignments in progress. Null selects all topics."""
     try:
         ctx.require_cluster(AclOperation.DESCRIBE)
     except KafkaError as error:
@@ -291,9 +298,10 @@ def _moving_row(partition: Partition) -> ListPartitionReassignmentsResponse.Part
 
 @handles(ApiKey.UPDATE_FEATURES, versions="0-2")
 async def update_features(ctx: Context, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
-    """Behaviour: all updates or none; levels are what `kbroker.cluster.features` says.
+    """Update the finalized feature levels, all or none; see `kbroker.cluster.features`.
 
-    Versions: 0 has a flag for downgrades, 1 a type and validate_only (KIP-778); 2 answers no rows.
+    Versions: 0 has a downgrade flag, 1 an upgrade type and validate_only (KIP-778). 2 returns no
+    rows.
     """
     cluster = ctx.node.cluster
     cause = f"UpdateFeatures by {ctx.client_id}"
@@ -315,7 +323,11 @@ async def update_features(ctx: Context, request: UpdateFeaturesRequest) -> Updat
 
 
 async def _updated_levels(ctx: Context, request: UpdateFeaturesRequest) -> dict[str, int]:
-    """All features at the levels that they are to have. Raises KafkaError."""
+    """Return all feature levels after the updates.
+
+    Raises:
+        KafkaError: An update is invalid.
+    """
     cluster = ctx.node.cluster
     levels = dict(cluster.features)
     nodes = {each: known.features for each, known in cluster.registrations.known.items()}
@@ -336,10 +348,10 @@ def _update_type(ctx: Context, update: UpdateFeaturesRequest.Feature) -> int:
 async def unregister_broker(
     ctx: Context, request: UnregisterBrokerRequest
 ) -> UnregisterBrokerResponse:
-    """Behaviour: a broker that is down is forgotten.
+    """Remove the registration of a broker that is down.
 
-    Differs from Kafka: one that partitions are still to be on is not; Kafka forgets it, and its
-    partitions go on naming it.
+    Differs from Kafka: a broker with replicas is rejected. Kafka unregisters it, and its partitions
+    still list it as a replica.
     """
     try:
         ctx.require_cluster(AclOperation.ALTER)

@@ -1,4 +1,4 @@
-"""Settings as clients ask for them and change them, by the kind of resource that has them."""
+"""Config resources: settings that clients describe and alter, by resource type."""
 
 from __future__ import annotations
 
@@ -45,47 +45,60 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Maximum number of bytes of the name and settings of a group or client metrics subscription.
 NAMED_BYTES_MAX = 8192
-"""Of the name and the settings of a group or of a subscription to metrics."""
 
 
 class Resource:
-    """One thing that has settings. Subclasses say where they are kept and which are good."""
+    """A resource with settings. Subclasses define where settings are stored and which are valid.
+
+    Attributes:
+        properties: Known settings.
+        replaceable: AlterConfigs, which replaces all settings, is allowed.
+    """
 
     properties: Mapping[str, Property[Value]]
     replaceable = True
-    """Whether all settings can be replaced at once."""
 
     def __init__(self, node: Node, name: str) -> None:
         self.node = node
         self.name = name
 
     def entries(self) -> list[ConfigEntry]:
-        """Every setting as DescribeConfigs shows it."""
+        """Return every setting as in DescribeConfigs."""
         raise NotImplementedError
 
     def alike(self) -> Hashable:
-        """What resources of this kind have in common when their entries are the same."""
+        """Return a key that is equal for resources of this type with the same entries."""
         return self.name
 
     def own(self) -> Mapping[str, str]:
-        """The settings that were given to this very resource."""
+        """Return the settings that are set on this resource itself."""
         raise NotImplementedError
 
     def check_changes(self, changes: Iterable[Change]) -> None:
-        """Raise KafkaError for a change that is wrong whatever it leads to."""
+        """Check changes independently of their result.
+
+        Raises:
+            KafkaError: A change is invalid.
+        """
 
     def check(self, values: Mapping[str, str]) -> None:
-        """Raise ConfigError or KafkaError unless the resource may have these settings."""
+        """Check the resulting settings.
+
+        Raises:
+            ConfigError: A setting is invalid.
+            KafkaError: The resource cannot have these settings.
+        """
         raise NotImplementedError
 
     async def store(self, values: dict[str, str], cause: str) -> bool:
-        """Replace the settings at once and durably; False when they changed in between."""
+        """Replace the settings durably. Return False if they were changed concurrently."""
         raise NotImplementedError
 
 
 class StoredResource(Resource):
-    """A resource whose settings are kept by the cluster, by kind and name."""
+    """A resource whose settings are stored in the cluster metadata, by type and name."""
 
     type: ResourceType
 
@@ -101,7 +114,11 @@ class StoredResource(Resource):
 
 
 class TopicResource(Resource):
-    """The settings of a topic. Raises KafkaError for a topic that does not exist."""
+    """Settings of a topic.
+
+    Raises:
+        KafkaError: The topic does not exist.
+    """
 
     properties = TOPIC_PROPERTIES
 
@@ -132,9 +149,10 @@ class TopicResource(Resource):
 
 
 class BrokerResource(StoredResource):
-    """The settings of this node; the empty name stands for those of all nodes.
+    """Settings of this node, or cluster-wide defaults if the name is empty.
 
-    Raises KafkaError for another node.
+    Raises:
+        KafkaError: The name is the ID of another node.
     """
 
     type = ResourceType.BROKER
@@ -165,7 +183,11 @@ class BrokerResource(StoredResource):
 
 
 class LoggerResource(Resource):
-    """The log levels of this node's process. Raises KafkaError for another node."""
+    """Log levels of this node's process.
+
+    Raises:
+        KafkaError: The name is the ID of another node.
+    """
 
     properties: Mapping[str, Property[Value]] = {}
     replaceable = False
@@ -193,7 +215,7 @@ class LoggerResource(Resource):
             if operation is Operation.SET and value not in LEVELS:
                 raise KafkaError(
                     ErrorCode.INVALID_CONFIG,
-                    f"Log level {value} of {name} is none of {', '.join(LEVELS)}",
+                    f"Invalid log level {value!r} of {name} (valid: {', '.join(LEVELS)})",
                 )
             if operation is Operation.DELETE and name == ROOT:
                 raise KafkaError(
@@ -202,7 +224,7 @@ class LoggerResource(Resource):
                 )
 
     def check(self, values: Mapping[str, str]) -> None:
-        """What is left to check is nothing: the changes were good."""
+        """Do nothing: `check_changes` has checked everything."""
 
     async def store(self, values: dict[str, str], cause: str) -> bool:
         set_levels(values)
@@ -210,10 +232,10 @@ class LoggerResource(Resource):
 
 
 class NamedResource(StoredResource):
-    """A resource that any client may think up by naming it, so what is kept of them is bounded.
+    """A resource that clients create by naming it. Number and size are bounded.
 
     Attributes:
-      count_max: How many of its type may have settings.
+        count_max: Maximum number of resources of this type with settings.
     """
 
     count_max: int
@@ -225,7 +247,7 @@ class NamedResource(StoredResource):
         if size > NAMED_BYTES_MAX:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
-                f"Name and settings have {size} bytes together; at most {NAMED_BYTES_MAX} are kept",
+                f"Name and settings have {size} bytes; at most {NAMED_BYTES_MAX} are allowed",
             )
         cluster = self.node.cluster
         if values and self.resource not in cluster.configs:
@@ -233,13 +255,13 @@ class NamedResource(StoredResource):
             if count >= self.count_max:
                 raise KafkaError(
                     ErrorCode.POLICY_VIOLATION,
-                    f"{count} resources of this type have settings, and no more may; take away "
-                    "those of some that are not used any more",
+                    f"{count} resources of this type have settings, which is the limit; delete "
+                    "the settings of unused resources",
                 )
 
 
 class GroupResource(NamedResource):
-    """The settings of a group, which need not exist yet."""
+    """Settings of a group, which need not exist yet."""
 
     type = ResourceType.GROUP
     count_max = 10_000
@@ -262,7 +284,7 @@ class GroupResource(NamedResource):
 
 
 class ClientMetricsResource(NamedResource):
-    """A subscription to the metrics of clients (KIP-714)."""
+    """A client metrics subscription (KIP-714)."""
 
     type = ResourceType.CLIENT_METRICS
     count_max = 1_000
@@ -306,6 +328,7 @@ def _check_is_this_node(node: Node, name: str, other_name: str) -> None:
         )
 
 
+# Resource types in the order of Kafka's responses.
 _LISTED = (
     ResourceType.GROUP,
     ResourceType.CLIENT_METRICS,
@@ -313,19 +336,24 @@ _LISTED = (
     ResourceType.BROKER,
     ResourceType.TOPIC,
 )
-"""In the order of Kafka's answers."""
 
 
 async def list_resources(
     node: Node, types: Iterable[int], time_slice: TimeSlice
 ) -> Iterator[ConfigResource]:
-    """The resources of some types (none given: of all) that can have settings, or do.
+    """Return an iterator over topics and brokers, and over groups and subscriptions with settings.
 
-    Raises KafkaError: UNSUPPORTED_VERSION for a type that does not exist.
+    Args:
+        node: The node.
+        types: Resource types to list; all if empty.
+        time_slice: Time slice of the connection.
+
+    Raises:
+        KafkaError: UNSUPPORTED_VERSION: a type does not exist.
     """
     types = set(types)
     if not types <= set(_LISTED):
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "there is no such type of resource")
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "unknown resource type")
     cluster = node.cluster
     nodes = [str(each) for each in cluster.node_ids]
     names: dict[ResourceType, Iterable[str]] = {
@@ -346,7 +374,11 @@ def _name_of(resource_type: ResourceType, resource: ConfigResource) -> str | Non
 
 
 def find_resource(node: Node, resource_type: int, name: str) -> Resource:
-    """The resource that a request names. Raises KafkaError as Kafka answers."""
+    """Return the resource that a request names.
+
+    Raises:
+        KafkaError: The type is unknown or the name is invalid, with Kafka's error.
+    """
     find = _KINDS.get(resource_type)
     if find is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
@@ -365,7 +397,11 @@ _KINDS: dict[int, Callable[[Node, str], Resource]] = {
 async def change_settings(
     resource: Resource, changes: Iterable[Change], *, validate_only: bool, cause: str
 ) -> None:
-    """Change single settings of a resource, all or none. Raises KafkaError."""
+    """Change single settings of a resource, all or none (IncrementalAlterConfigs).
+
+    Raises:
+        KafkaError: A change is invalid, or the metadata cannot be changed.
+    """
     changes = tuple(changes)
     resource.check_changes(changes)
     await _alter(
@@ -379,14 +415,21 @@ async def change_settings(
 async def replace_settings(
     resource: Resource, values: Mapping[str, str], *, validate_only: bool, cause: str
 ) -> None:
-    """Give a resource these settings and no others. Raises KafkaError."""
+    """Replace all settings of a resource (AlterConfigs).
+
+    Raises:
+        KafkaError: A setting is invalid, or the metadata cannot be changed.
+    """
     if not resource.replaceable:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "these settings are changed one by one only")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "these settings cannot be replaced as a whole; use IncrementalAlterConfigs",
+        )
     await _alter(resource, lambda own: dict(values), validate_only=validate_only, cause=cause)
 
 
+# Maximum number of settings of one resource; they are kept in memory.
 SETTINGS_MAX = 1000
-"""Of one resource; they stay in memory."""
 
 
 def _check_size(values: Mapping[str, str]) -> None:

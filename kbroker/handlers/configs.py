@@ -32,32 +32,31 @@ from .config_resources import (
 from .context import Context
 from .registry import handles
 
+# Resource types that have settings under any name.
 FREE_NAMES = (ResourceType.GROUP, ResourceType.CLIENT_METRICS)
-"""What has settings under any name."""
+# Maximum number of such resources that one request describes.
 FREE_NAMES_MAX = 10_000
-"""Of one request."""
 
 
-@handles(ApiKey.DESCRIBE_CONFIGS, versions="0-4", only_looks=True)
+@handles(ApiKey.DESCRIBE_CONFIGS, versions="0-4", read_only=True)
 async def describe_configs(
     ctx: Context, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    """Behaviour: full entries of topics, this broker, its log levels, groups and metrics
-    subscriptions; unknown keys are left out.
+    """Describe topics, this broker, its log levels, groups and client metrics subscriptions.
 
-    Versions: 1 has sources and synonyms, 3 types and texts.
+    Unknown keys are omitted. A resource type that does not exist fails the whole request.
 
-    A resource type that does not exist fails the whole request.
+    Versions: 1 has sources and synonyms, 3 types and documentation.
 
-    Differs from Kafka: one request gets the settings of 10,000 groups and metrics subscriptions at
-    most, which need not exist; for more there is POLICY_VIOLATION.
+    Differs from Kafka: one request describes at most 10,000 groups and client metrics
+    subscriptions. The others get POLICY_VIOLATION.
     """
     resources: dict[tuple[int, str], DescribeConfigsRequest.Resource] = {}
     async for row in ctx.time_slice.each(request.resources):
         resources[row.resource_type, row.resource_name] = row
     unknown = {kind for kind, _ in resources} - set(ResourceType)
     if unknown:
-        return await _refuse_all(ctx, resources, f"there is no resource type {min(unknown)}")
+        return await _error_for_all(ctx, resources, f"unknown resource type {min(unknown)}")
     described = _Described(ctx, request)
     return DescribeConfigsResponse(
         results=[described.result(each) async for each in ctx.time_slice.each(resources.values())]
@@ -65,14 +64,18 @@ async def describe_configs(
 
 
 class _Named(Protocol):
-    """A row that names what has settings."""
+    """A request row that names a config resource."""
 
     resource_type: int
     resource_name: str
 
 
 def require_settings(ctx: Context, operation: AclOperation, row: _Named) -> None:
-    """Raise KafkaError unless the client may do that to the settings of what a row names."""
+    """Check that the client may perform an operation on the settings of a resource.
+
+    Raises:
+        KafkaError: The authorization error of the resource type.
+    """
     if row.resource_type == ResourceType.TOPIC:
         ctx.require_topic(operation, row.resource_name)
     elif row.resource_type == ResourceType.GROUP:
@@ -81,7 +84,7 @@ def require_settings(ctx: Context, operation: AclOperation, row: _Named) -> None
         ctx.require_cluster(operation)
 
 
-async def _refuse_all(
+async def _error_for_all(
     ctx: Context, resources: Iterable[tuple[int, str]], message: str
 ) -> DescribeConfigsResponse:
     return DescribeConfigsResponse(
@@ -98,7 +101,7 @@ async def _refuse_all(
 
 
 class _Described:
-    """What one DescribeConfigs is told. Resources that have the same settings share their rows."""
+    """Rows of one DescribeConfigs response. Resources with the same settings share their rows."""
 
     __slots__ = ("_ctx", "_free", "_node", "_request", "_rows")
 
@@ -106,14 +109,14 @@ class _Described:
         self._ctx = ctx
         self._node = ctx.node
         self._request = request
+        # Number of described resources with a type in `FREE_NAMES`.
         self._free = 0
-        """How many resources were described that need not exist."""
         self._rows: dict[Hashable, list[DescribeConfigsResponse.Config]] = {}
 
     def result(self, asked: DescribeConfigsRequest.Resource) -> DescribeConfigsResponse.Resource:
-        """The row of one resource."""
+        """Return the row of one resource."""
         answer = DescribeConfigsResponse.Resource(
-            error_message="",  # never null in Kafka's answers
+            error_message="",  # never null in Kafka's responses
             resource_type=asked.resource_type,
             resource_name=asked.resource_name,
         )
@@ -136,7 +139,8 @@ class _Described:
         if self._free > FREE_NAMES_MAX:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
-                f"ask for {FREE_NAMES_MAX} groups and metrics subscriptions at once, then for more",
+                f"one request describes at most {FREE_NAMES_MAX} groups and client metrics "
+                "subscriptions; send several requests",
             )
 
     def _rows_of(self, resource: Resource) -> list[DescribeConfigsResponse.Config]:
@@ -169,8 +173,9 @@ def _row(request: DescribeConfigsRequest, entry: ConfigEntry) -> DescribeConfigs
 async def incremental_alter_configs(
     ctx: Context, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    """Behaviour: sets, deletes, appends to and subtracts from single settings; those of one
-    resource all or none. They act when the answer arrives.
+    """Set, delete, append to and subtract from single settings, for each resource all or none.
+
+    The changes are in effect when the response arrives.
     """
 
     async def alter(row: IncrementalAlterConfigsRequest.Resource) -> None:
@@ -208,7 +213,7 @@ def _change(row: IncrementalAlterConfigsRequest.Config) -> Change:
 
 @handles(ApiKey.ALTER_CONFIGS, versions="0-2")
 async def alter_configs(ctx: Context, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    """Behaviour: a resource has exactly these settings afterwards; what is left out is unset."""
+    """Replace all settings of resources; settings that the request omits are unset."""
 
     async def alter(row: AlterConfigsRequest.Resource) -> None:
         resource = find_resource(ctx.node, row.resource_type, row.resource_name)
@@ -240,7 +245,7 @@ Altered = TypeVar("Altered", AlterConfigsRequest.Resource, IncrementalAlterConfi
 async def _alter_each(
     ctx: Context, rows: Sequence[Altered], alter: Callable[[Altered], Awaitable[None]]
 ) -> list[tuple[Altered, int, str | None]]:
-    """Alter each resource by itself; returns its row, error code and message."""
+    """Alter each resource independently, and return its row, error code and error message."""
     named: set[tuple[int, str]] = set()
     twice: set[tuple[int, str]] = set()
     async for row in ctx.time_slice.each(rows):
@@ -287,13 +292,13 @@ def _deletes(row: AlterConfigsRequest.Config | IncrementalAlterConfigsRequest.Co
     return operation == Operation.DELETE
 
 
-@handles(ApiKey.LIST_CONFIG_RESOURCES, versions="0-1", only_looks=True)
+@handles(ApiKey.LIST_CONFIG_RESOURCES, versions="0-1", read_only=True)
 async def list_config_resources(
     ctx: Context, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """Behaviour: all topics and brokers, and the groups and metrics subscriptions with settings.
+    """List all topics and brokers, and the groups and subscriptions that have settings.
 
-    Versions: 0 tells metrics subscriptions only, 1 the types that are asked for.
+    Versions: 0 lists client metrics subscriptions only, 1 the requested types.
     """
     types = request.resource_types if ctx.version else [ResourceType.CLIENT_METRICS]
     try:

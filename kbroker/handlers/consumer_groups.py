@@ -27,21 +27,23 @@ HeartbeatAnswer = ConsumerGroupHeartbeatResponse | ShardPending | None
 def consumer_group_heartbeat(
     ctx: Context, request: ConsumerGroupHeartbeatRequest
 ) -> HeartbeatAnswer | Later[HeartbeatAnswer]:
-    """Behaviour: a member of a consumer group joins, lives, says what it owns, or leaves; the answer
-    has its epoch and, where that changed, its assignment. See `kbroker.coordinator.consumer.groups`.
+    """Process the heartbeat of a member: join, report owned partitions, or leave.
 
-    Versions: 1 can subscribe by a regular expression; the client makes the id of its member.
+    The response has the member epoch and, if it changed, the assignment. See
+    `kbroker.coordinator.consumer.groups`.
 
-    Differs from Kafka: a regular expression is resolved at once where there are few topics, so the
-    first answer has the assignment; it is resolved with the permissions of each member, not of the
-    member whose heartbeat asks for it. INVALID_REQUEST for ids of more than 1,000 characters, more than
-    10,000 topics or 50,000 owned partitions. A static member that begins anew under its own id need
-    not leave first.
+    Versions: 1 can subscribe with a regular expression; the client generates its member ID.
+
+    Differs from Kafka: with few topics, a regular expression is resolved at once, so the first
+    response has the assignment. It is resolved with the permissions of each member, not with those
+    of the member that sent the heartbeat. IDs of more than 1,000 characters, more than 10,000
+    topics and more than 50,000 owned partitions get INVALID_REQUEST. A static member that rejoins
+    with its own member ID need not leave first.
     """
     try:
         ctx.require_group(AclOperation.READ, request.group_id)
     except KafkaError as error:
-        return _refused(error)
+        return _error_response(error)
     if ctx.node.authorizer is not None and request.subscribed_topic_names:
         return _permitted_heartbeat(ctx, request)
     return _heartbeat(ctx, request)
@@ -50,11 +52,11 @@ def consumer_group_heartbeat(
 async def _permitted_heartbeat(
     ctx: Context, request: ConsumerGroupHeartbeatRequest
 ) -> HeartbeatAnswer:
-    """A heartbeat that names topics: the client must be allowed to know of all of them."""
+    """Process a heartbeat that names topics, all of which the client must be able to describe."""
     try:
         await require_known_topics(ctx, request.subscribed_topic_names or ())
     except KafkaError as error:
-        return _refused(error)
+        return _error_response(error)
     return _heartbeat(ctx, request)
 
 
@@ -64,30 +66,31 @@ def _heartbeat(ctx: Context, request: ConsumerGroupHeartbeatRequest) -> Heartbea
         require_feature(ctx, GROUP_VERSION)
         shard = groups.shard(request.group_id)
     except KafkaError as error:
-        return _refused(error)
+        return _error_response(error)
     rights = None
     if ctx.node.authorizer is not None:
-        rights = TopicRights(ctx.peer.client, ctx.knows_topic)
+        rights = TopicRights(ctx.peer.client, ctx.may_list_topic)
     result = shard.coordinator.consumer_heartbeat(
         request, ctx.client_info(), groups.now(), ctx.version, rights
     )
     return groups.run(shard, result)
 
 
-def _refused(error: KafkaError) -> ConsumerGroupHeartbeatResponse:
+def _error_response(error: KafkaError) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
 
 
-@handles(ApiKey.CONSUMER_GROUP_DESCRIBE, versions="0-1", only_looks=True)
+@handles(ApiKey.CONSUMER_GROUP_DESCRIBE, versions="0-1", read_only=True)
 async def consumer_group_describe(
     ctx: Context, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
-    """Behaviour: state, epochs and members of each group, once they are committed. A client that may
-    not know of one of a group's topics is told nothing of its members.
+    """Describe the committed state, epochs and members of groups.
 
-    Versions: 1 tells which protocol a member uses.
+    If the client may not describe one of a group's topics, the row omits the members.
 
-    Differs from Kafka: one row for a group that is named several times.
+    Versions: 1 has the protocol of each member.
+
+    Differs from Kafka: a group that is named several times has one row.
     """
 
     def check(group_id: str) -> None:
@@ -108,7 +111,7 @@ async def consumer_group_describe(
 async def _without_denied(
     ctx: Context, row: ConsumerGroupDescribeResponse.Group
 ) -> ConsumerGroupDescribeResponse.Group:
-    """Tell nothing of the members of a group that has topics which the client may not know."""
+    """Remove the members from a row if the client may not describe one of their topics."""
     if ctx.node.authorizer is None:
         return row
     names: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""The type of handlers, and what they know beside the request: the node and the client."""
+"""The type of handlers, and their request context: the node and the client."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 TOPIC, GROUP = AclResourceType.TOPIC, AclResourceType.GROUP
 TRANSACTIONAL_ID = AclResourceType.TRANSACTIONAL_ID
+# Owner of delegation tokens (KIP-373). The resource name is a principal, such as User:alice.
 USER = AclResourceType.USER
-"""Whom tokens are made for; its name is that of a principal, as ``User:alice`` (KIP-373)."""
+# Bit field of all operations that apply to each resource type (KIP-430).
 OPERATIONS = {
     kind: sum(1 << each for each in MEANT_FOR[kind])
     for kind in (TOPIC, GROUP, AclResourceType.CLUSTER)
 }
-"""All operations that there are for resources of a type, as bits (KIP-430)."""
 _DENIED = {
     TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -52,8 +52,8 @@ _DENIED = {
 }
 
 
-class Refused(Exception):
-    """The client sent what is answered by closing the connection; the message says what."""
+class DisconnectError(Exception):
+    """Invalid request that has no response: the server logs the message and disconnects."""
 
 
 class PeerTransport(Protocol):
@@ -65,23 +65,32 @@ class PeerTransport(Protocol):
 
 
 class Peer:
-    """The client on the other end of a connection, and the address that it dialled.
+    """The client of a connection, and the address that it connected to.
 
-    `advertised` is the fixed address of the listener, None where the client is told the address
-    that it came in on. `software` is what ApiVersions named (KIP-511), `login` what it has shown of
-    itself where it has to log in, `client` who it is, `client_id` what its last request that was looked
-    at calls it. `is_gone` is true once the connection has ended; `transport` is that of a connection
-    that has not.
+    Attributes:
+        advertised: Advertised address of the listener; None to advertise `local`.
+        client: Principal and address of the client, for ACLs.
+        client_id: Client ID of the most recent request.
+        heavy_client: Account of the connection's offloaded CPU work; None before the first such work.
+        host: IP address of the client.
+        is_closed: True once the connection is closed.
+        listener: Name of the listener.
+        local: Address of this node that the client connected to.
+        login: State of the SASL authentication; None if the listener requires none.
+        port: Port of the client.
+        rejected_batches: Rejected Produce batches of idempotent producers; None before the first.
+        software: Client software name and version from ApiVersions (KIP-511).
+        transport: Transport of the open connection; None otherwise.
     """
 
     __slots__ = (
-        "_when_gone",
+        "_on_close",
         "advertised",
         "client",
         "client_id",
         "heavy_client",
         "host",
-        "is_gone",
+        "is_closed",
         "listener",
         "local",
         "login",
@@ -109,32 +118,30 @@ class Peer:
         self.client = Client(ANONYMOUS, host)
         self.client_id: str | None = None
         self.software = ""
-        self.is_gone = False
+        self.is_closed = False
         self.transport: PeerTransport | None = None
         self.heavy_client: HeavyClient | None = None
-        """Account of the heavy work of this connection, None before the first such work."""
         self.rejected_batches: RejectedBatches | None = None
-        """Produced batches behind which no later one of the same producer may be appended."""
-        self._when_gone: list[Callable[[], None]] = []
+        self._on_close: list[Callable[[], None]] = []
 
-    def when_gone(self, do: Callable[[], None]) -> None:
-        """Have something done once the connection has ended."""
-        self._when_gone.append(do)
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Register a callback to run when the connection closes."""
+        self._on_close.append(callback)
 
     def leave(self) -> None:
-        """The connection has ended."""
-        self.is_gone = True
+        """Mark the connection as closed and run the registered callbacks."""
+        self.is_closed = True
         self.transport = None
-        farewells, self._when_gone = self._when_gone, []
-        for do in farewells:
-            do()
+        callbacks, self._on_close = self._on_close, []
+        for callback in callbacks:
+            callback()
 
     def has_disconnected(self) -> bool:
         """Return True if the client has closed its connection.
 
-        While a request is handled, the connection receives nothing, so `is_gone` is not set yet.
+        While a request is handled, the connection receives nothing, so `is_closed` is not set yet.
         """
-        return self.is_gone or (self.transport is not None and self.transport.peer_has_closed())
+        return self.is_closed or (self.transport is not None and self.transport.peer_has_closed())
 
     def set_sni_host(self, host: str) -> None:
         """Advertise the host name of the client's SNI extension to it."""
@@ -146,7 +153,7 @@ class Peer:
 
 
 class Handler(Protocol):
-    """Serves one API."""
+    """A function that handles the requests of one API."""
 
     def __call__(
         self, ctx: Context, request: Message, /
@@ -165,22 +172,36 @@ class Handler(Protocol):
 
 
 class Api(NamedTuple):
-    """One served API."""
+    """One served API.
+
+    Attributes:
+        key: API key.
+        versions: Served versions.
+        handler: Function that handles the requests.
+        request_class: Message class of the requests.
+        read_only: The API only reads, so a request of a disconnected client is skipped.
+    """
 
     key: ApiKey
     versions: range
     handler: Handler
     request_class: type[Message]
-    only_looks: bool = False
-    """The API has no effect, so a request of a disconnected client is skipped."""
+    read_only: bool = False
 
 
 class Context:
-    """One request's surroundings.
+    """Context of one request.
 
-    `key` is the API's, `version` that of the request and of its response, `rows` how many array elements the request
-    has, `quota_charge` what it takes of quotas, None where nobody has one. Who goes over what the request
-    names pauses with `time_slice` on the way, because others want their turn as well.
+    Attributes:
+        apis: All served APIs, by key.
+        client_id: Client ID of the request header.
+        key: API key of the request.
+        node: The node that handles the request.
+        peer: The client.
+        quota_charge: Quota charge of the request; None if no quota applies.
+        rows: Number of array elements in the request.
+        time_slice: Time slice of the connection. Long iterations pause with it.
+        version: API version of the request and of its response.
     """
 
     __slots__ = (
@@ -218,24 +239,27 @@ class Context:
         self.quota_charge = quota_charge
 
     def client_info(self) -> ClientInfo:
-        """Who asks, as groups show their members."""
+        """Return the client's ID and host as group members have them."""
         return ClientInfo(self.client_id or "", "/" + self.peer.host)
 
-    # -- what it may do
+    # -- authorization
 
     def allows(
-        self, operation: AclOperation, resource: Resource, *, is_looked_for: bool = False
+        self, operation: AclOperation, resource: Resource, *, is_filter: bool = False
     ) -> bool:
-        """Whether the client may do something.
+        """Return True if the client may perform an operation on a resource, and audit the decision.
 
-        Parameters: `is_looked_for` where the client did not name the resource, and is not told of it
-        unless it may know: that is no attempt.
+        Args:
+            operation: The operation.
+            resource: The resource.
+            is_filter: The check filters a response; the client did not name the resource, so
+                the audit log has a denial at level DEBUG only.
         """
         authorizer = self.node.authorizer
         if authorizer is None:
             return True
         allowed = authorizer.allows(self.peer.client, operation, resource)
-        level = logging.DEBUG if allowed or is_looked_for else logging.INFO
+        level = logging.DEBUG if allowed or is_filter else logging.INFO
         if audit_logger.isEnabledFor(level):
             client = self.peer.client
             verdict = authorizer.verdict(client, operation, resource)
@@ -252,7 +276,11 @@ class Context:
         return allowed
 
     def require(self, operation: AclOperation, resource: Resource) -> None:
-        """Raise KafkaError with the code of the resource's type unless the client may do something."""
+        """Check that the client may perform an operation on a resource.
+
+        Raises:
+            KafkaError: The authorization error of the resource type.
+        """
         if self.node.authorizer is not None and not self.allows(operation, resource):
             raise KafkaError(
                 _DENIED[resource.type],
@@ -260,43 +288,43 @@ class Context:
             )
 
     def require_topic(self, operation: AclOperation, name: str) -> None:
-        """As `require`, of a topic. Raises TOPIC_AUTHORIZATION_FAILED."""
+        """Check an operation on a topic; see `require`."""
         authorizer = self.node.authorizer
         if authorizer is None or authorizer.has_allowed(self.peer.client, operation, name):
             return
         self.require(operation, Resource(TOPIC, name))
 
     def require_group(self, operation: AclOperation, group_id: str) -> None:
-        """As `require`, of a group. Raises GROUP_AUTHORIZATION_FAILED."""
+        """Check an operation on a group; see `require`."""
         if self.node.authorizer is not None:
             self.require(operation, Resource(GROUP, group_id))
 
     def require_transaction(self, operation: AclOperation, transactional_id: str) -> None:
-        """As `require`, of a transactional id. Raises TRANSACTIONAL_ID_AUTHORIZATION_FAILED."""
+        """Check an operation on a transactional ID; see `require`."""
         if self.node.authorizer is not None:
             self.require(operation, Resource(TRANSACTIONAL_ID, transactional_id))
 
     def require_cluster(self, operation: AclOperation) -> None:
-        """As `require`, of the cluster. Raises CLUSTER_AUTHORIZATION_FAILED."""
+        """Check an operation on the cluster; see `require`."""
         if self.node.authorizer is not None:
             self.require(operation, CLUSTER)
 
-    def knows_topic(self, name: str) -> bool:
-        """Whether the client may know that there is a topic which it did not name."""
+    def may_list_topic(self, name: str) -> bool:
+        """Return True if a response may list a topic that the client did not name."""
         may = AclOperation.DESCRIBE
         return self.node.authorizer is None or self.allows(
-            may, Resource(TOPIC, name), is_looked_for=True
+            may, Resource(TOPIC, name), is_filter=True
         )
 
-    def knows_group(self, group_id: str) -> bool:
-        """As `knows_topic`, of a group."""
+    def may_list_group(self, group_id: str) -> bool:
+        """Return True if a response may list a group that the client did not name."""
         may = AclOperation.DESCRIBE
         return self.node.authorizer is None or self.allows(
-            may, Resource(GROUP, group_id), is_looked_for=True
+            may, Resource(GROUP, group_id), is_filter=True
         )
 
     def operations(self, resource: Resource) -> int:
-        """What the client may do with a resource, as bits (KIP-430)."""
+        """Return the bit field of the operations that the client may perform (KIP-430)."""
         bits = OPERATIONS[resource.type]
         authorizer = self.node.authorizer
         if authorizer is None:
@@ -308,20 +336,27 @@ class Context:
             if bits >> each & 1 and authorizer.allows(client, each, resource)
         )
 
-    # -- what it takes
+    # -- quotas
 
-    def change_partitions(self, count: int, *, told_since: int) -> None:
-        """The client makes or deletes partitions (KIP-599).
+    def change_partitions(self, count: int, *, strict_since: int) -> None:
+        """Charge the controller mutation quota for created or deleted partitions (KIP-599).
 
-        Parameters: `told_since` is the version of the API since which its clients know the error.
-        Raises THROTTLING_QUOTA_EXCEEDED.
+        Args:
+            count: Number of partitions.
+            strict_since: First version of the API whose clients know THROTTLING_QUOTA_EXCEEDED.
+
+        Raises:
+            KafkaError: THROTTLING_QUOTA_EXCEEDED.
         """
         if self.quota_charge is not None:
-            self.quota_charge.change_partitions(count, is_told=self.version >= told_since)
+            self.quota_charge.change_partitions(count, strict=self.version >= strict_since)
 
     @contextmanager
     def heavy_client(self) -> Iterator[HeavyClient]:
-        """Return the client to which heavy work is charged. Its quota is charged after the block."""
+        """Return the account of the connection's offloaded CPU work.
+
+        The time that the block adds to the account is charged to the request quota afterwards.
+        """
         client = self.peer.heavy_client
         if client is None:
             client = self.peer.heavy_client = HeavyClient(self.peer.client)
@@ -332,23 +367,24 @@ class Context:
             if self.quota_charge is not None:
                 self.quota_charge.worked_in_thread(client.seconds - before)
 
-    # -- where nodes are
+    # -- addresses of nodes
 
     def endpoint(self) -> Endpoint:
-        """The address of this node for this client: what it dialled unless one is configured."""
+        """Return this node's advertised address, or the one that the client connected to."""
         return self.peer.advertised or self.peer.local
 
     def endpoint_of(self, node_id: int) -> Endpoint | None:
-        """The address of a node for this client; None when no such node runs."""
+        """Return the address of a node for this client, or None if the node is not registered."""
         if node_id == self.node.id:
             return self.endpoint()
         registration = self.node.cluster.registration(node_id)
         return None if registration is None else self._endpoint_of(registration)
 
     def brokers(self, *, fenced: bool = False) -> Iterator[tuple[Registration, Endpoint]]:
-        """The nodes that this client can turn to, and their addresses for it.
+        """Yield the brokers of the cluster with their addresses for this client.
 
-        Parameters: `fenced` adds those that run but are not ready.
+        Args:
+            fenced: Include fenced brokers, which are registered but not ready.
         """
         nodes = self.node.cluster.nodes
         for node_id in sorted(nodes):
@@ -358,7 +394,7 @@ class Context:
                     yield nodes[node_id], endpoint
 
     def _endpoint_of(self, registration: Registration) -> Endpoint | None:
-        """The address of another node on the listener by which this client came in."""
+        """Return the address of another node on the client's listener."""
         endpoint = registration.listeners.get(self.peer.listener)
         if endpoint is not None and endpoint.host in EVERY_INTERFACE:
             return endpoint._replace(host=self.peer.local.host)

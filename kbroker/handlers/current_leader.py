@@ -1,4 +1,4 @@
-"""Where to go after a refusal: who leads instead, and where that node is (KIP-951)."""
+"""Current leaders in responses to clients that sent a request to the wrong node (KIP-951)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from kbroker.protocol.messages.share_groups import ShareAcknowledgeResponse, Sha
 
 from .context import Context
 
-TELLING = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+# Errors whose response row names the current leader.
+WRONG_LEADER = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
+# A partition: the name or the ID of its topic, and its index.
 Place: TypeAlias = tuple[str | UUID, int]
-"""A partition: the name or the id of its topic, and its number."""
 Response: TypeAlias = (
     ProduceResponse | FetchResponse | ShareFetchResponse | ShareAcknowledgeResponse
 )
@@ -29,20 +30,23 @@ Row: TypeAlias = (
 )
 
 
-def tell_leaders(
+def add_current_leaders(
     ctx: Context, response: Response, rows: Iterable[tuple[str | UUID, int, Row]]
 ) -> None:
-    """Name the leader in each row that was refused for asking the wrong node, and their addresses.
+    """Add the current leader to each row with an error in `WRONG_LEADER`, and its address.
 
-    A node that has not heard who leads instead of itself names nobody: whoever is told that it is this
-    one would ask again here, and later.
+    If this node lost leadership and does not know the new leader yet, the row gets no leader: the
+    client would only retry on this node.
 
-    `rows` are those of `response`, each with the name or the id of its topic and its partition.
+    Args:
+        ctx: Context of the request.
+        response: The response to extend.
+        rows: All rows of `response`, with the name or ID of their topic and their partition.
     """
     kind: Any = type(response)
     leaders: dict[int, None] = {}
     for key, index, row in rows:
-        partition = _partition(ctx, key, index) if row.error_code in TELLING else None
+        partition = _partition(ctx, key, index) if row.error_code in WRONG_LEADER else None
         if partition is not None and not ctx.node.partitions.awaits_new_leader(partition):
             row.current_leader = kind.Leader(
                 leader_id=partition.leader, leader_epoch=partition.leader_epoch
@@ -64,10 +68,12 @@ def first_awaiting_leader(
 ) -> Place | None:
     """Return the first rejected partition whose new leader this node does not know yet, or None.
 
-    `rows`: as for `tell_leaders`.
+    Args:
+        ctx: Context of the request.
+        rows: Rows as for `add_current_leaders`.
     """
     for key, index, row in rows:
-        if row.error_code in TELLING and awaits_new_leader(ctx, (key, index)):
+        if row.error_code in WRONG_LEADER and awaits_new_leader(ctx, (key, index)):
             return key, index
     return None
 

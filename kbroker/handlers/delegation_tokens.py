@@ -1,4 +1,4 @@
-"""CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken, DescribeDelegationToken (KIP-48)."""
+"""Delegation tokens: create, renew, expire and describe (KIP-48)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from .registry import handles
 UNKNOWN_TIME = -1
 
 
-def _may_ask(ctx: Context) -> bool:
-    """Whether who asks has shown who he is, and by more than a token."""
+def _may_request_tokens(ctx: Context) -> bool:
+    """Return True if the client is authenticated, and not by a delegation token."""
     login = ctx.peer.login
     if login is None:
         return ctx.peer.client.principal != ANONYMOUS
@@ -40,15 +40,15 @@ def _cause(ctx: Context) -> str:
 async def create_delegation_token(
     ctx: Context, request: CreateDelegationTokenRequest
 ) -> CreateDelegationTokenResponse:
-    """Behaviour: makes a token of who asks, by which others log in as he.
+    """Create a token with which clients authenticate as the requester.
 
-    Versions: 3 names another owner, who lets him (CREATE_TOKENS on the user: KIP-373).
+    Versions: 3 can name another owner, which needs CREATE_TOKENS on that user (KIP-373).
 
     Errors: DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, DELEGATION_TOKEN_AUTHORIZATION_FAILED,
-    INVALID_PRINCIPAL_TYPE, DELEGATION_TOKEN_AUTH_DISABLED; POLICY_VIOLATION for more tokens or names
-    than there may be.
+    INVALID_PRINCIPAL_TYPE, DELEGATION_TOKEN_AUTH_DISABLED; POLICY_VIOLATION if the limit of tokens
+    or of names is exceeded.
 
-    Differs from Kafka: an owner can be a user only, because who logs in is one.
+    Differs from Kafka: the principal type of an owner must be User.
     """
     requester = owner = ctx.peer.client.principal
     if request.owner_principal_name:
@@ -85,8 +85,12 @@ async def create_delegation_token(
 async def _checked_renewers(
     ctx: Context, request: CreateDelegationTokenRequest, owner: Principal
 ) -> list[Principal]:
-    """Who may renew a token of this owner, if who asks may make it. Raises KafkaError."""
-    if not _may_ask(ctx):
+    """Return the renewers of the token, after all checks of the request.
+
+    Raises:
+        KafkaError: The client may not create the token, or a principal is invalid.
+    """
+    if not _may_request_tokens(ctx):
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
     if owner != ctx.peer.client.principal:
         ctx.require(AclOperation.CREATE_TOKENS, Resource(USER, str(owner)))
@@ -100,14 +104,14 @@ async def _checked_renewers(
 async def renew_delegation_token(
     ctx: Context, request: RenewDelegationTokenRequest
 ) -> RenewDelegationTokenResponse:
-    """Behaviour: lets a token be good for longer, up to its greatest age.
+    """Extend the expiry time of a token, up to its maximum lifetime.
 
     Errors: DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, DELEGATION_TOKEN_AUTH_DISABLED,
-    DELEGATION_TOKEN_NOT_FOUND, DELEGATION_TOKEN_EXPIRED; DELEGATION_TOKEN_OWNER_MISMATCH for who is
-    neither its owner nor one of its renewers.
+    DELEGATION_TOKEN_NOT_FOUND, DELEGATION_TOKEN_EXPIRED; DELEGATION_TOKEN_OWNER_MISMATCH if the
+    client is neither the owner nor a renewer.
     """
     cls = RenewDelegationTokenResponse
-    if not _may_ask(ctx):
+    if not _may_request_tokens(ctx):
         code = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
         return cls(error_code=code, expiry_timestamp_ms=UNKNOWN_TIME)
     try:
@@ -126,13 +130,14 @@ async def renew_delegation_token(
 async def expire_delegation_token(
     ctx: Context, request: ExpireDelegationTokenRequest
 ) -> ExpireDelegationTokenResponse:
-    """Behaviour: lets a token end sooner, at once with a negative period. Who has logged in by it
-    stays so until the login is over.
+    """Change the expiry time of a token. A negative period expires it at once.
 
-    Errors: as for RenewDelegationToken.
+    Clients that authenticated with the token keep their session until it ends.
+
+    Errors: as in RenewDelegationToken.
     """
     cls = ExpireDelegationTokenResponse
-    if not _may_ask(ctx):
+    if not _may_request_tokens(ctx):
         code = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
         return cls(error_code=code, expiry_timestamp_ms=UNKNOWN_TIME)
     try:
@@ -147,18 +152,19 @@ async def expire_delegation_token(
     return cls(expiry_timestamp_ms=expires_ms)
 
 
-@handles(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="1-3", only_looks=True)
+@handles(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="1-3", read_only=True)
 async def describe_delegation_token(
     ctx: Context, request: DescribeDelegationTokenRequest
 ) -> DescribeDelegationTokenResponse:
-    """Behaviour: the tokens of some owners, or of all, that who asks may see, with their HMACs: those
-    that he owns, has made or may renew, those with an ACL for DESCRIBE, and those of owners with one
-    for DESCRIBE_TOKENS (KIP-373).
+    """List the visible tokens of some owners or of all, with their HMACs.
+
+    Visible are tokens that the client owns, requested or may renew, tokens for which it has
+    DESCRIBE, and tokens of users for which it has DESCRIBE_TOKENS (KIP-373).
 
     Errors: DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, DELEGATION_TOKEN_AUTH_DISABLED.
     """
     cls = DescribeDelegationTokenResponse
-    if not _may_ask(ctx):
+    if not _may_request_tokens(ctx):
         return cls(error_code=ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
     try:
         key = ctx.node.delegation.key
@@ -187,11 +193,11 @@ def _is_wanted(token: DelegationToken, wanted: set[Principal] | None) -> bool:
 def _may_see(ctx: Context, token: DelegationToken) -> bool:
     if token.concerns(ctx.peer.client.principal):
         return True
-    rights = (
+    permissions = (
         (AclOperation.DESCRIBE, Resource(AclResourceType.DELEGATION_TOKEN, token.id)),
         (AclOperation.DESCRIBE_TOKENS, Resource(USER, str(token.owner))),
     )
-    return any(ctx.allows(*right, is_looked_for=True) for right in rights)
+    return any(ctx.allows(*permission, is_filter=True) for permission in permissions)
 
 
 def _described(token: DelegationToken, key: DelegationKey) -> DescribeDelegationTokenResponse.Token:

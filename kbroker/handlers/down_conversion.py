@@ -1,4 +1,4 @@
-"""Stored batches for consumers older than they are: Fetch 0 to 3."""
+"""Down-conversion of stored batches to message sets for Fetch 0 to 3."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ from kbroker.storage.segment import Slice
 
 from .context import Context
 
+# Maximum number of uncompressed bytes that one Fetch converts, plus at most one batch. Converting
+# 4 MiB takes 25 ms for records of 1 kB, 0.1 s for 100 B and 0.4 s for 10 B. Responses to other
+# clients are up to 15 ms late in that time.
 CONTENT_BYTES_MAX = 4 << 20
-"""How many uncompressed bytes one fetch gets, give or take a batch. 4 MiB of records take 25 ms at
-1 kB each, 0.1 s at 100 B and 0.4 s at 10 B, in which answers to others are up to 15 ms late."""
 
 
 class DownConversion:
-    """Converts what one Fetch request reads, within a bound for all of its partitions.
+    """Converter for the records of one Fetch request, with a bound over all of its partitions.
 
-    `max_bytes` is that of the answer. The last batch may make it larger.
+    Args:
+        ctx: Context of the request.
+        magic: Magic value of the message sets, 0 or 1.
+        max_bytes: Maximum size of the converted records. The last batch may exceed it.
     """
 
     __slots__ = (
@@ -47,12 +51,22 @@ class DownConversion:
         self._content_left = CONTENT_BYTES_MAX
 
     async def convert(self, log: Log, found: Slice, first_offset: int, max_bytes: int) -> bytes:
-        """The batches of `found` as a message set; see `from_batches`.
+        """Convert batches of one partition to a message set; see `from_batches`.
 
-        Reads on where they hold nothing that an old consumer sees (control batches), or it would
-        ask for them forever. Empty when nothing follows, or the request has had its share.
+        Control batches convert to nothing. In that case, read and convert the batches after them;
+        otherwise the consumer would fetch the same offset forever.
 
-        Raises what `Log.read` and `from_batches` raise.
+        Args:
+            log: The log.
+            found: Batches that were read from the log.
+            first_offset: Fetch offset.
+            max_bytes: Maximum size of the message set, and of each further read.
+
+        Returns:
+            The message set; empty if no records follow or the request's bound is reached.
+
+        Raises:
+            KafkaError: `Log.read` or `from_batches` failed.
         """
         while found.size and self._content_left > 0 and self._bytes_left > 0:
             most = min(max_bytes, self._bytes_left)

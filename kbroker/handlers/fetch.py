@@ -1,4 +1,4 @@
-"""Fetch: stored batches, as they are, from the log to clients and to followers."""
+"""Fetch: stored batches for consumers and followers."""
 
 from __future__ import annotations
 
@@ -11,23 +11,27 @@ from .fetch_operation import Answer, FetchOperation
 from .registry import handles
 
 
-@handles(ApiKey.FETCH, versions="0-18", only_looks=True)
+@handles(ApiKey.FETCH, versions="0-18", read_only=True)
 def fetch(ctx: Context, request: FetchRequest) -> Answer | Later[Answer]:
-    """Behaviour: whole batches from the one that holds the fetch offset, up to the high watermark
-    (read_committed: the last stable offset); waits for `min_bytes` until `max_wait_ms`.
+    """Read whole batches, starting with the batch that contains the fetch offset.
 
-    A follower reads up to the end of the log, and its offset says what it has; it is answered as
-    soon as there is more, and soon after the high watermark or the log start moved. A consumer that
-    names its rack may be sent to a follower there, which serves up to its own high watermark
-    (KIP-392). A client above its quota gets no records, and waits (KIP-13, KIP-219).
+    Consumers read up to the high watermark (read_committed: the last stable offset). The request
+    waits for `min_bytes`, for at most `max_wait_ms`.
 
-    Versions: 0 to 3 are answered in the formats before record batches, 0 and 1 in format 0, as
-    Kafka did before 4.0. 7 brings sessions (KIP-227), 11 racks, 12 the check for a diverged reader
-    (KIP-595), 13 topic ids, 15 the broker epoch of a follower (KIP-903): without the one that the
-    node is registered under, a replica id is refused (CVE-2018-1288).
+    Followers read up to the log end offset, and their fetch offset acknowledges replication. Their
+    request completes when records arrive, and soon after the high watermark or the log start
+    offset changed. A consumer with a rack may be redirected to a follower in that rack, which
+    serves records up to its own high watermark (KIP-392). A client above its quota gets no records
+    and is throttled (KIP-13, KIP-219).
 
-    Differs from Kafka: versions 0 to 2 too get a whole batch that is larger than they asked for;
-    Kafka sent a part of it, which clients report as an error. A follower that has less than its
-    reader answers OFFSET_NOT_AVAILABLE, not OFFSET_OUT_OF_RANGE, which makes readers start over.
+    Versions: 0 to 3 get message sets, 0 and 1 with magic 0, as in Kafka before 4.0. 7 adds sessions
+    (KIP-227), 11 racks, 12 the check for diverging epochs (KIP-595), 13 topic IDs, 15 the broker
+    epoch of a follower (KIP-903). A replica ID without the registered broker epoch is rejected
+    (CVE-2018-1288).
+
+    Differs from Kafka: versions 0 to 2 also get a whole batch that exceeds their maximum size.
+    Kafka sends a part of it, which clients report as an error. A follower replica that lags behind
+    the fetch offset returns OFFSET_NOT_AVAILABLE instead of OFFSET_OUT_OF_RANGE, which would make
+    consumers reset their position.
     """
     return ctx.time_slice.run(FetchOperation(ctx, request).begin())

@@ -1,4 +1,4 @@
-"""What is done for a Fetch request: partitions are read, and waited for."""
+"""Execution of Fetch requests: read partitions, and wait for records."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ from kbroker.storage.lookups import aborted_transactions
 from kbroker.storage.segment import Slice
 
 from .context import Context
-from .current_leader import TELLING, tell_leaders
+from .current_leader import WRONG_LEADER, add_current_leaders
 from .down_conversion import CONTENT_BYTES_MAX, DownConversion
 from .followers import fetching_follower
 
 FIRST_VERSION_OF_BATCHES = 4
 FIRST_VERSION_OF_MAGIC_1 = 2
 FIRST_VERSION_WITH_MAX_BYTES = 3
+# First version whose responses name the current leader (KIP-951).
 FIRST_VERSION_WITH_LEADERS = 16
-"""Whose answers say who leads instead (KIP-951)."""
 FIRST_VERSION_AT_FOLLOWERS = 11
 READ_COMMITTED = 1
+# Errors whose rows have an empty list of aborted transactions instead of null, as in Kafka.
 NOT_READ = frozenset(
     {
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -49,24 +50,33 @@ NOT_READ = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
-"""Errors with which Kafka answers an empty list of aborted transactions, and no null."""
+# Replica ID of a client.
 NO_REPLICA = -1
-"""The replica id of a client."""
 NOTHING = Slice(b"", -1, -1, 0)
+# Number of partitions, most of them idle, between two checks of the time slice.
 ROWS_AT_ONCE = 64
-"""Partitions, of which most are idle, between two looks whether the turn is over."""
+# Number of read partitions between two checks of the time slice.
 READS_AT_ONCE = 8
-"""As `ROWS_AT_ONCE`, of those that are read."""
+# Maximum number of stored bytes that are read into memory instead of being sent from their file.
 SMALL_BYTES = 4096
-"""Maximum number of stored bytes that are read at once instead of being sent from their file."""
+# Maximum number of such bytes over all partitions of one request.
 SMALL_BYTES_PER_REQUEST = 64 * 1024
-"""Maximum number of such bytes over all partitions of one request."""
 
 Answer: TypeAlias = FetchResponse | Waiting[FetchResponse]
 
 
 class _Row(NamedTuple):
-    """What one partition answers. `replica` is None where the partition was not found."""
+    """Response row of one partition.
+
+    Attributes:
+        target: Fetch parameters of the partition.
+        name: Topic name, empty if the request names topics by ID.
+        response: Row to send.
+        found: Batches that were read.
+        replica: Local replica; None if the partition was not found.
+        log_end: Log end offset at the time of the read.
+        available: Readable bytes, limited to the partition's part of the response.
+    """
 
     target: Target
     name: str
@@ -74,16 +84,14 @@ class _Row(NamedTuple):
     found: Slice
     replica: Replica | None
     log_end: int = -1
-    """Where the log ended when it was read."""
     available: int = 0
-    """Bytes of records that are there, as far as the partition's part of the answer has space for them."""
 
     @property
     def size(self) -> int:
         return self.found.size
 
-    def is_still_true(self, *, to_log_end: bool) -> bool:
-        """Whether reading again would find the same."""
+    def is_current(self, *, to_log_end: bool) -> bool:
+        """Return True if another read would have the same result."""
         replica, answer = self.replica, self.response
         if replica is None or replica.closed or answer.error_code:
             return False
@@ -97,7 +105,7 @@ class _Row(NamedTuple):
         )
 
     def has_changed(self, *, to_log_end: bool) -> bool:
-        """Whether somebody who waits for a change would have heard of one since it was read."""
+        """Return True if a pending fetch would have been woken since this row was read."""
         replica, answer = self.replica, self.response
         if replica is None:
             return False
@@ -111,8 +119,8 @@ class _Row(NamedTuple):
             or (to_log_end and log.log_end_offset != self.log_end)
         )
 
-    def must_not_wait(self) -> bool:
-        """An error, or advice what to do: there is nothing to wait for."""
+    def is_due(self) -> bool:
+        """Return True if the row has an error, a diverging epoch or a preferred read replica."""
         answer = self.response
         return bool(
             answer.error_code
@@ -120,10 +128,10 @@ class _Row(NamedTuple):
             or answer.preferred_read_replica != NO_REPLICA
         )
 
-    def is_news_for_follower(self, *, in_session: bool) -> bool:
-        """Whether the high watermark or the log start moved since a follower was told.
+    def has_changed_for_follower(self, *, in_session: bool) -> bool:
+        """Return True if the follower does not know the high watermark or log start offset yet.
 
-        Without a session, only its own word says what it knows of that (KIP-1166).
+        Without a session, the high watermark of the request is compared (KIP-1166).
         """
         answer, target = self.response, self.target
         if not in_session:
@@ -135,10 +143,10 @@ class _Row(NamedTuple):
 
 
 def _readable(found: Slice, limit: int, small: int) -> Slice:
-    """Have records in memory that are not new, so that a disk that cannot read them shows now.
+    """Load older records into the page cache, so that a disk error is found before the response.
 
-    When they are sent, the header of the answer is out, and the connection would end. New ones are in
-    memory. Few bytes are read at once: that takes as long as the check.
+    A disk error after the response header was sent would end the connection. The newest records
+    are in the page cache already. Small reads are done here, because a check takes as long.
 
     Args:
         found: What was read from the log.
@@ -146,7 +154,7 @@ def _readable(found: Slice, limit: int, small: int) -> Slice:
         small: Maximum number of bytes to read at once.
 
     Raises:
-        NotCached: The records have to be loaded, and the caller must not wait.
+        NotCached: The records are not in the page cache, and the caller must not block.
     """
     records = found.records
     if found.next_offset >= limit or not isinstance(records, FileRange) or not must_not_wait():
@@ -177,7 +185,7 @@ def _available_of(rows: list[_Row]) -> int:
 
 
 class FetchOperation:
-    """One Fetch request: what to read, reading it, and waiting for more."""
+    """Execution of one Fetch request."""
 
     __slots__ = (
         "_arrived",
@@ -218,19 +226,19 @@ class FetchOperation:
             AclOperation.CLUSTER_ACTION, CLUSTER
         )
         if ctx.quota_charge is not None:
-            self._obey_quota(ctx.quota_charge)
-        # No client waits for more than one answer may carry.
+            self._limit_by_quota(ctx.quota_charge)
+        # A response cannot have more than `max_bytes`, so do not wait for more.
         self.min_bytes = min(self.min_bytes, self.max_bytes)
+        # The follower's fetch offsets were noted; later reads of this request have no new ones.
         self._arrived = False
-        """What the request says of a follower was taken note of: it says nothing new later."""
+        # Partitions that were unknown or not authorized when the request arrived.
         self._missing: set[TargetKey] = set()
-        """Partitions that could not be found, or not be read by this client, when the request came."""
         self._small_left = SMALL_BYTES_PER_REQUEST
         self._idle: list[tuple[Target, Replica]] = []
         self._empty: dict[TargetKey, _Row] = {}
 
-    def _obey_quota(self, quota_charge: QuotaCharge) -> None:
-        """A client gets no more at a time than its quota allows."""
+    def _limit_by_quota(self, quota_charge: QuotaCharge) -> None:
+        """Limit the response size to the fetch quota. Followers are exempt."""
         if self._may_follow:
             quota_charge.exempt()
             return
@@ -239,20 +247,20 @@ class FetchOperation:
             self.max_bytes = int(bytes_max)
 
     def begin(self) -> Generator[Wanted, None, Answer]:
-        """Read, and answer unless there is something to wait for."""
+        """Read all partitions, and return the response or a pending one."""
         try:
             yield from self._open_plan()
         except KafkaError as error:
             return FetchResponse(error_code=error.code)
         if self.version < FIRST_VERSION_OF_BATCHES:
-            return Waiting(self.park_converting)
+            return Waiting(self.wait_for_converted_records)
         rows = yield from self._read_all()
         if self._is_enough(rows):
             return (yield from self._respond(rows))
-        return Waiting(self.park)
+        return Waiting(self.wait_for_records)
 
     def _open_plan(self) -> Generator[None, None, None]:
-        """Of a partition that is named several times, the last row counts, as in Kafka."""
+        """Set `plan`. If the request names a partition several times, the last row counts."""
         request = self.request
         targets: dict[TargetKey, Target] = {}
         rows = 0
@@ -291,11 +299,11 @@ class FetchOperation:
     # -- reading
 
     def _read_all(self) -> Generator[Wanted, None, list[_Row]]:
-        """Read every partition of the plan within the byte limits (KIP-74).
+        """Read all partitions of the plan within the byte limits (KIP-74).
 
-        The first partition that has records gives at least one batch, whatever its size; clients
-        older than that rule do not change the order of partitions, so for them each one does.
-        There is no row for an idle partition that an incremental answer would leave out.
+        The first partition with records returns at least one batch of any size. Older clients do
+        not rotate their partitions, so for them every partition returns at least one batch. Idle
+        partitions that an incremental response omits get no row.
         """
         left = self.max_bytes
         anything = False
@@ -311,7 +319,7 @@ class FetchOperation:
                 self._idle.append((target, idle))
                 continue
             row = self._empty.get(target.key)
-            if row is None or not row.is_still_true(to_log_end=to_log_end):
+            if row is None or not row.is_current(to_log_end=to_log_end):
                 at_least_one = not anything or (every_one and left > 0)
                 most = min(left, target.max_bytes)
                 read = partial(self._read, target, most, at_least_one)
@@ -330,7 +338,7 @@ class FetchOperation:
         return rows
 
     def _is_idle(self, target: Target, replica: Replica) -> bool:
-        """Whether there is nothing new in a partition, also by what a follower says of itself."""
+        """Return True if an idle partition needs no row; note the follower's fetch offset."""
         if self.follower is None:
             return True
         if not self.follower.is_registered(self.node.cluster):
@@ -340,7 +348,7 @@ class FetchOperation:
 
     def _note_follower(self, target: Target, replica: Replica) -> None:
         if self.follower is not None and not self._arrived:
-            self.follower.has_fetched(self.node, target, replica)
+            self.follower.note_fetch(self.node, target, replica)
 
     def _read(self, target: Target, max_bytes: int, at_least_one: bool, reading: Reading) -> _Row:
         key, index = target.key
@@ -353,10 +361,10 @@ class FetchOperation:
         except KafkaError as error:
             if isinstance(error, StorageError) and replica is not None and not replica.closed:
                 self.node.partitions.report_storage_error(replica.topic, index, error)
-            return self._refused(target, name, error, replica)
+            return self._error_row(target, name, error, replica)
 
     def _replica(self, topic: Topic, index: int) -> Replica:
-        """The replica that serves whoever asks: any that can be read up to its high watermark."""
+        """Return the replica to read: the leader, or any replica if the client may read followers."""
         if self.by_id:
             self._check_may_read(topic.name)
         if self.follower is not None:
@@ -374,23 +382,28 @@ class FetchOperation:
         elif not self._may_follow:
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
-    def _refused(
+    def _error_row(
         self, target: Target, name: str, error: KafkaError, replica: Replica | None
     ) -> _Row:
-        refusal = FetchResponse.Partition(
+        row = FetchResponse.Partition(
             partition_index=target.key[1],
             error_code=error.code,
             high_watermark=-1,
             aborted_transactions=[] if self.committed_only or error.code in NOT_READ else None,
             records=b"",
         )
-        return _Row(target, name, refusal, NOTHING, replica)
+        return _Row(target, name, row, NOTHING, replica)
 
     def _topic(self, target: Target) -> Topic:
-        """The topic of a target. One that went after it was first found is missed by its name."""
+        """Return the topic of a target.
+
+        Raises:
+            KafkaError: The topic is unknown or the client may not read it. If a topic ID was known
+                before, the error is INCONSISTENT_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION.
+        """
         cluster, key = self.node.cluster, target.key[0]
         if isinstance(key, str):
-            self._check_may_read(key)  # who may not know whether there is such a topic is not told
+            self._check_may_read(key)  # first, so that the error does not reveal whether it exists
             return find_topic(cluster, key, ZERO_UUID, by_id=False)
         known = target.topic_name
         if known is not None and key not in cluster.topics_by_id:
@@ -416,19 +429,19 @@ class FetchOperation:
         diverged = replica.diverging_epoch(target.last_fetched_epoch, target.fetch_offset)
         if diverged is not None:
             epoch, end_offset = diverged
-            response = self._marks(replica)
+            response = self._row_without_records(replica)
             response.diverging_epoch = FetchResponse.EpochEnd(epoch=epoch, end_offset=end_offset)
             return _Row(target, name, response, NOTHING, replica)
         target.was_read(replica)
-        nearer = self._nearer(target, replica)
-        if nearer != NO_REPLICA:
-            response = self._marks(replica)
-            response.preferred_read_replica = nearer
+        preferred = self._preferred_replica(target, replica)
+        if preferred != NO_REPLICA:
+            response = self._row_without_records(replica)
+            response.preferred_read_replica = preferred
             return _Row(target, name, response, NOTHING, replica)
         limit = self._limit(replica)
         found = self._found(target, replica, max_bytes, limit, at_least_one, reading)
         self._note_follower(target, replica)
-        response = self._marks(replica)
+        response = self._row_without_records(replica)
         response.records = found.records
         if self.committed_only and found.size:
             response.aborted_transactions = [
@@ -443,8 +456,8 @@ class FetchOperation:
             available = max(available, max_bytes)
         return _Row(target, name, response, found, replica, log_end, available)
 
-    def _marks(self, replica: Replica) -> FetchResponse.Partition:
-        """The row of a partition, without records."""
+    def _row_without_records(self, replica: Replica) -> FetchResponse.Partition:
+        """Return the row of a partition without records."""
         log = replica.log
         return FetchResponse.Partition(
             partition_index=replica.index,
@@ -455,8 +468,8 @@ class FetchOperation:
             records=b"",
         )
 
-    def _nearer(self, target: Target, replica: Replica) -> int:
-        """The node of a replica in the consumer's rack that it should read from; -1 for this one."""
+    def _preferred_replica(self, target: Target, replica: Replica) -> int:
+        """Return the preferred read replica in the consumer's rack, or -1 for this node."""
         rack = self.request.rack_id
         if not rack or self.follower is not None or not self.node.config.uses_rack_aware_selector:
             return NO_REPLICA
@@ -494,46 +507,50 @@ class FetchOperation:
         return found
 
     def _limit(self, replica: Replica) -> int:
-        """The offset behind the last record that the client may read."""
+        """Return the offset after the last record that the client may read."""
         log = replica.log
         if self.follower is not None:
             return log.log_end_offset
         return log.last_stable_offset if self.committed_only else log.high_watermark
 
     def _is_enough(self, rows: list[_Row]) -> bool:
-        """True when the answer need not wait: enough bytes, an error, or nothing to wait for."""
+        """Return True if the response is due: enough bytes, an error, or nothing to wait for."""
         if self.request.max_wait_ms <= 0 or not self.plan.targets or self.node.stopping:
             return True
         if _available_of(rows) >= self.min_bytes:
             return True
-        # Like Kafka, wait for the others if a partition was not there from the beginning.
-        there = [row for row in rows if row.target.key not in self._missing]
-        if not there and not self._idle:
+        # As in Kafka, partitions that were unknown from the beginning do not end the wait.
+        known = [row for row in rows if row.target.key not in self._missing]
+        if not known and not self._idle:
             return True
-        return any(row.must_not_wait() for row in there)
+        return any(row.is_due() for row in known)
 
-    def _has_news(self, rows: list[_Row]) -> bool:
-        """Whether there is something to tell a follower even if there are no records."""
+    def _follower_needs_response(self, rows: list[_Row]) -> bool:
+        """Return True if a follower needs a response even without records."""
         in_session = self.plan.session is not None
         return self.follower is not None and any(
-            row.is_news_for_follower(in_session=in_session) for row in rows
+            row.has_changed_for_follower(in_session=in_session) for row in rows
         )
 
     # -- waiting
 
-    async def park(self) -> FetchResponse:
-        """Wait for more bytes, a change of the answer, or the deadline; then read again."""
+    async def wait_for_records(self) -> FetchResponse:
+        """Read and wait until enough bytes are available, the response is due, or the deadline."""
         while True:
-            # The first time as well: earlier answers may have kept this one waiting for its turn.
-            rows, paused = await self._read_in_turns()
+            # Read again even the first time: earlier responses may have delayed this one.
+            rows, paused = await self._read_in_time_slices()
             if self._is_enough(rows) or trio.current_time() >= self.deadline:
                 return await self.ctx.time_slice.finish(self._respond(rows))
             await self._wait_for_change(rows, paused=paused)
 
-    async def _read_in_turns(self) -> tuple[list[_Row], bool]:
-        """Read all; returns also whether others had their turn meanwhile, and may have written."""
+    async def _read_in_time_slices(self) -> tuple[list[_Row], bool]:
+        """Read all partitions in time slices.
+
+        Returns:
+            The rows, and True if other tasks ran in the meantime and may have appended records.
+        """
         time_slice, reading = self.ctx.time_slice, self._read_all()
-        time_slice.begin(trio.current_time())  # what was waited for is not counted
+        time_slice.begin(trio.current_time())  # the time slice does not include the wait
         paused = False
         while True:
             try:
@@ -544,18 +561,18 @@ class FetchOperation:
                 paused = True
                 await time_slice.give_way(wanted)
 
-    async def park_converting(self) -> FetchResponse:
-        """As `park`, for a client that reads message sets.
+    async def wait_for_converted_records(self) -> FetchResponse:
+        """Do the work of `wait_for_records` for a client that reads message sets.
 
-        What is there may come to nothing for it (control batches); then it waits for more.
+        If all available batches convert to nothing (control batches), wait for more.
         """
         while True:
-            rows, paused = await self._read_in_turns()
+            rows, paused = await self._read_in_time_slices()
             over = trio.current_time() >= self.deadline
             if over or self._is_enough(rows):
                 converted = await self._down_convert(rows)
-                came_to_nothing = _size_of(rows) and not _size_of(converted)
-                if over or not came_to_nothing or self._is_enough(converted):
+                is_empty = _size_of(rows) and not _size_of(converted)
+                if over or not is_empty or self._is_enough(converted):
                     return await self.ctx.time_slice.finish(self._respond(converted))
                 paused = True
             await self._wait_for_change(rows, paused=paused)
@@ -578,18 +595,20 @@ class FetchOperation:
                     replica.log, found, target.fetch_offset, target.max_bytes
                 )
         except KafkaError as error:
-            return self._refused(target, row.name, error, replica)
+            return self._error_row(target, row.name, error, replica)
         row.response.records = data
         available = row.available if data else 0
         return row._replace(found=found._replace(records=data, size=len(data)), available=available)
 
     async def _wait_for_change(self, rows: list[_Row], *, paused: bool) -> None:
-        """Wait until reading again may find something else.
+        """Wait until another read may have a different result.
 
-        Parameters: `paused` says that some of that may have happened since `rows` were read.
+        Args:
+            rows: Result of the last read.
+            paused: Other tasks ran since that read, so the rows may have changed already.
         """
         wait = FetchWait(self.min_bytes - _available_of(rows), self.deadline)
-        if self._has_news(rows):
+        if self._follower_needs_response(rows):
             wait.hurry()
         replicas = [row.replica for row in rows if row.replica is not None]
         replicas += [replica for _, replica in self._idle]
@@ -605,7 +624,7 @@ class FetchOperation:
                 replica.unpark(wait)
 
     async def _anything_changed(self, rows: list[_Row]) -> bool:
-        """Whether something happened between the reading of a partition and the waiting for it."""
+        """Return True if a partition changed between its read and the start of the wait."""
         to_log_end = self.follower is not None
         async for row in self.ctx.time_slice.each(rows):
             if row.has_changed(to_log_end=to_log_end):
@@ -615,7 +634,7 @@ class FetchOperation:
                 return True
         return False
 
-    # -- answering
+    # -- responding
 
     def _respond(self, rows: list[_Row]) -> Generator[Wanted, None, FetchResponse]:
         quota_charge = self.ctx.quota_charge
@@ -623,7 +642,7 @@ class FetchOperation:
             return self._without_records()
         session = self.plan.session
         response = FetchResponse(session_id=self.plan.session_id)
-        refused: list[tuple[str | UUID, int, FetchResponse.Partition]] = []
+        rejected: list[tuple[str | UUID, int, FetchResponse.Partition]] = []
         of_client = self.follower is None
         last: tuple[str | UUID, str] | None = None
         for count, row in enumerate(rows, 1):
@@ -645,17 +664,17 @@ class FetchOperation:
             code = row.response.error_code
             if code:
                 self.node.request_metrics.refuses(ApiKey.FETCH, self._name_of(row), code)
-                if code in TELLING:
-                    refused.append((key, index, row.response))
+                if code in WRONG_LEADER:
+                    rejected.append((key, index, row.response))
             elif of_client and row.replica is not None:
                 row.replica.traffic.reads += 1
                 row.replica.traffic.read_bytes += row.size
-        if refused and self.version >= FIRST_VERSION_WITH_LEADERS:
-            tell_leaders(self.ctx, response, refused)
+        if rejected and self.version >= FIRST_VERSION_WITH_LEADERS:
+            add_current_leaders(self.ctx, response, rejected)
         return response
 
     def _name_of(self, row: _Row) -> str:
-        """The topic of a row; no name where there is none."""
+        """Return the topic name of a row, or `NO_TOPIC` if the topic is unknown."""
         if row.replica is not None:
             return row.replica.topic.name
         cluster, key = self.node.cluster, row.target.key[0]
@@ -663,10 +682,9 @@ class FetchOperation:
         return NO_TOPIC if found is None else found.name
 
     def _without_records(self) -> FetchResponse:
-        """The answer to who is above a quota: it asks again, from where it was (KIP-219).
+        """Return the response to a client above its quota, which fetches again later (KIP-219).
 
-        Who has named all its partitions is told of none of them, and names them again; so there is
-        no session yet.
+        A full fetch gets no session, because the response contains none of its partitions.
         """
         if not self.plan.incremental:
             self.node.fetch_sessions.forget(self.plan)
@@ -675,7 +693,7 @@ class FetchOperation:
     def _must_tell(self, row: _Row) -> bool:
         answer = row.response
         told = row.target.must_tell(
-            answer.error_code or int(row.must_not_wait()),
+            answer.error_code or int(row.is_due()),
             row.size,
             answer.high_watermark,
             answer.log_start_offset,

@@ -1,4 +1,4 @@
-"""Requests that come from a node which follows partitions, not from a client."""
+"""Fetch requests of followers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,22 @@ from kbroker.storage.segment import Slice
 
 
 class FetchingFollower(NamedTuple):
-    """A node that fetches as a replica, and the registration that it does so under (KIP-903)."""
+    """ID of a node that fetches as a follower, and the broker epoch of its request (KIP-903)."""
 
     node_id: int
     broker_epoch: BrokerEpoch
 
     def is_registered(self, cluster: Cluster) -> bool:
-        """Whether it is a node that runs, and this the run that it is in."""
+        """Return True if the node is registered with this broker epoch."""
         known = cluster.registration(self.node_id)
         return known is not None and known.epoch == self.broker_epoch
 
     def check_registered(self, cluster: Cluster) -> None:
-        """Raise NOT_LEADER_OR_FOLLOWER where `is_registered` is false, as Kafka does."""
+        """Check the broker epoch.
+
+        Raises:
+            KafkaError: NOT_LEADER_OR_FOLLOWER, as in Kafka: the node is not registered with it.
+        """
         if not self.is_registered(cluster):
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -46,7 +50,7 @@ class FetchingFollower(NamedTuple):
         at_least_one: bool,
         reading: Reading,
     ) -> Slice:
-        """What it copies next, up to the log end; nothing while its quota is used up (KIP-73)."""
+        """Read up to the log end offset; nothing while the leader quota is exceeded (KIP-73)."""
         now = trio.current_time()
         if node.replication.leader_quota.wait_seconds(replica, self.node_id, now):
             max_bytes, at_least_one = 0, False
@@ -60,8 +64,8 @@ class FetchingFollower(NamedTuple):
         node.replication.leader_quota.took(replica, self.node_id, found.size, now)
         return found
 
-    def has_fetched(self, node: Node, target: Target, replica: Replica) -> None:
-        """Take note that it has all before the offset of `target`; its logs may be in sync now."""
+    def note_fetch(self, node: Node, target: Target, replica: Replica) -> None:
+        """Record the follower's fetch offset, and check whether the follower can join the ISR."""
         should_join = replica.follower_fetched(
             self.node_id, self.broker_epoch, target.fetch_offset, target.log_start_offset
         )
@@ -70,7 +74,10 @@ class FetchingFollower(NamedTuple):
 
 
 def fetching_follower(request: FetchRequest) -> FetchingFollower | None:
-    """Who fetches as a replica; None for a client. Versions before 15 cannot tell their epoch."""
+    """Return the follower that sent a request, or None for a client.
+
+    Versions before 15 have no broker epoch.
+    """
     state = request.replica_state
     if state is not None and state.replica_id >= 0:
         return FetchingFollower(state.replica_id, state.replica_epoch)

@@ -1,4 +1,4 @@
-"""Coordinators and the classic group protocol."""
+"""FindCoordinator, the classic group protocol, and the group APIs for all group types."""
 
 from __future__ import annotations
 
@@ -37,26 +37,28 @@ from .registry import handles
 
 R = TypeVar("R")
 
+# Rows of one coordinator, which may be pending, and the rows to return if it loses its partition.
 Part: TypeAlias = tuple[list[R] | ShardPending | None, list[R]]
-"""Rows of one coordinator, or what becomes them, and those to give when they are lost."""
 
 GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
+# First version of FindCoordinator that knows share partitions.
 SHARE_KEY_VERSION = 6
-"""Of FindCoordinator: the first that knows share partitions."""
+# Maximum number of protocols of one member; clients have two or three.
 PROTOCOLS_MAX = 1000
-"""That one member may offer; clients offer two or three."""
+# Number of members that leave in one step; the event loop runs other tasks between steps.
 MEMBERS_AT_ONCE = 500
-"""That leave in one step; others get their turn between the steps of a longer request."""
 
 
 @handles(ApiKey.FIND_COORDINATOR, versions="0-6")
 async def find_coordinator(
     ctx: Context, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
-    """Behaviour: the leader of the partition in which a group or a transactional id is kept; makes
-    their topic on first use. COORDINATOR_NOT_AVAILABLE while no node leads it.
+    """Return the coordinators of groups, transactional IDs or share partitions.
 
-    Versions: 0 knows groups only, 4 asks for several keys (KIP-699), 6 for share partitions.
+    The coordinator is the leader of a partition of an internal topic, which is created on first
+    use. COORDINATOR_NOT_AVAILABLE if the partition has no leader.
+
+    Versions: 0 knows groups only, 4 has several keys (KIP-699), 6 knows share partitions.
     """
     batched = ctx.version >= 4
     keys = request.coordinator_keys if batched else [request.key]
@@ -90,9 +92,7 @@ async def _find(ctx: Context, key_type: int, key: str) -> FindCoordinatorRespons
             key = _share_name(key)
             coordinators = ctx.node.share.states
         else:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {key_type}"
-            )
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown coordinator key type {key_type}")
     except KafkaError as error:
         row.error_code, row.error_message = error.code, error.message
         return row
@@ -106,7 +106,7 @@ async def _find(ctx: Context, key_type: int, key: str) -> FindCoordinatorRespons
     endpoint = ctx.endpoint_of(leader)
     if endpoint is None:
         row.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        row.error_message = f"the partition of {key!r} has no leader at the moment"
+        row.error_message = f"the coordinator partition of {key!r} has no leader at the moment"
         return row
     row.node_id = leader
     row.host, row.port = endpoint
@@ -114,20 +114,27 @@ async def _find(ctx: Context, key_type: int, key: str) -> FindCoordinatorRespons
 
 
 def _share_name(key: str) -> str:
-    """The name of a share partition. Raises KafkaError INVALID_REQUEST."""
+    """Return the normalized key of a share partition.
+
+    Raises:
+        KafkaError: INVALID_REQUEST: the key is invalid.
+    """
     try:
         return SharePartitionKey.named(key).name
     except ValueError as error:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"{key!r} is no group:topic-id:partition"
+            ErrorCode.INVALID_REQUEST,
+            f"invalid share-partition key {key!r}: expected GROUP:TOPIC_ID:PARTITION",
         ) from error
 
 
 @handles(ApiKey.JOIN_GROUP, versions="0-9")
 def join_group(ctx: Context, request: JoinGroupRequest) -> JoinGroupResponse | ShardPending | None:
-    """Behaviour: answers when all members have joined; see `kbroker.coordinator.classic.groups`.
+    """Join a group. The response is sent when all members have joined.
 
-    Differs from Kafka: INVALID_REQUEST for more than a thousand protocols.
+    See `kbroker.coordinator.classic.groups`.
+
+    Differs from Kafka: more than 1,000 protocols get INVALID_REQUEST.
     """
     groups = ctx.node.groups
     try:
@@ -149,7 +156,7 @@ def join_group(ctx: Context, request: JoinGroupRequest) -> JoinGroupResponse | S
 
 @handles(ApiKey.SYNC_GROUP, versions="0-5")
 def sync_group(ctx: Context, request: SyncGroupRequest) -> SyncGroupResponse | ShardPending | None:
-    """Behaviour: answers with the member's assignment, once the leader has brought it."""
+    """Return the member's assignment as soon as the group leader has sent it."""
     groups = ctx.node.groups
     try:
         ctx.require_group(AclOperation.READ, request.group_id)
@@ -161,7 +168,7 @@ def sync_group(ctx: Context, request: SyncGroupRequest) -> SyncGroupResponse | S
 
 @handles(ApiKey.HEARTBEAT, versions="0-4")
 def heartbeat(ctx: Context, request: HeartbeatRequest) -> HeartbeatResponse | ShardPending | None:
-    """Behaviour: keeps the member's session, and says whether it must join again."""
+    """Extend the member's session. The error code tells whether it must rejoin."""
     groups = ctx.node.groups
     try:
         ctx.require_group(AclOperation.READ, request.group_id)
@@ -175,9 +182,9 @@ def heartbeat(ctx: Context, request: HeartbeatRequest) -> HeartbeatResponse | Sh
 def leave_group(
     ctx: Context, request: LeaveGroupRequest
 ) -> LeaveGroupResponse | ShardPending | Later[LeaveGroupResponse] | None:
-    """Behaviour: the others take over at once.
+    """Remove members from a group and begin a rebalance.
 
-    Versions: 3 takes several members out, by id or by instance id.
+    Versions: 3 removes several members, by member ID or group instance ID.
     """
     if len(request.members) > MEMBERS_AT_ONCE:
         return _leave_in_steps(ctx, request)
@@ -207,36 +214,37 @@ def _leave(ctx: Context, request: LeaveGroupRequest) -> LeaveGroupResponse | Sha
     return groups.run(shard, shard.coordinator.leave(request, groups.now(), ctx.version))
 
 
-@handles(ApiKey.LIST_GROUPS, versions="0-5", only_looks=True)
+@handles(ApiKey.LIST_GROUPS, versions="0-5", read_only=True)
 async def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsResponse:
-    """Behaviour: all groups of this node, as they are once what is in flight is committed; only those
-    that the client may describe, unless it may describe the cluster.
+    """List the groups of this node that the client may describe, after pending writes committed.
 
-    Versions: 4 filters by state, 5 by type; both ignore case.
+    DESCRIBE on the cluster permits all groups.
+
+    Versions: 4 filters by state, 5 by type; both are case-insensitive.
     """
     groups = ctx.node.groups
     if groups.is_loading:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    sees_all = ctx.allows(AclOperation.DESCRIBE, CLUSTER, is_looked_for=True)
-    gone: list[ListGroupsResponse.Group] = []  # they are listed where their coordinator is now
+    sees_all = ctx.allows(AclOperation.DESCRIBE, CLUSTER, is_filter=True)
+    gone: list[ListGroupsResponse.Group] = []  # after a failover, the new coordinator lists them
     parts: list[Part[ListGroupsResponse.Group]] = []
     for shard in groups.shards():
         found = shard.coordinator.list_groups(request.states_filter, request.types_filter)
         rows = [
             row
             async for row in ctx.time_slice.each(found)
-            if sees_all or ctx.knows_group(row.group_id)
+            if sees_all or ctx.may_list_group(row.group_id)
         ]
         if groups.serves(shard):
             parts.append((groups.release(shard, rows), gone))
-    return ListGroupsResponse(groups=await together(ctx.time_slice, parts))
+    return ListGroupsResponse(groups=await collect_rows(ctx.time_slice, parts))
 
 
-@handles(ApiKey.DESCRIBE_GROUPS, versions="0-6", only_looks=True)
+@handles(ApiKey.DESCRIBE_GROUPS, versions="0-6", read_only=True)
 async def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    """Behaviour: state, protocol and members of each group, once they are committed.
+    """Describe the committed state, protocol and members of groups.
 
-    Differs from Kafka: one row for a group that is named several times.
+    Differs from Kafka: a group that is named several times has one row.
     """
     groups = ctx.node.groups
     parts: list[Part[DescribeGroupsResponse.Group]] = []
@@ -253,22 +261,21 @@ async def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> Descr
         if request.include_authorized_operations and not row.error_code:
             row.authorized_operations = ctx.operations(Resource(GROUP, group_id))
         parts.append((groups.release(shard, [row]), [lost]))
-    return DescribeGroupsResponse(groups=await together(ctx.time_slice, parts))
+    return DescribeGroupsResponse(groups=await collect_rows(ctx.time_slice, parts))
 
 
 @handles(ApiKey.DELETE_GROUPS, versions="0-2")
 async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-    """Behaviour: groups without members go, with their offsets and, of share groups, with what share
-    coordinators know of them.
+    """Delete groups without members, their offsets, and the share state of share groups.
 
-    Differs from Kafka: more than a hundred offsets are deleted in several batches, the group with
-    the last one. Who asks for the group meanwhile is told COORDINATOR_LOAD_IN_PROGRESS.
+    Differs from Kafka: more than 100 offsets are deleted in several batches, the last of which
+    deletes the group. Until then, other requests for the group get COORDINATOR_LOAD_IN_PROGRESS.
     """
     parts = [
         await _delete(ctx, group_id)
         async for group_id in ctx.time_slice.each(distinct(request.groups_names))
     ]
-    return DeleteGroupsResponse(results=await together(ctx.time_slice, parts))
+    return DeleteGroupsResponse(results=await collect_rows(ctx.time_slice, parts))
 
 
 async def _delete(ctx: Context, group_id: str) -> Part[DeleteGroupsResponse.Group]:
@@ -303,7 +310,7 @@ async def _delete(ctx: Context, group_id: str) -> Part[DeleteGroupsResponse.Grou
 async def _delete_share_states(
     groups: GroupCoordinatorService, shard: GroupShard, group_id: str
 ) -> ErrorCode:
-    """Have share coordinators forget a share group that is to be deleted; why that is not done."""
+    """Delete the share state of a group at its share coordinators, and return the error code."""
     outcome: Begun | ShardPending | None = groups.run(
         shard, shard.coordinator.share_offsets.delete_all(group_id)
     )
@@ -315,8 +322,8 @@ async def _delete_share_states(
     return ErrorCode.NONE if groups.serves(shard) else ErrorCode.NOT_COORDINATOR
 
 
-async def together(time_slice: TimeSlice, parts: list[Part[R]]) -> list[R]:
-    """The rows of several coordinators, in order, those that have to wait included."""
+async def collect_rows(time_slice: TimeSlice, parts: list[Part[R]]) -> list[R]:
+    """Return the rows of all parts in order. Wait for pending parts."""
     rows: list[R] = []
     async for outcome, lost in time_slice.each(parts):
         found = await outcome_of(outcome)

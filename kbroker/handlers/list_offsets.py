@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: where a log begins and ends, and when."""
+"""ListOffsets and OffsetForLeaderEpoch: offsets of logs by position, time and leader epoch."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from .registry import handles
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
 READ_COMMITTED = 1
+# First version of the API that knows each special timestamp.
 FIRST_VERSION = {
     LATEST: 0,
     EARLIEST: 0,
@@ -32,37 +33,36 @@ FIRST_VERSION = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING: 11,
 }
-"""The first version of each special timestamp."""
 FIRST_VERSION_OF_NOT_AVAILABLE = 5
 
 
-class _Asked(NamedTuple):
-    """What is asked of a partition, and whether it is named more than once."""
+class _Requested(NamedTuple):
+    """Request row of a partition, and True if the request names the partition more than once."""
 
     row: ListOffsetsRequest.Partition
     twice: bool
 
 
 class _Found(NamedTuple):
-    """A place in a log; the default is Kafka's "none"."""
+    """Offset, timestamp and leader epoch of a record; -1 if there is none."""
 
     offset: int = -1
     timestamp: int = -1
     leader_epoch: int = -1
 
 
-@handles(ApiKey.LIST_OFFSETS, versions="0-11", only_looks=True)
+@handles(ApiKey.LIST_OFFSETS, versions="0-11", read_only=True)
 def list_offsets(
     ctx: Context, request: ListOffsetsRequest
 ) -> ListOffsetsResponse | Later[ListOffsetsResponse]:
-    """Behaviour: offsets of a log's ends, or of the first record at or after a time.
+    """Return the earliest or latest offset of logs, or the first offset at or after a timestamp.
 
-    A new leader does not say where the log ends before it knows that of its predecessors:
-    OFFSET_NOT_AVAILABLE, before version 5 LEADER_NOT_AVAILABLE (KIP-207).
+    A new leader whose high watermark may be behind that of its predecessor returns
+    OFFSET_NOT_AVAILABLE for the latest offset, before version 5 LEADER_NOT_AVAILABLE (KIP-207).
 
-    Versions: 0 answers the offsets *before* a time at which segments begin; 2 knows read_committed,
-    whose latest offset is the last stable one; 4 checks and answers leader epochs. A special timestamp that is newer than the
-    version is UNSUPPORTED_VERSION for its partition.
+    Versions: 0 returns the base offsets of segments *before* a timestamp. 2 adds read_committed,
+    for which the latest offset is the last stable offset. 4 adds leader epochs. A partition with
+    a special timestamp that the version does not know gets UNSUPPORTED_VERSION.
     """
     return ctx.time_slice.run(_list_all(ctx, request))
 
@@ -70,12 +70,12 @@ def list_offsets(
 def _list_all(
     ctx: Context, request: ListOffsetsRequest
 ) -> Generator[Wanted, None, ListOffsetsResponse]:
-    asked: dict[str, dict[int, _Asked]] = {}
+    asked: dict[str, dict[int, _Requested]] = {}
     for topic in request.topics:
         rows = asked.setdefault(topic.name, {})
         for row in topic.partitions:
             index = row.partition_index
-            rows[index] = _Asked(row, twice=index in rows)
+            rows[index] = _Requested(row, twice=index in rows)
             yield None
     response = ListOffsetsResponse()
     for name, rows in asked.items():
@@ -165,7 +165,7 @@ def _check_end_is_known(replica: Replica) -> None:
 
 
 def _epoch_at_start(replica: Replica) -> int:
-    """The epoch of the log's first record; that of the leader when the log has none."""
+    """Return the epoch of the log's first record, or the leader epoch if the log is empty."""
     epoch = replica.log.epochs.epoch_at(replica.log.log_start_offset)
     return epoch if epoch >= 0 else replica.leader_epoch
 
@@ -173,9 +173,9 @@ def _epoch_at_start(replica: Replica) -> int:
 def _offsets_before(
     replica: Replica, partition: ListOffsetsRequest.Partition, now_ms: int
 ) -> list[int]:
-    """Version 0: offsets at which segments begin that are not younger than a time, newest first.
+    """Return the base offsets of segments not newer than a timestamp, newest first (version 0).
 
-    The end of the log counts as a segment that begins now (KIP-79).
+    The log end offset counts as the base offset of a segment created now (KIP-79).
     """
     if partition.timestamp < 0 and partition.timestamp not in (LATEST, EARLIEST):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
@@ -187,7 +187,7 @@ def _offsets_before(
     if partition.timestamp == EARLIEST:
         begins = begins[:1]
     elif partition.timestamp != LATEST:
-        # As in Kafka, a segment between older ones counts, whatever its own time.
+        # As in Kafka, drop newer segments from the end only.
         while begins and begins[-1][1] > partition.timestamp:
             begins.pop()
     most = max(partition.max_num_offsets, 0)
@@ -196,11 +196,11 @@ def _offsets_before(
     return offsets if len(visible) == len(offsets) else [log.high_watermark, *visible]
 
 
-@handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="0-4", only_looks=True)
+@handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="0-4", read_only=True)
 async def offset_for_leader_epoch(
     ctx: Context, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Behaviour: where the largest epoch up to the one asked for ended (KIP-101, KIP-320)."""
+    """Return the largest epoch up to the requested one, and its end offset (KIP-101, KIP-320)."""
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderEpochResponse.Topic(
@@ -220,7 +220,7 @@ def _epoch_end(
 ) -> OffsetForLeaderEpochResponse.Partition:
     answer = OffsetForLeaderEpochResponse.Partition(partition=row.partition)
     try:
-        if not ctx.allows(AclOperation.CLUSTER_ACTION, CLUSTER, is_looked_for=True):
+        if not ctx.allows(AclOperation.CLUSTER_ACTION, CLUSTER, is_filter=True):
             ctx.require_topic(AclOperation.DESCRIBE, name)
         replica = ctx.node.partitions.named_replica(name, row.partition)
         replica.check_epoch(row.current_leader_epoch)

@@ -1,4 +1,4 @@
-"""DescribeLogDirs, AlterReplicaLogDirs: data directories, and what lies in them (KIP-113)."""
+"""DescribeLogDirs, AlterReplicaLogDirs: log directories and their replicas (KIP-113)."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ from .registry import handles
 Row = DescribeLogDirsResponse.Partition
 
 
-@handles(ApiKey.DESCRIBE_LOG_DIRS, versions="0-5", only_looks=True)
+@handles(ApiKey.DESCRIBE_LOG_DIRS, versions="0-5", read_only=True)
 async def describe_log_dirs(
     ctx: Context, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    """Behaviour: each data directory with the partitions in it; null asks for all, unknown ones are
-    left out. A replica that moves stands in both directories, as a future one where it goes.
+    """List each log directory with its replicas.
 
-    Differs from Kafka: a directory that takes no records for now has KAFKA_STORAGE_ERROR, and its
-    partitions all the same, because they can be read. In Kafka it is offline with all of them.
+    Null selects all partitions; unknown partitions are omitted. A replica that is moving is listed
+    in both directories, in the new one as a future replica.
 
-    Versions: 3 has an error code, 4 the room on the disk (KIP-827), 5 says which directories take no
-    new partitions (KIP-1066).
+    Versions: 3 has an error code, 4 the disk space (KIP-827), 5 the cordoned directories
+    (KIP-1066).
+
+    Differs from Kafka: a directory that is read-only has KAFKA_STORAGE_ERROR, but still lists its
+    replicas, because they can be read. In Kafka it is offline with all of them.
     """
     try:
         ctx.require_cluster(AclOperation.DESCRIBE)
@@ -42,9 +44,9 @@ async def describe_log_dirs(
     rows: dict[str, dict[str, list[Row]]] = {
         each.data_dir: {} for each in ctx.node.partitions.logs.managers
     }
-    for name, indexes in (await _asked(ctx, request)).items():
+    for name, indexes in (await _requested(ctx, request)).items():
         async for index in ctx.time_slice.each(indexes):
-            for path, row in _places(ctx, name, index):
+            for path, row in _log_dirs_of(ctx, name, index):
                 rows[path].setdefault(name, []).append(row)
     return DescribeLogDirsResponse(
         results=[
@@ -53,7 +55,7 @@ async def describe_log_dirs(
     )
 
 
-async def _asked(ctx: Context, request: DescribeLogDirsRequest) -> Mapping[str, Iterable[int]]:
+async def _requested(ctx: Context, request: DescribeLogDirsRequest) -> Mapping[str, Iterable[int]]:
     if request.topics is None:
         topics = ctx.node.cluster.topics.values()
         return {topic.name: range(len(topic.partitions)) for topic in topics}
@@ -62,15 +64,15 @@ async def _asked(ctx: Context, request: DescribeLogDirsRequest) -> Mapping[str, 
     )
 
 
-def _places(ctx: Context, name: str, index: int) -> Iterable[tuple[str, Row]]:
-    """Where a partition lies, and where it is on its way to."""
+def _log_dirs_of(ctx: Context, name: str, index: int) -> Iterable[tuple[str, Row]]:
+    """Yield the log directory of a partition, and the one that it is moving to, with their rows."""
     logs = ctx.node.partitions.logs
     if ctx.node.cluster.partition(name, index) is None:
         return
     try:
         directory = logs.where(name, index)
         size = directory.size_of(name, index)
-    except KafkaError:  # a directory that is offline shows nothing
+    except KafkaError:  # an offline directory lists nothing
         return
     yield directory.data_dir, Row(partition_index=index, partition_size=size)
     future = logs.future(name, index)
@@ -110,9 +112,10 @@ def _directory(
 async def alter_replica_log_dirs(
     ctx: Context, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
-    """Behaviour: begins to move replicas to the directories named; DescribeLogDirs shows how far they
-    are. The directory where a replica is ends its move. Of several directories for one replica the last
-    one counts, as in Kafka.
+    """Begin to move replicas to other log directories; DescribeLogDirs shows the progress.
+
+    Naming the current directory of a replica cancels its move. As in Kafka, if several directories
+    are named for one replica, the last one counts.
     """
     topics: dict[str, dict[int, str]] = {}
     for directory in request.dirs:

@@ -1,6 +1,6 @@
-"""Log levels of this process, as Kafka shows and changes them while a broker runs (KIP-412).
+"""Dynamic log levels of this process (KIP-412).
 
-They belong to the process: brokers that share one share them, and a restart forgets them.
+All brokers of a process share them. They are lost at a restart.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import logging
 from collections.abc import Mapping
 
 ROOT = "root"
+# Kafka's level names with the numbers of Python's levels.
 LEVELS = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL": 50}
-"""Kafka's names, and Python's numbers for them."""
 
 
 def loggers() -> dict[str, logging.Logger]:
-    """The root logger and all of kbroker, by name."""
+    """Return the root logger and all loggers of kbroker, by name."""
     own = {
         name: each
         for name, each in logging.root.manager.loggerDict.items()
@@ -24,17 +24,17 @@ def loggers() -> dict[str, logging.Logger]:
 
 
 def levels_in_effect() -> dict[str, str]:
-    """The level that each logger obeys, its own or that of the nearest one above."""
+    """Return the effective level of each logger."""
     return {name: _name_of(each.getEffectiveLevel()) for name, each in loggers().items()}
 
 
 def own_levels() -> dict[str, str]:
-    """The levels of the loggers that have their own."""
+    """Return the levels that are set on loggers themselves."""
     return {name: _name_of(each.level) for name, each in loggers().items() if each.level}
 
 
 def set_levels(levels: Mapping[str, str]) -> None:
-    """Give these loggers these levels, and all others that of the nearest one above."""
+    """Set the levels of loggers, and let all other loggers inherit theirs."""
     now = own_levels()
     for name, each in loggers().items():
         wanted = levels.get(name)

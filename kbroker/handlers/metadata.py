@@ -1,4 +1,4 @@
-"""Metadata and DescribeTopicPartitions: where everything is."""
+"""Metadata and DescribeTopicPartitions: brokers, topics and partition leaders."""
 
 from __future__ import annotations
 
@@ -29,29 +29,31 @@ logger = logging.getLogger(__name__)
 
 NOT_ASKED = -(2**31)
 FIRST_VERSION_BY_ID = 12
+# Number of topics and of partitions between two checks of the time slice.
 TOPICS_AT_ONCE, PARTITIONS_AT_ONCE = 16, 64
-"""Between two looks whether the turn is over."""
+# First version with LISTENER_NOT_FOUND; older versions get LEADER_NOT_AVAILABLE.
 FIRST_VERSION_WITH_LISTENERS = 6
-"""Older ones take a leader without the listener that the client came in by for one that is away."""
 
 
-# A topic that the request may create is created by a later request of whoever needs it.
-@handles(ApiKey.METADATA, versions="0-13", only_looks=True)
+# Skipping a disconnected client's request is safe: the next client that needs the topic creates it.
+@handles(ApiKey.METADATA, versions="0-13", read_only=True)
 def metadata(
     ctx: Context, request: MetadataRequest
 ) -> MetadataResponse | Encoded | Later[MetadataResponse | Encoded]:
-    """Behaviour: brokers, and the topics asked for; creates missing ones where both sides allow it.
+    """Return the brokers and the requested topics.
 
-    Versions: 0 means all topics by an empty list, later ones by null; 10 and 11 carry topic ids in
-    the request but cannot use them (INVALID_REQUEST); 12 asks by id.
+    Missing topics are created if the request and the broker allow automatic creation.
 
-    Differs from Kafka: the request that creates a topic answers with the topic, not with
-    UNKNOWN_TOPIC_OR_PARTITION.
+    Versions: 0 selects all topics with an empty list, later versions with null. 10 and 11 have
+    topic IDs in the request, but their use is INVALID_REQUEST. 12 can select topics by ID.
+
+    Differs from Kafka: the response to the request that creates a topic contains the topic. Kafka
+    returns UNKNOWN_TOPIC_OR_PARTITION.
     """
-    work = _Answer(ctx, request)
-    if work.is_about_all and ctx.node.authorizer is None:
+    work = _MetadataOperation(ctx, request)
+    if work.selects_all_topics and ctx.node.authorizer is None:
         return ctx.node.responses.all_topics.told(
-            work.about_all_key(), work.about_all, ctx.time_slice
+            work.all_topics_key(), work.encode_all_topics, ctx.time_slice
         )
     unfinished = ctx.time_slice.run(work.read())
     if unfinished is not None or work.missing:
@@ -59,28 +61,28 @@ def metadata(
     return work.response
 
 
-class _Answer:
-    """What one request is told, and what it makes."""
+class _MetadataOperation:
+    """Execution of one Metadata request, which may create topics."""
 
-    __slots__ = ("_asked", "_ctx", "_failures", "_nodes", "_request", "missing", "response")
+    __slots__ = ("_ctx", "_failures", "_nodes", "_request", "_requested", "missing", "response")
 
     def __init__(self, ctx: Context, request: MetadataRequest) -> None:
         self._ctx = ctx
         self._request = request
         self._nodes = _Nodes(ctx)
-        self._asked: dict[tuple[str | None, UUID], None] = {}
+        self._requested: dict[tuple[str | None, UUID], None] = {}
         self._failures: dict[str, ErrorCode] = {}
+        # Topics to create before the response.
         self.missing: list[str] = []
-        """Topics to make first."""
         self.response = MetadataResponse()
 
     @property
-    def is_about_all(self) -> bool:
-        """Whether all topics are asked for."""
+    def selects_all_topics(self) -> bool:
+        """True if the request selects all topics."""
         return self._request.topics is None or (self._ctx.version == 0 and not self._request.topics)
 
-    def about_all_key(self) -> Hashable:
-        """All that the answer about all topics depends on, beside what the cluster knows."""
+    def all_topics_key(self) -> Hashable:
+        """Return everything that the response with all topics depends on besides the metadata."""
         ctx, request = self._ctx, self._request
         return (
             ctx.version,
@@ -90,51 +92,51 @@ class _Answer:
             tuple(map(self._nodes.leader_error, ctx.node.cluster.node_ids)),
         )
 
-    def about_all(self) -> Generator[None, None, Encoded]:
-        """The answer about all topics."""
-        yield from self._tell(tuple(self._ctx.node.cluster.topics.values()))
+    def encode_all_topics(self) -> Generator[None, None, Encoded]:
+        """Return the encoded response with all topics."""
+        yield from self._build_response(tuple(self._ctx.node.cluster.topics.values()))
         return (yield from encode_for_many(self.response, self._ctx.version))
 
     def read(self) -> Generator[None, None, None]:
-        """Look at what is asked for, and answer unless topics have to be made first."""
+        """Read the request, and set the response unless topics must be created first."""
         may_create = (
             self._request.allow_auto_topic_creation
             and self._ctx.node.config.allow_auto_create_topics
         )
-        if self.is_about_all:
+        if self.selects_all_topics:
             ctx = self._ctx
             visible = []
             for count, topic in enumerate(tuple(ctx.node.cluster.topics.values()), 1):
-                if ctx.knows_topic(topic.name):
+                if ctx.may_list_topic(topic.name):
                     visible.append(topic)
                 if not count % TOPICS_AT_ONCE:
                     yield
-            yield from self._tell(visible)
+            yield from self._build_response(visible)
             return
         for row in self._request.topics or ():
             if self._ctx.version < FIRST_VERSION_BY_ID and _is_by_id(row):
-                yield from self._refuse_ids()
+                yield from self._reject_ids()
                 return
             key = row.name, row.topic_id
-            if key not in self._asked:
-                self._asked[key] = None
+            if key not in self._requested:
+                self._requested[key] = None
                 if may_create and self._must_be_created(row):
                     self.missing.append(row.name or "")
-                if not len(self._asked) % TOPICS_AT_ONCE:
+                if not len(self._requested) % TOPICS_AT_ONCE:
                     yield
         if not self.missing:
-            yield from self._tell(self._find_all())
+            yield from self._build_response(self._find_all())
 
     def _must_be_created(self, row: MetadataRequest.Topic) -> bool:
-        """Whether a topic is asked for by a legal name that there is not."""
+        """Return True if a row names a missing topic that the client may create."""
         name = row.name
         if name is None or name in self._ctx.node.cluster.topics or row.topic_id != ZERO_UUID:
             return False
-        if not self._ctx.knows_topic(name):
+        if not self._ctx.may_list_topic(name):
             return False
         try:
             check_topic_name(name)
-            if not self._ctx.allows(AclOperation.CREATE, CLUSTER, is_looked_for=True):
+            if not self._ctx.allows(AclOperation.CREATE, CLUSTER, is_filter=True):
                 self._ctx.require_topic(AclOperation.CREATE, name)
         except KafkaError as error:
             if error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
@@ -145,8 +147,8 @@ class _Answer:
     def _may_describe(self, name: str) -> bool:
         return self._ctx.allows(AclOperation.DESCRIBE, Resource(TOPIC, name))
 
-    def _refuse_ids(self) -> Generator[None, None, None]:
-        """Versions 10 and 11 carry ids but cannot use them: the whole request is refused."""
+    def _reject_ids(self) -> Generator[None, None, None]:
+        """Set a response that rejects the whole request: versions 10 and 11 cannot use IDs."""
         self.missing.clear()
         self.response = MetadataResponse(cluster_id=None, controller_id=-1)
         for row in self._request.topics or ():
@@ -158,9 +160,9 @@ class _Answer:
             yield
 
     async def finish(self, reading: Later[None] | None) -> MetadataResponse:
-        """Read what is not read yet, and make the topics that are missing.
+        """Finish reading, create the missing topics, and return the response.
 
-        When the client disconnects, the topic that is being created is the last one.
+        If the client disconnects, create no further topics.
         """
         ctx = self._ctx
         if reading is not None:
@@ -169,9 +171,7 @@ class _Answer:
             self._bound_missing()
             async for name in ctx.time_slice.each(self.missing):
                 if ctx.quota_charge is not None:
-                    ctx.quota_charge.change_partitions(
-                        ctx.node.config.num_partitions, is_told=False
-                    )
+                    ctx.quota_charge.change_partitions(ctx.node.config.num_partitions, strict=False)
                 try:
                     await ctx.node.auto_create_topic(name)
                 except KafkaError as error:
@@ -179,21 +179,25 @@ class _Answer:
                         self._failures[name] = error.code
                 if ctx.peer.has_disconnected():
                     return self.response
-            await ctx.time_slice.finish(self._tell(self._find_all()))
+            await ctx.time_slice.finish(self._build_response(self._find_all()))
         return self.response
 
     def _bound_missing(self) -> None:
-        """Create no topic for a request that would create more partitions than one request may."""
+        """Create no topics if the request would exceed the limit of new partitions."""
         partitions = len(self.missing) * self._ctx.node.config.num_partitions
         if partitions > MAX_NEW_PARTITIONS:
             news = f"a Metadata request would create {partitions} partitions"
             if self._ctx.node.context.error_log.is_new(news):
                 logger.warning(
-                    "%s, one request may create %d: it creates none", news, MAX_NEW_PARTITIONS
+                    "%s; the limit of one request is %d, so it creates none",
+                    news,
+                    MAX_NEW_PARTITIONS,
                 )
             self.missing.clear()
 
-    def _tell(self, found: Iterable[Topic | MetadataResponse.Topic]) -> Generator[None, None, None]:
+    def _build_response(
+        self, found: Iterable[Topic | MetadataResponse.Topic]
+    ) -> Generator[None, None, None]:
         ctx, cluster = self._ctx, self._ctx.node.cluster
         response = self.response = MetadataResponse(
             brokers=[
@@ -222,11 +226,11 @@ class _Answer:
                 yield
 
     def _find_all(self) -> Iterator[Topic | MetadataResponse.Topic]:
-        """The topics that are asked for by name or id."""
-        return (self._find(name, topic_id) for name, topic_id in self._asked)
+        """Return the topics that the request names by name or ID."""
+        return (self._find(name, topic_id) for name, topic_id in self._requested)
 
     def _find(self, name: str | None, topic_id: UUID) -> Topic | MetadataResponse.Topic:
-        """A topic that is asked for, or its row when there is none."""
+        """Return a requested topic, or an error row."""
         cluster = self._ctx.node.cluster
         if name is None or topic_id != ZERO_UUID:
             known = cluster.topics_by_id.get(topic_id)
@@ -259,13 +263,13 @@ class _Answer:
         )
 
     def _operations(self, name: str) -> int:
-        """What the client may do with a topic, be there such a one or not; if it asks for that."""
+        """Return the client's operations on a topic name, if the request includes them."""
         if not self._request.include_topic_authorized_operations:
             return NOT_ASKED
         return self._ctx.operations(Resource(TOPIC, name))
 
     def _topic_row(self, topic: Topic) -> MetadataResponse.Topic:
-        """The row of a topic with its first partitions, which mostly are all that it has."""
+        """Return the row of a topic with its first partitions; most topics have no more."""
         first = topic.partitions[:PARTITIONS_AT_ONCE]
         return MetadataResponse.Topic(
             name=topic.name,
@@ -302,7 +306,7 @@ class _Answer:
 
 
 def cluster_operations(ctx: Context) -> int:
-    """What a client that asks for it may do with the cluster; nothing where it may not know."""
+    """Return the client's operations on the cluster, or 0 if it may not describe the cluster."""
     return ctx.operations(CLUSTER) if ctx.allows(AclOperation.DESCRIBE, CLUSTER) else 0
 
 
@@ -311,7 +315,7 @@ def _is_by_id(row: MetadataRequest.Topic) -> bool:
 
 
 class _Nodes:
-    """What one client is told of nodes, found out once for each in an answer."""
+    """Errors of leaders for one client, cached for one response."""
 
     __slots__ = ("_ctx", "_errors")
 
@@ -320,11 +324,12 @@ class _Nodes:
         self._errors: dict[int, ErrorCode] = {}
 
     def leader_error(self, leader: int) -> ErrorCode:
-        """Why a client cannot turn to the leader of a partition.
+        """Return the error of partitions with this leader, or NONE.
 
-        Differs from Kafka: a leader whose process is gone is not named in the time until the cluster
-        misses it either. A client that is told of it once more does not ask again for seconds
-        (librdkafka looks at its partitions once a second); one that is told of none asks soon.
+        Differs from Kafka: a leader whose process has ended is not returned, even before its
+        session expires. A client that gets the dead leader does not refresh its metadata for
+        seconds (librdkafka checks its partitions once per second). A client without a leader
+        retries soon.
         """
         code = self._errors.get(leader)
         if code is None:
@@ -342,20 +347,20 @@ class _Nodes:
         return ErrorCode.NONE
 
     def offline(self, replicas: Iterable[int]) -> list[int]:
-        """The replicas on nodes that do not run, or not ready yet."""
+        """Return the replicas whose nodes are fenced or not registered."""
         is_ready = self._ctx.node.cluster.is_ready
         return [node_id for node_id in replicas if not is_ready(node_id)]
 
 
-@handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions="0", only_looks=True)
+@handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions="0", read_only=True)
 async def describe_topic_partitions(
     ctx: Context, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    """Behaviour: topics in order of name, page by page (KIP-966).
+    """Return topics in order of their names, in pages (KIP-966).
 
-    A page ends after `response_partition_limit` partitions (at least one, at most the broker's
-    limit); the cursor of the answer names the row that the next page starts with. A cursor must
-    name one of the topics asked for.
+    A page has at most `response_partition_limit` partitions (at least one, at most the broker's
+    limit). The cursor of the response names the first row of the next page. The cursor of a
+    request must name one of the requested topics.
     """
     cluster = ctx.node.cluster
     cursor = request.cursor
@@ -381,7 +386,7 @@ async def describe_topic_partitions(
     denied: list[DescribeTopicPartitionsResponse.Topic] = []
     async for name in ctx.time_slice.each(names):
         if not ctx.allows(
-            AclOperation.DESCRIBE, Resource(TOPIC, name), is_looked_for=not request.topics
+            AclOperation.DESCRIBE, Resource(TOPIC, name), is_filter=not request.topics
         ):
             if request.topics:
                 denied.append(

@@ -11,35 +11,44 @@ from kbroker.security.acls import AclOperation, Resource
 
 from .context import GROUP, TOPIC, Context
 from .deduplicate import distinct
-from .groups import Part, together
+from .groups import Part, collect_rows
 
+# Response row of one group: each API has its own class, with the same error fields.
 Row = TypeVar("Row")
-"""The part of an answer that describes one group: each API has its own, with the same error fields."""
 
 
 def require_feature(ctx: Context, name: str) -> None:
-    """Raise KafkaError UNSUPPORTED_VERSION where nodes may run that do not know a kind of groups.
+    """Check that a group type is enabled in the cluster.
 
-    Parameters: `name` is the feature of that kind, such as ``share.version``.
+    Args:
+        ctx: Context of the request.
+        name: Feature of the group type, such as ``share.version``.
+
+    Raises:
+        KafkaError: UNSUPPORTED_VERSION: the finalized level of the feature is 0.
     """
     if not ctx.node.cluster.features.get(name):
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"The cluster runs {name} 0; when all nodes are up to date: kafka-features upgrade "
+            f"The cluster has {name} 0; when all nodes are upgraded, run: kafka-features upgrade "
             f"--feature {name}=1",
         )
 
 
 async def require_known_topics(ctx: Context, names: Iterable[str]) -> None:
-    """Raise KafkaError TOPIC_AUTHORIZATION_FAILED where a client may not know of one of these topics."""
+    """Check that the client may describe all topics that it named.
+
+    Raises:
+        KafkaError: TOPIC_AUTHORIZATION_FAILED.
+    """
     async for name in ctx.time_slice.each(distinct(names)):
         ctx.require_topic(AclOperation.DESCRIBE, name)
 
 
 async def may_know_all(ctx: Context, names: Iterable[str]) -> bool:
-    """Whether a client may know of all these topics, which it has not named itself."""
+    """Return True if the client may describe all these topics, which it did not name itself."""
     async for name in ctx.time_slice.each(distinct(names)):
-        if not ctx.allows(AclOperation.DESCRIBE, Resource(TOPIC, name), is_looked_for=True):
+        if not ctx.allows(AclOperation.DESCRIBE, Resource(TOPIC, name), is_filter=True):
             return False
     return True
 
@@ -53,12 +62,15 @@ async def describe_all(
     describe: Callable[[GroupCoordinator, str], Row],
     visible: Callable[[Context, Row], Awaitable[Row]],
 ) -> list[Row]:
-    """The rows of a request that asks for groups by their ids: one each, once it is committed.
+    """Return one row for each distinct group, after its pending writes are committed.
 
-    Parameters:
-      request: With `group_ids` and `include_authorized_operations`.
-      check: Raises KafkaError for a group that the client is told nothing of.
-      visible: The row as the client may see it.
+    Args:
+        ctx: Context of the request.
+        request: Message with `group_ids` and `include_authorized_operations`.
+        row_class: Class of the rows.
+        check: Raises KafkaError if the client may not describe a group.
+        describe: Returns the row of a group.
+        visible: Returns a row without the parts that the client may not see.
     """
     groups = ctx.node.groups
     parts: list[Part[Row]] = []
@@ -78,4 +90,4 @@ async def describe_all(
             parts.append((groups.release(shard, [row]), [lost]))
         else:
             parts.append((None, [lost]))
-    return await together(ctx.time_slice, parts)
+    return await collect_rows(ctx.time_slice, parts)

@@ -35,17 +35,18 @@ from kbroker.security.acls import AclOperation
 from .context import Context
 from .permitted import is_permitted, name_of, split
 from .registry import handles
-from .steps import about, is_long, join, last_rows, steps_of
-from .transactional_batches import RETRY_ELSEWHERE, PartitionSnapshot
+from .steps import is_long, join, last_rows, steps_of, with_topics
+from .transactional_batches import UNEXPECTED_ERRORS, PartitionSnapshot
 
 INVALID_SIZE = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+# First versions of TxnOffsetCommit that know TRANSACTION_ABORTABLE, and that add the partition of
+# the offsets to the transaction (KIP-890).
 FIRST_VERSION_THAT_KNOWS_ABORTABLE, FIRST_VERSION_THAT_JOINS = 4, 5
-"""Of TxnOffsetCommit (KIP-890)."""
 
+# Number of groups of an OffsetFetch between two checks of the time slice.
 GROUPS_AT_ONCE = 16
-"""Of an OffsetFetch, between two looks whether the turn is over."""
+# Minimum number of bytes of an offset's record besides its names and its metadata.
 ROW_BYTES = 50
-"""What the record of an offset has at least, beside its names and its metadata."""
 
 C = TypeVar("C", OffsetCommitRequest, TxnOffsetCommitRequest)
 CommitAnswer: TypeAlias = OffsetCommitResponse | ShardPending | None
@@ -54,13 +55,13 @@ TransactionalAnswer: TypeAlias = TxnOffsetCommitResponse | ShardPending | None
 
 @handles(ApiKey.OFFSET_COMMIT, versions="0-10")
 def offset_commit(ctx: Context, request: OffsetCommitRequest) -> CommitAnswer | Later[CommitAnswer]:
-    """Behaviour: answers when the offsets are as durable as any acknowledged record.
+    """Commit offsets, and respond when they are as durable as an acks=all record.
 
-    Versions: 10 names topics by id.
+    Versions: 10 names topics by ID.
 
-    Differs from Kafka: more than 200 offsets are stored in several batches, and then a partition
-    that is named several times has one row. What would not fit one batch of Kafka's is
-    INVALID_COMMIT_OFFSET_SIZE here as well.
+    Differs from Kafka: more than 200 offsets are stored in several batches; then a partition that
+    is named several times has one row. Requests that do not fit one batch of Kafka get
+    INVALID_COMMIT_OFFSET_SIZE, as in Kafka.
     """
     try:
         ctx.require_group(AclOperation.READ, request.group_id)
@@ -72,13 +73,13 @@ def offset_commit(ctx: Context, request: OffsetCommitRequest) -> CommitAnswer | 
 
 
 async def _commit_permitted(ctx: Context, request: OffsetCommitRequest) -> CommitAnswer:
-    """Store the offsets of those topics that the client may read."""
+    """Commit the offsets of the topics that the client may read."""
     permitted, denied = await split(ctx, AclOperation.READ, request.topics)
     if not denied and not is_long(request):
         return _commit(ctx, request)
-    answer = commit_refused(about(request, denied), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    answer = commit_refused(with_topics(request, denied), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if permitted:
-        answer.topics += (await _commit_long(ctx, about(request, permitted))).topics
+        answer.topics += (await _commit_long(ctx, with_topics(request, permitted))).topics
     return answer
 
 
@@ -100,34 +101,38 @@ async def _commit_in_steps(
     ctx: Context,
     request: C,
     commit: Callable[[C], Any],
-    refuse: Callable[[C, ErrorCode], Any],
+    reject: Callable[[C, ErrorCode], Any],
 ) -> list[Any]:
-    """Store the offsets of a long request one batch after the other; returns the rows of the answer.
+    """Commit the offsets of a long request in several batches, and return the response rows.
 
-    Parameters: `commit` stores those of a short one, `refuse` says that none of them is.
+    Args:
+        ctx: Context of the request.
+        request: The request.
+        commit: Commits the offsets of one step.
+        reject: Returns a response that has an error for each row.
     """
     topics = await last_rows(ctx.time_slice, request.topics)
     fits = await _fits_a_batch(ctx, request.group_id, topics)
     outcomes: list[Any] = []
     for step in steps_of(request, topics):
         await ctx.time_slice.pause()
-        outcome = commit(step) if fits else refuse(step, INVALID_SIZE)
+        outcome = commit(step) if fits else reject(step, INVALID_SIZE)
         outcomes.append(await outcome if isinstance(outcome, Awaitable) else outcome)
     rows: list[Any] = []
     async for outcome in ctx.time_slice.each(outcomes):
         answer = await outcome_of(outcome)
-        assert answer is not None  # an answer that is lost says so in its rows
+        assert answer is not None  # rows have an error if the coordinator lost its partition
         join(rows, answer.topics)
     return rows
 
 
 async def _fits_a_batch(ctx: Context, group_id: str, topics: Iterable[Any]) -> bool:
-    """Whether one batch of the group's partition could have all that is to be stored."""
+    """Return True if one batch could contain all offsets of the request."""
     cluster = ctx.node.cluster
     try:
         rules = ctx.node.groups.shard(group_id).replica.log.config.produce_rules
     except KafkaError:
-        return True  # nothing is stored here
+        return True  # this node is not the coordinator: nothing is stored
     size = 0
     for topic in topics:
         topic_id = getattr(topic, "topic_id", ZERO_UUID)
@@ -143,13 +148,13 @@ async def _fits_a_batch(ctx: Context, group_id: str, topics: Iterable[Any]) -> b
 def txn_offset_commit(
     ctx: Context, request: TxnOffsetCommitRequest
 ) -> TransactionalAnswer | Later[TransactionalAnswer]:
-    """Behaviour: stores offsets that count when the producer's transaction is committed.
+    """Store offsets that are committed with the producer's transaction.
 
-    Versions: 3 names the member of the group that commits, which fences members (KIP-447). 5 makes
-    the offsets a part of the transaction; before, AddOffsetsToTxn has to be sent first (KIP-890).
+    Versions: 3 names the group member, which fences zombie members (KIP-447). 5 adds the offsets
+    partition to the transaction; older clients send AddOffsetsToTxn first (KIP-890).
 
-    Differs from Kafka: the id of the topic is stored with the offset, and long requests are treated,
-    as OffsetCommit does.
+    Differs from Kafka: topic IDs are stored with the offsets. Long requests are split as in
+    OffsetCommit.
     """
     try:
         ctx.require_transaction(AclOperation.WRITE, request.transactional_id)
@@ -166,16 +171,18 @@ def txn_offset_commit(
 async def _commit_permitted_in_transaction(
     ctx: Context, request: TxnOffsetCommitRequest
 ) -> TransactionalAnswer:
-    """Store the offsets of those topics that the client may read."""
+    """Store the offsets of the topics that the client may read."""
     permitted, denied = await split(ctx, AclOperation.READ, request.topics)
     if not denied and not is_long(request):
         answer = _admit_and_commit(ctx, request)
         return await answer if isinstance(answer, Coroutine) else answer
-    refused = transaction_refused(about(request, denied), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    rejected = transaction_refused(
+        with_topics(request, denied), ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    )
     if permitted:
-        done = await _commit_long_in_transaction(ctx, about(request, permitted))
-        refused.topics += done.topics
-    return refused
+        done = await _commit_long_in_transaction(ctx, with_topics(request, permitted))
+        rejected.topics += done.topics
+    return rejected
 
 
 async def _commit_long_in_transaction(
@@ -196,13 +203,15 @@ def _admit_and_commit(
     except KafkaError as error:
         return transaction_refused(request, error.code)
     producer = request.producer_id, request.producer_epoch
-    if not _names_any(ctx, request) or replica.log.producers.has_open_transaction(*producer):
+    if not _any_partition_exists(ctx, request) or replica.log.producers.has_open_transaction(
+        *producer
+    ):
         return _commit_in_transaction(ctx, request)
-    return _ask_and_commit(ctx, request, replica)
+    return _verify_and_commit(ctx, request, replica)
 
 
-def _names_any(ctx: Context, request: TxnOffsetCommitRequest) -> bool:
-    """Whether there is any of the partitions; without one the transaction does not matter."""
+def _any_partition_exists(ctx: Context, request: TxnOffsetCommitRequest) -> bool:
+    """Return True if one of the partitions exists; otherwise the transaction is irrelevant."""
     return any(
         ctx.node.cluster.partition(topic.name, row.partition_index) is not None
         for topic in request.topics
@@ -210,10 +219,10 @@ def _names_any(ctx: Context, request: TxnOffsetCommitRequest) -> bool:
     )
 
 
-async def _ask_and_commit(
+async def _verify_and_commit(
     ctx: Context, request: TxnOffsetCommitRequest, replica: LeaderReplica
 ) -> TransactionalAnswer:
-    """Append when the transaction has the partition, or has taken it in, and did not end since."""
+    """Verify or add the partition of the transaction, then store the offsets."""
     partition = (replica.topic.name, replica.index)
     writer = Writer(request.transactional_id, request.producer_id, request.producer_epoch)
     asked = PartitionSnapshot.of(replica, writer.producer_id)
@@ -222,40 +231,40 @@ async def _ask_and_commit(
     )
     code = codes[partition]
     if not code and asked != PartitionSnapshot.of(replica, writer.producer_id):
-        code = ErrorCode.NOT_COORDINATOR  # it may have ended: to be asked again
-    return _commit_in_transaction(ctx, request, _as_told(code, ctx.version))
+        code = ErrorCode.NOT_COORDINATOR  # the transaction may have ended: let the client retry
+    return _commit_in_transaction(ctx, request, _adapt_error(code, ctx.version))
 
 
-def _as_told(code: ErrorCode, version: int) -> ErrorCode:
-    if code in RETRY_ELSEWHERE:
-        # It is the transaction that has to be asked again: the group's coordinator is right here.
+def _adapt_error(code: ErrorCode, version: int) -> ErrorCode:
+    if code in UNEXPECTED_ERRORS:
+        # Retriable without FindCoordinator: the group coordinator is this node, and only the
+        # transaction coordinator failed.
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return transaction_error(code, knows_abortable=version >= FIRST_VERSION_THAT_KNOWS_ABORTABLE)
 
 
 def _commit_in_transaction(
-    ctx: Context, request: TxnOffsetCommitRequest, refusal: ErrorCode = ErrorCode.NONE
+    ctx: Context, request: TxnOffsetCommitRequest, code: ErrorCode = ErrorCode.NONE
 ) -> TransactionalAnswer:
     groups = ctx.node.groups
     try:
         shard = groups.shard(request.group_id)
     except KafkaError as error:
         return transaction_refused(request, error.code)
-    result = shard.coordinator.offsets.commit_in_transaction(request, groups.now(), refusal)
+    result = shard.coordinator.offsets.commit_in_transaction(request, groups.now(), code)
     return groups.run(shard, result)
 
 
-@handles(ApiKey.OFFSET_FETCH, versions="0-10", only_looks=True)
+@handles(ApiKey.OFFSET_FETCH, versions="0-10", read_only=True)
 def offset_fetch(
     ctx: Context, request: OffsetFetchRequest
 ) -> OffsetFetchResponse | Later[OffsetFetchResponse]:
-    """Behaviour: committed offsets; -1 where there is none.
+    """Return committed offsets, or -1 for partitions without one.
 
-    Versions: 7 may insist on stable offsets: UNSTABLE_OFFSET_COMMIT while a transaction may still
-    commit another one (KIP-447). 8 asks for several groups, 10 names topics by id.
+    Versions: 7 can require stable offsets, with UNSTABLE_OFFSET_COMMIT while a transaction has
+    pending offsets (KIP-447). 8 has several groups, 10 names topics by ID.
 
-    Differs from Kafka: one row, with all that is asked of it, for a group that is named several
-    times.
+    Differs from Kafka: a group that is named several times has one row with all its partitions.
     """
     work = _FetchedOffsets(ctx, request)
     unfinished = ctx.time_slice.run(work.read())
@@ -265,7 +274,11 @@ def offset_fetch(
 
 
 class _FetchedOffsets:
-    """The rows of one OffsetFetch, and those that wait for commits which are not durable yet."""
+    """Execution of one OffsetFetch.
+
+    Attributes:
+        waits: Groups whose rows wait for uncommitted writes, by the index of the row.
+    """
 
     __slots__ = ("_ctx", "_request", "_rows", "waits")
 
@@ -279,10 +292,10 @@ class _FetchedOffsets:
         return fetch_response(self._rows, self._ctx.version)
 
     def read(self) -> Generator[None, None, None]:
-        """Read the offsets of all groups, in pieces."""
+        """Read the offsets of all groups in time slices."""
         groups = groups_to_fetch(self._request, self._ctx.version)
         if len(groups) > 1:
-            groups = yield from _each_once(groups)
+            groups = yield from _merge_groups(groups)
         for count, group in enumerate(groups, 1):
             if not count % GROUPS_AT_ONCE:
                 yield
@@ -292,7 +305,7 @@ class _FetchedOffsets:
         groups, version = self._ctx.node.groups, self._ctx.version
         try:
             self._ctx.require_group(AclOperation.DESCRIBE, group.group_id)
-            denied = yield from self._leave_out_denied(group)
+            denied = yield from self._remove_denied(group)
             shard = groups.shard(group.group_id)
             found = yield from shard.coordinator.offsets.fetch(
                 group, version, require_stable=self._request.require_stable
@@ -302,7 +315,7 @@ class _FetchedOffsets:
         except KafkaError as error:
             self._rows.append(fetch_refused(group, error.code, version))
             return
-        yield from self._leave_out_hidden(group, found)
+        yield from self._remove_hidden(group, found)
         found.topics += denied
         row = groups.release(shard, found)
         if isinstance(row, ShardPending):
@@ -311,10 +324,10 @@ class _FetchedOffsets:
         assert row is not None
         self._rows.append(row)
 
-    def _leave_out_denied(
+    def _remove_denied(
         self, group: OffsetFetchRequest.Group
     ) -> Generator[None, None, list[OffsetFetchResponse.Topic]]:
-        """The rows of topics that the client names and may not describe."""
+        """Remove the topics that the client may not describe, and return their error rows."""
         if self._ctx.node.authorizer is None or group.topics is None:
             return []
         permitted, denied = [], []
@@ -327,21 +340,21 @@ class _FetchedOffsets:
         group.topics = permitted
         return denied
 
-    def _leave_out_hidden(
+    def _remove_hidden(
         self, group: OffsetFetchRequest.Group, found: OffsetFetchResponse.Group
     ) -> Generator[None, None, None]:
-        """Of all topics that a group has read, tell those that the client may describe."""
+        """If the request selects all topics, keep those that the client may describe."""
         if self._ctx.node.authorizer is None or group.topics is not None:
             return
         visible = []
         for topic in found.topics:
-            if self._ctx.knows_topic(name_of(self._ctx, topic)):
+            if self._ctx.may_list_topic(name_of(self._ctx, topic)):
                 visible.append(topic)
             yield
         found.topics = visible
 
     async def finish(self, reading: Later[None] | None) -> OffsetFetchResponse:
-        """Read what is not read yet, and fill in the groups whose latest commits were not durable."""
+        """Finish reading, wait for pending writes, and return the response."""
         if reading is not None:
             await reading
         for position, (pending, group) in self.waits.items():
@@ -371,10 +384,10 @@ def _denied(topic: OffsetFetchRequest.Topic) -> OffsetFetchResponse.Topic:
     )
 
 
-def _each_once(
+def _merge_groups(
     groups: Iterable[OffsetFetchRequest.Group],
 ) -> Generator[None, None, list[OffsetFetchRequest.Group]]:
-    """Each group with all that is asked of it; without topics that is all that it has."""
+    """Merge the rows of groups that are named several times. Null selects all topics."""
     asked: dict[str, OffsetFetchRequest.Group] = {}
     for group in groups:
         known = asked.setdefault(group.group_id, group)
@@ -391,7 +404,7 @@ def _each_once(
 def offset_delete(
     ctx: Context, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse | ShardPending | Later[OffsetDeleteResponse] | None:
-    """Behaviour: offsets of topics that no member is subscribed to go (KIP-496)."""
+    """Delete committed offsets of topics that no member is subscribed to (KIP-496)."""
     try:
         ctx.require_group(AclOperation.DELETE, request.group_id)
     except KafkaError as error:
@@ -402,11 +415,10 @@ def offset_delete(
 
 
 async def _delete_permitted(ctx: Context, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    """Delete the offsets of those topics that the client may read; what is wrong with the group is told
-    whatever they are."""
+    """Delete the offsets of the topics that the client may read. Report group errors first."""
     cls = OffsetDeleteResponse
     permitted, denied = await split(ctx, AclOperation.READ, request.topics)
-    whole = await _delete_long(ctx, about(request, permitted))
+    whole = await _delete_long(ctx, with_topics(request, permitted))
     if whole.error_code:
         return whole
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -1,4 +1,4 @@
-"""Which of the topics that a request names its client may use."""
+"""Authorization of the topics that a request names."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ Row = TypeVar("Row")
 async def split(
     ctx: Context, operation: AclOperation, topics: Iterable[Row]
 ) -> tuple[list[Row], list[Row]]:
-    """The rows of topics, named by their names or ids, with which the client may do that, and the
-    others.
+    """Return the rows of permitted topics and the rows of denied topics.
 
-    An id that is nobody's is not denied: that there is none is no secret.
+    Rows name topics by name or ID. An unknown ID is permitted: the handler reports it.
+
+    Args:
+        ctx: Context of the request.
+        operation: Operation that the client needs.
+        topics: Rows of the request.
     """
     permitted: list[Row] = []
     denied: list[Row] = []
@@ -29,13 +33,13 @@ async def split(
 
 
 def is_permitted(ctx: Context, operation: AclOperation, row: Any) -> bool:
-    """Whether the client may do that with the topic of a row."""
+    """Return True if the client may perform an operation on the topic of a row."""
     name = name_of(ctx, row)
     return not name or ctx.allows(operation, Resource(TOPIC, name))
 
 
 def name_of(ctx: Context, row: Any) -> str:
-    """The name of the topic that a row is about; empty where there is none of its id."""
+    """Return the topic name of a row, or an empty string if its topic ID is unknown."""
     topic_id = getattr(row, "topic_id", ZERO_UUID)
     if topic_id == ZERO_UUID:
         return str(row.name)

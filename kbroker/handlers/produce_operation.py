@@ -1,4 +1,4 @@
-"""What is done for a Produce request: record batches are appended, and waited for."""
+"""Execution of Produce requests: append record batches, and wait for their acknowledgement."""
 
 from __future__ import annotations
 
@@ -34,31 +34,33 @@ from kbroker.runtime.time_slices import Later
 from kbroker.security.acls import AclOperation
 from kbroker.storage.errors import StorageError
 
-from .context import Context, Refused
-from .current_leader import Place, awaits_new_leader, first_awaiting_leader, tell_leaders
+from .context import Context, DisconnectError
+from .current_leader import Place, add_current_leaders, awaits_new_leader, first_awaiting_leader
 from .rejected_batches import RejectedBatches
 from .transactional_batches import Missing, ProduceTransaction, new_in_transaction
 
 ACKS = NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC = 0, 1, -1
+# First version with record batches; older versions may carry message sets.
 FIRST_VERSION_OF_BATCHES = 3
-"""Older versions may carry message sets."""
+# Number of rows of a request with one topic and one partition.
 ROWS_OF_ONE = 2
-"""A topic and its partition."""
+# Maximum number of topics and partitions that are appended to without checking the time slice.
 ROWS_AT_ONCE = 200
-"""Topics and partitions that are appended to without looking whether the turn is over."""
+# First version whose responses name the current leader (KIP-951).
 FIRST_VERSION_WITH_LEADERS = 10
-"""Whose answers say who leads instead (KIP-951)."""
+# First version with the fields index, error code, base offset, log append time and log start offset
+# next to each other.
 FIRST_VERSION_WITH_STENCILS = 5
-"""Whose rows have index, error code, base offset, time and log start side by side."""
 ROW_LAYOUT = ">ihqqq"
+# Maximum number of topics with a cached response, about 0.5 kB each.
 STENCILS_MAX = 4000
-"""Topics whose answers are kept prepared, about half a kilobyte each."""
+# Maximum size in bytes of a batch that is compressed in the event loop. That takes less time than
+# the handover to another thread.
 LIGHT_BYTES_MAX = 4096
-"""A batch of this size is compressed in less time than another thread takes to begin with it."""
+# Maximum size in bytes of a compressed batch whose decompression begins in the event loop.
 LIGHT_COMPRESSED_BYTES_MAX = 16 * 1024
-"""A compressed batch of this size is opened in the event loop, at least its beginning."""
+# Maximum number of records that one request validates per time slice; see `LogValidator.effort`.
 EFFORT_AT_ONCE = 2000
-"""Records that are checked for one request before others have a turn, see `LogValidator.effort`."""
 
 
 Result = TypeVar("Result")
@@ -66,13 +68,12 @@ Answer: TypeAlias = ProduceResponse | Encoded | Pending[ProduceResponse] | None
 
 
 class ProduceOperation:
-    """One Produce request: its appends, and the wait until all of them are committed."""
+    """Execution of one Produce request: the appends, and the wait for their acknowledgement."""
 
     __slots__ = (
         "acks",
         "answers",
         "awaiting_leader",
-        "begun",
         "ctx",
         "effort",
         "failed",
@@ -80,11 +81,12 @@ class ProduceOperation:
         "node",
         "now_ms",
         "pending",
-        "refusal",
+        "rejection",
         "timeout_ms",
         "topics",
         "transaction",
         "transactional_id",
+        "unfinished",
         "version",
         "waiting",
     )
@@ -98,27 +100,27 @@ class ProduceOperation:
         self.timeout_ms = request.timeout_ms
         self.acks = request.acks
         self.now_ms = ctx.node.clock.log_ms()
+        # First rejected partition whose new leader is not known yet.
         self.awaiting_leader: Place | None = None
-        """A refused partition of which it will soon be known who leads it."""
-        self.refusal: KafkaError | None = None
-        """Why nothing at all is appended."""
+        # Error of the whole request: nothing is appended.
+        self.rejection: KafkaError | None = None
         if request.acks not in ACKS:
-            self.refusal = KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
-        elif request.acks != ALL_IN_SYNC and _is_unsure(ctx.node):
-            self.refusal = _unsure()
+            self.rejection = KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
+        elif request.acks != ALL_IN_SYNC and _lease_may_have_expired(ctx.node):
+            self.rejection = _expired_lease_error()
         self.transaction: ProduceTransaction | None = None
         if request.transactional_id is not None:
             self.transaction = ProduceTransaction(ctx, request.transactional_id)
         self.failed = False
+        # Number of records that were validated in this time slice.
         self.effort = 0
-        """Records that were checked in this turn."""
-        self.begun: LogValidator | None = None
-        """A batch that is not checked to its end."""
+        # Validator of a batch that is partly validated.
+        self.unfinished: LogValidator | None = None
         self.waiting: list[tuple[Replica, int, ProduceResponse.Partition]] = []
         self.answers: list[ProduceResponse.Topic] = []
 
     def check_transaction(self) -> None:
-        """As in Kafka, one batch of a transaction that may not be fails the whole request."""
+        """Check the transactional ID. As in Kafka, an error rejects the whole request."""
         try:
             if self.transactional_id is None:
                 raise KafkaError(
@@ -127,26 +129,26 @@ class ProduceOperation:
                 )
             self.ctx.require_transaction(AclOperation.WRITE, self.transactional_id)
         except KafkaError as error:
-            self.refusal = error
+            self.rejection = error
 
-    async def do_in_turns(self) -> Answer:
-        """Append many batches, in turns with other clients."""
+    async def append_in_time_slices(self) -> Answer:
+        """Append many batches in time slices."""
         time_slice = self.ctx.time_slice
         missing: Missing = {}
         async for topic in time_slice.each(self.topics):
             async for partition in time_slice.each(topic.partition_data):
-                if self.refusal is None and claims_transaction(partition.records):
+                if self.rejection is None and claims_transaction(partition.records):
                     self.check_transaction()
-                if self.transaction is not None and self.transaction.asks:
+                if self.transaction is not None and self.transaction.needs_verification:
                     self._note_missing(topic, partition, missing)
         if self.transaction is not None:
-            await self.transaction.ask(missing)
+            await self.transaction.verify(missing)
         return await self.prepare_and_append()
 
     def missing_in_transaction(self) -> Missing:
-        """Partitions about which the transaction is asked before they are written."""
+        """Return the partitions that the transaction coordinator has to verify or add first."""
         missing: Missing = {}
-        if self.transaction is not None and self.transaction.asks:
+        if self.transaction is not None and self.transaction.needs_verification:
             for topic in self.topics:
                 for partition in topic.partition_data:
                     self._note_missing(topic, partition, missing)
@@ -158,21 +160,21 @@ class ProduceOperation:
         partition: ProduceRequest.Partition,
         missing: Missing,
     ) -> None:
-        with suppress(KafkaError):  # the append meets it again
+        with suppress(KafkaError):  # the append raises it again
             replica = self._admit(topic, partition.index)
             producer = new_in_transaction(replica, partition.records)
             if producer is not None:
                 missing.setdefault(producer, []).append(replica)
 
-    async def ask_and_append(self, missing: Missing) -> Answer:
-        """Ask whether partitions are part of the transaction, or let them join it, and append."""
+    async def verify_and_append(self, missing: Missing) -> Answer:
+        """Verify partitions of the transaction or add them to it, and append all batches."""
         assert self.transaction is not None
-        await self.transaction.ask(missing)
+        await self.transaction.verify(missing)
         answer = self.append_all()
         return await answer if isinstance(answer, Coroutine) else answer
 
     def append_one(self) -> Answer | Later[Answer]:
-        """As `append_all`, for a request with one batch: what most clients send most of the time."""
+        """Append the batch of a request with one batch, the most frequent case."""
         topic = self.topics[0]
         row = self._append_unless_heavy(topic, topic.partition_data[0])
         if row is None:
@@ -183,7 +185,7 @@ class ProduceOperation:
             or self.acks == NO_ANSWER
             or self.version < FIRST_VERSION_WITH_STENCILS
         ):
-            self._answer_to(topic).append(row)
+            self._add_topic(topic).append(row)
             return self._appended()
         return _stencil(self.version, topic.name, topic.topic_id.int).filled(
             row.index,
@@ -194,9 +196,9 @@ class ProduceOperation:
         )
 
     def append_all(self) -> Answer | Later[Answer]:
-        """Append one batch after the other, up to the first that takes heavy work before."""
+        """Append all batches in order. Hand over at the first one that needs offloaded work."""
         for topic in self.topics:
-            rows = self._answer_to(topic)
+            rows = self._add_topic(topic)
             for partition in topic.partition_data:
                 row = self._append_unless_heavy(topic, partition)
                 if row is None:
@@ -205,16 +207,16 @@ class ProduceOperation:
         return self._appended()
 
     def _appended(self) -> Answer:
-        """All is appended that can be, without taking turns."""
+        """Return the response after all appends, or a pending one."""
         if self.waiting and self.acks != NO_ANSWER:
             pending = self._begin_waiting()
             for appended in self.waiting:
                 self._wait_for(*appended)
             return pending
-        return self._answer()
+        return self._response()
 
     async def prepare_and_append(self) -> Answer:
-        """Append what is not appended yet, from a batch on that takes heavy work before."""
+        """Append the remaining batches. The first one needs offloaded work."""
         time_slice = self.ctx.time_slice
         is_heavy = True
         answers = self.answers
@@ -222,7 +224,7 @@ class ProduceOperation:
         async for position in time_slice.each(range(max(len(answers) - 1, 0), len(topics))):
             topic = topics[position]
             is_begun = position < len(answers)
-            rows = answers[position].partition_responses if is_begun else self._answer_to(topic)
+            rows = answers[position].partition_responses if is_begun else self._add_topic(topic)
             async for partition in time_slice.each(topic.partition_data[len(rows) :]):
                 self.effort = 0
                 row = None if is_heavy else self._append_unless_heavy(topic, partition)
@@ -235,10 +237,10 @@ class ProduceOperation:
             async for appended in time_slice.each(self.waiting):
                 self._wait_for(*appended)
             return pending
-        return self._answer()
+        return self._response()
 
-    def _answer_to(self, topic: ProduceRequest.Topic) -> list[ProduceResponse.Partition]:
-        """Begin the answer to what was sent for one topic; returns the list of its rows."""
+    def _add_topic(self, topic: ProduceRequest.Topic) -> list[ProduceResponse.Partition]:
+        """Add the response of a topic and return the list of its rows."""
         rows: list[ProduceResponse.Partition] = []
         self.answers.append(
             ProduceResponse.Topic(
@@ -247,29 +249,29 @@ class ProduceOperation:
         )
         return rows
 
-    def _answer(self) -> Answer:
-        """The answer to a request that waits for no append."""
+    def _response(self) -> Answer:
+        """Return the response if no append has to be waited for."""
         if self.acks != NO_ANSWER:
             if not self.failed:
                 return self._finished()
-            self.topics = []  # what was refused is not kept while it waits
+            self.topics = []  # release the rejected records while the response is pending
             self.pending = pending = Pending[ProduceResponse]()
             self._resolve()
             return pending.response if pending.ready else pending
         if self.failed:
-            # The only way to tell a client that does not read answers.
-            raise Refused("a batch sent with acks=0 was refused")
+            # A client that expects no response can only be notified by a disconnect, as in Kafka.
+            raise DisconnectError("a batch sent with acks=0 was rejected")
         return None
 
     def _finished(self) -> ProduceResponse:
-        """The answer that is owed, when all of it is known."""
+        """Return the complete response."""
         response = ProduceResponse(responses=self.answers)
         if self.failed and self.version >= FIRST_VERSION_WITH_LEADERS:
-            tell_leaders(self.ctx, response, self._rows())
+            add_current_leaders(self.ctx, response, self._rows())
         return response
 
     def _rows(self) -> Iterator[tuple[str | UUID, int, ProduceResponse.Partition]]:
-        """All of the answer, each with the topic as the client names it, and the partition."""
+        """Return all response rows with the name or ID of their topic and their partition."""
         by_id = self.version >= 13
         return (
             (topic.topic_id if by_id else topic.name, row.index, row)
@@ -278,13 +280,18 @@ class ProduceOperation:
         )
 
     def _resolve(self) -> None:
-        """Give the answer to what was refused, as soon as it is known who leads that instead."""
+        """Resolve the pending response as soon as the new leader of rejected partitions is known."""
         self.awaiting_leader = first_awaiting_leader(self.ctx, self._rows())
-        if not self._has_heard():
-            self.node.replication.leader_change_waiters.wait(self._has_heard, self._resolve_now)
+        if not self._resolve_if_leader_known():
+            self.node.replication.leader_change_waiters.wait(
+                self._resolve_if_leader_known, self._resolve_now
+            )
 
-    def _has_heard(self) -> bool:
-        """Of many partitions only the first is looked at: the others were given up with it."""
+    def _resolve_if_leader_known(self) -> bool:
+        """Resolve the pending response if the new leader is known, and return True then.
+
+        Checks the first such partition only: leadership of the others was lost at the same time.
+        """
         if self.awaiting_leader is not None and awaits_new_leader(self.ctx, self.awaiting_leader):
             return False
         self._resolve_now()
@@ -310,39 +317,39 @@ class ProduceOperation:
                 self.transaction.check(replica, batch)
             return self._append(topic, replica, batch, header)
         except KafkaError as error:
-            self.begun = None  # it may be this batch, and the next one must not be taken for it
-            return self._refuse(topic, partition, error)
+            self.unfinished = None  # it may belong to this batch; do not use it for the next one
+            return self._reject(topic, partition, error)
 
     async def _validated(
         self, records: memoryview | None, rules: ProduceRules
     ) -> tuple[memoryview, BatchHeader]:
-        """The batch as it is stored, checked in turns with other clients or in another thread."""
+        """Return the validated batch to store. Validate in time slices or in another thread."""
         begin = partial(LogValidator, records, self.version, self.now_ms, rules)
-        validator, self.begun = self.begun or begin(), None
+        validator, self.unfinished = self.unfinished or begin(), None
         if validator.is_compressed:
-            del validator  # the thread begins from scratch, once no other heavy work is in progress
+            del validator  # the thread starts from scratch when no other offloaded work is running
             return await self._in_thread(begin)
         while not validator.step():
             await self.ctx.time_slice.pause()
         return validator.result()
 
     async def _in_thread(self, begin: Callable[[], Steps[Result]]) -> Result:
-        """Do heavy work of this client in turns with that of others, and charge its time."""
+        """Offload CPU work of this client, and charge its time."""
         with self.ctx.heavy_client() as client:
             return await self.node.heavy_work.run_in_steps(begin, client)
 
     def _append_unless_heavy(
         self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition
     ) -> ProduceResponse.Partition | None:
-        """The row of the answer; None, and nothing was done, for a batch that takes heavy work."""
+        """Append a batch and return its row, or None without effect if it needs offloaded work."""
         records = partition.records
         try:
             replica = self._admit(topic, partition.index)
             if self.transaction is not None:
-                self.transaction.check(replica, records)  # before its records, as in Kafka
+                self.transaction.check(replica, records)  # before the records, as in Kafka
             rules = replica.log.config.produce_rules
-            has_turn = self.effort <= EFFORT_AT_ONCE
-            if has_turn and rules.codec is None and self.version >= FIRST_VERSION_OF_BATCHES:
+            has_time = self.effort <= EFFORT_AT_ONCE
+            if has_time and rules.codec is None and self.version >= FIRST_VERSION_OF_BATCHES:
                 stored = validated_at_once(records, self.version, self.now_ms, rules)
                 if stored is not None:
                     batch, header = stored
@@ -354,17 +361,17 @@ class ProduceOperation:
             try:
                 while not validator.step():
                     if self.effort + validator.effort > EFFORT_AT_ONCE:
-                        self.begun = validator
+                        self.unfinished = validator
                         return None
             finally:
-                self.effort += validator.effort  # of a batch that is refused as well
+                self.effort += validator.effort  # count rejected batches too
             batch, header = validator.result()
             return self._append(topic, replica, batch, header)
         except KafkaError as error:
-            return self._refuse(topic, partition, error)
+            return self._reject(topic, partition, error)
 
     def _is_heavy(self, records: memoryview | None, rules: ProduceRules) -> bool:
-        """Return True if a batch takes too long for the event loop to begin with it."""
+        """Return True if a batch takes too long for the event loop."""
         if records is None:
             return False
         if self.effort > EFFORT_AT_ONCE or self._is_old_format(records):
@@ -385,10 +392,10 @@ class ProduceOperation:
         header: BatchHeader,
     ) -> ProduceResponse.Partition:
         assert batch is not None
-        index, refused = replica.index, self.ctx.peer.rejected_batches
-        if refused and header.producer_id >= 0:
+        index, rejected = replica.index, self.ctx.peer.rejected_batches
+        if rejected and header.producer_id >= 0:
             producers = replica.log.producers
-            refused.check(_key(topic), index, header, producers, trio.current_time())
+            rejected.check(_key(topic), index, header, producers, trio.current_time())
         all_in_sync = self.acks == ALL_IN_SYNC
         if not all_in_sync and not self.node.partitions.is_registered_leader(replica):
             self._check_expired_lease_acks()
@@ -403,7 +410,7 @@ class ProduceOperation:
             log_append_time_ms=appended.log_append_time_ms,
             log_start_offset=replica.log.log_start_offset,
         )
-        # As `_reached`, without a call for each batch.
+        # Inlined `_reached`: saves a call for each batch.
         if appended.last_offset >= (
             replica.log.high_watermark if all_in_sync else replica.durable_end
         ):
@@ -413,40 +420,40 @@ class ProduceOperation:
     def _check_expired_lease_acks(self) -> None:
         """Raise KafkaError unless a leader that may have lost leadership acknowledges alone."""
         if not self.node.config.expired_lease_acks_enable:
-            raise _unsure()
+            raise _expired_lease_error()
 
     def _reached(self, replica: Replica) -> int:
-        """The offset below which batches are acknowledged."""
+        """Return the offset below which batches are acknowledged."""
         return replica.log.high_watermark if self.acks == ALL_IN_SYNC else replica.durable_end
 
     def _admit(self, topic: ProduceRequest.Topic, index: int) -> Replica:
-        """The replica that the request may append to."""
-        if self.refusal is not None:
-            raise self.refusal
+        """Return the replica to append to, after all checks of the topic."""
+        if self.rejection is not None:
+            raise self.rejection
         by_id = self.version >= 13
-        if not by_id:  # who may not know whether there is such a topic is not told
+        if not by_id:  # first, so that the error does not reveal whether the topic exists
             self.ctx.require_topic(AclOperation.WRITE, topic.name)
         found = find_topic(self.node.cluster, topic.name, topic.topic_id, by_id=by_id)
         if by_id:
             self.ctx.require_topic(AclOperation.WRITE, found.name)
         if found.is_internal:
             raise KafkaError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, "clients do not write to internal topics"
+                ErrorCode.INVALID_TOPIC_EXCEPTION, "clients cannot write to internal topics"
             )
         return self.node.partitions.replica(found, index)
 
-    def _refuse(
+    def _reject(
         self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition, error: KafkaError
     ) -> ProduceResponse.Partition:
         self.failed = True
-        self._note_refused(topic, partition, error)
+        self._note_rejected(topic, partition, error)
         cluster = self.node.cluster
         found = cluster.topics.get(topic.name) or cluster.topics_by_id.get(topic.topic_id)
         name = NO_TOPIC if found is None else found.name
         self.node.request_metrics.refuses(ApiKey.PRODUCE, name, error.code)
-        return _refusal(partition.index, error)
+        return _error_row(partition.index, error)
 
-    def _note_refused(
+    def _note_rejected(
         self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition, error: KafkaError
     ) -> None:
         """Remember a rejected batch, so that later batches of its producer do not overtake it."""
@@ -458,9 +465,9 @@ class ProduceOperation:
         )
 
     def _begin_waiting(self) -> Pending[ProduceResponse]:
-        """The answer to come when every append is committed, or at the request's timeout."""
+        """Return the pending response, resolved by the last acknowledgement or at the timeout."""
         timeout_seconds = max(self.timeout_ms, 0) / 1000
-        self.topics = []  # its records are in the log; a slow disk need not keep them in memory
+        self.topics = []  # release the records: they are in the log, and a slow disk may take long
         self.left = len(self.waiting)
         self.pending = Pending(
             deadline=trio.current_time() + timeout_seconds, on_timeout=self._expire
@@ -469,13 +476,15 @@ class ProduceOperation:
 
     def _wait_for(self, replica: Replica, end_offset: int, row: ProduceResponse.Partition) -> None:
         if self._reached(replica) >= end_offset:
-            self._settle(replica, row, True)  # it was committed while others had their turn
+            self._acknowledge(replica, row, True)  # acknowledged while other tasks ran
         else:
             waits = replica.commits if self.acks == ALL_IN_SYNC else replica.writes
-            waits.add(end_offset, partial(self._settle, replica, row))
+            waits.add(end_offset, partial(self._acknowledge, replica, row))
 
-    def _settle(self, replica: Replica, row: ProduceResponse.Partition, committed: bool) -> None:
-        """An append is committed, or never will be."""
+    def _acknowledge(
+        self, replica: Replica, row: ProduceResponse.Partition, committed: bool
+    ) -> None:
+        """Note that an append is acknowledged or failed, and respond after the last one."""
         self.left -= 1
         if not committed:
             self._fail(replica, row, replica.failure())
@@ -502,9 +511,12 @@ class ProduceOperation:
 
 @lru_cache(maxsize=STENCILS_MAX)
 def _stencil(version: int, name: str, topic_id: int) -> Stencil:
-    """Return the response to one appended batch, in which all numbers of its row are filled in.
+    """Return the encoded response to one appended batch, with placeholders for the row's numbers.
 
-    `topic_id` is the number of the ID, whose hash is faster than that of the ID.
+    Args:
+        version: API version.
+        name: Topic name.
+        topic_id: Topic ID as an integer, which hashes faster than a UUID.
     """
     index, base_offset, time_ms, log_start = 0x01020304, 1 << 60, 2 << 60, 3 << 60
     row = ProduceResponse.Partition(
@@ -529,24 +541,24 @@ def names_transaction(request: ProduceRequest) -> bool:
 
 
 def _key(topic: ProduceRequest.Topic) -> str | UUID:
-    """The topic as the client names it."""
+    """Return the name or the ID of a topic, whichever the request has."""
     return topic.name or topic.topic_id
 
 
-def _unsure() -> KafkaError:
-    """Followers of the next leader would truncate the batch; acks=all waits for them."""
+def _expired_lease_error() -> KafkaError:
+    """Return the error for acks=0 and acks=1: a new leader may not have the batch."""
     return KafkaError(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         "this node may have lost leadership: it accepts acks=all only",
     )
 
 
-def _is_unsure(node: Node) -> bool:
-    """Whether others may lead what this node leads, and its owner wants them to have all of it."""
+def _lease_may_have_expired(node: Node) -> bool:
+    """Return True if this node's lease may have expired, and acks=0/1 must be rejected then."""
     return node.membership.may_be_missed and not node.config.expired_lease_acks_enable
 
 
-def _refusal(index: int, error: KafkaError) -> ProduceResponse.Partition:
+def _error_row(index: int, error: KafkaError) -> ProduceResponse.Partition:
     record_errors = []
     if isinstance(error, RecordsRefusedError):
         record_errors = [

@@ -1,4 +1,4 @@
-"""The metadata quorum: one voter, the controller, because metadata lives in one place."""
+"""Metadata quorum APIs. The quorum has one voter, the controller: metadata is in one store."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from .context import Context
 from .registry import handles
 
 METADATA_TOPIC = "__cluster_metadata"
-NOT_KNOWN = -1
-NOT_DYNAMIC = (
-    "voters cannot be added or removed: metadata is not kept by a quorum (kraft.version 0)"
-)
+UNKNOWN = -1
+NOT_DYNAMIC = "voters cannot be added or removed: the quorum is static (kraft.version 0)"
 
 
-@handles(ApiKey.DESCRIBE_QUORUM, versions="0-2", only_looks=True)
+@handles(ApiKey.DESCRIBE_QUORUM, versions="0-2", read_only=True)
 async def describe_quorum(ctx: Context, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-    """Behaviour: the controller is the leader and the only voter, the other nodes that are ready
-    observe. Offsets count changes of the metadata, the epoch rises with each controller.
+    """Describe the quorum: the controller is the leader and only voter, other brokers observe.
 
-    Versions: 1 has times, 2 directory ids (zero: voters are fixed) and addresses (KIP-853).
+    Offsets are metadata revisions. The epoch increases with each new controller.
 
-    Differs from Kafka: the address is that of this listener; there is none for controllers. While this
-    node cannot change the metadata, the partition has an error message that says why, without an
-    error code.
+    Versions: 1 has timestamps, 2 directory IDs (zero, because voters are static) and addresses
+    (KIP-853).
+
+    Differs from Kafka: the address is that of this listener, because there are no controller
+    listeners. While this node cannot change the metadata, the partition has an error message with
+    the cause, but no error code.
     """
     try:
         ctx.require_cluster(AclOperation.DESCRIBE)
     except KafkaError as error:
         return DescribeQuorumResponse(error_code=error.code, error_message=error.message)
-    if not _asks_for_the_quorum(request):
-        return await _unknown(ctx, request)
+    if not _names_metadata_partition(request):
+        return await _unknown_partitions(ctx, request)
     cluster = ctx.node.cluster
     endpoints = {node.node_id: endpoint for node, endpoint in ctx.brokers()}
     leader = cluster.controller_id
-    trouble = cluster.store_trouble
+    problem = cluster.store_trouble
     partition = DescribeQuorumResponse.Partition(
-        error_message=None if trouble is None else str(trouble),
+        error_message=None if problem is None else str(problem),
         leader_id=leader,
         leader_epoch=cluster.controller_epoch,
         high_watermark=cluster.revision,
@@ -72,8 +72,8 @@ async def describe_quorum(ctx: Context, request: DescribeQuorumRequest) -> Descr
     )
 
 
-def _asks_for_the_quorum(request: DescribeQuorumRequest) -> bool:
-    """Whether it names the one partition that there is."""
+def _names_metadata_partition(request: DescribeQuorumRequest) -> bool:
+    """Return True if a request names only the metadata partition."""
     if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
         return False
     (topic,) = request.topics
@@ -81,21 +81,25 @@ def _asks_for_the_quorum(request: DescribeQuorumRequest) -> bool:
 
 
 def _replica(ctx: Context, node_id: int) -> DescribeQuorumResponse.Replica:
-    """A node, with what is known of its metadata: that of this one is as it is now. Each node hears of
-    each change, but when another one did, nobody is told (-1)."""
-    heard_ms = ctx.node.clock.log_ms() if node_id == ctx.node.id else NOT_KNOWN
+    """Return the replica state of a node.
+
+    Every node receives every change, but this node does not know when another one did (-1).
+    """
+    known_ms = ctx.node.clock.log_ms() if node_id == ctx.node.id else UNKNOWN
     return DescribeQuorumResponse.Replica(
         replica_id=node_id,
         log_end_offset=ctx.node.cluster.revision,
-        last_fetch_timestamp=heard_ms,
-        last_caught_up_timestamp=heard_ms,
+        last_fetch_timestamp=known_ms,
+        last_caught_up_timestamp=known_ms,
     )
 
 
-async def _unknown(ctx: Context, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-    """Kafka refuses everything but the one partition that there is."""
+async def _unknown_partitions(
+    ctx: Context, request: DescribeQuorumRequest
+) -> DescribeQuorumResponse:
+    """Return an error for each partition. As in Kafka, only the metadata partition is allowed."""
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    message = f"ask for {METADATA_TOPIC}-0 alone"
+    message = f"request must name {METADATA_TOPIC}-0 only"
     return DescribeQuorumResponse(
         topics=[
             DescribeQuorumResponse.Topic(
@@ -116,19 +120,19 @@ async def _unknown(ctx: Context, request: DescribeQuorumRequest) -> DescribeQuor
 
 @handles(ApiKey.ADD_RAFT_VOTER, versions="0-1")
 def add_raft_voter(ctx: Context, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
-    """Behaviour: refused as by a Kafka whose voters are fixed in its configuration."""
-    code, message = _refusal(ctx, request.cluster_id)
+    """Reject the request, as a Kafka with a static quorum does."""
+    code, message = _voter_change_error(ctx, request.cluster_id)
     return AddRaftVoterResponse(error_code=code, error_message=message)
 
 
 @handles(ApiKey.REMOVE_RAFT_VOTER, versions="0")
 def remove_raft_voter(ctx: Context, request: RemoveRaftVoterRequest) -> RemoveRaftVoterResponse:
-    """Behaviour: refused as by a Kafka whose voters are fixed in its configuration."""
-    code, message = _refusal(ctx, request.cluster_id)
+    """Reject the request, as a Kafka with a static quorum does."""
+    code, message = _voter_change_error(ctx, request.cluster_id)
     return RemoveRaftVoterResponse(error_code=code, error_message=message)
 
 
-def _refusal(ctx: Context, cluster_id: str | None) -> tuple[ErrorCode, str | None]:
+def _voter_change_error(ctx: Context, cluster_id: str | None) -> tuple[ErrorCode, str | None]:
     try:
         ctx.require_cluster(AclOperation.ALTER)
     except KafkaError as error:

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas, AlterClientQuotas: how much clients may take of a broker."""
+"""DescribeClientQuotas, AlterClientQuotas (KIP-546)."""
 
 from __future__ import annotations
 
@@ -35,39 +35,44 @@ from .registry import handles
 
 logger = logging.getLogger(__name__)
 
+# Maximum number of bytes of a user name or client ID. All nodes keep quotas in memory.
 NAME_BYTES_MAX = 512
-"""Of a user or a client id; they stay in memory."""
+# Match types of a filter component: exact name, default entity, any entity of the type.
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
-"""Match types of a filter: a name, the default, any that there is."""
 
 Component: TypeAlias = DescribeClientQuotasRequest.Component
 Row: TypeAlias = AlterClientQuotasRequest.Entry
 
 
 class Filter(NamedTuple):
-    """Which entities are asked for: those with these names, and with anything of these types."""
+    """Filter of entities.
+
+    Attributes:
+        exact: Required names by entity type; None is the default entity.
+        types: Entity types that must be present with any name.
+        strict: Entities must have no other component.
+    """
 
     exact: Mapping[str, str | None]
     types: frozenset[str]
     strict: bool
 
-    def takes(self, entity: Entity) -> bool:
-        """Whether an entity is among them; with `strict` it has nothing else."""
+    def matches(self, entity: Entity) -> bool:
+        """Return True if an entity matches the filter."""
         if self.strict and len(entity) != len(self.exact) + len(self.types):
             return False
         named = (kind in entity and entity[kind] == name for kind, name in self.exact.items())
         return all(named) and all(kind in entity for kind in self.types)
 
 
-@handles(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions="0-1", only_looks=True)
+@handles(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions="0-1", read_only=True)
 async def describe_client_quotas(
     ctx: Context, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
-    """Behaviour: the quotas of all entities that match each component of a filter, and with `strict`
-    have no other part (KIP-546).
+    """List the quotas of all entities that match a filter (KIP-546).
 
-    Errors: INVALID_REQUEST for a filter that contradicts itself, UNSUPPORTED_VERSION for a type of
-    entity that there is not.
+    Errors: INVALID_REQUEST for a contradictory filter, UNSUPPORTED_VERSION for an unknown entity
+    type.
     """
     try:
         ctx.require_cluster(AclOperation.DESCRIBE_CONFIGS)
@@ -76,13 +81,17 @@ async def describe_client_quotas(
         return DescribeClientQuotasResponse(error_code=error.code, error_message=error.message)
     entries = []
     async for quota in ctx.time_slice.each(ctx.node.cluster.client_quotas.all):
-        if wanted.takes(quota.entity):
+        if wanted.matches(quota.entity):
             entries.append(_described(quota))
     return DescribeClientQuotasResponse(entries=entries)
 
 
 def _filter(request: DescribeClientQuotasRequest) -> Filter:
-    """Of at most three components. Raises KafkaError."""
+    """Return the filter of a request.
+
+    Raises:
+        KafkaError: The filter is invalid.
+    """
     exact: dict[str, str | None] = {}
     types: set[str] = set()
     for component in request.components:
@@ -100,12 +109,12 @@ def _filter(request: DescribeClientQuotasRequest) -> Filter:
             exact[kind] = component.match
     asked = {*exact, *types}
     if IP in asked and len(asked) > 1:
-        raise _invalid("A filter for an ip has no user and no client-id in it")
+        raise _invalid("A filter for ip cannot contain user or client-id")
     return Filter(exact, frozenset(types), request.strict)
 
 
 def _check_match(component: Component) -> None:
-    """Raise KafkaError for a name that is missing or in the way."""
+    """Check the match type of a component, and that it has a name only if exact."""
     if component.match_type not in (EXACT, DEFAULT, SPECIFIED):
         raise _invalid(f"Unknown match type {component.match_type}")
     if component.match_type == EXACT and component.match is None:
@@ -129,7 +138,7 @@ def _described(quota: ClientQuota) -> DescribeClientQuotasResponse.Entry:
 
 
 class Outcome(NamedTuple):
-    """What became of the changes of one entity, or what is to be done for it."""
+    """Planned changes of one entity, or their error."""
 
     row: Row
     alteration: Alteration = {}  # noqa: RUF012  # a mapping that nobody writes
@@ -137,7 +146,7 @@ class Outcome(NamedTuple):
     message: str | None = None
 
     def failed(self, error: KafkaError) -> Outcome:
-        """That it failed."""
+        """Return the outcome with an error."""
         return Outcome(self.row, code=error.code, message=error.message)
 
 
@@ -145,32 +154,33 @@ class Outcome(NamedTuple):
 async def alter_client_quotas(
     ctx: Context, request: AlterClientQuotasRequest
 ) -> AlterClientQuotasResponse:
-    """Behaviour: sets quotas of entities and takes them away; those that are not named stay. They
-    rule at once, also on connections that are open (KIP-546).
+    """Set and remove quotas of entities; quotas that are not named keep their value (KIP-546).
 
-    Errors: INVALID_REQUEST for an entity that cannot be, is too long, or stands there twice, for a
-    key that is unknown, twice there or not one of that entity, and for a number that is not allowed;
-    POLICY_VIOLATION for more entities than there may be.
+    Changes apply at once, also to open connections.
 
-    Differs from Kafka: nothing of an entity changes that stands there twice; Kafka obeys its first
-    row and tells an error. Names of hosts are not looked up.
+    Errors: INVALID_REQUEST for an invalid, too long or duplicate entity, for a quota key that is
+    unknown, duplicate or not applicable to the entity, and for an invalid value. POLICY_VIOLATION
+    if the limit of entities is exceeded.
+
+    Differs from Kafka: a duplicate entity is not changed at all. Kafka applies its first row and
+    returns an error. Host names are not resolved.
     """
     outcomes: dict[str, Outcome] = {}
-    refusal: KafkaError | None = None
+    denied: KafkaError | None = None
     try:
         ctx.require_cluster(AclOperation.ALTER_CONFIGS)
     except KafkaError as error:
-        refusal = error
+        denied = error
     async for row in ctx.time_slice.each(request.entries):
         key = _key(row, len(outcomes))
-        if refusal is not None:
-            outcomes[key] = Outcome(row).failed(refusal)
+        if denied is not None:
+            outcomes[key] = Outcome(row).failed(denied)
         elif key in outcomes:
             outcomes[key] = Outcome(row).failed(_invalid("Ignoring duplicate entity"))
         else:
             outcomes[key] = await _planned(ctx, row)
-    if refusal is None:
-        await _carry_out(ctx, outcomes, validate_only=request.validate_only)
+    if denied is None:
+        await _apply(ctx, outcomes, validate_only=request.validate_only)
     answer = AlterClientQuotasResponse
     return answer(
         entries=[
@@ -188,14 +198,14 @@ async def alter_client_quotas(
 
 
 def _key(row: Row, count: int) -> str:
-    """What is the same for rows of the same entity; one of too many parts has no other like it."""
+    """Return a key of a row's entity. An entity with too many components gets a unique key."""
     if len(row.entity) > len(ENTITY_TYPES):
         return str(count)
     return key_of({each.entity_type: each.entity_name for each in row.entity})
 
 
 async def _planned(ctx: Context, row: Row) -> Outcome:
-    """What a row asks for, or why that cannot be."""
+    """Return the planned changes of a row, or their error."""
     alteration: dict[str, float | None] = {}
     try:
         entity = _entity(row)
@@ -211,18 +221,22 @@ async def _planned(ctx: Context, row: Row) -> Outcome:
 
 
 def _entity(row: Row) -> Entity:
-    """Whom a row is about. Raises BadQuota."""
+    """Return the entity of a row.
+
+    Raises:
+        BadQuota: The entity is invalid.
+    """
     entity = {each.entity_type: each.entity_name for each in row.entity[: len(ENTITY_TYPES)]}
     if len(entity) < len(row.entity):
-        raise BadQuota("Invalid client quota entity: it has two parts of one type")
+        raise BadQuota("Invalid client quota entity: it has two components of one type")
     check_entity(entity)
     if any(len((name or "").encode()) > NAME_BYTES_MAX for name in entity.values()):
-        raise BadQuota(f"A name has at most {NAME_BYTES_MAX} bytes")
+        raise BadQuota(f"Names of a client quota entity have at most {NAME_BYTES_MAX} bytes")
     return entity
 
 
-async def _carry_out(ctx: Context, outcomes: dict[str, Outcome], *, validate_only: bool) -> None:
-    """Store what is left to be done, some entities at once, and write down what fails."""
+async def _apply(ctx: Context, outcomes: dict[str, Outcome], *, validate_only: bool) -> None:
+    """Store the planned changes, several entities per transaction, and record errors."""
     cluster = ctx.node.cluster
     cause = f"AlterClientQuotas by {ctx.client_id}"
     left: Iterable[str] = iter(
@@ -236,22 +250,22 @@ async def _carry_out(ctx: Context, outcomes: dict[str, Outcome], *, validate_onl
             else:
                 await alter_quotas(cluster, changes, cause=cause)
                 logger.info("%s: %s", cause, some_of([text_of(entity) for entity, _ in changes]))
-                _tell(ctx, changes)
+                _audit(ctx, changes)
         except KafkaError as error:
             outcomes.update((key, outcomes[key].failed(error)) for key in keys)
         await ctx.time_slice.pause()
 
 
-def _tell(ctx: Context, changes: Iterable[tuple[Entity, Alteration]]) -> None:
+def _audit(ctx: Context, changes: Iterable[tuple[Entity, Alteration]]) -> None:
     """Write changes to the audit log."""
     for entity, alteration in changes:
         values = {key: value for key, value in alteration.items() if value is not None}
-        gone = [key for key in alteration if key not in values]
-        told = [f"{key}={value:.12g}" for key, value in values.items()]
-        told += [f"no {key}" for key in gone if key in [*QuotaKey]]
+        removed = [key for key in alteration if key not in values]
+        changed = [f"{key}={value:.12g}" for key, value in values.items()]
+        changed += [f"no {key}" for key in removed if key in [*QuotaKey]]
         ctx.node.audit.changed(
             ctx.peer.client,
-            f"quotas of {text_of(entity)}: {', '.join(told)}",
+            f"quotas of {text_of(entity)}: {', '.join(changed)}",
             entity=dict(entity),
             quotas=values,
         )

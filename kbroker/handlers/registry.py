@@ -1,4 +1,4 @@
-"""Which function serves which API in which versions. What ApiVersions tells is derived from it."""
+"""Registry of API handlers and their versions. ApiVersions responses are derived from it."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 class Served(NamedTuple):
-    """What a handler declares of itself."""
+    """Declaration of a handler: API, versions, and whether it only reads."""
 
     key: ApiKey
     versions: range
-    only_looks: bool
+    read_only: bool
 
 
 def handles(
-    key: ApiKey, *, versions: str, only_looks: bool = False
+    key: ApiKey, *, versions: str, read_only: bool = False
 ) -> Callable[[Function], Function]:
     """Mark a function as the handler of an API.
 
     Args:
         key: The API.
         versions: Served versions as "first-last", or the only one.
-        only_looks: No client sends the request for its effect, so that it is skipped if the client has
-            disconnected.
+        read_only: The API only reads, so a request of a disconnected client is skipped.
 
     Returns:
         A decorator that returns the function itself.
@@ -44,7 +43,7 @@ def handles(
     served = range(int(first), int(last or first) + 1)
 
     def mark(function: Function) -> Function:
-        function.__served__ = Served(key, served, only_looks)  # type: ignore[attr-defined]
+        function.__served__ = Served(key, served, read_only)  # type: ignore[attr-defined]
         return function
 
     return mark
@@ -62,18 +61,22 @@ def load_apis() -> Mapping[int, Api]:
 
 
 def collect_apis(modules: Iterable[ModuleType]) -> dict[int, Api]:
-    """Return the APIs that the modules' functions serve. Raises ValueError on a key twice."""
+    """Return the APIs that the modules' functions serve, by API key.
+
+    Raises:
+        ValueError: Two functions serve the same API.
+    """
     apis: dict[int, Api] = {}
     for module in modules:
         for function in vars(module).values():
             served: Served | None = getattr(function, "__served__", None)
             if served is None or function.__module__ != module.__name__:
                 continue
-            key, versions, only_looks = served
+            key, versions, read_only = served
             if key in apis:
                 raise ValueError(f"{key.name} has two handlers")
             request_class = messages.request_class(key)
             # Each handler takes the request class of its own key; test_registry.py checks that.
             handler = cast(Handler, function)
-            apis[key] = Api(key, versions, handler, request_class, only_looks)
+            apis[key] = Api(key, versions, handler, request_class, read_only)
     return dict(sorted(apis.items()))

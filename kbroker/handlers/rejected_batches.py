@@ -1,11 +1,12 @@
 """Rejected batches of idempotent producers on one connection, after retriable errors.
 
-A producer with several batches in flight sends the next batches before it knows that the first one was
-rejected. If the cause of the error has ended by then, the next batches leave a gap in the sequence, and the
-log returns OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka then bumps the producer epoch, and sends all
-unacknowledged batches again with new sequences. A batch that was stored although its response was an error
-is duplicated then, in any partition of that producer. So batches behind a gap of rejected batches get the
-same error as the rejected ones, and the client sends all of them again in order.
+A producer with several batches in flight sends the next batches before it knows that the first one
+was rejected. If the cause of the error has ended by then, the next batches leave a gap in the
+sequence, and the log returns OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka then bumps the producer
+epoch, and sends all unacknowledged batches again with new sequences. A batch that was stored
+although its response was an error is duplicated then, in any partition of that producer. So batches
+after a gap of rejected batches get the same error as the rejected ones, and the client sends all of
+them again in order.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BatchHeader, claimed_producer
 from kbroker.storage.producer_state import ProducerStates, sequence_distance
 
+# Maximum number of pairs of producer and partition per connection, less than 1 kB each.
 KEPT_MAX = 256
-"""Maximum number of pairs of producer and partition per connection, less than 1 kB each."""
+# Maximum time in seconds until a batch in flight after a rejected one arrives.
 KEPT_SECONDS = 60.0
-"""Maximum time until a batch in flight behind a rejected one arrives."""
 
+# Name or ID of the topic in the request, partition, producer ID and producer epoch.
 Key: TypeAlias = tuple[str | UUID, int, int, int]
-"""Name or ID of the topic in the request, partition, producer ID and producer epoch."""
 
 
 class _Rejected(NamedTuple):
@@ -38,13 +39,13 @@ class _Rejected(NamedTuple):
 class RejectedBatches:
     """Rejected batches of one connection. Most connections never create one."""
 
-    __slots__ = ("_refused",)
+    __slots__ = ("_rejected",)
 
     def __init__(self) -> None:
-        self._refused: dict[Key, _Rejected] = {}
+        self._rejected: dict[Key, _Rejected] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._refused)
+        return bool(self._rejected)
 
     def note(
         self, topic: str | UUID, index: int, records: memoryview | None, code: ErrorCode, now: float
@@ -58,23 +59,23 @@ class RejectedBatches:
             code: Error code of the response.
             now: Seconds of a monotonic clock.
         """
-        # A corrupt batch says nothing about the ones behind it.
+        # Later batches do not depend on a corrupt batch, so do not remember it.
         passes = code.retriable and code != ErrorCode.CORRUPT_MESSAGE
         producer = claimed_producer(records) if passes else None
         if producer is None:
             return
         producer_id, epoch, sequence = producer
         key = topic, index, producer_id, epoch
-        known = self._refused.pop(key, None)
+        known = self._rejected.pop(key, None)
         first = last = sequence
         if known is not None and now < known.until:
             if sequence_distance(known.first, sequence) < 0:
                 first = known.first
             if sequence_distance(known.last, sequence) > 0:
                 last = known.last
-        self._refused[key] = _Rejected(first, last, code, now + KEPT_SECONDS)
-        if len(self._refused) > KEPT_MAX:
-            del self._refused[next(iter(self._refused))]
+        self._rejected[key] = _Rejected(first, last, code, now + KEPT_SECONDS)
+        if len(self._rejected) > KEPT_MAX:
+            del self._rejected[next(iter(self._rejected))]
 
     def check(
         self,
@@ -97,21 +98,21 @@ class RejectedBatches:
             KafkaError: The error of the rejected batches.
         """
         key = topic, index, header.producer_id, header.producer_epoch
-        refused = self._refused.get(key)
-        if refused is None:
+        rejected = self._rejected.get(key)
+        if rejected is None:
             return
         producer = producers.get(header.producer_id)
-        due = refused.first
+        due = rejected.first
         if producer is not None and producer.epoch == header.producer_epoch:
             due = producer.next_sequence
-        if now >= refused.until or sequence_distance(refused.last, due) < 0:
-            del self._refused[key]
+        if now >= rejected.until or sequence_distance(rejected.last, due) < 0:
+            del self._rejected[key]
             return
         sequence = header.base_sequence
         is_behind = sequence_distance(sequence, due) > 0
-        if is_behind and sequence_distance(sequence, refused.first) > 0:
+        if is_behind and sequence_distance(sequence, rejected.first) > 0:
             raise KafkaError(
-                refused.code,
-                f"batches of producer {header.producer_id} from sequence {refused.first} on were "
-                f"refused on this connection; send them before sequence {sequence}",
+                rejected.code,
+                f"batches of producer {header.producer_id} from sequence {rejected.first} on were "
+                f"rejected on this connection; send them before sequence {sequence}",
             )

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials, AlterUserScramCredentials: users who log in by SCRAM."""
+"""DescribeUserScramCredentials, AlterUserScramCredentials (KIP-554)."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from .registry import handles
 
 logger = logging.getLogger(__name__)
 
+# Maximum number of SCRAM users of a cluster. All nodes keep them in memory.
 USERS_MAX = 10_000
-"""Of a cluster; they stay in memory."""
+# Maximum sizes in bytes of one credential.
 NAME_BYTES_MAX, SALT_BYTES_MAX, HASH_BYTES_MAX = 512, 256, 256
-"""Of one credential."""
 
 Described: TypeAlias = DescribeUserScramCredentialsResponse.User
 Deletion: TypeAlias = AlterUserScramCredentialsRequest.Deletion
@@ -43,26 +43,27 @@ Upsertion: TypeAlias = AlterUserScramCredentialsRequest.Upsertion
 
 
 class Outcome(NamedTuple):
-    """What became of a change. It is no exception: one that is kept holds the frames that it came from."""
+    """Outcome of a change. Not an exception, because a stored exception keeps its frames alive."""
 
     code: ErrorCode = ErrorCode.NONE
     message: str | None = None
 
     @classmethod
     def of(cls, error: KafkaError) -> Outcome:
-        """That it failed."""
+        """Return the outcome of a failed change."""
         return cls(error.code, error.message)
 
 
 DONE = Outcome()
 
 
-@handles(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions="0", only_looks=True)
+@handles(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions="0", read_only=True)
 async def describe_user_scram_credentials(
     ctx: Context, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
-    """Behaviour: mechanisms and iterations of the users that are named, each once; of all users by
-    name when none is (KIP-554). What stands in a listener's settings is not told.
+    """List mechanisms and iterations of the named users, or of all users by name (KIP-554).
+
+    Users in a listener's settings are not listed.
 
     Errors: RESOURCE_NOT_FOUND, and DUPLICATE_RESOURCE for a user that is named twice.
     """
@@ -91,14 +92,14 @@ def _described(users: ScramUsers, name: str, times: int) -> Described:
         return Described(
             user=name,
             error_code=ErrorCode.DUPLICATE_RESOURCE,
-            error_message="One request names a user once",
+            error_message="The request names the user more than once",
         )
     credentials = users.credentials(name)
     if not credentials:
         return Described(
             user=name,
             error_code=ErrorCode.RESOURCE_NOT_FOUND,
-            error_message="There is no such user",
+            error_message="The user does not exist",
         )
     return Described(
         user=name,
@@ -113,7 +114,7 @@ def _described(users: ScramUsers, name: str, times: int) -> Described:
 
 
 class Change(NamedTuple):
-    """One user's credential of one mechanism is replaced; with None it is deleted."""
+    """Change of one user's credential of one mechanism; None deletes it."""
 
     mechanism: ScramMechanism
     credential: ScramCredential | None
@@ -123,25 +124,25 @@ class Change(NamedTuple):
 async def alter_user_scram_credentials(
     ctx: Context, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
-    """Behaviour: gives users credentials, and takes them away (KIP-554). Who has logged in stays so.
+    """Set and delete credentials of users (KIP-554). Authenticated clients keep their session.
 
-    Errors: UNACCEPTABLE_CREDENTIAL for an empty name, a number of iterations that is out of bounds, and
-    for what is too long or missing; UNSUPPORTED_SASL_MECHANISM; RESOURCE_NOT_FOUND for a deletion;
-    DUPLICATE_RESOURCE for a user that is named twice, of whom nothing changes, as in Kafka also where
-    it is for two mechanisms; POLICY_VIOLATION for more users than there may be.
+    Errors: UNACCEPTABLE_CREDENTIAL for an empty name, an invalid number of iterations, and fields
+    that are missing or too long. UNSUPPORTED_SASL_MECHANISM. RESOURCE_NOT_FOUND for a deletion.
+    DUPLICATE_RESOURCE for a user that is named twice, as in Kafka even for two mechanisms; the user
+    is not changed then. POLICY_VIOLATION if the limit of users is exceeded.
     """
     cluster = ctx.node.cluster
     outcomes: dict[str, Outcome] = {}
     changes: dict[str, Change] = {}
     rows: Iterable[Deletion | Upsertion] = chain(request.deletions, request.upsertions)
-    refusal = DONE
+    denied = DONE
     try:
         ctx.require_cluster(AclOperation.ALTER)
     except KafkaError as error:
-        refusal = Outcome.of(error)
+        denied = Outcome.of(error)
     async for row in ctx.time_slice.each(rows):
-        if refusal != DONE:
-            outcomes[row.name] = refusal
+        if denied != DONE:
+            outcomes[row.name] = denied
             continue
         if outcomes.get(row.name, DONE) == DONE:
             outcomes[row.name] = _add(changes, row, cluster.scram_users)
@@ -150,7 +151,7 @@ async def alter_user_scram_credentials(
         stored = await _store(cluster, some, cause=f"AlterUserScramCredentials by {ctx.client_id}")
         for name, outcome in stored.items():
             if outcome == DONE:
-                _tell(ctx, name, some[name])
+                _audit(ctx, name, some[name])
         outcomes |= stored
         await ctx.time_slice.pause()
     return AlterUserScramCredentialsResponse(
@@ -163,7 +164,7 @@ async def alter_user_scram_credentials(
     )
 
 
-def _tell(ctx: Context, name: str, change: Change) -> None:
+def _audit(ctx: Context, name: str, change: Change) -> None:
     """Write a change to the audit log."""
     done = "removed from" if change.credential is None else "set for"
     ctx.node.audit.changed(
@@ -175,11 +176,11 @@ def _tell(ctx: Context, name: str, change: Change) -> None:
 
 
 def _add(changes: dict[str, Change], row: Deletion | Upsertion, users: ScramUsers) -> Outcome:
-    """Take a change in, if there is nothing against it."""
+    """Add a valid change to `changes`."""
     if changes.pop(row.name, None) is not None:
         return Outcome(
             ErrorCode.DUPLICATE_RESOURCE,
-            "One request changes one credential of a user; send several, one for each mechanism",
+            "The request names the user more than once; send one request for each mechanism",
         )
     try:
         changes[row.name] = _checked(row, users)
@@ -189,13 +190,18 @@ def _add(changes: dict[str, Change], row: Deletion | Upsertion, users: ScramUser
 
 
 def _checked(row: Deletion | Upsertion, users: ScramUsers) -> Change:
-    """What a row asks for. Raises KafkaError, for the first cause that Kafka sees."""
+    """Return the change of a row.
+
+    Raises:
+        KafkaError: The row is invalid. Checks have the order of Kafka's.
+    """
     if not row.name:
-        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "A user needs a name")
+        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "User name must not be empty")
     mechanism = ScramMechanism.numbered(row.mechanism)
     if mechanism is None:
         raise KafkaError(
-            ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"There are {', '.join(ScramMechanism)}"
+            ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+            f"Unknown mechanism {row.mechanism} (valid: {', '.join(ScramMechanism)})",
         )
     if isinstance(row, Deletion):
         if mechanism not in users.credentials(row.name):
@@ -208,9 +214,12 @@ def _checked(row: Deletion | Upsertion, users: ScramUsers) -> Change:
 
 def _check_sizes(row: Upsertion) -> None:
     if not ITERATIONS_MIN <= row.iterations <= ITERATIONS_MAX:
-        reason = f"{row.iterations} iterations; take {ITERATIONS_MIN} to {ITERATIONS_MAX}"
+        reason = (
+            f"Invalid number of iterations {row.iterations} "
+            f"(valid: {ITERATIONS_MIN} to {ITERATIONS_MAX})"
+        )
     elif len(row.name.encode()) > NAME_BYTES_MAX:
-        reason = f"A name has at most {NAME_BYTES_MAX} bytes"
+        reason = f"A user name has at most {NAME_BYTES_MAX} bytes"
     elif not 0 < len(row.salt) <= SALT_BYTES_MAX:
         reason = f"A salt has 1 to {SALT_BYTES_MAX} bytes"
     elif not 0 < len(row.salted_password) <= HASH_BYTES_MAX:
@@ -227,21 +236,21 @@ def _not_found() -> KafkaError:
 async def _store(
     cluster: Cluster, changes: Mapping[str, Change], *, cause: str
 ) -> dict[str, Outcome]:
-    """Make some changes durable, all in one, by what the users are at that moment."""
+    """Store some changes durably in one transaction, based on the current users."""
     while True:
         outcomes = dict.fromkeys(changes, DONE)
-        room = USERS_MAX - len(cluster.scram_users)
+        free = USERS_MAX - len(cluster.scram_users)
         after: dict[str, Credentials] = {}
         for name, change in changes.items():
             try:
-                after[name] = _altered(cluster.scram_users, name, change, room=room)
+                after[name] = _altered(cluster.scram_users, name, change, free=free)
             except KafkaError as error:
                 outcomes[name] = Outcome.of(error)
             else:
-                room -= name not in cluster.scram_users
+                free -= name not in cluster.scram_users
         try:
             if after and not await cluster.put_scram_users(after, cause=cause):
-                continue  # somebody else was first
+                continue  # the users were changed concurrently
         except KafkaError as error:
             return dict.fromkeys(changes, Outcome.of(error))
         if after:
@@ -249,15 +258,25 @@ async def _store(
         return outcomes
 
 
-def _altered(users: ScramUsers, name: str, change: Change, *, room: int) -> Credentials:
-    """A user's credentials after a change. Raises KafkaError."""
+def _altered(users: ScramUsers, name: str, change: Change, *, free: int) -> Credentials:
+    """Return a user's credentials after a change.
+
+    Args:
+        users: All users.
+        name: User name.
+        change: The change.
+        free: Number of users that can still be created.
+
+    Raises:
+        KafkaError: The credential to delete does not exist, or `free` is 0.
+    """
     credentials = dict(users.credentials(name))
     mechanism, credential = change
     if credential is not None:
-        if not credentials and room <= 0:
+        if not credentials and free <= 0:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
-                f"There are {USERS_MAX} users, and no more may be; delete some that are not needed",
+                f"The limit of {USERS_MAX} users is reached; delete unused users",
             )
         return credentials | {mechanism: credential}
     if credentials.pop(mechanism, None) is None:

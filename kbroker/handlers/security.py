@@ -1,4 +1,4 @@
-"""SaslHandshake, SaslAuthenticate: who is there."""
+"""SaslHandshake, SaslAuthenticate: authentication of clients."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ if TYPE_CHECKING:
     from kbroker.node.node import Node
     from kbroker.security.login import Login
 
-WRONG = (
-    "Authentication failed: the user or the password is wrong, or the mechanism is not spoken well"
-)
-"""The same for every cause: it tells nobody which users there are."""
+# The same message for every cause, so that it does not reveal which users exist.
+WRONG = "Authentication failed: the user or the password is wrong, or the SASL message is invalid"
 
 
 @handles(ApiKey.SASL_HANDSHAKE, versions="0-1")
 def sasl_handshake(ctx: Context, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
-    """Behaviour: begins a login by a mechanism, and tells which ones there are (KIP-43).
+    """Begin an authentication with a SASL mechanism, and list the enabled mechanisms (KIP-43).
 
-    Who has logged in for some time may do so again (KIP-368).
+    An authenticated client with a limited session lifetime may reauthenticate (KIP-368).
 
-    Errors: UNSUPPORTED_SASL_MECHANISM, and the connection ends; ILLEGAL_SASL_STATE where nobody logs
-    in, or who has logged in already for as long as the connection lives, or in this very second.
+    Errors: UNSUPPORTED_SASL_MECHANISM, after which the connection is closed. ILLEGAL_SASL_STATE if
+    the listener does not use SASL, the session has no limited lifetime, or the client
+    authenticated less than a second ago.
     """
     login = ctx.peer.login
     now = trio.current_time()
@@ -51,12 +50,12 @@ def sasl_handshake(ctx: Context, request: SaslHandshakeRequest) -> SaslHandshake
 async def sasl_authenticate(
     ctx: Context, request: SaslAuthenticateRequest
 ) -> SaslAuthenticateResponse:
-    """Behaviour: takes a message of the mechanism that was chosen, and answers it (KIP-152).
+    """Process a message of the chosen SASL mechanism and return the server's message (KIP-152).
 
-    Versions: 1+ tell how long the login is good (KIP-368).
+    Versions: 1+ return the session lifetime (KIP-368).
 
-    Errors: SASL_AUTHENTICATION_FAILED, some moments later (KIP-306), and the connection ends;
-    ILLEGAL_SASL_STATE where nobody logs in, or who has logged in already.
+    Errors: SASL_AUTHENTICATION_FAILED, after a delay (KIP-306), after which the connection is
+    closed. ILLEGAL_SASL_STATE if no authentication is in progress.
     """
     login = ctx.peer.login
     if login is None or not login.is_under_way:

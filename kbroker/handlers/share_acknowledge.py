@@ -1,4 +1,4 @@
-"""ShareAcknowledge: what members of share groups say became of records, without fetching (KIP-932)."""
+"""ShareAcknowledge: acknowledgements of share group members without a fetch (KIP-932)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbroker.protocol.messages.share_groups import (
 )
 
 from .context import Context
-from .current_leader import TELLING, tell_leaders
+from .current_leader import WRONG_LEADER, add_current_leaders
 from .registry import handles
 from .share_acknowledgements import acknowledge, check_member
 
@@ -20,10 +20,11 @@ from .share_acknowledgements import acknowledge, check_member
 async def share_acknowledge(
     ctx: Context, request: ShareAcknowledgeRequest
 ) -> ShareAcknowledgeResponse:
-    """Behaviour: records are acknowledged, released, rejected, or kept longer; the answer comes when
-    that is stored. Epoch -1 ends the member's session, and what it holds is released.
+    """Accept, release, reject or renew acquired records, and respond when that is stored.
 
-    Versions: 2 asks for more time (KIP-1222), and says how much that is.
+    Session epoch -1 closes the member's share session and releases its acquired records.
+
+    Versions: 2 can renew acquisition locks (KIP-1222), and returns the lock timeout.
     """
     sessions = ctx.node.share.sessions
     try:
@@ -45,7 +46,7 @@ async def share_acknowledge(
         acquisition_lock_timeout_ms=ctx.node.share.partitions.settings(group_id).delivery.lock_ms
     )
     topics: dict[object, ShareAcknowledgeResponse.Topic] = {}
-    refused = []
+    rejected = []
     async for (topic_id, index), outcome in ctx.time_slice.each(outcomes.items()):
         topic = topics.get(topic_id)
         if topic is None:
@@ -55,7 +56,7 @@ async def share_acknowledge(
             partition_index=index, error_code=outcome.code, error_message=outcome.message
         )
         topic.partitions.append(row)
-        if row.error_code in TELLING:
-            refused.append((topic_id, index, row))
-    tell_leaders(ctx, response, refused)
+        if row.error_code in WRONG_LEADER:
+            rejected.append((topic_id, index, row))
+    add_current_leaders(ctx, response, rejected)
     return response

@@ -1,4 +1,4 @@
-"""What members of share groups say became of records: with a fetch, or by itself (KIP-932)."""
+"""Acknowledgements in ShareFetch and ShareAcknowledge requests (KIP-932)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ MEMBER_ID_CHARACTERS_MAX = 36
 
 
 def check_member(ctx: Context, request: Any) -> tuple[str, str]:
-    """The group and the member of a request. Raises KafkaError."""
+    """Return the group ID and member ID of a request.
+
+    Raises:
+        KafkaError: Share groups are disabled, an ID is invalid, or the client may not read the
+            group.
+    """
     require_share_groups(ctx)
     group_id, member_id = request.group_id, request.member_id
     if group_id is None:
@@ -34,11 +39,13 @@ def check_member(ctx: Context, request: Any) -> tuple[str, str]:
 
 
 async def acknowledge(ctx: Context, request: Any) -> dict[TargetKey, Outcome]:
-    """Let the acknowledgements of a request count, each partition by itself; returns how that went,
-    as soon as all is stored.
+    """Process the acknowledgements of a request, for each partition independently.
 
-    Of several rows for one partition the last one counts. A partition without acknowledgements is
-    mentioned beside others that have some, as in Kafka.
+    If a partition has several rows, the last one counts. As in Kafka, a partition without
+    acknowledgements has an outcome only if another partition has a valid one.
+
+    Returns:
+        The outcome of each partition, after everything is stored.
     """
     asked: dict[TargetKey, Sequence[Any]] = {}
     for topic in request.topics:
@@ -46,30 +53,32 @@ async def acknowledge(ctx: Context, request: Any) -> dict[TargetKey, Outcome]:
             asked[topic.topic_id, row.partition_index] = row.acknowledgement_batches
     outcomes: dict[TargetKey, Outcome | Pending[Outcome]] = {}
     has_nothing: list[TargetKey] = []
-    is_any_good = False
+    has_valid = False
     async for key, rows in ctx.time_slice.each(asked.items()):
         try:
             _check(ctx, request, key, rows)
             if rows:
-                is_any_good = True
+                has_valid = True
                 outcomes[key] = _acknowledge(ctx, request, key, rows)
             else:
                 has_nothing.append(key)
         except KafkaError as error:
             outcomes[key] = Outcome(error.code, error.message)
-    if is_any_good:
+    if has_valid:
         outcomes.update(dict.fromkeys(has_nothing, Outcome()))
-    return {key: await _settled(each) async for key, each in ctx.time_slice.each(outcomes.items())}
+    return {
+        key: await _outcome_of(each) async for key, each in ctx.time_slice.each(outcomes.items())
+    }
 
 
-async def _settled(outcome: Outcome | Pending[Outcome]) -> Outcome:
+async def _outcome_of(outcome: Outcome | Pending[Outcome]) -> Outcome:
     if isinstance(outcome, Pending):
         return await outcome.wait() or Outcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     return outcome
 
 
 def _check(ctx: Context, request: Any, key: TargetKey, rows: Sequence[Any]) -> None:
-    """Raise KafkaError unless what a member says of a partition makes sense, and it may say it."""
+    """Check the acknowledgements of a partition, and that the client may send them."""
     topic_id, index = key
     topic = ctx.node.cluster.topics_by_id.get(topic_id)
     if topic is None:
@@ -105,7 +114,7 @@ def _acknowledge(
         raise KafkaError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
         )
-    said = [
+    acknowledgements = [
         Acknowledgement(row.first_offset, row.last_offset, row.acknowledge_types) for row in rows
     ]
-    return shares.acknowledge(share_partition, request.member_id, said)
+    return shares.acknowledge(share_partition, request.member_id, acknowledgements)

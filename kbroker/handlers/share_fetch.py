@@ -1,4 +1,4 @@
-"""ShareFetch: records of partitions for members of share groups, each for one of them (KIP-932)."""
+"""ShareFetch: acquisition of records by members of share groups (KIP-932)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from kbroker.storage.segment import Slice
 from kbroker.storage.slice_batches import part_of, slice_headers
 
 from .context import Context
-from .current_leader import TELLING, tell_leaders
+from .current_leader import WRONG_LEADER, add_current_leaders
 from .registry import handles
 from .share_acknowledgements import (
     FIRST_VERSION_WITH_RENEWAL,
@@ -50,8 +50,8 @@ from .share_acknowledgements import (
     check_member,
 )
 
+# Acquire modes (KIP-1206).
 BATCH_OPTIMIZED, RECORD_LIMIT = 0, 1
-"""How a member wants records (KIP-1206)."""
 NOTHING = Slice(b"", -1, -1, 0)
 
 Row: TypeAlias = ShareFetchResponse.Partition
@@ -60,48 +60,49 @@ Answer: TypeAlias = ShareFetchResponse | Waiting[ShareFetchResponse]
 
 @handles(ApiKey.SHARE_FETCH, versions="1-2")
 async def share_fetch(ctx: Context, request: ShareFetchRequest) -> Answer:
-    """Behaviour: what the member says of records that it has counts first, as in ShareAcknowledge.
-    Then it is given records that no other member has, for a while; it waits for `min_bytes` until
-    `max_wait_ms`. It gets whole batches, and is told which of their records are its own.
+    """Process acknowledgements as in ShareAcknowledge, then acquire available records.
 
-    Versions: 2 asks for more time with records (KIP-1222), and may want an exact number of records
+    The request waits for `min_bytes`, for at most `max_wait_ms`. The response has whole batches,
+    and the offsets of the records that the member acquired.
+
+    Versions: 2 can renew acquisition locks (KIP-1222) and acquire an exact number of records
     (KIP-1206).
 
-    Differs from Kafka: a fetch that waits is answered when leadership goes. Where the log begins
-    later by now, the fetch goes on there at once.
+    Differs from Kafka: a pending fetch completes if leadership is lost. If the log start offset
+    advanced, the fetch continues there at once.
     """
     try:
-        work = _ShareFetch(ctx, request)
-        await work.look()
+        work = _ShareFetchOperation(ctx, request)
+        await work.read_request()
         work.open_session()
     except KafkaError as error:
-        refusal = ShareFetchResponse(error_code=error.code)
+        rejection = ShareFetchResponse(error_code=error.code)
         if error.code == ErrorCode.SHARE_SESSION_LIMIT_REACHED:
-            return Waiting(lambda: _later(request.max_wait_ms, refusal))
-        return refusal
+            return Waiting(lambda: _respond_later(request.max_wait_ms, rejection))
+        return rejection
     await work.acknowledge()
     if work.is_final or work.is_renewal:
-        return await work.answer_without_records()
+        return await work.respond_without_records()
     if request.share_acquire_mode not in (BATCH_OPTIMIZED, RECORD_LIMIT):
         return ShareFetchResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
-    return Waiting(work.park)
+    return Waiting(work.wait_and_respond)
 
 
-async def _later(wait_ms: int, refusal: ShareFetchResponse) -> ShareFetchResponse:
-    """Refuse, so late that the member does not ask again at once."""
+async def _respond_later(wait_ms: int, rejection: ShareFetchResponse) -> ShareFetchResponse:
+    """Return an error response after a delay, so that the member does not retry at once."""
     await trio.sleep(max(wait_ms, 0) / 1000)
-    return refusal
+    return rejection
 
 
 class _Found(NamedTuple):
-    """A partition that a member may get records of."""
+    """A partition of the request with its share partition."""
 
     target: ShareTarget
     share_partition: SharePartition
 
 
 class _Read(NamedTuple):
-    """What lies from the first record on that a member can have. `error` is why nothing is read."""
+    """Batches from the first available offset on, or the error of the read."""
 
     found: _Found
     delivery: ShareDelivery
@@ -111,7 +112,7 @@ class _Read(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A row of the answer."""
+    """A partition with its response row."""
 
     target: ShareTarget
     row: Row
@@ -121,8 +122,8 @@ class _Part(NamedTuple):
         return self.target.key
 
 
-class _ShareFetch:
-    """One ShareFetch request."""
+class _ShareFetchOperation:
+    """Execution of one ShareFetch request."""
 
     def __init__(self, ctx: Context, request: ShareFetchRequest) -> None:
         self.ctx = ctx
@@ -137,8 +138,8 @@ class _ShareFetch:
         self.min_bytes = request.min_bytes
         self.deadline = trio.current_time() + request.max_wait_ms / 1000
         self.session: ShareSession
-        self.told_epoch = -1
-        """What the session has to be at when the answer goes out."""
+        # Epoch that the session must still have when the response is sent.
+        self.expected_epoch = -1
         self.targets: list[ShareTarget] = []
         self.forgotten: list[TargetKey] = []
         self.has_acknowledgements = False
@@ -151,7 +152,7 @@ class _ShareFetch:
         self.min_bytes = min(self.min_bytes, self.max_bytes)
 
     def _check(self) -> None:
-        """Raise KafkaError INVALID_REQUEST for a renewal that wants records."""
+        """Check that a renewal requests no records (INVALID_REQUEST)."""
         wanted = self.request
         if self.is_renewal and (
             wanted.max_bytes or wanted.min_bytes or wanted.max_records or wanted.max_wait_ms
@@ -160,8 +161,8 @@ class _ShareFetch:
 
     # -- the session
 
-    async def look(self) -> None:
-        """Go over what the request names."""
+    async def read_request(self) -> None:
+        """Collect the partitions that the request adds and forgets."""
         known = self.node.cluster.topics_by_id
         for topic in self.request.topics:
             async for row in self.ctx.time_slice.each(topic.partitions):
@@ -176,7 +177,11 @@ class _ShareFetch:
                 self.forgotten.append((gone.topic_id, index))
 
     def open_session(self) -> None:
-        """Raises KafkaError."""
+        """Open, continue or find the share session.
+
+        Raises:
+            KafkaError: The session epoch is invalid, or the limit of sessions is reached.
+        """
         sessions = self.node.share.sessions
         if self.is_final:
             self.session = sessions.find(self.group_id, self.member_id)
@@ -189,20 +194,20 @@ class _ShareFetch:
             self.session = sessions.go_on(
                 self.group_id, self.member_id, self.epoch, self.targets, self.forgotten
             )
-        self.told_epoch = self.session.epoch
+        self.expected_epoch = self.session.epoch
 
     def _check_session(self) -> None:
-        """Raise INVALID_SHARE_SESSION_EPOCH where the session went on without this request."""
+        """Raise INVALID_SHARE_SESSION_EPOCH if a later request has used the session."""
         is_current = self.node.share.sessions.is_current(self.session)
-        if not is_current or self.session.epoch != self.told_epoch:
+        if not is_current or self.session.epoch != self.expected_epoch:
             raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
 
     async def acknowledge(self) -> None:
-        """Let what the member says of records count, before anything else is looked at."""
+        """Process the acknowledgements of the request."""
         if self.has_acknowledgements:
             self.outcomes = await acknowledge(self.ctx, self.request)
 
-    async def answer_without_records(self) -> ShareFetchResponse:
+    async def respond_without_records(self) -> ShareFetchResponse:
         response = await self._respond(())
         sessions = self.node.share.sessions
         if self.is_final and sessions.is_current(self.session):
@@ -212,9 +217,9 @@ class _ShareFetch:
 
     # -- records
 
-    async def park(self) -> ShareFetchResponse:
-        """Wait for records, or the deadline, and answer."""
-        refused: list[_Part] = []
+    async def wait_and_respond(self) -> ShareFetchResponse:
+        """Wait for records or the deadline, and return the response."""
+        rejected: list[_Part] = []
         found: list[_Found] = []
         wants_records = self.request.max_records > 0 and self.max_bytes > 0
         async for target in self.ctx.time_slice.each(self._rotated()):
@@ -226,21 +231,21 @@ class _ShareFetch:
                     )
                     found.append(_Found(target, share_partition))
             except KafkaError as error:
-                refused.append(_Part(target, _refusal(target, error)))
+                rejected.append(_Part(target, _error_row(target, error)))
         try:
-            given = await self._wait_for_records(found, refused) if found else []
+            acquired = await self._wait_for_records(found, rejected) if found else []
         except KafkaError as error:
             return ShareFetchResponse(error_code=error.code)
-        return await self._respond([*given, *refused])
+        return await self._respond([*acquired, *rejected])
 
     def _rotated(self) -> list[ShareTarget]:
-        """The partitions of the session, another one first each time."""
+        """Return the partitions of the session, rotated by the session epoch."""
         targets = list(self.session.targets.values())
         begin = self.epoch % len(targets) if targets and self.epoch > 0 else 0
         return targets[begin:] + targets[:begin]
 
     def _topic(self, target: ShareTarget) -> Topic:
-        """The topic of a partition that there is. Raises KafkaError."""
+        """Return the topic of an existing partition that the client may read."""
         topic_id, index = target.key
         topic = self.node.cluster.topics_by_id.get(topic_id)
         if topic is None:
@@ -254,21 +259,26 @@ class _ShareFetch:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return topic
 
-    async def _wait_for_records(self, found: Sequence[_Found], refused: list[_Part]) -> list[_Part]:
-        """Rows with records; `refused` gets those of partitions that are here no longer.
+    async def _wait_for_records(
+        self, found: Sequence[_Found], rejected: list[_Part]
+    ) -> list[_Part]:
+        """Return rows with records. Add rows of lost share partitions to `rejected`.
 
-        Raises KafkaError when the session is over.
+        Raises:
+            KafkaError: The session was closed, or a later request has used it.
         """
         try:
             reads = await self._read_enough(found)
             self._check_session()
-            refused += (_Part(each.target, _refusal(each.target, e)) for each, e in _lost(found))
-            return await self._give(reads)
+            rejected += (
+                _Part(each.target, _error_row(each.target, e)) for each, e in _closed(found)
+            )
+            return await self._acquire_records(reads)
         finally:
-            _pass_on(found)
+            _wake_others(found)
 
     async def _read_enough(self, found: Sequence[_Found]) -> list[_Read]:
-        """Read when there is as much as the member wants, or it does not wait any longer."""
+        """Read until `min_bytes` are available or the deadline is reached."""
         while True:
             wait = FetchWait(max(self.min_bytes, 1), self.deadline)
             try:
@@ -278,7 +288,7 @@ class _ShareFetch:
                     return reads
                 wait.grow(size)
                 if size:
-                    _pass_on(found)  # others may want less
+                    _wake_others(found)  # other members may need fewer bytes
                 await wait.wait()
             finally:
                 for each in found:
@@ -290,16 +300,16 @@ class _ShareFetch:
         if any(
             each.share_partition.closed and each.share_partition.failure is None for each in found
         ):
-            return True  # it is led elsewhere
+            return True  # leadership was lost
         if all(each.share_partition.closed for each in found):
-            return True  # there is nothing to wait for
+            return True  # no share partition is left to wait for
         return any(read.error for read in reads) or (bool(reads) and size >= self.min_bytes)
 
     async def _read_all(self, found: Sequence[_Found], wait: FetchWait) -> list[_Read]:
-        """What can be had now. `wait` hears of what comes while others have their turn."""
+        """Read the available records. `wait` is notified of changes in the meantime."""
         ready: list[_Found] = []
         time_slice = self.ctx.time_slice
-        time_slice.begin(trio.current_time())  # what was waited for is not counted
+        time_slice.begin(trio.current_time())  # the time slice does not include the wait
         async for each in time_slice.each(found):
             each.share_partition.waits[wait] = None
             if _is_ready(each.share_partition):
@@ -331,12 +341,12 @@ class _ShareFetch:
             with self.node.partitions.storage_errors_reported(share_partition.replica):
                 read = reading(_read_whole, log, offset, max_bytes, limit, at_least_one)
         except KafkaError as error:
-            is_beyond = error.code == ErrorCode.OFFSET_OUT_OF_RANGE  # the log was cut
+            is_beyond = error.code == ErrorCode.OFFSET_OUT_OF_RANGE  # the log was truncated
             return _Read(found, delivery, offset, NOTHING, None if is_beyond else error)
         return _Read(found, delivery, offset, read)
 
-    async def _give(self, reads: Iterable[_Read]) -> list[_Part]:
-        """Give the member records of each partition, until it has as many as it wants."""
+    async def _acquire_records(self, reads: Iterable[_Read]) -> list[_Part]:
+        """Acquire records of each partition, up to `max_records`, and return the rows."""
         quota_charge = self.ctx.quota_charge
         if quota_charge is not None and not quota_charge.takes_records(0):
             return []
@@ -352,7 +362,7 @@ class _ShareFetch:
             elif left > 0 and self.node.share.sessions.is_current(self.session):
                 try:
                     with self.node.partitions.storage_errors_reported(share_partition.replica):
-                        left -= self._give_some(read, row, left)
+                        left -= self._acquire_from(read, row, left)
                 except StorageError as error:
                     row = Row(partition_index=row.partition_index, error_code=error.code)
             parts.append(_Part(target, row))
@@ -360,10 +370,10 @@ class _ShareFetch:
             quota_charge.gives_records(sum(len(part.row.records) for part in parts))
         return parts
 
-    def _give_some(self, read: _Read, row: Row, left: int) -> int:
-        """Returns how many records the member gets."""
+    def _acquire_from(self, read: _Read, row: Row, left: int) -> int:
+        """Acquire records of one partition, and return their number."""
         share_partition, delivery = read.found.share_partition, read.delivery
-        if delivery.next_offset() != read.offset:  # another member was quicker
+        if delivery.next_offset() != read.offset:  # another member acquired the records
             again = self._read(read.found, max(read.slice.size, 1), True, waiting)
             if again is None or again.error is not None:
                 return 0
@@ -391,7 +401,7 @@ class _ShareFetch:
         return sum(each.last - each.first + 1 for each in acquired)
 
     def _headers(self, read: _Read, left: int) -> list[tuple[int, BatchHeader]]:
-        """The batches of what was read, as far as the member could have their records."""
+        """Return position and header of each read batch whose records could be acquired."""
         most = min(left, self.settings.delivery.locks_max)
         end = max(read.delivery.end_offset, read.offset) + most
         headers = []
@@ -401,13 +411,13 @@ class _ShareFetch:
                 break
         return headers
 
-    # -- the answer
+    # -- the response
 
     async def _respond(self, parts: Iterable[_Part]) -> ShareFetchResponse:
         outcomes = self.outcomes
         response = ShareFetchResponse(acquisition_lock_timeout_ms=self.settings.delivery.lock_ms)
         topics: dict[UUID, ShareFetchResponse.Topic] = {}
-        refused: list[tuple[UUID, int, Row]] = []
+        rejected: list[tuple[UUID, int, Row]] = []
 
         def add(topic_id: UUID, row: Row) -> None:
             topic = topics.get(topic_id)
@@ -417,15 +427,15 @@ class _ShareFetch:
             topic.partitions.append(row)
 
         async for part in self.ctx.time_slice.each(parts):
-            if not self._must_tell(part):
+            if not self._has_row(part):
                 continue
             outcome = outcomes.pop(part.key, None)
             if outcome is not None:
                 part.row.acknowledge_error_code = outcome.code
                 part.row.acknowledge_error_message = outcome.message
             add(part.key[0], part.row)
-            if part.row.error_code in TELLING:
-                refused.append((*part.key, part.row))
+            if part.row.error_code in WRONG_LEADER:
+                rejected.append((*part.key, part.row))
         async for (topic_id, index), outcome in self.ctx.time_slice.each(outcomes.items()):
             row = Row(
                 partition_index=index,
@@ -433,11 +443,11 @@ class _ShareFetch:
                 acknowledge_error_message=outcome.message,
             )
             add(topic_id, row)
-        tell_leaders(self.ctx, response, refused)
+        add_current_leaders(self.ctx, response, rejected)
         return response
 
-    def _must_tell(self, part: _Part) -> bool:
-        """Whether an answer within a session has a row; the first one has all."""
+    def _has_row(self, part: _Part) -> bool:
+        """Return True if the response has a row: always in the first one of a session."""
         target, row = part
         has_records = len(row.records) > 0
         if has_records and self.epoch != INITIAL_EPOCH:
@@ -450,7 +460,7 @@ class _ShareFetch:
 
 
 def _read_whole(log: Log, offset: int, max_bytes: int, limit: int, at_least_one: bool) -> Slice:
-    """As `Log.read`; the batches must be in memory as well, which are looked through in one piece."""
+    """Read from a log. The batches must be in the page cache, because their headers are parsed."""
     found = log.read(offset, max_bytes, limit=limit, at_least_one=at_least_one)
     if must_not_wait() and isinstance(found.records, FileRange):
         absent = found.records.uncached_range(found.size)
@@ -460,7 +470,7 @@ def _read_whole(log: Log, offset: int, max_bytes: int, limit: int, at_least_one:
 
 
 def _is_ready(share_partition: SharePartition) -> bool:
-    """Whether a member could have records of it, if there are any."""
+    """Return True if records of a share partition can be acquired, should any be available."""
     return (
         not share_partition.closed
         and share_partition.delivery is not None
@@ -468,14 +478,14 @@ def _is_ready(share_partition: SharePartition) -> bool:
     )
 
 
-def _pass_on(found: Iterable[_Found]) -> None:
-    """Others may have what is left."""
+def _wake_others(found: Iterable[_Found]) -> None:
+    """Let other members acquire the remaining records."""
     for each in found:
         each.share_partition.pass_on()
 
 
-def _lost(found: Iterable[_Found]) -> Iterator[tuple[_Found, KafkaError]]:
-    """The partitions that are not here any more, or whose state could not be had."""
+def _closed(found: Iterable[_Found]) -> Iterator[tuple[_Found, KafkaError]]:
+    """Yield the partitions that are closed or whose state could not be loaded, with their errors."""
     for each in found:
         if each.share_partition.closed:
             yield (
@@ -484,14 +494,14 @@ def _lost(found: Iterable[_Found]) -> Iterator[tuple[_Found, KafkaError]]:
             )
 
 
-def _refusal(target: ShareTarget, error: KafkaError) -> Row:
+def _error_row(target: ShareTarget, error: KafkaError) -> Row:
     return Row(partition_index=target.key[1], error_code=error.code)
 
 
 def _aborted(
     share_partition: SharePartition, read: _Read, headers: Sequence[tuple[int, BatchHeader]]
 ) -> Iterator[LogBatch]:
-    """The batches of transactions that were aborted."""
+    """Yield the batches of aborted transactions."""
     end = headers[-1][1].next_offset
     starts = sorted(
         aborted_transactions(share_partition.replica.log, read.slice.first_offset, end),
@@ -512,7 +522,7 @@ def _aborted(
 
 
 def _is_abort(found: Slice, position: int, header: BatchHeader) -> bool:
-    """Whether a control batch is the end of a transaction that was aborted."""
+    """Return True if a control batch is an ABORT marker."""
     data = part_of(found.records, position, header.size)
     batch = memoryview(data if isinstance(data, bytes) else data.read())
     record = next(batch_records(batch, header), None)
@@ -522,7 +532,7 @@ def _is_abort(found: Slice, position: int, header: BatchHeader) -> bool:
 def _part(
     found: Slice, headers: Sequence[tuple[int, BatchHeader]], acquired: Sequence[Acquired]
 ) -> Any:
-    """The bytes of those batches which have records that the member got."""
+    """Return the bytes of the batches that contain acquired records."""
     first, last = acquired[0].first, acquired[-1].last
     start, end = 0, headers[0][1].size
     for position, header in headers:

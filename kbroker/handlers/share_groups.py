@@ -20,8 +20,8 @@ from .context import Context
 from .modern_groups import describe_all, may_know_all, require_feature, require_known_topics
 from .registry import handles
 
+# Maximum number of characters of a member ID, which is a UUID.
 MEMBER_ID_LENGTH_MAX = 36
-"""Members call themselves by UUIDs."""
 
 HeartbeatAnswer = ShareGroupHeartbeatResponse | ShardPending | None
 
@@ -30,11 +30,13 @@ HeartbeatAnswer = ShareGroupHeartbeatResponse | ShardPending | None
 def share_group_heartbeat(
     ctx: Context, request: ShareGroupHeartbeatRequest
 ) -> HeartbeatAnswer | Later[HeartbeatAnswer]:
-    """Behaviour: a member of a share group joins, lives or leaves; the answer has its epoch and, where
-    that changed, its assignment. See `kbroker.coordinator.share.groups`.
+    """Process the heartbeat of a member: join, keep the session, or leave.
 
-    Differs from Kafka: INVALID_REQUEST for names of more than 1,000 characters or more than 10,000
-    topics. A group asks for the states of 2,000 partitions at a time.
+    The response has the member epoch and, if it changed, the assignment. See
+    `kbroker.coordinator.share.groups`.
+
+    Differs from Kafka: names of more than 1,000 characters and more than 10,000 topics get
+    INVALID_REQUEST. A group initializes the share state of 2,000 partitions at a time.
     """
     try:
         require_share_groups(ctx)
@@ -42,7 +44,7 @@ def share_group_heartbeat(
         if not 0 < len(request.member_id) <= MEMBER_ID_LENGTH_MAX:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid member id in the request.")
     except KafkaError as error:
-        return _refused(error)
+        return _error_response(error)
     if ctx.node.authorizer is not None and request.subscribed_topic_names:
         return _permitted_heartbeat(ctx, request)
     return _heartbeat(ctx, request)
@@ -51,11 +53,11 @@ def share_group_heartbeat(
 async def _permitted_heartbeat(
     ctx: Context, request: ShareGroupHeartbeatRequest
 ) -> HeartbeatAnswer:
-    """A heartbeat that names topics: the client must be allowed to know of all of them."""
+    """Process a heartbeat that names topics, all of which the client must be able to describe."""
     try:
         await require_known_topics(ctx, request.subscribed_topic_names or ())
     except KafkaError as error:
-        return _refused(error)
+        return _error_response(error)
     return _heartbeat(ctx, request)
 
 
@@ -64,28 +66,29 @@ def _heartbeat(ctx: Context, request: ShareGroupHeartbeatRequest) -> HeartbeatAn
     try:
         shard = groups.shard(request.group_id)
     except KafkaError as error:
-        return _refused(error)
+        return _error_response(error)
     client = ctx.client_info()
     return groups.run(shard, shard.coordinator.share_heartbeat(request, client, groups.now()))
 
 
 def require_share_groups(ctx: Context) -> None:
-    """Raise KafkaError UNSUPPORTED_VERSION where a node may still not know share groups."""
+    """Check that share groups are enabled; see `require_feature`."""
     require_feature(ctx, SHARE_VERSION)
 
 
-def _refused(error: KafkaError) -> ShareGroupHeartbeatResponse:
+def _error_response(error: KafkaError) -> ShareGroupHeartbeatResponse:
     return ShareGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
 
 
-@handles(ApiKey.SHARE_GROUP_DESCRIBE, versions="1", only_looks=True)
+@handles(ApiKey.SHARE_GROUP_DESCRIBE, versions="1", read_only=True)
 async def share_group_describe(
     ctx: Context, request: ShareGroupDescribeRequest
 ) -> ShareGroupDescribeResponse:
-    """Behaviour: state, epochs and members of each group, once they are committed. A client that may
-    not know of one of the topics that members have is told nothing of the group.
+    """Describe the committed state, epochs and members of groups.
 
-    Differs from Kafka: one row for a group that is named several times.
+    If the client may not describe one of the assigned topics, the row has an error only.
+
+    Differs from Kafka: a group that is named several times has one row.
     """
 
     def check(group_id: str) -> None:
@@ -108,7 +111,7 @@ async def share_group_describe(
 async def _visible(
     ctx: Context, row: ShareGroupDescribeResponse.Group
 ) -> ShareGroupDescribeResponse.Group:
-    """The row, or one that says nothing of a group that has topics which the client may not know."""
+    """Return the row, or an error row if the client may not describe one of the group's topics."""
     if ctx.node.authorizer is None:
         return row
     names: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""Where share groups begin to read: described, altered, deleted (KIP-932)."""
+"""Share group offsets: describe, alter and delete (KIP-932)."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ Partition = DescribeShareGroupOffsetsResponse.Partition
 Summaries = dict[SharePartitionKey, ReadShareGroupStateSummaryResponse.Partition]
 
 
-@handles(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, versions="0-1", only_looks=True)
+@handles(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, versions="0-1", read_only=True)
 async def describe_share_group_offsets(
     ctx: Context, request: DescribeShareGroupOffsetsRequest
 ) -> DescribeShareGroupOffsetsResponse:
-    """Behaviour: from where on groups have not done with the records of partitions, as share
-    coordinators know; for a group without a list of topics, of all partitions that have a state.
+    """Return the share-partition start offsets of groups, as stored by the share coordinators.
 
-    Versions: 1 says how many records are not done with (KIP-1226).
+    A group without a list of topics selects all its share partitions.
 
-    Differs from Kafka: one row, with all that is asked of it, for a group that is named several
-    times.
+    Versions: 1 has the lag (KIP-1226).
+
+    Differs from Kafka: a group that is named several times has one row with all its partitions.
     """
     asked: dict[str, list[DescribeShareGroupOffsetsRequest.Topic] | None] = {}
     async for group in ctx.time_slice.each(request.groups):
@@ -97,7 +97,7 @@ async def _describe_all(ctx: Context, group_id: str) -> list[Topic]:
     visible = [
         share
         async for share in ctx.time_slice.each(found)
-        if share.topic_id in by_id and ctx.knows_topic(by_id[share.topic_id].name)
+        if share.topic_id in by_id and ctx.may_list_topic(by_id[share.topic_id].name)
     ]
     return await _rows(ctx, visible)
 
@@ -116,16 +116,16 @@ async def _describe_named(
         try:
             ctx.require_topic(AclOperation.DESCRIBE, name)
         except KafkaError as error:
-            denied.append(_refused(name, indexes, error))
+            denied.append(_error_rows(name, indexes, error))
             continue
         if known is None:
-            others.append(_refused(name, indexes, None))
+            others.append(_error_rows(name, indexes, None))
         else:
             shares += [SharePartitionKey(group_id, known.id, index) for index in indexes]
     return [*await _rows(ctx, shares), *others, *denied]
 
 
-def _refused(name: str, indexes: Any, error: KafkaError | None) -> Topic:
+def _error_rows(name: str, indexes: Any, error: KafkaError | None) -> Topic:
     rows = [Partition(partition_index=index, start_offset=NO_OFFSET) for index in indexes]
     if error is not None:
         for row in rows:
@@ -134,7 +134,7 @@ def _refused(name: str, indexes: Any, error: KafkaError | None) -> Topic:
 
 
 async def _rows(ctx: Context, shares: list[SharePartitionKey]) -> list[Topic]:
-    """The rows of share partitions, as their share coordinators and the leaders of the logs know."""
+    """Return the rows of share partitions, from share coordinators and partition leaders."""
     if not shares:
         return []
     asked = {
@@ -167,7 +167,7 @@ async def _rows(ctx: Context, shares: list[SharePartitionKey]) -> list[Topic]:
 
 
 def _has_lag(summary: ReadShareGroupStateSummaryResponse.Partition) -> bool:
-    """Whether it is known how many records are not done with."""
+    """Return True if the lag can be computed."""
     return (
         not summary.error_code
         and summary.start_offset != NO_OFFSET
@@ -183,7 +183,7 @@ def _row(
 ) -> Partition:
     row = Partition(partition_index=share.partition)
     if summary.error_code:
-        row.start_offset = NO_OFFSET  # as Kafka, which does not say why
+        row.start_offset = NO_OFFSET  # as in Kafka, without an error code
         return row
     if not _has_lag(summary):
         row.start_offset, row.leader_epoch = summary.start_offset, summary.leader_epoch
@@ -194,7 +194,7 @@ def _row(
         return row
     row.start_offset, row.leader_epoch = summary.start_offset, summary.leader_epoch
     lag = end - summary.start_offset - summary.delivery_complete_count
-    # Other brokers may write any state: what there is no room for in the answer is told as the most or least.
+    # Clamp the lag to 64 bits: another broker may have stored any offsets.
     row.lag = max(-INT64_MAX, min(lag, INT64_MAX))
     return row
 
@@ -203,9 +203,9 @@ def _row(
 async def alter_share_group_offsets(
     ctx: Context, request: AlterShareGroupOffsetsRequest
 ) -> AlterShareGroupOffsetsResponse:
-    """Behaviour: an empty group, which need not be there yet, begins elsewhere.
+    """Set the start offsets of an empty group, which need not exist yet.
 
-    Differs from Kafka: of several rows for one partition the last one counts.
+    Differs from Kafka: if a partition has several rows, the last one counts.
     """
     cls = AlterShareGroupOffsetsResponse
     groups, group_id = ctx.node.groups, request.group_id
@@ -228,7 +228,7 @@ async def alter_share_group_offsets(
         return cls(error_code=begun.error_code, error_message=begun.error_message)
     states = StatesToInitialize(group_id, begun.epoch, begun.partitions)
     failed = await groups.share_state_initializer.initialize(shard, states, asked.start_of)
-    # Until it is committed that they are there, the next coordinator would have them made anew.
+    # Wait for the commit: otherwise the next coordinator would initialize the states again.
     if not groups.serves(shard) or not await outcome_of(groups.release(shard, True)):
         return cls(error_code=ErrorCode.NOT_COORDINATOR)
     async for share, failure in ctx.time_slice.each(failed.items()):
@@ -238,12 +238,12 @@ async def alter_share_group_offsets(
 
 
 class _Altered:
-    """What an AlterShareGroupOffsets asks for, each partition once, and its answer.
+    """Distinct partitions of an AlterShareGroupOffsets request, and their response rows.
 
     Attributes:
-      answers: The rows of the answer.
-      rows: Of each partition that there is and that the client may alter its row, and its new offset.
-      topics: The same partitions, by topic.
+        answers: Response rows.
+        rows: Response row and new offset of each existing partition that the client may alter.
+        topics: The same partitions by topic.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -253,11 +253,11 @@ class _Altered:
         self.topics: dict[UUID, SharedTopic] = {}
 
     def start_of(self, share: SharePartitionKey) -> int:
-        """Where a share partition is to begin."""
+        """Return the new start offset of a share partition."""
         return self.rows[share.topic_id, share.partition][1]
 
     async def read(self, request: AlterShareGroupOffsetsRequest) -> None:
-        """Look at all that is asked for."""
+        """Read all rows of the request."""
         time_slice = self._ctx.time_slice
         named: dict[str, dict[int, int]] = {}
         async for topic in time_slice.each(request.topics):
@@ -274,13 +274,13 @@ class _Altered:
         self.answers.append(answer)
         if known is not None:
             answer.topic_id = known.id
-        refusal = ErrorCode.NONE
+        code = ErrorCode.NONE
         if not self._ctx.allows(AclOperation.READ, Resource(TOPIC, name)):
-            refusal = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         async for index, offset in self._ctx.time_slice.each(offsets.items()):
-            row = cls.Partition(partition_index=index, error_code=refusal)
+            row = cls.Partition(partition_index=index, error_code=code)
             answer.partitions.append(row)
-            if refusal:
+            if code:
                 continue
             if known is None or not 0 <= index < len(known.partitions):
                 row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -296,9 +296,9 @@ class _Altered:
 async def delete_share_group_offsets(
     ctx: Context, request: DeleteShareGroupOffsetsRequest
 ) -> DeleteShareGroupOffsetsResponse:
-    """Behaviour: an empty group forgets topics.
+    """Delete the offsets of topics of an empty group.
 
-    Differs from Kafka: one row for a topic that is named several times.
+    Differs from Kafka: a topic that is named several times has one row.
     """
     cls = DeleteShareGroupOffsetsResponse
     groups, group_id = ctx.node.groups, request.group_id
@@ -345,8 +345,7 @@ async def _name_topics(
 ) -> tuple[
     list[DeleteShareGroupOffsetsResponse.Topic], list[DeleteShareGroupOffsetsResponse.Topic]
 ]:
-    """Put what the client may delete into `topics`; the rows of what it may not, and of what there is
-    not."""
+    """Add the permitted topics to `topics`, and return the rows of denied and unknown topics."""
     cls = DeleteShareGroupOffsetsResponse
     denied: list[DeleteShareGroupOffsetsResponse.Topic] = []
     unknown: list[DeleteShareGroupOffsetsResponse.Topic] = []
@@ -366,7 +365,7 @@ async def _name_topics(
 async def _delete(
     ctx: Context, shard: GroupShard, group_id: str, partitions: Target
 ) -> dict[UUID, KafkaError] | ErrorCode:
-    """Have share coordinators forget share partitions: what went wrong, by topic; or why it is not known."""
+    """Delete the share state of partitions. Return errors by topic, or an error for all topics."""
     if not partitions:
         return {}
     groups = ctx.node.groups

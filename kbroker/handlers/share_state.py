@@ -1,4 +1,4 @@
-"""Where share groups keep their state: what brokers ask each other for it (KIP-932)."""
+"""Share coordinator APIs, which brokers send to each other (KIP-932)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kbroker.protocol.share_state_log import SharePartitionKey
 from kbroker.security.acls import AclOperation
 
 from .context import Context
-from .groups import Part, together
+from .groups import Part, collect_rows
 from .registry import handles
 
 A = TypeVar("A")
@@ -35,8 +35,7 @@ A = TypeVar("A")
 async def initialize_share_group_state(
     ctx: Context, request: InitializeShareGroupStateRequest
 ) -> InitializeShareGroupStateResponse:
-    """Behaviour: share partitions get a state, or begin a new life; see
-    `ShareCoordinator.initialize`."""
+    """Initialize the state of share partitions; see `ShareCoordinator.initialize`."""
     response = InitializeShareGroupStateResponse()
     return await _answer(ctx, request, response, ShareCoordinator.initialize)
 
@@ -45,7 +44,7 @@ async def initialize_share_group_state(
 async def read_share_group_state(
     ctx: Context, request: ReadShareGroupStateRequest
 ) -> ReadShareGroupStateResponse:
-    """Behaviour: the state of share partitions, for their leaders; earlier leaders are fenced."""
+    """Return the state of share partitions to their leader, and fence earlier leaders."""
     response = ReadShareGroupStateResponse()
     return await _answer(ctx, request, response, ShareCoordinator.read)
 
@@ -54,11 +53,11 @@ async def read_share_group_state(
 async def write_share_group_state(
     ctx: Context, request: WriteShareGroupStateRequest
 ) -> WriteShareGroupStateResponse:
-    """Behaviour: what changed in share partitions is stored.
+    """Store changes of the state of share partitions.
 
-    Versions: 1 says how many records are done with (KIP-1226).
+    Versions: 1 has the number of completely delivered records (KIP-1226).
 
-    Differs from Kafka: INVALID_REQUEST for more than ten thousand ranges of one share partition.
+    Differs from Kafka: more than 10,000 state batches of one share partition get INVALID_REQUEST.
     """
     response = WriteShareGroupStateResponse()
     return await _answer(ctx, request, response, ShareCoordinator.write)
@@ -68,28 +67,28 @@ async def write_share_group_state(
 async def delete_share_group_state(
     ctx: Context, request: DeleteShareGroupStateRequest
 ) -> DeleteShareGroupStateResponse:
-    """Behaviour: the state of share partitions goes."""
+    """Delete the state of share partitions."""
     response = DeleteShareGroupStateResponse()
     return await _answer(ctx, request, response, ShareCoordinator.delete)
 
 
-@handles(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, versions="0-1", only_looks=True)
+@handles(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, versions="0-1", read_only=True)
 async def read_share_group_state_summary(
     ctx: Context, request: ReadShareGroupStateSummaryRequest
 ) -> ReadShareGroupStateSummaryResponse:
-    """Behaviour: where share partitions begin.
+    """Return the start offsets of share partitions.
 
-    Versions: 1 says how many records are done with (KIP-1226).
+    Versions: 1 has the number of completely delivered records (KIP-1226).
     """
     response = ReadShareGroupStateSummaryResponse()
     return await _answer(ctx, request, response, ShareCoordinator.summary)
 
 
 async def _answer(ctx: Context, request: Any, response: A, operation: Operation) -> A:
-    """Do `operation` with each share partition of a request, and fill the answer with the rows.
+    """Perform an operation on each share partition of a request, and add the rows to the response.
 
-    Of several rows for one share partition the last one counts, as in Kafka; which answers without
-    rows where a name is missing.
+    As in Kafka, the last of several rows for a share partition counts. As in Kafka, the response
+    has no rows if the group ID or the partitions of a topic are missing.
     """
     if not request.group_id or not all(topic.partitions for topic in request.topics):
         return response
@@ -120,7 +119,7 @@ async def _answer(ctx: Context, request: Any, response: A, operation: Operation)
         ]
     for topic_id, some in parts.items():
         answer.results.append(
-            cls.Topic(topic_id=topic_id, partitions=await together(ctx.time_slice, some))
+            cls.Topic(topic_id=topic_id, partitions=await collect_rows(ctx.time_slice, some))
         )
     return response
 
@@ -133,7 +132,7 @@ def _row(
     operation: Operation,
     denied: KafkaError | None,
 ) -> Part[Any]:
-    """What becomes the row of one share partition, and the one for when it is lost."""
+    """Perform an operation on one share partition, and return its row; see `Part`."""
     try:
         if denied is not None:
             raise denied

@@ -1,6 +1,6 @@
-"""Long requests about partitions of topics in steps: what is done at once for one step is bounded.
+"""Long requests, split into requests of bounded size.
 
-Requests here have `topics` with `partitions`, and so have their answers.
+The requests and their responses have `topics` with `partitions`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 from kbroker.runtime.time_slices import TimeSlice
 
+# Maximum number of topics and partitions of one step.
 ROWS_AT_ONCE = 200
-"""Topics and partitions of one step."""
 
 
 def is_long(request: Any) -> bool:
-    """Whether a request takes more than one step."""
+    """Return True if a request takes more than one step."""
     rows = len(request.topics)
     for topic in request.topics:
         rows += len(topic.partitions)
@@ -24,7 +24,7 @@ def is_long(request: Any) -> bool:
 
 
 async def last_rows(time_slice: TimeSlice, topics: Iterable[Any]) -> list[Any]:
-    """The topics that are named, each once, with the last row for each partition."""
+    """Return each distinct topic with the last row of each of its partitions."""
     found: dict[Any, tuple[Any, dict[int, Any]]] = {}
     async for topic in time_slice.each(topics):
         _, rows = found.setdefault(_key(topic), (topic, {}))
@@ -36,27 +36,27 @@ async def last_rows(time_slice: TimeSlice, topics: Iterable[Any]) -> list[Any]:
 
 
 def steps_of(request: Any, topics: Iterable[Any]) -> Iterator[Any]:
-    """Requests like `request` about these topics that are not long."""
+    """Yield copies of a request for consecutive parts of `topics`, each within one step."""
     some: list[Any] = []
-    room = ROWS_AT_ONCE
+    left = ROWS_AT_ONCE
     for topic in topics:
         rows = topic.partitions
         first = 0
         while first < len(rows) or not rows:
-            some.append(_with(topic, rows[first : first + room - 1]))
-            first += room - 1
-            room -= 1 + len(some[-1].partitions)
-            if room < 2:
-                yield about(request, some)
-                some, room = [], ROWS_AT_ONCE
+            some.append(_with(topic, rows[first : first + left - 1]))
+            first += left - 1
+            left -= 1 + len(some[-1].partitions)
+            if left < 2:
+                yield with_topics(request, some)
+                some, left = [], ROWS_AT_ONCE
             if not rows:
                 break
     if some:
-        yield about(request, some)
+        yield with_topics(request, some)
 
 
 def join(topics: list[Any], more: Iterable[Any]) -> None:
-    """Add the rows of an answer to those of the steps before it."""
+    """Append the rows of a step's response to those of the previous steps."""
     for topic in more:
         if topics and _key(topics[-1]) == _key(topic):
             topics[-1].partitions += topic.partitions
@@ -65,7 +65,7 @@ def join(topics: list[Any], more: Iterable[Any]) -> None:
 
 
 def _key(topic: Any) -> Any:
-    """A topic as it is named: by its name, or in newer versions by its id."""
+    """Return the name and the ID of a topic; newer versions use the ID."""
     return topic.name, getattr(topic, "topic_id", None)
 
 
@@ -75,8 +75,8 @@ def _with(topic: Any, rows: list[Any]) -> Any:
     return topic
 
 
-def about(request: Any, topics: list[Any]) -> Any:
-    """A request like `request` about these topics."""
+def with_topics(request: Any, topics: list[Any]) -> Any:
+    """Return a copy of a request with other topics."""
     request = copy(request)
     request.topics = topics
     return request

@@ -28,30 +28,31 @@ from .registry import handles
 
 HeartbeatAnswer = StreamsGroupHeartbeatResponse | ShardPending | None
 Waiting = Later[HeartbeatAnswer]
+# Maximum number of internal topics whose creation error is in the response.
 NAMES_SHOWN = 3
-"""Topics of which the answer says why they were not made."""
 
 
 @handles(ApiKey.STREAMS_GROUP_HEARTBEAT, versions="0")
 def streams_group_heartbeat(
     ctx: Context, request: StreamsGroupHeartbeatRequest
 ) -> HeartbeatAnswer | Waiting:
-    """Behaviour: a member of a streams group joins with the topology of its application, lives, says
-    which tasks it has, or leaves; the answer has its epoch and, where those changed, its tasks. See
-    `kbroker.coordinator.streams.groups`. Internal topics that the topology needs are made, if the
-    client may do that.
+    """Process the heartbeat of a member: join with a topology, report owned tasks, or leave.
 
-    Differs from Kafka: internal topics are there when the answer comes, and where one cannot be made
-    that answer says why. A member that does not say that it has what it was told is told again.
-    INVALID_REQUEST for ids of more than 1,000 characters, topologies of more than 2,000 topics and
-    settings, or that contradict themselves, more than 20,000 owned tasks; STREAMS_INVALID_TOPOLOGY
-    for groups of more tasks than that.
+    The response has the member epoch and, if they changed, the assigned tasks. Missing internal
+    topics of the topology are created if the client may create them. See
+    `kbroker.coordinator.streams.groups`.
+
+    Differs from Kafka: internal topics exist when the response arrives. If one cannot be created,
+    the response has the cause. The assignment is repeated until the member confirms it.
+    INVALID_REQUEST for IDs of more than 1,000 characters, contradictory topologies, topologies with
+    more than 2,000 topics and settings, and more than 20,000 owned tasks.
+    STREAMS_INVALID_TOPOLOGY for groups with more than 20,000 tasks.
     """
     try:
         require_feature(ctx, STREAMS_VERSION)
         ctx.require_group(AclOperation.READ, request.group_id)
     except KafkaError as error:
-        return _refused(error)
+        return _error_response(error)
     if request.topology is not None:
         return _heartbeat_with_topology(ctx, request)
     return _heartbeat(ctx, request)
@@ -60,7 +61,7 @@ def streams_group_heartbeat(
 async def _heartbeat_with_topology(
     ctx: Context, request: StreamsGroupHeartbeatRequest
 ) -> HeartbeatAnswer:
-    """A heartbeat that names topics: they can be topics of an application that the client may use."""
+    """Process a heartbeat with a topology, after checks of its topic names and permissions."""
     assert request.topology is not None
     names = list(topics_named(request.topology))
     try:
@@ -77,7 +78,7 @@ async def _heartbeat_with_topology(
             )
         await require_known_topics(ctx, names)
     except KafkaError as error:
-        return _refused(error)
+        return _error_response(error)
     outcome = _heartbeat(ctx, request)
     return await outcome if isinstance(outcome, Coroutine) else outcome
 
@@ -95,7 +96,7 @@ def _heartbeat(ctx: Context, request: StreamsGroupHeartbeatRequest) -> Heartbeat
     try:
         shard = groups.shard(request.group_id)
     except KafkaError as error:
-        return _refused(error)
+        return _error_response(error)
     result, missing = shard.coordinator.streams_heartbeat(request, ctx.client_info(), groups.now())
     outcome = groups.run(shard, result)
     return _with_topics(ctx, outcome, missing) if missing else outcome
@@ -104,7 +105,7 @@ def _heartbeat(ctx: Context, request: StreamsGroupHeartbeatRequest) -> Heartbeat
 async def _with_topics(
     ctx: Context, outcome: HeartbeatAnswer, missing: Mapping[str, ConfiguredInternalTopic]
 ) -> HeartbeatAnswer:
-    """The answer to a heartbeat whose group lacks internal topics: they are made first."""
+    """Create missing internal topics, then return the response to a heartbeat."""
     answer: StreamsGroupHeartbeatResponse | None = await outcome_of(outcome)
     if answer is None or answer.error_code:
         return answer
@@ -114,15 +115,15 @@ async def _with_topics(
         return answer
     failures = await _create(ctx, missing)
     if failures:
-        words = ", ".join(f"{name} ({why})" for name, why in failures[:NAMES_SHOWN])
+        details = ", ".join(f"{name} ({why})" for name, why in failures[:NAMES_SHOWN])
         more = len(failures) - NAMES_SHOWN
-        _add(answer, f"Creation failed: {words}{f' and {more} more' if more > 0 else ''}.")
+        _add(answer, f"Creation failed: {details}{f' and {more} more' if more > 0 else ''}.")
     return answer
 
 
 async def _denied(ctx: Context, missing: Mapping[str, ConfiguredInternalTopic]) -> list[str]:
-    """The topics that the client may not make."""
-    if ctx.allows(AclOperation.CREATE, CLUSTER, is_looked_for=True):
+    """Return the topics that the client may not create."""
+    if ctx.allows(AclOperation.CREATE, CLUSTER, is_filter=True):
         return []
     return [
         name
@@ -134,7 +135,7 @@ async def _denied(ctx: Context, missing: Mapping[str, ConfiguredInternalTopic]) 
 async def _create(
     ctx: Context, missing: Mapping[str, ConfiguredInternalTopic]
 ) -> list[tuple[str, str]]:
-    """Make internal topics; which of them there are not then, and why."""
+    """Create internal topics, and return name and cause of each failure."""
     failures = []
     try:
         check_new_partitions(sum(topic.partitions for topic in missing.values()))
@@ -150,35 +151,36 @@ async def _create(
         try:
             plan = plan_topic(ctx.node.cluster, ctx.node.config, new)
             placed = [nodes async for nodes in ctx.time_slice.each(plan.assignments)]
-            ctx.change_partitions(len(placed), told_since=0)
+            ctx.change_partitions(len(placed), strict_since=0)
             cause = f"StreamsGroupHeartbeat by {ctx.client_id}"
             await ctx.node.cluster.create_topic(plan.name, placed, plan.configs, cause=cause)
         except KafkaError as error:
-            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:  # another member was faster
+            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:  # another member created it
                 failures.append((topic.name, error.message or error.code.name))
     return failures
 
 
-def _add(answer: StreamsGroupHeartbeatResponse, words: str) -> None:
+def _add(answer: StreamsGroupHeartbeatResponse, detail: str) -> None:
     for status in answer.status or ():
         if status.status_code == MISSING_INTERNAL_TOPICS:
-            status.status_detail += f"; {words}"
+            status.status_detail += f"; {detail}"
 
 
-def _refused(error: KafkaError) -> StreamsGroupHeartbeatResponse:
+def _error_response(error: KafkaError) -> StreamsGroupHeartbeatResponse:
     return StreamsGroupHeartbeatResponse(
         error_code=error.code, error_message=error.message, status=[]
     )
 
 
-@handles(ApiKey.STREAMS_GROUP_DESCRIBE, versions="0", only_looks=True)
+@handles(ApiKey.STREAMS_GROUP_DESCRIBE, versions="0", read_only=True)
 async def streams_group_describe(
     ctx: Context, request: StreamsGroupDescribeRequest
 ) -> StreamsGroupDescribeResponse:
-    """Behaviour: state, epochs, topology and members of each group, once they are committed. A client
-    that may not know of one of a group's topics is told nothing of the group.
+    """Describe the committed state, epochs, topology and members of groups.
 
-    Differs from Kafka: one row for a group that is named several times.
+    If the client may not describe one of a group's topics, the row has an error only.
+
+    Differs from Kafka: a group that is named several times has one row.
     """
 
     def check(group_id: str) -> None:
@@ -199,7 +201,7 @@ async def streams_group_describe(
 async def _unless_denied(
     ctx: Context, row: StreamsGroupDescribeResponse.Group
 ) -> StreamsGroupDescribeResponse.Group:
-    """The row of a group, or an error when it uses topics that the client may not know."""
+    """Return the row, or an error row if the client may not describe one of the group's topics."""
     if ctx.node.authorizer is None or row.topology is None:
         return row
     names: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""GetTelemetrySubscriptions and PushTelemetry: metrics that clients send of themselves (KIP-714)."""
+"""GetTelemetrySubscriptions and PushTelemetry: client metrics (KIP-714)."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ from kbroker.protocol.messages.telemetry import (
 from .context import Context
 from .registry import handles
 
+# Maximum number of characters of each label of a client.
 LABEL_CHARACTERS_MAX = 256
-"""Of each thing that is remembered of a client."""
 
 
-@handles(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, versions="0", only_looks=True)
+@handles(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, versions="0", read_only=True)
 async def get_telemetry_subscriptions(
     ctx: Context, request: GetTelemetrySubscriptionsRequest
 ) -> GetTelemetrySubscriptionsResponse:
-    """Behaviour: tells a client which of its metrics it shall send, how often, and under which id.
+    """Return the metrics that a client should push, the push interval and the client instance ID.
 
-    No metrics are none; one empty name is all of them. Errors: THROTTLING_QUOTA_EXCEEDED for a client
-    that asks before its interval is over, unless its last push was refused for what it was asked.
+    An empty list means no metrics, one empty name means all metrics.
 
-    Differs from Kafka, which announces this API only where a plug-in wants metrics: here a node keeps
-    them itself.
+    Errors: THROTTLING_QUOTA_EXCEEDED if the client repeats the request within its push interval,
+    unless its last push was rejected because of an outdated subscription.
+
+    Differs from Kafka: the broker stores client metrics itself. Kafka lists this API only if a
+    metrics reporter plug-in receives them.
     """
     metrics = ctx.node.client_metrics
     try:
@@ -52,10 +54,10 @@ async def get_telemetry_subscriptions(
 
 @handles(ApiKey.PUSH_TELEMETRY, versions="0")
 async def push_telemetry(ctx: Context, request: PushTelemetryRequest) -> PushTelemetryResponse:
-    """Behaviour: takes metrics of a client; its newest ones are kept.
+    """Store the metrics of a client, replacing its older ones.
 
-    Errors: those of `ClientMetrics.expect`, and INVALID_RECORD for what cannot be decompressed, or comes to
-    more than `INFLATED_BYTES_MAX`.
+    Errors: those of `ClientMetrics.expect`, and INVALID_RECORD for data that cannot be decompressed
+    or has more than `INFLATED_BYTES_MAX` bytes.
     """
     metrics, codec = ctx.node.client_metrics, request.compression_type
     data = bytes(request.metrics)

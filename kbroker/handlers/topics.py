@@ -39,21 +39,22 @@ from .context import TOPIC, Context
 from .registry import handles
 from .steps import last_rows
 
+# Offset of a DeleteRecords request that means the high watermark.
 HIGH_WATERMARK = -1
-"""The offset of a DeleteRecords request that means "all"."""
 
 
 @handles(ApiKey.CREATE_TOPICS, versions="0-7")
 async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    """Behaviour: each topic by itself; one that is created is usable when the answer arrives. A
-    request for more partitions than one may ask for makes none, as in Kafka.
+    """Create topics, each one independently. A new topic is usable when the response arrives.
 
-    A client that makes more partitions than its quota allows is told so, or waits (KIP-599); as in
-    Kafka, those that are only checked count as well.
+    As in Kafka, a request above the limit of new partitions creates no topic.
 
-    Versions: 1 has validate_only, 5 answers counts and settings, 6 knows THROTTLING_QUOTA_EXCEEDED, 7
-    has the topic id. -1 partitions or
-    replicas mean the broker's default (also before version 4, as in Kafka).
+    A client above its controller mutation quota gets an error or is throttled (KIP-599). As in
+    Kafka, partitions that are only validated count too.
+
+    Versions: 1 has validate_only, 5 returns counts and settings, 6 knows THROTTLING_QUOTA_EXCEEDED,
+    7 has the topic ID. -1 partitions or replicas mean the broker's default, as in Kafka also before
+    version 4.
     """
     default = ctx.node.config.num_partitions
     asked: dict[str, CreateTopicsRequest.Topic] = {}
@@ -67,11 +68,13 @@ async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTop
     rows = []
     async for name, new in ctx.time_slice.each(asked.items()):
         try:
-            if not ctx.allows(AclOperation.CREATE, CLUSTER, is_looked_for=True):
+            if not ctx.allows(AclOperation.CREATE, CLUSTER, is_filter=True):
                 ctx.require_topic(AclOperation.CREATE, name)
             check_new_partitions(wanted)
             if name in twice:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic '{name}' stands there twice")
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"topic '{name}' is named more than once"
+                )
             rows.append(await _create_one(ctx, new, validate_only=request.validate_only))
         except KafkaError as error:
             rows.append(
@@ -95,7 +98,7 @@ async def _create_one(
     new = _new_topic(row)
     plan = plan_topic(node.cluster, node.config, new)
     placed = [nodes async for nodes in ctx.time_slice.each(plan.assignments)]
-    ctx.change_partitions(len(placed), told_since=6)
+    ctx.change_partitions(len(placed), strict_since=6)
     topic_id = ZERO_UUID
     if not validate_only:
         topic = await node.cluster.create_topic(
@@ -116,9 +119,7 @@ def _new_topic(row: CreateTopicsRequest.Topic) -> NewTopic:
 def _created_row(
     ctx: Context, plan: TopicPlan, placed: Sequence[Sequence[int]], topic_id: uuid.UUID
 ) -> CreateTopicsResponse.Topic:
-    if not ctx.allows(
-        AclOperation.DESCRIBE_CONFIGS, Resource(TOPIC, plan.name), is_looked_for=True
-    ):
+    if not ctx.allows(AclOperation.DESCRIBE_CONFIGS, Resource(TOPIC, plan.name), is_filter=True):
         return CreateTopicsResponse.Topic(
             name=plan.name,
             topic_id=topic_id,
@@ -146,15 +147,15 @@ def _created_row(
 
 @handles(ApiKey.DELETE_TOPICS, versions="0-6")
 async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    """Behaviour: the name is free again when the answer arrives.
+    """Delete topics. Their names can be reused when the response arrives.
 
-    Versions: 5 knows THROTTLING_QUOTA_EXCEEDED (KIP-599), 6 deletes by name or by id.
+    Versions: 5 knows THROTTLING_QUOTA_EXCEEDED (KIP-599), 6 deletes by name or by ID.
     """
     asked: Iterable[DeleteTopicsRequest.Topic] = request.topics
     if ctx.version < 6:
         asked = (DeleteTopicsRequest.Topic(name=name) for name in request.topic_names)
-    # Who may delete topics of the cluster may know and delete each, as in Kafka.
-    may_all = ctx.allows(AclOperation.DELETE, CLUSTER, is_looked_for=True)
+    # As in Kafka, DELETE on the cluster permits to describe and delete each topic.
+    may_all = ctx.allows(AclOperation.DELETE, CLUSTER, is_filter=True)
     times: dict[tuple[str | None, uuid.UUID], int] = {}
     async for row in ctx.time_slice.each(asked):
         times[row.name, row.topic_id] = times.get((row.name, row.topic_id), 0) + 1
@@ -169,7 +170,7 @@ async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTop
                     answer.name = topic.name
                 ctx.require_topic(AclOperation.DELETE, topic.name)
             answer.name, answer.topic_id = topic.name, topic.id
-            ctx.change_partitions(len(topic.partitions), told_since=5)
+            ctx.change_partitions(len(topic.partitions), strict_since=5)
             await ctx.node.cluster.delete_topic(
                 topic.name, cause=f"DeleteTopics by {ctx.client_id}"
             )
@@ -183,11 +184,11 @@ def _topic_to_delete(
 ) -> Topic:
     by_id = topic_id != ZERO_UUID
     if twice or by_id == (name is not None):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "name each topic once, by name or by id")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "name each topic once, by name or by ID")
     if not ctx.node.config.allow_delete_topics:
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
     if name is not None and not may_all:
-        # Who may not know whether there is such a topic is not told.
+        # First, so that the error does not reveal whether the topic exists.
         ctx.require_topic(AclOperation.DESCRIBE, name)
     return find_topic(ctx.node.cluster, name or "", topic_id, by_id=by_id)
 
@@ -196,8 +197,9 @@ def _topic_to_delete(
 async def create_partitions(
     ctx: Context, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    """Behaviour: a topic grows to `count` partitions, never shrinks. A request for more new
-    partitions than one may ask for makes none.
+    """Increase the number of partitions of topics to `count`.
+
+    A request above the limit of new partitions creates none.
 
     Versions: 3 knows THROTTLING_QUOTA_EXCEEDED (KIP-599).
     """
@@ -217,9 +219,11 @@ async def create_partitions(
             ctx.require_topic(AclOperation.ALTER, name)
             check_new_partitions(wanted)
             if name in twice:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic '{name}' stands there twice")
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"topic '{name}' is named more than once"
+                )
             added = await _choose(ctx, topic)
-            ctx.change_partitions(len(added), told_since=3)
+            ctx.change_partitions(len(added), strict_since=3)
             if not request.validate_only:
                 await ctx.node.cluster.add_partitions(
                     name, added, cause=f"CreatePartitions by {ctx.client_id}"
@@ -235,7 +239,7 @@ def _missing(ctx: Context, asked: CreatePartitionsRequest.Topic) -> int:
 
 
 async def _choose(ctx: Context, asked: CreatePartitionsRequest.Topic) -> list[Sequence[int]]:
-    """The nodes of each partition that is added; chosen anew where others have added some meanwhile."""
+    """Return the replicas of each new partition. Repeat if partitions were added concurrently."""
     while True:
         added = [nodes async for nodes in ctx.time_slice.each(_added_partitions(ctx, asked))]
         if len(added) == _missing(ctx, asked):
@@ -252,14 +256,15 @@ def _added_partitions(
     if missing <= 0:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
-            f"topic '{topic.name}' has {current} partitions, {asked.count} is not more",
+            f"topic '{topic.name}' has {current} partitions; the new number must be higher than "
+            f"that, not {asked.count}",
         )
     if asked.assignments is None:
         return cluster.place_partitions(missing, topic.replication_factor, topic)
     if len(asked.assignments) != missing:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{missing} partitions are new, {len(asked.assignments)} are assigned",
+            f"{missing} partitions are new, but {len(asked.assignments)} have replicas assigned",
         )
     return (
         check_replicas(cluster, each.broker_ids, topic.replication_factor)
@@ -269,12 +274,13 @@ def _added_partitions(
 
 @handles(ApiKey.DELETE_RECORDS, versions="0-2")
 async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """Behaviour: the log then starts at the offset given (-1: at the high watermark), on all replicas
-    that run, or it is REQUEST_TIMED_OUT (KIP-107). Of several offsets for one partition the last one
-    counts, as in Kafka.
+    """Advance the log start offset of partitions on all online replicas (KIP-107).
 
-    Differs from Kafka: the new start is durable when the answer arrives; Kafka writes it down
-    within a minute, and a crash before that brings the records back.
+    Offset -1 means the high watermark. If replicas do not follow in time, the error is
+    REQUEST_TIMED_OUT. As in Kafka, the last of several offsets for a partition counts.
+
+    Differs from Kafka: the log start offset is durable when the response arrives. Kafka stores it
+    within a minute, and a crash before that restores the records.
     """
     deadline = trio.current_time() + max(request.timeout_ms, 0) / 1000
     waiting: list[_Deletion] = []
@@ -297,7 +303,7 @@ async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteR
 
 
 class _Deletion(NamedTuple):
-    """A partition that followers have to delete from as well, and its row of the answer."""
+    """A partition whose followers must advance their log start offset, and its response row."""
 
     replica: Replica
     offset: int
@@ -329,7 +335,7 @@ def _delete_before(
 
 
 async def _finish(ctx: Context, deletion: _Deletion, deadline: float) -> None:
-    """Answer when the log begins there on all replicas, or at the deadline."""
+    """Fill in the row when the low watermark has reached the offset, or at the deadline."""
     replica, offset, answer = deletion
     try:
         with trio.move_on_at(deadline):
@@ -344,4 +350,6 @@ async def _finish(ctx: Context, deletion: _Deletion, deadline: float) -> None:
 
 def _check_deletable(cleanup_policy: Sequence[str]) -> None:
     if "delete" not in cleanup_policy:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, "the topic's cleanup.policy is only compact")
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION, "the topic's cleanup.policy does not contain delete"
+        )

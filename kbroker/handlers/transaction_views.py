@@ -1,4 +1,4 @@
-"""DescribeTransactions and ListTransactions; DescribeProducers: who wrote to a partition (KIP-664)."""
+"""DescribeTransactions, ListTransactions and DescribeProducers (KIP-664)."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from .registry import handles
 STATES = {state.label for state in TransactionState}
 
 
-@handles(ApiKey.DESCRIBE_TRANSACTIONS, versions="0", only_looks=True)
+@handles(ApiKey.DESCRIBE_TRANSACTIONS, versions="0", read_only=True)
 async def describe_transactions(
     ctx: Context, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    """Behaviour: how transactional ids stand.
+    """Return the state of transactional IDs.
 
-    Differs from Kafka: one row for an id that is named several times.
+    Differs from Kafka: an ID that is named several times has one row.
     """
     ids = distinct(request.transactional_ids)
     return DescribeTransactionsResponse(
@@ -65,18 +65,18 @@ def _description(ctx: Context, transactional_id: str) -> DescribeTransactionsRes
     row.topics = [
         DescribeTransactionsResponse.Topic(topic=topic, partitions=indexes)
         for topic, indexes in by_topic(transaction.partitions).items()
-        if ctx.knows_topic(topic)
+        if ctx.may_list_topic(topic)
     ]
     return row
 
 
-@handles(ApiKey.LIST_TRANSACTIONS, versions="0-2", only_looks=True)
+@handles(ApiKey.LIST_TRANSACTIONS, versions="0-2", read_only=True)
 async def list_transactions(
     ctx: Context, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
-    """Behaviour: the transactional ids of this node that pass all filters.
+    """List the transactional IDs of this coordinator that match all filters.
 
-    Versions: 1 filters by age, 2 by a regular expression that fits the whole id (KIP-1152).
+    Versions: 1 filters by duration, 2 by a regular expression for the whole ID (KIP-1152).
     """
     if ctx.node.transactions.is_loading:
         return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -84,7 +84,7 @@ async def list_transactions(
         unknown_state_filters=sorted(set(request.state_filters) - STATES)
     )
     try:
-        fits = _fits(request.transactional_id_pattern)
+        fits = _id_filter(request.transactional_id_pattern)
     except KafkaError as error:
         response.error_code = error.code
         return response
@@ -101,20 +101,21 @@ async def list_transactions(
             transaction_state=known.state.label,
         )
         async for _, transactional_id, known in ctx.time_slice.each(ctx.node.transactions.known())
-        if wanted.has(known) and fits(transactional_id) and _may_see(ctx, transactional_id)
+        if wanted.matches(known) and fits(transactional_id) and _may_see(ctx, transactional_id)
     ]
     return response
 
 
 def _may_see(ctx: Context, transactional_id: str) -> bool:
     resource = Resource(TRANSACTIONAL_ID, transactional_id)
-    return ctx.allows(AclOperation.DESCRIBE, resource, is_looked_for=True)
+    return ctx.allows(AclOperation.DESCRIBE, resource, is_filter=True)
 
 
-def _fits(pattern: str | None) -> Callable[[str], object]:
-    """Whether an id fits a pattern in the dialect of Kafka, found out in linear time.
+def _id_filter(pattern: str | None) -> Callable[[str], object]:
+    """Return a predicate for IDs that match a RE2 pattern, in linear time.
 
-    Raises KafkaError: INVALID_REGULAR_EXPRESSION.
+    Raises:
+        KafkaError: INVALID_REGULAR_EXPRESSION.
     """
     if not pattern:
         return lambda _: True
@@ -122,14 +123,14 @@ def _fits(pattern: str | None) -> Callable[[str], object]:
 
 
 class _Wanted(NamedTuple):
-    """Filters of ListTransactions; one that is empty, or negative, lets everything pass."""
+    """Filters of ListTransactions. An empty or negative filter matches everything."""
 
     states: frozenset[str]
     producer_ids: frozenset[int]
     longer_than_ms: int
     now_ms: int
 
-    def has(self, transaction: TransactionMetadata) -> bool:
+    def matches(self, transaction: TransactionMetadata) -> bool:
         if self.states and transaction.state.label not in self.states:
             return False
         if self.producer_ids and transaction.producer_id not in self.producer_ids:
@@ -138,13 +139,13 @@ class _Wanted(NamedTuple):
         return self.longer_than_ms < 0 or open_ms > self.longer_than_ms
 
 
-@handles(ApiKey.DESCRIBE_PRODUCERS, versions="0", only_looks=True)
+@handles(ApiKey.DESCRIBE_PRODUCERS, versions="0", read_only=True)
 async def describe_producers(
     ctx: Context, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    """Behaviour: the producers that partitions remember, by id (KIP-664).
+    """Return the active producers of partitions, by producer ID (KIP-664).
 
-    Differs from Kafka: one row for a partition that is named several times.
+    Differs from Kafka: a partition that is named several times has one row.
     """
     asked = ((topic.name, topic.partition_indexes) for topic in request.topics)
     topics = await distinct_partitions(ctx.time_slice, asked)

@@ -1,4 +1,4 @@
-"""Produce in a transaction: which batches may be appended to a partition."""
+"""Verification of transactional batches before their append."""
 
 from __future__ import annotations
 
@@ -13,28 +13,32 @@ from kbroker.protocol.records import claims_transaction, read_header
 
 from .context import Context
 
+# First version of Produce that knows TRANSACTION_ABORTABLE.
 ABORTABLE_SINCE = 11
-"""First version of Produce that knows TRANSACTION_ABORTABLE."""
+# First version of Produce in which a write adds its partition to the transaction.
 IMPLICIT_SINCE = 12
-"""First version of Produce in which being written makes a partition part of the transaction."""
 
+# Partitions by the ID and epoch of the producer that writes to them.
 Missing: TypeAlias = dict[tuple[int, int], list[Replica]]
-"""Partitions by the id and epoch of the producer that writes to them."""
 
-RETRY_ELSEWHERE = frozenset(
+# Errors that producers do not expect in a Produce response and would not retry.
+UNEXPECTED_ERRORS = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     }
 )
-"""What clients do not expect in an answer to Produce, and would not retry."""
 
 
 class PartitionSnapshot(NamedTuple):
-    """State of a partition when the transaction coordinator was asked about a transaction in it.
+    """State of a partition when the transaction coordinator verified a transaction in it.
 
     If the state has changed since, the transaction may have ended in the partition.
+
+    Attributes:
+        term: Term of the replica's leadership.
+        markers: Number of transaction markers of the producer.
     """
 
     term: int
@@ -47,69 +51,74 @@ class PartitionSnapshot(NamedTuple):
 
 
 class ProduceTransaction:
-    """The transaction that one request belongs to: which of its batches may be appended.
+    """Verification of one request's batches against their transaction.
 
-    A log that has the producer's transaction open takes its batches at once. For the first batch
-    of a transaction in a partition the coordinator is asked, so that no data stay open for which
-    nobody will ever write a marker (KIP-890).
+    If the producer's transaction is open in the log, its batches are appended directly. The first
+    batch of a transaction in a partition is verified with the transaction coordinator. Otherwise
+    the log could have a hanging transaction, for which no marker is ever written (KIP-890).
     """
 
-    __slots__ = ("_asked", "_codes", "_node", "_transactional_id", "_version")
+    __slots__ = ("_codes", "_node", "_snapshots", "_transactional_id", "_version")
 
     def __init__(self, ctx: Context, transactional_id: str) -> None:
         self._node = ctx.node
         self._version = ctx.version
         self._transactional_id = transactional_id
-        self._asked: dict[tuple[str, int], PartitionSnapshot] = {}
+        self._snapshots: dict[tuple[str, int], PartitionSnapshot] = {}
         self._codes: dict[tuple[str, int], ErrorCode] = {}
 
     @property
     def _is_implicit(self) -> bool:
-        """Whether partitions join by being written, as in the second protocol."""
+        """True if a write adds its partition to the transaction (transaction protocol 2)."""
         return self._version >= IMPLICIT_SINCE
 
     @property
-    def asks(self) -> bool:
-        """Whether the coordinator is asked about the first batch in a partition."""
+    def needs_verification(self) -> bool:
+        """True if the coordinator verifies the first batch in each partition."""
         return self._is_implicit or self._node.config.transaction_partition_verification_enable
 
-    async def ask(self, missing: Missing) -> None:
-        """Ask the coordinator about partitions, which then are part of the transaction or are
-        refused by `check`."""
+    async def verify(self, missing: Missing) -> None:
+        """Have the coordinator verify or add partitions. `check` rejects those that failed."""
         for (producer_id, epoch), replicas in missing.items():
             for replica in replicas:
-                self._asked[_place(replica)] = PartitionSnapshot.of(replica, producer_id)
+                self._snapshots[_place(replica)] = PartitionSnapshot.of(replica, producer_id)
             writer = Writer(self._transactional_id, producer_id, epoch)
             self._codes |= await self._node.transactions.add_or_verify_transaction(
                 writer, [_place(replica) for replica in replicas], adds=self._is_implicit
             )
 
     def check(self, replica: Replica, records: memoryview | None) -> None:
-        """Refuse a batch that no marker would end.
+        """Reject a batch that would leave a hanging transaction.
+
+        Args:
+            replica: The partition.
+            records: The batch.
 
         Raises:
-            KafkaError: INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE or
-                TRANSACTION_ABORTABLE, CONCURRENT_TRANSACTIONS or NOT_ENOUGH_REPLICAS (to try
-                again); OUT_OF_ORDER_SEQUENCE_NUMBER.
+            KafkaError: INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE,
+                TRANSACTION_ABORTABLE or OUT_OF_ORDER_SEQUENCE_NUMBER. CONCURRENT_TRANSACTIONS or
+                NOT_ENOUGH_REPLICAS if the client can retry.
         """
         producer = new_in_transaction(replica, records)
-        if producer is None or records is None or not self.asks:
+        if producer is None or records is None or not self.needs_verification:
             return
         place = _place(replica)
         code = self._codes.get(place, ErrorCode.NONE)
-        if not code and self._asked.get(place) != PartitionSnapshot.of(replica, producer[0]):
-            # It ended while a batch was recompressed, or while the coordinator was asked.
+        if not code and self._snapshots.get(place) != PartitionSnapshot.of(replica, producer[0]):
+            # The transaction may have ended during recompression or verification.
             code = ErrorCode.NOT_COORDINATOR
         if code:
-            raise KafkaError(self._as_known(code), "the transaction is not open in this partition")
+            raise KafkaError(
+                self._adapt_error(code), "the transaction is not open in this partition"
+            )
         if self._is_implicit:
             replica.log.producers.check_begins_at_zero(read_header(records))
 
-    def _as_known(self, code: ErrorCode) -> ErrorCode:
-        """An error of the coordinator as producers of this version understand it."""
+    def _adapt_error(self, code: ErrorCode) -> ErrorCode:
+        """Map an error of the coordinator to one that producers of this version handle."""
         concurrent = code is ErrorCode.CONCURRENT_TRANSACTIONS and not self._is_implicit
-        if concurrent or code in RETRY_ELSEWHERE:
-            # Retriable, without the client asking for metadata first.
+        if concurrent or code in UNEXPECTED_ERRORS:
+            # Retriable without a metadata refresh.
             return ErrorCode.NOT_ENOUGH_REPLICAS
         return transaction_error(code, knows_abortable=self._version >= ABORTABLE_SINCE)
 
@@ -119,7 +128,7 @@ def _place(replica: Replica) -> tuple[str, int]:
 
 
 def new_in_transaction(replica: Replica, records: memoryview | None) -> tuple[int, int] | None:
-    """Producer id and epoch of a batch that is the first of its transaction in this partition."""
+    """Return the producer ID and epoch if a batch is its transaction's first in the partition."""
     if records is None or not claims_transaction(records):
         return None
     header = read_header(records)

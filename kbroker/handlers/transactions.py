@@ -1,4 +1,4 @@
-"""InitProducerId and what a transactional producer asks for; WriteTxnMarkers."""
+"""APIs of idempotent and transactional producers, and WriteTxnMarkers."""
 
 from __future__ import annotations
 
@@ -32,19 +32,20 @@ from .context import TOPIC, Context
 from .deduplicate import distinct_partitions
 from .registry import handles
 
+# Last version of AddPartitionsToTxn that clients send; brokers send newer ones (KIP-890).
 LAST_OF_CLIENTS = 3
-"""Newer versions of AddPartitionsToTxn are sent by brokers (KIP-890)."""
+# First versions of AddPartitionsToTxn and EndTxn with transaction protocol 2 (KIP-890).
 SECOND_ADD, SECOND_END = 5, 5
-"""Versions from which AddPartitionsToTxn and EndTxn speak the second protocol (KIP-890)."""
 
 
 @handles(ApiKey.INIT_PRODUCER_ID, versions="0-5")
 def init_producer_id(ctx: Context, request: InitProducerIdRequest) -> Later[InitProducerIdResponse]:
-    """Behaviour: without a transactional id a new producer id, never given before in this cluster.
-    With one, the next epoch of its producer id; an open transaction is aborted first, and the
-    client is told to ask again.
+    """Return a producer ID and epoch.
 
-    Versions: 3 may name the producer id to go on with (KIP-360), 4 knows PRODUCER_FENCED.
+    Without a transactional ID, the producer ID is new in the cluster. With one, its epoch is
+    bumped; if a transaction is open, it is aborted first and the client must retry.
+
+    Versions: 3 can name the producer ID to continue with (KIP-360), 4 knows PRODUCER_FENCED.
     """
     if request.transactional_id is None:
         return _new_id(ctx, request)
@@ -63,7 +64,7 @@ async def _new_id(ctx: Context, request: InitProducerIdRequest) -> InitProducerI
 
 
 def _check_may_be_idempotent(ctx: Context) -> None:
-    """Who may write to some topic may do so as an idempotent producer (KIP-679)."""
+    """Require WRITE on any topic, or IDEMPOTENT_WRITE on the cluster (KIP-679)."""
     authorizer = ctx.node.authorizer
     if authorizer is not None and not authorizer.allows_any(
         ctx.peer.client, AclOperation.WRITE, AclResourceType.TOPIC
@@ -75,22 +76,22 @@ async def _init_transactional(
     ctx: Context, request: InitProducerIdRequest, transactional_id: str
 ) -> InitProducerIdResponse:
     service = ctx.node.transactions
-    refused = InitProducerIdResponse(producer_id=-1, producer_epoch=-1)
+    rejected = InitProducerIdResponse(producer_id=-1, producer_epoch=-1)
     try:
         ctx.require_transaction(AclOperation.WRITE, transactional_id)
         new_id = await service.new_id_for(transactional_id)
         shard = service.shard(transactional_id)
     except KafkaError as error:
-        refused.error_code = error.code
-        return refused
+        rejected.error_code = error.code
+        return rejected
     host = ctx.client_info().host
     result = shard.coordinator.init_producer_id(request, new_id, service.now(), host)
     stored = service.run(shard, result)
     response: InitProducerIdResponse | None = await outcome_of(stored)
     if response is None:
-        response = refused
+        response = rejected
         response.error_code = ErrorCode.NOT_COORDINATOR
-    response.error_code = _fenced(response.error_code, ctx.version >= 4)
+    response.error_code = _adapt_error(response.error_code, ctx.version >= 4)
     return response
 
 
@@ -98,10 +99,10 @@ async def _init_transactional(
 async def add_partitions_to_txn(
     ctx: Context, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
-    """Behaviour: adds partitions to a transaction: all of them or, when one is unknown, none.
+    """Add partitions to a transaction. If one is unknown, add none.
 
-    Versions: 2 knows PRODUCER_FENCED; 4 is for brokers, which name several transactions and may
-    only verify (KIP-890).
+    Versions: 2 knows PRODUCER_FENCED. 4 is for brokers, which send several transactions and can
+    request verification only (KIP-890).
     """
     if ctx.version <= LAST_OF_CLIENTS:
         asked = AddPartitionsToTxnRequest.Transaction(
@@ -110,7 +111,7 @@ async def add_partitions_to_txn(
             producer_epoch=request.v3_and_below_producer_epoch,
             topics=request.v3_and_below_topics,
         )
-        addition = await _begun(ctx, asked)
+        addition = await _begin_addition(ctx, asked)
         return AddPartitionsToTxnResponse(
             results_by_topic_v3_and_below=await addition.rows(knows_fenced=ctx.version >= 2)
         )
@@ -119,7 +120,7 @@ async def add_partitions_to_txn(
     except KafkaError as error:
         return AddPartitionsToTxnResponse(error_code=error.code)
     additions = [
-        await _begun(ctx, each) async for each in ctx.time_slice.each(request.transactions)
+        await _begin_addition(ctx, each) async for each in ctx.time_slice.each(request.transactions)
     ]
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
@@ -132,25 +133,25 @@ async def add_partitions_to_txn(
     )
 
 
-async def _begun(ctx: Context, asked: AddPartitionsToTxnRequest.Transaction) -> _Addition:
+async def _begin_addition(ctx: Context, asked: AddPartitionsToTxnRequest.Transaction) -> _Addition:
     addition = _Addition(ctx, asked)
     await addition.begin()
     return addition
 
 
 class _Addition:
-    """What is asked of one transaction."""
+    """Addition or verification of the partitions of one transaction."""
 
     def __init__(self, ctx: Context, asked: AddPartitionsToTxnRequest.Transaction) -> None:
         self.asked = asked
         self._ctx = ctx
         self._topics: dict[str, dict[int, None]] = {}
-        self._refused: dict[TopicPartition, ErrorCode] = {}
+        self._rejected: dict[TopicPartition, ErrorCode] = {}
         self._code: ErrorCode | ShardPending | None = ErrorCode.NONE
         self._missing: set[TopicPartition] = set()
 
     async def begin(self) -> None:
-        """Do what is asked; its outcome may not be durable yet."""
+        """Perform the addition or verification; `rows` waits for its durability."""
         time_slice, asked = self._ctx.time_slice, self.asked
         named = ((topic.name, topic.partitions) for topic in asked.topics)
         self._topics = await distinct_partitions(time_slice, named)
@@ -163,10 +164,10 @@ class _Addition:
         partitions = []
         async for partition in time_slice.each(self._partitions()):
             partitions.append(partition)
-            code = _unfit(self._ctx, partition)
+            code = _partition_error(self._ctx, partition)
             if code:
-                self._refused[partition] = code
-        if self._refused:
+                self._rejected[partition] = code
+        if self._rejected:
             return
         service = self._ctx.node.transactions
         try:
@@ -193,8 +194,8 @@ class _Addition:
                 yield name, index
 
     async def rows(self, *, knows_fenced: bool) -> list[AddPartitionsToTxnResponse.Topic]:
-        """The outcome of each partition."""
-        code = _fenced(await outcome_of(self._code), knows_fenced)
+        """Return the outcome of each partition."""
+        code = _adapt_error(await outcome_of(self._code), knows_fenced)
         return [
             AddPartitionsToTxnResponse.Topic(
                 name=name,
@@ -210,17 +211,17 @@ class _Addition:
         ]
 
     def _outcome(self, partition: TopicPartition, code: ErrorCode) -> ErrorCode:
-        if partition in self._refused:
-            return self._refused[partition]
-        if self._refused:
+        if partition in self._rejected:
+            return self._rejected[partition]
+        if self._rejected:
             return ErrorCode.OPERATION_NOT_ATTEMPTED
         if partition in self._missing:
             return ErrorCode.TRANSACTION_ABORTABLE
         return code
 
 
-def _unfit(ctx: Context, partition: TopicPartition) -> ErrorCode:
-    """Why a partition cannot be part of a transaction; NONE when it can."""
+def _partition_error(ctx: Context, partition: TopicPartition) -> ErrorCode:
+    """Return the error of a partition that cannot be added to a transaction, or NONE."""
     name, index = partition
     if ctx.version <= LAST_OF_CLIENTS and not (
         name not in INTERNAL_TOPICS and ctx.allows(AclOperation.WRITE, Resource(TOPIC, name))
@@ -235,7 +236,7 @@ def _unfit(ctx: Context, partition: TopicPartition) -> ErrorCode:
 async def add_offsets_to_txn(
     ctx: Context, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
-    """Behaviour: the group's partition of `__consumer_offsets` becomes part of the transaction.
+    """Add the group's partition of `__consumer_offsets` to a transaction.
 
     Versions: 2 knows PRODUCER_FENCED.
     """
@@ -257,17 +258,21 @@ async def add_offsets_to_txn(
         second_protocol=False,
     )
     added = service.run(shard, result)
-    return AddOffsetsToTxnResponse(error_code=_fenced(await outcome_of(added), ctx.version >= 2))
+    return AddOffsetsToTxnResponse(
+        error_code=_adapt_error(await outcome_of(added), ctx.version >= 2)
+    )
 
 
 @handles(ApiKey.END_TXN, versions="0-5")
 async def end_txn(ctx: Context, request: EndTxnRequest) -> EndTxnResponse:
-    """Behaviour: commits or aborts; answers when the markers are in all partitions and readers can
-    see what was committed.
+    """Commit or abort a transaction.
 
-    Versions: 2 knows PRODUCER_FENCED; 5 raises the epoch and says the new one (KIP-890).
+    The response is sent when all partitions have their marker and consumers can read the committed
+    records.
 
-    Differs from Kafka, which answers when the decision is stored and writes the markers later.
+    Versions: 2 knows PRODUCER_FENCED; 5 bumps the epoch and returns the new one (KIP-890).
+
+    Differs from Kafka: Kafka responds when the decision is stored, and writes the markers later.
     """
     service = ctx.node.transactions
     transactional_id = request.transactional_id
@@ -290,7 +295,7 @@ async def end_txn(ctx: Context, request: EndTxnRequest) -> EndTxnResponse:
     response = await ended.wait() if isinstance(ended, Pending) else ended
     if response is None:
         return EndTxnResponse(error_code=ErrorCode.NOT_COORDINATOR)
-    response.error_code = _fenced(response.error_code, ctx.version >= 2)
+    response.error_code = _adapt_error(response.error_code, ctx.version >= 2)
     return response
 
 
@@ -298,26 +303,27 @@ async def end_txn(ctx: Context, request: EndTxnRequest) -> EndTxnResponse:
 async def write_txn_markers(
     ctx: Context, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
-    """Behaviour: appends the ends of transactions to partitions that this node leads; operators
-    end hanging transactions in this way (KIP-664). A partition gets a marker once, however often it
-    is named for it.
+    """Append transaction markers to partitions that this node leads.
 
-    Versions: 2 says the protocol of the transaction (KIP-1228).
+    Operators abort hanging transactions with this API (KIP-664). A partition that is named several
+    times for a marker gets it once.
+
+    Versions: 2 has the transaction version (KIP-1228).
     """
     try:
-        # Nodes may do the one, operators the other (KIP-664).
-        if not ctx.allows(AclOperation.ALTER, CLUSTER, is_looked_for=True):
+        # Operators have ALTER, brokers have CLUSTER_ACTION (KIP-664).
+        if not ctx.allows(AclOperation.ALTER, CLUSTER, is_filter=True):
             ctx.require_cluster(AclOperation.CLUSTER_ACTION)
     except KafkaError as error:
-        return await _refuse_markers(ctx, request, error.code)
+        return await _reject_markers(ctx, request, error.code)
     rows: list[WriteTxnMarkersResponse.Marker] = []
     waits: list[tuple[Pending[bool], WriteTxnMarkersResponse.Partition]] = []
-    for each, topics in await _markers_once(ctx, request):
+    for each, topics in await _distinct_markers(ctx, request):
         row = WriteTxnMarkersResponse.Marker(producer_id=each.producer_id)
         rows.append(row)
         for name, indexes in topics.items():
             partitions = [
-                _marked(ctx, each, name, index, waits)
+                _append_marker(ctx, each, name, index, waits)
                 async for index in ctx.time_slice.each(indexes)
             ]
             row.topics.append(WriteTxnMarkersResponse.Topic(name=name, partitions=partitions))
@@ -327,10 +333,10 @@ async def write_txn_markers(
     return WriteTxnMarkersResponse(markers=rows)
 
 
-async def _refuse_markers(
+async def _reject_markers(
     ctx: Context, request: WriteTxnMarkersRequest, code: ErrorCode
 ) -> WriteTxnMarkersResponse:
-    """An error for each partition: there is no other place for it."""
+    """Return an error for each partition, because the response has no top-level error."""
     cls = WriteTxnMarkersResponse
     return cls(
         markers=[
@@ -352,10 +358,10 @@ async def _refuse_markers(
     )
 
 
-async def _markers_once(
+async def _distinct_markers(
     ctx: Context, request: WriteTxnMarkersRequest
 ) -> Iterable[tuple[WriteTxnMarkersRequest.Marker, dict[str, dict[int, None]]]]:
-    """The markers that are asked for, each once, with the partitions that are to get it."""
+    """Return the distinct markers of a request with their distinct partitions."""
     markers: dict[Any, tuple[WriteTxnMarkersRequest.Marker, list[Any]]] = {}
     async for each in ctx.time_slice.each(request.markers):
         same = (
@@ -377,7 +383,7 @@ async def _markers_once(
     ]
 
 
-def _marked(
+def _append_marker(
     ctx: Context,
     asked: WriteTxnMarkersRequest.Marker,
     topic: str,
@@ -404,8 +410,8 @@ def _marked(
     return row
 
 
-def _fenced(code: int | None, is_known: bool) -> ErrorCode:
-    """The code as the client knows it; None where the coordinator was lost."""
+def _adapt_error(code: int | None, is_known: bool) -> ErrorCode:
+    """Map an error code to one that the client knows. None means that the coordinator changed."""
     if code is None:
         return ErrorCode.NOT_COORDINATOR
     if code == ErrorCode.PRODUCER_FENCED and not is_known:

@@ -25,7 +25,7 @@ from typing import TypeAlias
 import outcome
 import trio
 
-from kbroker.handlers.context import Api, Peer, Refused
+from kbroker.handlers.context import Api, DisconnectError, Peer
 from kbroker.node.node import Node
 from kbroker.node.request_memory import Claim
 from kbroker.partitions.waiters import Pending
@@ -335,7 +335,7 @@ class Connection:
                     if not self._reading or self.replies.is_closed or self._is_to_idle:
                         return
                     await self._take_until_something_waits()
-        except (Refused, FrameError, DecodeError) as error:
+        except (DisconnectError, FrameError, DecodeError) as error:
             self._log_refusal(error)
         finally:
             self._working = False

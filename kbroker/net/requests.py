@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kbroker.handlers.api_versions import refuse_version
-from kbroker.handlers.context import Api, Context, Peer, Refused
+from kbroker.handlers.context import Api, Context, DisconnectError, Peer
 from kbroker.handlers.security import authenticate
 from kbroker.node.client_quota_manager import QuotaCharge
 from kbroker.node.request_memory import Claim
@@ -204,7 +204,7 @@ class Requests:
             no request has to be awaited; `must_yield` then says whether complete ones may be left.
 
         Raises:
-            Refused: The connection has to be closed.
+            DisconnectError: The connection has to be closed.
             FrameError: The bytes are not frames.
             DecodeError: A request is malformed.
         """
@@ -234,7 +234,7 @@ class Requests:
             True if other connections have to be served before the next request.
 
         Raises:
-            Refused: The authentication failed.
+            DisconnectError: The authentication failed.
         """
         if self._login is not None:
             self._check_login(self._login)
@@ -274,7 +274,7 @@ class Requests:
         if api is None or header.api_version not in api.versions:
             self._refuse_version(header)
             return None
-        if self._replies.is_closed and api.only_looks:
+        if self._replies.is_closed and api.read_only:
             return None
         elements_max = SMALL_ELEMENTS if len(frame) > SMALL_BYTES else OBJECTS_MAX
         try:
@@ -381,7 +381,7 @@ class Requests:
             self.reply(header._replace(api_version=0), as_message(refuse_version(self.apis)))
             return
         software = self._peer.software or "unknown software"
-        raise Refused(
+        raise DisconnectError(
             f"{_api_name(header.api_key)} version {header.api_version}, asked by {software}, "
             "is not served"
         )
@@ -389,7 +389,7 @@ class Requests:
     # -- authentication
 
     def _require_login(self, login: Login, header: RequestHeader) -> None:
-        """Raise Refused for a request that is not allowed in this state of the authentication.
+        """Raise DisconnectError for a request that is not allowed in this state of the authentication.
 
         During a SASL exchange, Kafka replies to any other request before it closes the connection.
         """
@@ -399,7 +399,7 @@ class Requests:
         api = self.apis.get(header.api_key)
         if login.is_under_way and api is not None and header.api_version in api.versions:
             self.reply(header, _illegal_sasl_state(header.api_key))
-        raise Refused(f"{_api_name(header.api_key)} {objection}")
+        raise DisconnectError(f"{_api_name(header.api_key)} {objection}")
 
     async def _answer_raw(self, login: Login, message: bytes) -> None:
         """Answer a SASL message without a header, as after SaslHandshake version 0 (KIP-43)."""
@@ -411,12 +411,12 @@ class Requests:
         self._replies.add_parts(_RAW_SASL, [framed], self._read_at)
 
     def _check_login(self, login: Login) -> None:
-        """Apply the state of the authentication after a request. Raises Refused if it failed."""
+        """Apply the state of the authentication after a request. Raises DisconnectError if it failed."""
         if login.failure:
             self._node.audit.kept_out(
                 self._peer.host, self._peer.listener, login.mechanism, login.claimed, login.failure
             )
-            raise Refused(f"the login has failed: {login.failure}")
+            raise DisconnectError(f"the login has failed: {login.failure}")
         if login.is_done:
             if self._peer.client.principal != login.principal:
                 self._peer.set_principal(login.principal)

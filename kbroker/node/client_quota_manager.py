@@ -168,10 +168,10 @@ class QuotaCharge:
 
     # -- changes of the cluster
 
-    def change_partitions(self, count: int, *, is_told: bool) -> None:
+    def change_partitions(self, count: int, *, strict: bool) -> None:
         """The request makes or deletes partitions (KIP-599).
 
-        Parameters: `is_told` says that its client knows what it is to do on the error; others are done
+        Parameters: `strict` says that its client knows what it is to do on the error; others are done
         what they ask for, and wait after it. Raises THROTTLING_QUOTA_EXCEEDED.
         """
         limit = self._limit(MUTATIONS)
@@ -179,17 +179,17 @@ class QuotaCharge:
             return
         now_ms = self._manager.now_ms
         bucket = self._manager.buckets.of((limit.user, limit.client_id), now_ms)
-        if not is_told:
+        if not strict:
             bucket.take(count, limit.rate, now_ms)
         wait_ms = bucket.wait_ms(limit.rate, now_ms)
         self._throttle(wait_ms)
-        if is_told and wait_ms:
+        if strict and wait_ms:
             raise KafkaError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
                 "The throttling quota has been exceeded (controller_mutation_rate); try again in "
                 f"{wait_ms} ms",
             )
-        if is_told:
+        if strict:
             bucket.take(count, limit.rate, now_ms)
 
     # -- time

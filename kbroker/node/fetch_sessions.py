@@ -36,7 +36,7 @@ TargetKey = tuple[uuid.UUID | str, int]
 class User(Protocol):
     """Who fetches in a session: a connection."""
 
-    is_gone: bool
+    is_closed: bool
 
 
 class Target:
@@ -319,7 +319,7 @@ class FetchSessions:
         kind, that which was used longest ago comes first.
         """
         kinds: tuple[Callable[[Session], bool], ...] = (
-            lambda it: it.user.is_gone,
+            lambda it: it.user.is_closed,
             lambda it: newcomer.used_at_ms - it.used_at_ms >= EVICT_AFTER_MS,
             lambda it: newcomer.of_follower and not it.of_follower,
         )

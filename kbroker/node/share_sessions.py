@@ -29,7 +29,7 @@ TargetKey: TypeAlias = tuple[UUID, int]
 class User(Protocol):
     """Who fetches in a session: a connection."""
 
-    def when_gone(self, do: Callable[[], None]) -> None: ...
+    def on_close(self, do: Callable[[], None]) -> None: ...
 
 
 class ShareTarget:
@@ -112,7 +112,7 @@ class ShareSessions:
         self._members[group_id] = self._members.get(group_id, 0) + 1
         if user not in self._of_users:
             self._of_users[user] = {}
-            user.when_gone(lambda: self._user_gone(user))
+            user.on_close(lambda: self._user_gone(user))
         self._of_users[user][session] = None
         try:
             self._update(session, targets, ())

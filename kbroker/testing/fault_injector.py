@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import trio
 
 from kbroker.cluster.peers import client_id_of
-from kbroker.handlers.context import Refused
+from kbroker.handlers.context import DisconnectError
 from kbroker.net.replies import Parts, Replies
 from kbroker.net.requests import Request, Requests
 from kbroker.node.node import Node
@@ -157,7 +157,7 @@ class FaultInjector:
         elif effect is Effect.ERROR:
             await self._reply_with_error(rule, intercepted)
         elif effect is Effect.DISCONNECT:
-            raise Refused(f"fault: {rule}")
+            raise DisconnectError(f"fault: {rule}")
         elif effect is Effect.BLACKHOLE:
             self._requests.reply(request.header, Waiting(trio.sleep_forever))
         elif effect is Effect.DELAY:
@@ -191,7 +191,7 @@ class FaultInjector:
         try:
             answer = await self._call_hook(rule, request.body, info)
         except OSError as error:
-            raise Refused(str(error)) from error
+            raise DisconnectError(str(error)) from error
         if answer is not None:
             self._requests.reply(request.header, answer)
             return
@@ -246,7 +246,7 @@ class FaultInjector:
             lie = partial(self._apply_effect, rule, intercepted)
             self._requests.reply(request.header, _Changed(result, lie))
         elif rule.effect is Effect.DISCONNECT:  # Produce with acks=0
-            raise Refused(f"fault: {rule}")
+            raise DisconnectError(f"fault: {rule}")
 
     async def _apply_effect(
         self, rule: Rule, intercepted: InterceptedRequest, response: Message

@@ -25,7 +25,7 @@ PLANTED = """
 from kbroker.handlers.registry import handles
 from kbroker.protocol.api_keys import ApiKey
 
-@handles(ApiKey.METADATA, versions="3-5", only_looks=True)
+@handles(ApiKey.METADATA, versions="3-5", read_only=True)
 def metadata(ctx, request):
     raise NotImplementedError
 """
@@ -84,15 +84,15 @@ def test_every_module_of_package_is_searched_for_handlers(
 
 
 def test_declarations_of_handler_are_served() -> None:
-    @handles(ApiKey.METADATA, versions="3-5", only_looks=True)
+    @handles(ApiKey.METADATA, versions="3-5", read_only=True)
     def planted() -> None:
         raise NotImplementedError
 
     module = ModuleType(planted.__module__)
     vars(module)["planted"] = planted
     (api,) = collect_apis([module]).values()
-    assert (api.key, api.versions, api.only_looks) == (ApiKey.METADATA, range(3, 6), True)
-    assert not load_apis()[ApiKey.PRODUCE].only_looks
+    assert (api.key, api.versions, api.read_only) == (ApiKey.METADATA, range(3, 6), True)
+    assert not load_apis()[ApiKey.PRODUCE].read_only
 
 
 @pytest.mark.parametrize("key", load_apis())

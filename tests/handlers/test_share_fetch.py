@@ -184,13 +184,13 @@ async def many_that_wait(
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """One for each time that a fetch looks for records."""
     made: list[None] = []
-    real = vars(share_fetch)["_ShareFetch"]._read_all
+    real = vars(share_fetch)["_ShareFetchOperation"]._read_all
 
     async def read_all(self: Any, *arguments: Any) -> Any:
         made.append(None)
         return await real(self, *arguments)
 
-    monkeypatch.setattr(vars(share_fetch)["_ShareFetch"], "_read_all", read_all)
+    monkeypatch.setattr(vars(share_fetch)["_ShareFetchOperation"], "_read_all", read_all)
     return made
 
 

@@ -127,7 +127,7 @@ async def test_it_can_be_closed_from_here() -> None:
         connection.close()
         await wire.wait_closed()
         await until(lambda: not broker.server.connections)
-        assert connection.peer.is_gone
+        assert connection.peer.is_closed
 
 
 async def test_it_can_be_closed_while_its_tasks_begin() -> None:
@@ -165,7 +165,7 @@ async def test_it_ends_with_its_broker() -> None:
             connection = only(broker)
             assert connection.is_idle
         await wire.wait_closed()
-        assert connection.peer.is_gone
+        assert connection.peer.is_closed
         assert not broker.server.connections
 
 

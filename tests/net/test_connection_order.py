@@ -831,8 +831,8 @@ def test_every_api_is_looked_at() -> None:
     """Who adds one says what shows its effect."""
     assert not LOOKS & {*PAIRS, *PAIRS_OF_NODES, *NOT_SEEN}
     assert LOOKS | {*PAIRS, *PAIRS_OF_NODES, *NOT_SEEN} == set(load_apis())
-    only_looks = {key for key, api in load_apis().items() if api.only_looks}
-    assert {ApiKey.METADATA} == only_looks - LOOKS
+    read_only = {key for key, api in load_apis().items() if api.read_only}
+    assert {ApiKey.METADATA} == read_only - LOOKS
 
 
 def test_only_a_long_poll_is_begun_when_its_turn_comes() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from kbroker.handlers.context import Refused
+from kbroker.handlers.context import DisconnectError
 from kbroker.net.requests import Requests
 from kbroker.partitions.waiters import Pending
 from kbroker.protocol.api_keys import ApiKey
@@ -83,7 +83,7 @@ async def test_unknown_version_of_other_api_closes_connection() -> None:
     async with connection_of({ApiKey.HEARTBEAT: beat}) as (requests, replies):
         bad = heartbeat(2)
         feed(requests, heartbeat(1) + bad[:6] + b"\0\x7f" + bad[8:])
-        with pytest.raises(Refused, match=r"Heartbeat \(12\) version 127"):
+        with pytest.raises(DisconnectError, match=r"Heartbeat \(12\) version 127"):
             requests.handle_some()
         assert correlation_ids(replies.take_ready()) == [1]
 

@@ -231,7 +231,7 @@ def test_sessions_of_closed_connections_go_first() -> None:
     sessions = sessions_of(3)
     leaver = client()
     old, left, used = opened(sessions), opened(sessions, user=leaver), opened(sessions)
-    leaver.is_gone = True
+    leaver.is_closed = True
     asked(sessions, used, 1, now_ms=EVICT_AFTER_MS)
     assert opened(sessions, now_ms=EVICT_AFTER_MS)
     assert refused(sessions, left, 1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -245,7 +245,7 @@ def test_a_session_belongs_to_the_connection_that_used_it_last() -> None:
     first = client()
     session_id = opened(sessions, user=first)
     asked(sessions, session_id, 1)
-    first.is_gone = True
+    first.is_closed = True
     assert opened(sessions) == 0
 
 
@@ -263,7 +263,7 @@ def test_nobody_makes_way_where_that_is_not_enough() -> None:
     sessions = sessions_of(2)
     leaver = client()
     left = opened(sessions, 10, user=leaver)
-    leaver.is_gone = True
+    leaver.is_closed = True
     opened(sessions, 100)
     assert opened(sessions, 2 * PARTITIONS_PER_SLOT - 50) == 0
     assert asked(sessions, left, 1).incremental

@@ -21,7 +21,7 @@ class Client:
     def __init__(self) -> None:
         self.farewells: list[Callable[[], None]] = []
 
-    def when_gone(self, do: Callable[[], None]) -> None:
+    def on_close(self, do: Callable[[], None]) -> None:
         self.farewells.append(do)
 
     def leave(self) -> None:

@@ -471,7 +471,7 @@ def test_our_own_command_line(sides: dict[str, Guarded], broker: str) -> None:
         lambda said: token_id not in said,
         "ended",
     )
-    assert "does not let" in run("topic", "list", login=login, ok=False)
+    assert "cannot authenticate as" in run("topic", "list", login=login, ok=False)
 
 
 def test_spark_makes_a_token_and_logs_in_by_it(guarded: Guarded, tmp_path: Path) -> None:

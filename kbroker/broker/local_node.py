@@ -512,7 +512,7 @@ class LocalNode:
 
 def _here(listener: Listener) -> Endpoint:
     """Where this machine reaches a listener."""
-    return Endpoint(listener.host, listener.port).from_here
+    return Endpoint(listener.host, listener.port).as_seen_locally
 
 
 class NodeMaker:

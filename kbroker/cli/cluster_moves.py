@@ -176,12 +176,12 @@ def _move(
 async def _begin(
     cluster: ClusterClient, plan: Callable[[Placement], Moves], *, dry_run: bool
 ) -> tuple[Placement, Moves]:
-    from kbroker.client.moves import begin_moves, placement
+    from kbroker.client.moves import placement, reassign_partitions
 
     found = await placement(cluster)
     moves = plan(found)
     if not dry_run:
-        await begin_moves(cluster, moves)
+        await reassign_partitions(cluster, moves)
     return found, moves
 
 
@@ -189,10 +189,10 @@ async def _finish(cluster: ClusterClient, moves: Moves) -> None:
     """Wait until partitions are where they are to be, and let the right brokers lead them."""
     import trio
 
-    from kbroker.client.moves import elect_preferred, under_way
+    from kbroker.client.moves import elect_preferred, list_reassignments
 
     left = math.inf
-    while waiting := moves.keys() & (await under_way(cluster)).keys():
+    while waiting := moves.keys() & (await list_reassignments(cluster)).keys():
         if len(waiting) < left:
             left = len(waiting)
             say(f"{left} partitions are being copied", err=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.consumer import Read
     from kbroker.client.offset_spec import OffsetSpec
-    from kbroker.client.record_filter import Wanted
+    from kbroker.client.record_filter import RecordPredicate
     from kbroker.client.topics import Partition
 
     from .record_format import Printer
@@ -99,7 +99,7 @@ class Choices:
     printer: Printer
     committed: bool
     control: bool
-    wanted: Wanted | None
+    wanted: RecordPredicate | None
     timeout: float | None
 
 

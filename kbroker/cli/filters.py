@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from kbroker.client.record_filter import Wanted
+    from kbroker.client.record_filter import RecordPredicate
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -27,7 +27,7 @@ def filter_options(command: Command) -> Command:
     return command
 
 
-def chosen_filter(asked: Mapping[str, Any]) -> Wanted | None:
+def chosen_filter(asked: Mapping[str, Any]) -> RecordPredicate | None:
     """What the options say; None without any. Raises BadParameter."""
     from kbroker.client.record_filter import BadFilter, record_filter
 

@@ -230,7 +230,7 @@ def offset_delete(target: Target, name: str, topics: tuple[str, ...]) -> None:
     have no members, forgets whole topics.
     """
     from kbroker.client.groups import committed_offsets, delete_offsets, is_share_group
-    from kbroker.client.seek import is_wanted
+    from kbroker.client.seek import is_selected
     from kbroker.client.share_groups import delete_share_offsets, share_offsets
 
     from .group_seek import BadOffsets, parse_topics
@@ -250,7 +250,7 @@ def offset_delete(target: Target, name: str, topics: tuple[str, ...]) -> None:
             outcomes = await delete_share_offsets(cluster, name, {*wanted} & {t for t, _ in known})
             return {one: outcomes[one[0]] for one in known if one[0] in outcomes}
         committed = await committed_offsets(cluster, name)
-        chosen = [one for one in committed if is_wanted(wanted, one)]
+        chosen = [one for one in committed if is_selected(wanted, one)]
         return await delete_offsets(cluster, name, chosen) if chosen else {}
 
     outcome = run(target, work)

@@ -46,7 +46,7 @@ from .output import Column, format_options, say, show, table
 from .target import Target, run, target_options
 
 if TYPE_CHECKING:
-    from kbroker.client.acls import ToldRules
+    from kbroker.client.acls import DescribedRules
     from kbroker.client.cluster import ClusterClient
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -386,7 +386,7 @@ def explain(
     show(output, value, lambda _: [*_sentences(answers), *notes])
 
 
-async def _known(cluster: ClusterClient, needed: list[Right]) -> tuple[Acls, ToldRules]:
+async def _known(cluster: ClusterClient, needed: list[Right]) -> tuple[Acls, DescribedRules]:
     """All that decides about some rights."""
     from kbroker.client.acls import describe_acls, describe_rules
 
@@ -419,10 +419,12 @@ def _sentences(answers: list[Answer]) -> Iterator[str]:
         yield from (f"    {change.command}" for change in each.changes)
 
 
-def _notes(acls: Acls, told: ToldRules, answers: list[Answer], host: str | None) -> Iterator[str]:
+def _notes(
+    acls: Acls, told: DescribedRules, answers: list[Answer], host: str | None
+) -> Iterator[str]:
     """What the answers do not take into account."""
-    if told.untold and not all(each.allowed for each in answers):
-        yield f"The broker does not tell its {' and '.join(told.untold)}, which may allow more."
+    if told.hidden_settings and not all(each.allowed for each in answers):
+        yield f"The broker does not tell its {' and '.join(told.hidden_settings)}, which may allow more."
     client = answers[0].client
     hosts = {
         each.host

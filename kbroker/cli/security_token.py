@@ -96,9 +96,9 @@ def create(
 
     Its id is the username and its HMAC the password of a login module with tokenauth=true.
     """
-    from kbroker.client.delegation_tokens import BY_OWN_RULES, create_delegation_token
+    from kbroker.client.delegation_tokens import BROKER_DEFAULT, create_delegation_token
 
-    lifetime_ms = BY_OWN_RULES if max_lifetime is None else _ms(max_lifetime)
+    lifetime_ms = BROKER_DEFAULT if max_lifetime is None else _ms(max_lifetime)
 
     async def work(cluster: ClusterClient) -> DelegationToken:
         return await create_delegation_token(
@@ -115,14 +115,14 @@ def create(
 def renew(target: Target, token_id: str, period: float | None) -> None:
     """Let TOKEN be good for longer. Its owner may, and those who were named when it was made."""
     from kbroker.client.delegation_tokens import (
-        BY_OWN_RULES,
+        BROKER_DEFAULT,
         delegation_token,
         renew_delegation_token,
     )
 
     async def work(cluster: ClusterClient) -> int:
         known = await delegation_token(cluster, token_id)
-        period_ms = BY_OWN_RULES if period is None else _ms(period)
+        period_ms = BROKER_DEFAULT if period is None else _ms(period)
         return await renew_delegation_token(cluster, known.hmac, period_ms)
 
     say(f"token {token_id} is good until {iso_time(run(target, work))}")

@@ -1,8 +1,8 @@
-"""The one thin outgoing client: the self check, the command line and followers speak through it.
+"""Kafka client used by the command line, the health check and follower replicas.
 
-`connection` is one connection to one broker; `cluster` finds the broker that a request belongs to.
-Beside them is one module per family of requests, named as in `kbroker.protocol.messages`, so that a
-short command imports only what it needs. It speaks to kbroker and to Apache Kafka 3.0 and newer.
+`connection` is one connection to one broker. `cluster` finds the broker that a request belongs to.
+The other modules each cover one family of requests, so that a short command imports only what it
+needs. The client works with kbroker and with Apache Kafka 3.0 and newer.
 """
 
 from .connection import Connection, connect

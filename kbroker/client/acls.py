@@ -1,4 +1,4 @@
-"""Who may do what at a cluster: ACLs, as every Kafka has them (KIP-140, KIP-290)."""
+"""Describe, create and delete ACLs (KIP-140, KIP-290)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,24 @@ from .cluster import ClusterClient
 from .configs import Resource, describe_configs
 from .errors import check
 
+# First version of the ACL APIs that has pattern types.
 PATTERNS_SINCE = 1
-"""The version of these APIs from which ACLs have patterns."""
 SUPER_USERS, ALLOWS_WITHOUT_ACLS = "super.users", "allow.everyone.if.no.acl.found"
 
 
 async def describe_acls(cluster: ClusterClient, filters: Iterable[AclFilter]) -> list[Acl]:
-    """The ACLs that one of the filters fits, each once and in order. Raises KafkaError."""
+    """Return the ACLs that match any of the filters.
+
+    Args:
+        cluster: The cluster to query.
+        filters: Filters to apply, one request each.
+
+    Returns:
+        The matching ACLs, sorted and without duplicates.
+
+    Raises:
+        KafkaError: The broker rejects a request.
+    """
     connection = await cluster.controller()
     found: set[Acl] = set()
     for wanted in filters:
@@ -68,7 +79,15 @@ async def describe_acls(cluster: ClusterClient, filters: Iterable[AclFilter]) ->
 
 
 async def add_acls(cluster: ClusterClient, acls: Iterable[Acl]) -> None:
-    """Let these ACLs rule; those that do already stay. Raises KafkaError for the first that cannot."""
+    """Create ACLs; ACLs that already exist stay unchanged.
+
+    Args:
+        cluster: The cluster to change.
+        acls: The ACLs to create.
+
+    Raises:
+        KafkaError: The broker rejects an ACL. The error is that of the first rejected one.
+    """
     rows = [
         CreateAclsRequest.Acl(
             resource_type=acl.pattern.resource_type,
@@ -88,7 +107,18 @@ async def add_acls(cluster: ClusterClient, acls: Iterable[Acl]) -> None:
 
 
 async def remove_acls(cluster: ClusterClient, filters: Sequence[AclFilter]) -> list[Acl]:
-    """Remove the ACLs that one of the filters fits, and tell which they were. Raises KafkaError."""
+    """Delete the ACLs that match any of the filters.
+
+    Args:
+        cluster: The cluster to change.
+        filters: Filters that select the ACLs.
+
+    Returns:
+        The deleted ACLs, sorted.
+
+    Raises:
+        KafkaError: The broker rejects the request or a filter.
+    """
     rows = [
         DeleteAclsRequest.Filter(
             resource_type_filter=wanted.resource_type,
@@ -103,12 +133,12 @@ async def remove_acls(cluster: ClusterClient, filters: Sequence[AclFilter]) -> l
     ]
     request = DeleteAclsRequest(filters=rows)
     answer = await (await cluster.controller()).ask(request, oldest=PATTERNS_SINCE)
-    gone = set()
+    removed = set()
     for result in answer.filter_results:
         check(result.error_code, result.error_message)
         for row in result.matching_acls:
             check(row.error_code, row.error_message)
-            gone.add(
+            removed.add(
                 Acl(
                     Pattern(
                         known(AclResourceType, row.resource_type),
@@ -121,19 +151,29 @@ async def remove_acls(cluster: ClusterClient, filters: Sequence[AclFilter]) -> l
                     known(AclPermission, row.permission_type),
                 )
             )
-    return sorted(gone)
+    return sorted(removed)
 
 
-class ToldRules(NamedTuple):
-    """What decides beside ACLs, as far as a broker tells it."""
+class DescribedRules(NamedTuple):
+    """Authorizer settings that apply in addition to ACLs, as far as a broker reveals them."""
 
     rules: Rules
-    untold: list[str]
-    """Settings that it keeps to itself, as Apache Kafka does."""
+    # Names of the settings that the broker does not reveal (Apache Kafka reveals none of them).
+    hidden_settings: list[str]
 
 
-async def describe_rules(cluster: ClusterClient) -> ToldRules:
-    """What decides beside ACLs, by the settings of a broker, if they may be seen. Raises KafkaError."""
+async def describe_rules(cluster: ClusterClient) -> DescribedRules:
+    """Return the super users and the default permission, read from the settings of one broker.
+
+    Args:
+        cluster: The cluster to query.
+
+    Returns:
+        The rules, and the names of the settings that this user may not see.
+
+    Raises:
+        KafkaError: The request fails for a reason other than missing permission.
+    """
     broker = str(min(row.node_id for row in (await cluster.metadata([])).brokers))
     try:
         (settings,) = (await describe_configs(cluster, Resource.BROKER, [broker])).values()
@@ -141,14 +181,14 @@ async def describe_rules(cluster: ClusterClient) -> ToldRules:
         if error.code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             raise
         settings = []
-    told = {
+    visible = {
         each.name: each.value
         for each in settings
         if each.name in (SUPER_USERS, ALLOWS_WITHOUT_ACLS) and not each.sensitive
     }
     rules = Rules.read(
-        told.get(SUPER_USERS) or "",
-        allows_without_acls=told.get(ALLOWS_WITHOUT_ACLS) == "true",
+        visible.get(SUPER_USERS) or "",
+        allows_without_acls=visible.get(ALLOWS_WITHOUT_ACLS) == "true",
     )
-    untold = [name for name in (SUPER_USERS, ALLOWS_WITHOUT_ACLS) if name not in told]
-    return ToldRules(rules, untold)
+    hidden_settings = [name for name in (SUPER_USERS, ALLOWS_WITHOUT_ACLS) if name not in visible]
+    return DescribedRules(rules, hidden_settings)

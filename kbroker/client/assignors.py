@@ -1,4 +1,4 @@
-"""Who reads which partitions: the leader of a classic group decides, by a way that all support."""
+"""Partition assignors for classic consumer groups; the group leader runs one of them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from types import MappingProxyType
 
 from .topics import Partition
 
+# Subscribed topics by member ID.
 Subscriptions = Mapping[str, Sequence[str]]
-"""The topics of each member, by its id."""
 Assignments = dict[str, list[Partition]]
 
 
-def by_range(members: Subscriptions, counts: Mapping[str, int]) -> Assignments:
-    """Neighbours of each topic go together; the first members get one more where it does not come
-    out even. It is Kafka's RangeAssignor.
+def assign_ranges(members: Subscriptions, counts: Mapping[str, int]) -> Assignments:
+    """Assign consecutive partitions of each topic to each member, like Kafka's RangeAssignor.
 
-    Parameters: `counts` has the number of partitions of each topic.
+    The first members get one more partition if a topic's count is not divisible.
+
+    Args:
+        members: Subscribed topics by member ID.
+        counts: Number of partitions by topic.
+
+    Returns:
+        The assigned partitions by member ID.
     """
     given: Assignments = {member: [] for member in members}
     for topic, count in sorted(counts.items()):
@@ -30,8 +36,16 @@ def by_range(members: Subscriptions, counts: Mapping[str, int]) -> Assignments:
     return given
 
 
-def by_turns(members: Subscriptions, counts: Mapping[str, int]) -> Assignments:
-    """One partition for each member in turn, over all topics. It is Kafka's RoundRobinAssignor."""
+def assign_round_robin(members: Subscriptions, counts: Mapping[str, int]) -> Assignments:
+    """Assign partitions of all topics to the members in turn, like Kafka's RoundRobinAssignor.
+
+    Args:
+        members: Subscribed topics by member ID.
+        counts: Number of partitions by topic.
+
+    Returns:
+        The assigned partitions by member ID.
+    """
     given: Assignments = {member: [] for member in members}
     turns = cycle(sorted(members))
     for topic, count in sorted(counts.items()):
@@ -43,7 +57,7 @@ def by_turns(members: Subscriptions, counts: Mapping[str, int]) -> Assignments:
     return given
 
 
+# Assignors by protocol name, in order of preference.
 ASSIGNORS: Mapping[str, Callable[[Subscriptions, Mapping[str, int]], Assignments]] = (
-    MappingProxyType({"range": by_range, "roundrobin": by_turns})
+    MappingProxyType({"range": assign_ranges, "roundrobin": assign_round_robin})
 )
-"""By the names that they have among clients, the first one preferred."""

@@ -1,4 +1,4 @@
-"""A cluster as a client sees it: which brokers there are, and which one a request belongs to."""
+"""Client of one cluster: broker discovery, connections and request routing."""
 
 from __future__ import annotations
 
@@ -27,26 +27,31 @@ from .errors import (
     first_error,
 )
 
-HELLO_SECONDS = 5
-"""How long a broker may take to say what it speaks: a port can accept and never answer."""
+# Time limit for ApiVersions on a new connection: a port may accept and never respond.
+NEGOTIATION_SECONDS = 5
 # Pause before a request is sent again.
 RETRY_BACKOFF_SECONDS = 0.1
+# Time limit for a cluster to provide a coordinator: the first one creates its topic.
 COORDINATOR_SECONDS = 15
-"""How long a cluster may take to make its first group coordinator."""
 COORDINATOR_VERSION_MIN = 4
+# Key types of FindCoordinator.
 GROUP, TRANSACTION = 0, 1
-"""What a coordinator is asked for."""
 METADATA_VERSION_MIN = 10
 
+# Authenticates a new connection to the given address. Raises OSError.
 LogIn: TypeAlias = Callable[[Connection, Endpoint], Awaitable[None]]
-"""Shows who asks on a new connection, which leads to that address. Raises OSError."""
 
 
 class ClusterClient:
-    """Connections to the brokers of one cluster, opened when they are needed.
+    """Connections to the brokers of one cluster, opened on demand.
 
-    Get one from `open_cluster`. Several tasks may use it; one that waits long for its answers
-    takes a connection of its own with `dial`.
+    Create it with `open_cluster`. Several tasks may use it. A task that sends long-polling requests
+    opens its own connection with `dial`.
+
+    Attributes:
+        bootstrap: Addresses used to discover the cluster.
+        client_id: Client ID sent with each request.
+        endpoints: Advertised address by broker ID, from the latest metadata.
     """
 
     def __init__(
@@ -59,7 +64,7 @@ class ClusterClient:
         dial: Dial = dial_tcp,
         log_in: LogIn | None = None,
     ) -> None:
-        """`log_in` takes the place of a login by what `security` has."""
+        """Initialise the client; `log_in` replaces the authentication that `security` describes."""
         self.bootstrap = list(bootstrap)
         self._direct = direct
         self._security = security
@@ -71,25 +76,28 @@ class ClusterClient:
         self._open: list[Connection] = []
         self._dialling = trio.Lock()
         self.endpoints: dict[int, Endpoint] = {}
-        """Where each broker says it is, as of the last metadata."""
 
     @property
     def address(self) -> str:
-        """What the user named."""
+        """The bootstrap addresses as the user wrote them."""
         return ",".join(map(str, self.bootstrap))
 
     # -- connections
 
     async def any(self) -> Connection:
-        """A connection to the first bootstrap address that answers. Raises CannotConnect."""
+        """Return a connection to the first bootstrap address that responds.
+
+        Raises:
+            CannotConnect: No bootstrap address responds.
+        """
         async with self._dialling:
             if self._any is None or self._any.broken:
                 await self._close_broken(self._any)
-                self._any = await self._first_that_answers(self._connect)
+                self._any = await self._first_reachable(self._connect)
                 self._any.replacement = self.any
             return self._any
 
-    async def _first_that_answers(
+    async def _first_reachable(
         self, connect: Callable[[Endpoint], Awaitable[Connection]]
     ) -> Connection:
         reasons = []
@@ -106,21 +114,21 @@ class ClusterClient:
         return connection
 
     async def _negotiated(self, endpoint: Endpoint) -> Connection:
-        """A connection that knows the broker's versions, before anybody has logged in."""
+        """Return a connection that knows the broker's API versions, not yet authenticated."""
         connection = await open_connection(
             *endpoint, self.client_id, tls=self._security.tls, dial=self._dial
         )
         self._open.append(connection)
-        with trio.move_on_after(HELLO_SECONDS):
+        with trio.move_on_after(NEGOTIATION_SECONDS):
             try:
                 await connection.negotiate()
             except ConnectionResetError:
                 if self._security.tls is None:
                     hint = "if it speaks TLS, set security.protocol=SSL"
-                    raise OSError(f"ends the connection without an answer ({hint})") from None
+                    raise OSError(f"closes the connection without a response ({hint})") from None
                 raise
         if not connection.versions:
-            raise OSError("accepts connections but does not answer")
+            raise OSError("accepts connections but does not respond")
         return connection
 
     async def _log_in_by_security(self, connection: Connection, _: Endpoint) -> None:
@@ -133,25 +141,30 @@ class ClusterClient:
         """Return the SASL mechanisms of the listener that this client uses.
 
         Returns:
-            Their names, or None if clients do not log in there.
+            The mechanism names, or None if this client does not use SASL.
 
         Raises:
-            CannotConnect: No broker answers.
-            OSError: The broker has ended the connection.
+            CannotConnect: No bootstrap address responds.
+            OSError: The broker closed the connection.
         """
         if self._security.credentials is None:
             return None
         from kbroker.protocol.messages.security import SaslHandshakeRequest
 
-        connection = await self._first_that_answers(self._negotiated)
+        connection = await self._first_reachable(self._negotiated)
         mechanism = self._security.credentials.mechanism
         answer = await connection.ask(SaslHandshakeRequest(mechanism=mechanism), oldest=1)
         return list(answer.mechanisms)
 
     async def node(self, node_id: int) -> Connection:
-        """The connection to a broker, at the address that it advertises.
+        """Return the shared connection to a broker at its advertised address.
 
-        Raises NotReachable, and ClientError for a broker that the metadata does not name.
+        Args:
+            node_id: Broker ID.
+
+        Raises:
+            NotReachable: The advertised address does not work.
+            ClientError: The metadata does not list the broker.
         """
         if node_id not in self.endpoints:
             await self.metadata([])
@@ -169,24 +182,35 @@ class ClusterClient:
             await connection.aclose()
 
     async def dial(self, node_id: int) -> Connection:
-        """One more connection to a broker. Raises as `node`."""
+        """Open another connection to a broker; the caller closes it.
+
+        Args:
+            node_id: Broker ID.
+
+        Raises:
+            NotReachable: The advertised address does not work.
+            ClientError: The metadata does not list the broker.
+        """
         endpoint = self.bootstrap[0] if self._direct else self.endpoints.get(node_id)
         if endpoint is None:
             known = ", ".join(map(str, sorted(self.endpoints))) or "none"
-            raise ClientError(f"there is no broker {node_id} now; there are: {known}")
+            raise ClientError(f"broker {node_id} does not exist (valid: {known})")
         try:
             return await self._connect(endpoint)
         except (OSError, DecodeError) as error:
             raise NotReachable(node_id, endpoint, _reason(error)) from error
 
     def forget(self, connection: Connection) -> None:
-        """A connection of `dial` is closed."""
+        """Stop tracking a connection from `dial` that the caller has closed."""
         self._open.remove(connection)
 
-    def look_anew(self, bootstrap: Sequence[Endpoint]) -> None:
-        """Forget what is known of the cluster, which is behind other addresses now.
+    def reset_bootstrap(self, bootstrap: Sequence[Endpoint]) -> None:
+        """Replace the bootstrap addresses and discard all cached connections and metadata.
 
-        Requests that are on their way come to their ends.
+        Requests in flight on old connections still complete.
+
+        Args:
+            bootstrap: The new addresses.
         """
         self.bootstrap = list(bootstrap)
         self._any = None
@@ -198,10 +222,17 @@ class ClusterClient:
         for connection in self._open:
             await connection.aclose()
 
-    # -- who is who
+    # -- metadata and coordinators
 
     async def metadata(self, names: Iterable[str] | None = None) -> MetadataResponse:
-        """Brokers, and the named topics (None: all of them). No topic is created by asking."""
+        """Return the brokers and topics of the cluster; never auto-create a topic.
+
+        Args:
+            names: Topics to describe, or None for all.
+
+        Raises:
+            KafkaError: The broker rejects the request.
+        """
         rows = None if names is None else [MetadataRequest.Topic(name=name) for name in names]
         request = MetadataRequest(topics=rows, allow_auto_topic_creation=False)
         connection = await self.any()
@@ -211,15 +242,19 @@ class ClusterClient:
         return answer
 
     async def controller(self) -> Connection:
-        """The broker that changes topics."""
+        """Return a connection to the controller."""
         answer = await self.metadata([])
         return await self.node(answer.controller_id)
 
     async def topics(self, names: Sequence[str]) -> list[MetadataResponse.Topic]:
-        """The metadata of topics in the order of their names.
+        """Return the metadata of topics, in the order of `names`.
 
-        Raises NoSuchTopic, which names the one that was probably meant; KafkaError for topics that
-        may not be seen.
+        Args:
+            names: Topic names.
+
+        Raises:
+            NoSuchTopic: A topic does not exist. The message suggests a similar name.
+            KafkaError: The user may not describe a topic.
         """
         answer = await self.metadata(names)
         found = {row.name: row for row in answer.topics}
@@ -235,15 +270,22 @@ class ClusterClient:
         known = sorted(row.name or "" for row in (await self.metadata()).topics)
         return (
             f"topic {name!r} does not exist at {self.address}{did_you_mean(name, known)} "
-            f"`kbroker topic list` shows what there is, `kbroker topic create {name}` makes it"
+            f"list topics with `kbroker topic list`, create it with `kbroker topic create {name}`"
         )
 
     async def ask_coordinators(
         self, request: object, *, oldest: int = 0
     ) -> AsyncIterator[tuple[int, Answer]]:
-        """Ask every broker about all that it coordinates; yields broker ids and answers.
+        """Send a request to every broker; yield broker IDs and responses.
 
-        A broker that loads it is asked again and again. Raises KafkaError when that takes long.
+        A broker that is still loading its coordinator state is retried for `COORDINATOR_SECONDS`.
+
+        Args:
+            request: Request about everything that a broker coordinates, such as ListGroups.
+            oldest: Lowest acceptable API version.
+
+        Raises:
+            KafkaError: A broker reports an error, or is still loading at the deadline.
         """
         for node_id in sorted(row.node_id for row in (await self.metadata([])).brokers):
             deadline = trio.current_time() + COORDINATOR_SECONDS
@@ -257,13 +299,26 @@ class ClusterClient:
             yield node_id, answer
 
     async def coordinator(self, key: str, key_type: int = GROUP) -> Connection:
-        """The broker that looks after a group. Raises as `coordinator_id`."""
+        """Return a connection to a coordinator.
+
+        Args:
+            key: Group ID or transactional ID.
+            key_type: `GROUP` or `TRANSACTION`.
+
+        Raises:
+            KafkaError: No coordinator is available within `COORDINATOR_SECONDS`.
+        """
         return await self.node(await self.coordinator_id(key, key_type))
 
     async def coordinator_id(self, key: str, key_type: int = GROUP) -> int:
-        """The number of the broker that looks after a group, or a `TRANSACTION` by its id.
+        """Return the broker ID of a coordinator.
 
-        Raises KafkaError when there is none for long.
+        Args:
+            key: Group ID or transactional ID.
+            key_type: `GROUP` or `TRANSACTION`.
+
+        Raises:
+            KafkaError: No coordinator is available within `COORDINATOR_SECONDS`.
         """
         request = FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type)
         deadline = trio.current_time() + COORDINATOR_SECONDS
@@ -289,10 +344,14 @@ async def open_cluster(
     security: Security = OPEN,
     dial: Dial = dial_tcp,
 ) -> AsyncIterator[ClusterClient]:
-    """A client of the cluster behind any of these addresses. Connects when first asked.
+    """Yield a client of the cluster at these addresses; it connects on the first request.
 
-    With `direct` the one broker is reached at its bootstrap address, whatever it advertises;
-    `security` is how connections are encrypted, and who logs in; `dial` makes them.
+    Args:
+        bootstrap: Addresses to try in order.
+        client_id: Client ID sent with each request.
+        direct: Always use the first bootstrap address instead of the advertised one.
+        security: TLS context and credentials.
+        dial: Opens the transport stream.
     """
     cluster = ClusterClient(bootstrap, client_id, direct=direct, security=security, dial=dial)
     try:
@@ -303,7 +362,7 @@ async def open_cluster(
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence: a question for the likeliest of `known`, or a full stop."""
+    """Return the end of a sentence: a suggestion from `known` if one is similar, else a full stop."""
     import difflib
 
     close = difflib.get_close_matches(name, list(known), n=1)
@@ -311,7 +370,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Why a connection failed, in few words; the first cause, not the wrapping of it."""
+    """Return the root cause of a connection failure in a few words."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, BaseExceptionGroup):

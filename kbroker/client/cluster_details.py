@@ -1,4 +1,4 @@
-"""The cluster as commands and the console tell of it, and what is wrong with it."""
+"""Cluster description and health problems, as reported by commands and the console."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ Row: TypeAlias = dict[str, Any]
 
 METADATA_TOPIC = "__cluster_metadata"
 NEARLY_FULL = 0.9
+# Severities of a problem.
 ERROR, WARNING = "error", "warning"
-"""How bad a problem is."""
 _MAKE_ROOM = (
-    "make room (`kbroker topic trim`, shorter retention, a larger disk) or make the disk writable; "
-    "the log of the broker names the cause"
+    "free space (`kbroker topic trim`, shorter retention, a larger disk) or make the disk writable; "
+    "see the broker's log for the cause"
 )
 _CHECK_DISK = (
-    "a sync or the disk failed, and the log of the broker names the cause: check or replace the disk, "
-    "then start the broker again"
+    "an fsync or the disk failed, see the broker's log for the cause: check or replace the disk, "
+    "then restart the broker"
 )
 
 
 def cluster_details(metadata: MetadataResponse) -> Row:
-    """The cluster's id and its brokers."""
+    """Return the cluster ID, topic and partition counts, and the brokers."""
     leads = Counter(part.leader_id for topic in metadata.topics for part in topic.partitions)
     return {
         "cluster_id": metadata.cluster_id,
@@ -44,7 +44,12 @@ def cluster_details(metadata: MetadataResponse) -> Row:
 
 
 def broker_rows(metadata: MetadataResponse, leads: Mapping[int, int]) -> list[Row]:
-    """The brokers that run; `leads` is how many partitions each leads."""
+    """Return a row per live broker.
+
+    Args:
+        metadata: The cluster's metadata.
+        leads: Number of led partitions by broker ID.
+    """
     return [
         {
             "broker": row.node_id,
@@ -59,7 +64,7 @@ def broker_rows(metadata: MetadataResponse, leads: Mapping[int, int]) -> list[Ro
 
 
 def log_dir_row(found: LogDir, topics: Container[str] = ()) -> Row:
-    """A directory of a broker; `topics` are those of which sizes are told, none are all."""
+    """Return a log directory as a row; list sizes of `topics` only, or of all topics if empty."""
     return {
         "broker": found.node_id,
         "directory": found.path,
@@ -75,10 +80,17 @@ def log_dir_row(found: LogDir, topics: Container[str] = ()) -> Row:
 
 
 async def cluster_problems(cluster: ClusterClient) -> list[Row]:
-    """Brokers, directories and partitions that do not work, with `severity` "error"; what still works
-    but will not for long is a "warning".
+    """Return the problems of brokers, log directories and partitions.
 
-    Raises KafkaError, ClientError.
+    Args:
+        cluster: The cluster to check.
+
+    Returns:
+        Rows with `severity` "error", or "warning" for directories that are nearly full.
+
+    Raises:
+        KafkaError: A broker rejects a request.
+        ClientError: A broker or topic disappears during the check.
     """
     metadata = await cluster.metadata()
     problems, dead = [], set()
@@ -100,10 +112,10 @@ async def cluster_problems(cluster: ClusterClient) -> list[Row]:
             elif part.leader_id not in dead:
                 readable.append((topic.name or "", part.partition_index))
                 if missing:
-                    said = f"copies on {', '.join(map(str, missing))} are behind"
+                    said = f"under-replicated: not in sync on {', '.join(map(str, missing))}"
                     if len(part.isr_nodes) < min(required[topic.name], len(part.replica_nodes)):
-                        said += "; too few are in sync, acks=all is refused"
-                    action = "start these brokers, or look into their logs"
+                        said += "; ISR below min.insync.replicas, acks=all is rejected"
+                    action = "start these brokers, or check their logs"
                     problems.append(_problem("partition", where, said, action))
     alive = {broker.node_id for broker in metadata.brokers} - dead
     problems += await _metadata_problems(cluster, alive)
@@ -112,9 +124,9 @@ async def cluster_problems(cluster: ClusterClient) -> list[Row]:
 
 
 async def _metadata_problems(cluster: ClusterClient, alive: Iterable[int]) -> list[Row]:
-    """Brokers that cannot change the cluster's metadata, as they say themselves.
+    """Return the brokers that report that they cannot change the cluster metadata.
 
-    Apache Kafka sends no such message without an error code.
+    Only kbroker sends an error message without an error code; Apache Kafka does not.
     """
     partition = DescribeQuorumRequest.Partition(partition_index=0)
     topic = DescribeQuorumRequest.Topic(topic_name=METADATA_TOPIC, partitions=[partition])
@@ -137,7 +149,7 @@ async def _metadata_problems(cluster: ClusterClient, alive: Iterable[int]) -> li
 async def _directory_problems(
     cluster: ClusterClient, metadata: MetadataResponse, alive: Iterable[int]
 ) -> list[Row]:
-    """Disks that are full or nearly so, and the partitions that refuse records because of that."""
+    """Return full or nearly full disks, and the partitions that are read-only because of them."""
     led = {
         (topic.name, part.partition_index): part.leader_id
         for topic in metadata.topics
@@ -146,15 +158,15 @@ async def _directory_problems(
     problems = []
     for found in await describe_log_dirs(cluster, alive):
         where = f"{found.node_id}:{found.path}"
-        full = f"{found.used:.0%} of its disk are used"
-        if found.error and found.total_bytes < 0:  # offline: it says nothing of its disk
+        full = f"{found.used:.0%} of the disk is used"
+        if found.error and found.total_bytes < 0:  # offline: no disk size reported
             said = f"offline: {found.error.name}"
             problems.append(_problem("directory", where, said, _CHECK_DISK))
         elif found.error:
-            problems.append(_problem("directory", where, f"takes no records; {full}", _MAKE_ROOM))
+            problems.append(_problem("directory", where, f"read-only; {full}", _MAKE_ROOM))
             refused = [place for place in sorted(found.sizes) if led.get(place) == found.node_id]
             problems += [
-                _problem("partition", f"{name}-{index}", f"refuses records: {where}", _MAKE_ROOM)
+                _problem("partition", f"{name}-{index}", f"read-only: {where}", _MAKE_ROOM)
                 for name, index in refused
             ]
         elif found.used >= NEARLY_FULL:
@@ -166,7 +178,7 @@ async def _directory_problems(
 async def _required_in_sync(
     cluster: ClusterClient, metadata: MetadataResponse
 ) -> dict[str | None, int]:
-    """The min.insync.replicas of the topics that have copies that are behind."""
+    """Return min.insync.replicas of the topics with under-replicated partitions."""
     names = [
         topic.name or ""
         for topic in metadata.topics
@@ -182,7 +194,7 @@ async def _required_in_sync(
 
 
 async def _unreadable(cluster: ClusterClient, partitions: list[tuple[str, int]]) -> list[Row]:
-    """Partitions whose leader cannot use them, because of damage for example."""
+    """Return partitions whose leader reports an error for them, such as a storage error."""
     found = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
     return [
         _offline(f"{name}-{index}", one.error.name)
@@ -197,13 +209,13 @@ def _without_leader(where: str, replicas: list[int], in_sync: list[int]) -> Row:
         "partition",
         where,
         "offline: no leader",
-        f"start broker {first}; when none of them comes back, `kafka-leader-election --election-type "
-        "unclean` gives up what only they have",
+        f"start broker {first}; if none of them can return, `kafka-leader-election --election-type "
+        "unclean` elects another replica and loses the records that only they have",
     )
 
 
 def _offline(where: str, reason: str) -> Row:
-    action = "the log of its broker names the cause; `kbroker log repair` brings back damaged files"
+    action = "see the broker's log for the cause; `kbroker log repair` restores damaged files"
     return _problem("partition", where, f"offline: {reason}", action)
 
 

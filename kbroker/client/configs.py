@@ -1,4 +1,4 @@
-"""Settings of topics, brokers and groups."""
+"""Configurations of topics, brokers and groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .errors import check
 
 
 class Resource(IntEnum):
-    """What a setting can belong to (KIP-226, KIP-1043)."""
+    """Resource types that have configurations (KIP-226, KIP-1043)."""
 
     TOPIC = 2
     BROKER = 4
@@ -25,7 +25,7 @@ class Resource(IntEnum):
 
 
 class Operation(IntEnum):
-    """What can be done to a setting (KIP-339)."""
+    """Operations on a configuration (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -33,14 +33,14 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
+# Config source of a default value (KIP-226).
 DEFAULT_SOURCE = 5
-"""Where a setting comes from that nobody has set (KIP-226)."""
+# Config sources of a value set on the resource itself: topic, broker, group (KIP-226).
 OWN_SOURCES = frozenset({1, 2, 8})
-"""Where a setting of the resource itself comes from: topic, broker, group (KIP-226)."""
 
 
 class Synonym(NamedTuple):
-    """A place that a setting can come from; the first one that is set wins."""
+    """One source of a configuration value; the first one that is set takes effect."""
 
     name: str
     value: str | None
@@ -48,25 +48,30 @@ class Synonym(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """One setting as a broker describes it; `value` is None where it is secret or not set."""
+    """One configuration as a broker describes it.
+
+    Attributes:
+        value: The effective value, or None if it is sensitive or unset.
+        source: Config source (KIP-226).
+        read_only: True if a change requires a restart of the broker.
+    """
 
     name: str
     value: str | None
     source: int
     read_only: bool
-    """Whether only a start of the broker can change it."""
     sensitive: bool
     synonyms: Sequence[Synonym] = ()
     doc: str | None = None
 
     @property
     def is_own(self) -> bool:
-        """Whether it was set on the resource itself."""
+        """True if the value is set on the resource itself."""
         return self.source in OWN_SOURCES
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody has set it."""
+        """True if the value is the built-in default."""
         return self.source == DEFAULT_SOURCE
 
 
@@ -78,10 +83,20 @@ async def describe_configs(
     synonyms: bool = False,
     docs: bool = False,
 ) -> dict[str, list[Setting]]:
-    """All settings of some resources of one kind, by name; with `synonyms` their places too, with
-    `docs` what they are for.
+    """Return all configurations of resources of one type.
 
-    Raises KafkaError.
+    Args:
+        cluster: The cluster to query.
+        kind: Resource type.
+        names: Resource names.
+        synonyms: Include the config sources of each value.
+        docs: Include the documentation of each configuration.
+
+    Returns:
+        The configurations by resource name.
+
+    Raises:
+        KafkaError: The broker rejects a resource.
     """
     rows = [
         DescribeConfigsRequest.Resource(resource_type=kind, resource_name=name) for name in names
@@ -117,7 +132,18 @@ async def alter_configs(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Change single settings of a resource. Raises KafkaError."""
+    """Change individual configurations of a resource.
+
+    Args:
+        cluster: The cluster to change.
+        kind: Resource type.
+        name: Resource name.
+        changes: Operation and value by configuration name.
+        validate_only: Check the change without applying it.
+
+    Raises:
+        KafkaError: The broker rejects the change.
+    """
     rows = [
         IncrementalAlterConfigsRequest.Config(name=key, config_operation=operation, value=value)
         for key, (operation, value) in changes.items()
@@ -132,7 +158,7 @@ async def alter_configs(
 
 
 async def _connection(cluster: ClusterClient, kind: Resource, names: list[str]) -> Connection:
-    """Settings of one broker are known to that broker; all others to the controller."""
+    """Return the connection for a config request: a single broker's own, else the controller's."""
     if kind == Resource.BROKER and len(names) == 1 and names[0]:
         return await cluster.node(int(names[0]))
     return await cluster.controller()

@@ -22,43 +22,45 @@ from .errors import TimedOut
 
 CLIENT_ID = "kbroker"
 ANSWER_BYTES_MAX = 128 * 1024 * 1024
+# Time limit for a response. Requests that a broker may delay specify half of it.
 ANSWER_SECONDS = 60
-"""How long a broker may take; requests that it may hold back name a time of half of that."""
 CONNECT_SECONDS = 5
 
+# A response. Its class depends on the API key of the request, which type checkers cannot infer.
 Answer: TypeAlias = Any
-"""A response. Its class follows from the API key of the request, which type checkers do not know."""
+# Same signature as `Connection.ask`.
 Ask: TypeAlias = Callable[..., Awaitable[Answer]]
-"""As `Connection.ask`."""
+# Opens a stream to an address. Raises OSError.
 Dial: TypeAlias = Callable[[Endpoint], Awaitable[trio.abc.Stream]]
-"""Connects to an address. Raises OSError."""
 
 
 class Connection:
-    """A connection to a broker. Get one from `connect`.
+    """One connection to a broker. Create it with `connect`.
 
-    `versions` are what the broker serves by API key, first and last; empty before `negotiate`.
-    Requests of several tasks wait for each other. `broken` says that a request was not answered, so
-    that no other one can be.
+    Several tasks may use it; their requests run one after the other.
+
+    Attributes:
+        versions: Lowest and highest served version by API key; empty before `negotiate`.
+        broken: True after a request without a response, when no other request can be sent.
+        replacement: Returns a new connection for requests that were queued when this one broke.
     """
 
     def __init__(self, stream: trio.abc.Stream, client_id: str = CLIENT_ID) -> None:
         self._stream = stream
         self._client_id = client_id
         self._correlation_id = 0
-        self._turn = trio.Lock()
+        self._lock = trio.Lock()
         self._renew: Callable[[Ask], Awaitable[None]] | None = None
         self._renew_at = math.inf
         self.broken = False
         self.replacement: Callable[[], Awaitable[Connection]] | None = None
-        """Returns the connection for requests that waited for this one while it broke."""
         self.versions: dict[int, tuple[int, int]] = {}
 
     @property
-    def is_hung_up(self) -> bool:
-        """Whether the broker has closed, also when nobody has come to read that yet.
+    def is_closed_by_peer(self) -> bool:
+        """True if the broker has closed the connection, even if nothing has read the EOF yet.
 
-        False where the system does not tell.
+        Always False on platforms that cannot report this.
         """
         stream = self._stream
         if isinstance(stream, trio.SSLStream):
@@ -66,14 +68,19 @@ class Connection:
         return isinstance(stream, trio.SocketStream) and _has_closed(stream.socket.fileno())
 
     async def request(self, key: ApiKey, version: int, message: object) -> Answer:
-        """Send one request and return its response.
+        """Send a request and return its response.
+
+        Args:
+            key: API key.
+            version: API version to encode.
+            message: The request.
 
         Raises:
-            OSError: The connection ends before the response.
+            OSError: The connection closes before the response arrives.
             DecodeError: The response is malformed.
         """
-        async with self._turn:
-            # A request that was given up has left its response for the next one to read.
+        async with self._lock:
+            # After an abandoned request the stream still carries its response, so `broken` is set.
             if not self.broken:
                 return await self._request(key, version, message)
         if self.replacement is None:
@@ -89,8 +96,13 @@ class Connection:
             self.broken = True  # also if it is cancelled: the response may still come
             raise
 
-    def renew_after(self, seconds: float, renew: Callable[[Ask], Awaitable[None]]) -> None:
-        """Have `renew` log in again before the first request after that time (KIP-368)."""
+    def reauthenticate_after(self, seconds: float, renew: Callable[[Ask], Awaitable[None]]) -> None:
+        """Call `renew` before the first request after that time, to reauthenticate (KIP-368).
+
+        Args:
+            seconds: Time from now until reauthentication is due.
+            renew: Reauthenticates through the given `ask` function.
+        """
         self._renew, self._renew_at = renew, trio.current_time() + seconds
 
     @property
@@ -106,7 +118,7 @@ class Connection:
             raise
 
     async def _ask_alone(self, message: object, *, oldest: int = 0) -> Answer:
-        """As `ask`, for who has the connection's turn already."""
+        """Send a request like `ask`, while already holding the lock."""
         return await self._exchange(*self._choose(message, oldest, None), message)
 
     async def _exchange(self, key: ApiKey, version: int, message: object) -> Answer:
@@ -114,14 +126,16 @@ class Connection:
         frame = await self._receive_frame()
         correlation_id, response = decode_response(messages.response_class(key), frame, version)
         if correlation_id != self._correlation_id:
-            raise OSError(f"answer {correlation_id} to request {self._correlation_id}")
+            raise OSError(
+                f"response {correlation_id} does not match request {self._correlation_id}"
+            )
         return response
 
     async def _receive_frame(self) -> bytearray:
         try:
             (size,) = struct.unpack(">i", await self._receive(4))
             if not 0 < size <= ANSWER_BYTES_MAX:
-                raise OSError(f"an answer of {size} bytes: this is not a Kafka broker")
+                raise OSError(f"invalid response size {size}: this is not a Kafka broker")
             return await self._receive(size)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise _broken(error) from error
@@ -137,7 +151,7 @@ class Connection:
             raise _broken(error) from error
 
     async def _receive(self, size: int) -> bytearray:
-        """The next `size` bytes, in a buffer that nobody else has."""
+        """Return the next `size` bytes in a new buffer."""
         data = bytearray(size)
         left = memoryview(data)
         while left:
@@ -148,7 +162,7 @@ class Connection:
         return data
 
     async def _receive_into(self, buffer: memoryview) -> int:
-        """Fill a part of `buffer`, return how much. Sockets do it without a copy."""
+        """Read into `buffer` and return the number of bytes; sockets avoid a copy."""
         stream = self._stream
         if isinstance(stream, trio.SocketStream):
             return await stream.socket.recv_into(buffer)
@@ -157,7 +171,12 @@ class Connection:
         return len(some)
 
     async def negotiate(self) -> None:
-        """Learn which APIs and versions the broker serves. Raises OSError or DecodeError."""
+        """Query the API versions of the broker.
+
+        Raises:
+            OSError: The connection closes before the response arrives.
+            DecodeError: The response is malformed.
+        """
         hello = messages.request_class(ApiKey.API_VERSIONS)(
             client_software_name=CLIENT_ID, client_software_version="1"
         )
@@ -172,25 +191,38 @@ class Connection:
         newest: int | None = None,
         seconds: float | None = None,
     ) -> Answer:
-        """Send a request in the newest version that both sides speak, and return its response.
+        """Send a request in the newest version that both sides support; return its response.
 
-        Parameters: `oldest` and `newest` are the versions that `message` is made for; `seconds` is
-        how long the answer may take (None: `ANSWER_SECONDS`). Raises what `request` raises, KafkaError UNSUPPORTED_VERSION
-        when there is no such version, and TimedOut.
+        Args:
+            message: The request.
+            oldest: Lowest version that can express the message.
+            newest: Highest version that can express the message, or None for no limit.
+            seconds: Time limit for the response, or None for `ANSWER_SECONDS`.
+
+        Raises:
+            KafkaError: The two sides have no version in common (UNSUPPORTED_VERSION).
+            TimedOut: The broker does not respond in time.
+            OSError: The connection closes before the response arrives.
+            DecodeError: The response is malformed.
         """
         key, version = self._choose(message, oldest, newest)
         seconds = ANSWER_SECONDS if seconds is None else seconds
         with trio.move_on_after(seconds):
             return await self.request(key, version, message)
         raise TimedOut(
-            f"no answer to {key.api_name} within {seconds:g} s; "
-            "`kbroker cluster health` tells which broker does not answer"
+            f"no response to {key.api_name} within {seconds:g} s; "
+            "`kbroker cluster health` shows which broker does not respond"
         )
 
     async def tell(self, message: object, *, newest: int | None = None) -> None:
-        """Send a request that is not answered: Produce with acks=0."""
+        """Send a request that gets no response: Produce with acks=0.
+
+        Args:
+            message: The request.
+            newest: Highest version that can express the message, or None for no limit.
+        """
         if self._is_renewal_due:
-            async with self._turn:
+            async with self._lock:
                 await self._log_in_again()
         await self._send(*self._choose(message, 0, newest), message)
 
@@ -203,22 +235,22 @@ class Connection:
             served = f"{served_first} to {served_last}" if served_last >= 0 else "none"
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"this broker does not serve {key.api_name} in a version that this command "
-                f"speaks (it serves {served})",
+                f"the broker does not support {key.api_name} in a version that this client "
+                f"supports (served versions: {served})",
             )
         return key, version
 
     async def aclose(self) -> None:
-        """Close the connection."""
+        """Close the stream."""
         await self._stream.aclose()
 
 
 def _has_closed(descriptor: int) -> bool:
-    """Whether the peer of a socket has closed; what is to be read before does not matter."""
+    """Return True if the peer has closed a socket, even if unread data is left."""
     if descriptor < 0 or not hasattr(select, "POLLRDHUP"):
         return False
     poll = select.poll()
-    poll.register(descriptor, select.POLLRDHUP)  # an error is told in any case
+    poll.register(descriptor, select.POLLRDHUP)  # poll always reports errors
     return bool(poll.poll(0))
 
 
@@ -228,7 +260,7 @@ def _broken(error: Exception) -> OSError:
 
 
 async def dial_tcp(endpoint: Endpoint) -> trio.abc.Stream:
-    """Connect over TCP. Raises OSError."""
+    """Open a TCP stream. Raises OSError."""
     return await trio.open_tcp_stream(*endpoint)
 
 
@@ -240,9 +272,18 @@ async def open_connection(
     tls: ssl.SSLContext | None = None,
     dial: Dial = dial_tcp,
 ) -> Connection:
-    """Open a connection by `dial`, encrypted with `tls`, to be closed by the caller.
+    """Open a connection; the caller closes it.
 
-    Raises OSError when that takes too long, or when the two sides do not come together.
+    Args:
+        host: Host name or IP address.
+        port: TCP port.
+        client_id: Client ID sent with each request.
+        patience_seconds: Time limit for connecting, including the TLS handshake.
+        tls: TLS context, or None for plaintext.
+        dial: Opens the transport stream.
+
+    Raises:
+        OSError: The connection or the TLS handshake fails or times out.
     """
     stream: trio.abc.Stream
     with trio.move_on_after(patience_seconds) as scope:
@@ -257,44 +298,53 @@ async def open_connection(
 async def encrypted(
     stream: trio.abc.Stream, endpoint: Endpoint, tls: ssl.SSLContext
 ) -> trio.abc.Stream:
-    """Agree on keys with who is at the other end, which is to be `endpoint`. Raises OSError."""
-    # Neither side waits for the other one's farewell: the length of an answer says when it is whole.
+    """Perform the TLS handshake as client and return the encrypted stream.
+
+    Args:
+        stream: The plaintext stream; closed if the handshake fails.
+        endpoint: Address whose host the certificate must match.
+        tls: TLS context.
+
+    Raises:
+        OSError: The handshake fails.
+    """
+    # Skip close_notify: the length prefix of a response already detects truncation.
     secured = trio.SSLStream(stream, tls, server_hostname=endpoint.host, https_compatible=True)
     try:
         await secured.do_handshake()
     except BaseException as error:
         await trio.aclose_forcefully(stream)
         if isinstance(error, trio.BrokenResourceError):
-            raise OSError(_no_tls(endpoint, error.__cause__)) from None
+            raise OSError(_tls_error(endpoint, error.__cause__)) from None
         raise
     return secured
 
 
-def _no_tls(endpoint: Endpoint, cause: BaseException | None) -> str:
+def _tls_error(endpoint: Endpoint, cause: BaseException | None) -> str:
     if isinstance(cause, ssl.SSLCertVerificationError):
         return (
-            f"the certificate of {endpoint} is not accepted: {cause.verify_message}; "
-            "ssl.truststore.location names the certificates that are"
+            f"the certificate of {endpoint} is not trusted: {cause.verify_message}; "
+            "set ssl.truststore.location to the certificates to trust"
         )
     refused = _refused_certificate(cause)
     if refused:
         return f"{endpoint}: {refused}"
     reason = getattr(cause, "reason", None) or cause or "the connection was closed"
-    return f"no TLS with {endpoint} ({reason}); is it a listener with security.protocol=SSL?"
+    return f"TLS handshake with {endpoint} failed ({reason}); is it an SSL listener?"
 
 
 def _refused_certificate(cause: BaseException | None) -> str | None:
-    """What the broker has against the client's certificate, if that is why it hangs up.
+    """Return why the broker rejected the client's certificate, or None for other causes.
 
-    In TLS 1.3 the client learns that where it waits for its first answer (RFC 8446, 4.4.2.4).
+    With TLS 1.3 the client learns this only when it reads the first response (RFC 8446, 4.4.2.4).
     """
     reason = str(getattr(cause, "reason", None))
     if "ALERT_CERTIFICATE_REQUIRED" in reason:
-        return "the broker asks for the client's certificate; ssl.keystore.location names it"
+        return "the broker requires a client certificate; set ssl.keystore.location"
     if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
         return (
-            f"the broker does not accept the client's certificate ({reason}); ssl.keystore.location "
-            "names another one"
+            f"the broker rejected the client certificate ({reason}); set ssl.keystore.location to "
+            "another one"
         )
     return None
 
@@ -306,7 +356,17 @@ async def connect(
     patience_seconds: float = CONNECT_SECONDS,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Connection]:
-    """Open a connection to a broker. Raises OSError when there is none within that time."""
+    """Yield an open connection to a broker and close it at the end.
+
+    Args:
+        host: Host name or IP address.
+        port: TCP port.
+        patience_seconds: Time limit for connecting, including the TLS handshake.
+        tls: TLS context, or None for plaintext.
+
+    Raises:
+        OSError: The connection or the TLS handshake fails or times out.
+    """
     connection = await open_connection(host, port, patience_seconds=patience_seconds, tls=tls)
     try:
         yield connection

@@ -1,4 +1,4 @@
-"""Read records, or batches as they lie in the log, from partitions and without a group."""
+"""Consumers without a group: read records or whole batches from partitions."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ logger = logging.getLogger(__name__)
 FETCH_BYTES_MAX = 16 * 1024 * 1024
 PARTITION_BYTES_MAX = 4 * 1024 * 1024
 WAIT_MS = 500
+# How long to retry while the cluster is unreachable, for example during a restart.
 AWAY_SECONDS = 30
-"""How long a cluster may be away, to be restarted for example."""
+# Last Fetch version that identifies topics by name.
 TOPIC_BY_NAME = 12
-"""The last version of Fetch that names topics."""
-READS_AT_ONCE = 512
-"""Records that go into the channel together."""
-STEPS_AT_ONCE = 8
-"""Steps of a batch (each below 1 ms) between two pauses."""
-DAMAGE_SECONDS = 3
-"""How long a partition may have a storage error: one that stops has it for a moment."""
+# Maximum number of records per item of the channel.
+CHUNK_RECORDS = 512
+# Decoding steps (each under 1 ms) between two checkpoints.
+STEPS_PER_CHECKPOINT = 8
+# How long to retry a storage error: a broker that shuts down reports one briefly.
+STORAGE_ERROR_SECONDS = 3
+# End offset that is never reached.
 FOREVER = 1 << 62
-"""An end offset that is never reached."""
 
 
 class Read(NamedTuple):
-    """A record that was read, with its batch and the marks of its partition."""
+    """A consumed record, with its batch header and the offsets of its partition."""
 
     partition: Partition
     record: Record
@@ -51,10 +51,11 @@ class Read(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """Batches of one partition as its leader sent them; the last one may be cut off.
+    """Batches of one partition as the leader sent them; the last one may be incomplete.
 
-    `aborted` has the offsets at which aborted transactions begin, by producer id; it is empty
-    unless only committed records were asked for.
+    Attributes:
+        aborted: Start offsets of aborted transactions by producer ID. Filled for read_committed only.
+        next_offset: Offset after the last batch.
     """
 
     partition: Partition
@@ -62,35 +63,35 @@ class Fetched(NamedTuple):
     aborted: dict[int, list[int]]
     log_start: int
     next_offset: int
-    """Where the next ones begin."""
 
 
 @dataclass(slots=True)
 class Position:
-    """Where reading goes on in one partition, and the offset at which it ends.
+    """Next offset to read in a partition, and the end offset (exclusive).
 
-    `good_at` is when its leader last answered without an error.
+    Attributes:
+        last_success_at: Time (trio clock, s) of the leader's last response without an error.
     """
 
     partition: Partition
     offset: int
     end: int = FOREVER
-    good_at: float = field(default_factory=trio.current_time)
+    last_success_at: float = field(default_factory=trio.current_time)
 
     @property
     def done(self) -> bool:
         return self.offset >= self.end
 
-    def refused(self, code: ErrorCode) -> None:
-        """Take note of an error. Raises ClientError when it does not pass, or not for long."""
+    def check_error(self, code: ErrorCode) -> None:
+        """Raise ClientError if an error code is not retriable or has persisted for too long."""
         is_damage = code == ErrorCode.KAFKA_STORAGE_ERROR
-        away = trio.current_time() - self.good_at
-        if not code.retriable or away > (DAMAGE_SECONDS if is_damage else AWAY_SECONDS):
+        away = trio.current_time() - self.last_success_at
+        if not code.retriable or away > (STORAGE_ERROR_SECONDS if is_damage else AWAY_SECONDS):
             name, index = self.partition
             raise CannotRead(
                 code,
-                f"partition {index} of {name} cannot be read ({code.name}); "
-                "`kbroker cluster health` says more",
+                f"partition {index} of {name}: cannot be read ({code.name}); "
+                "run `kbroker cluster health` for details",
             )
 
 
@@ -103,16 +104,24 @@ async def reading(
     control: bool = False,
     bytes_max: int = PARTITION_BYTES_MAX,
 ) -> AsyncIterator[trio.MemoryReceiveChannel[list[Read]]]:
-    """Read ranges of offsets; yields a channel of records, which ends when all are read.
+    """Read ranges of offsets; yield a channel of records that closes when all are read.
 
-    Parameters: `ranges` has the first offset and the one to stop before (or `FOREVER`) of each
-    partition; `committed` leaves out aborted transactions and waits for open ones; `control` also
-    gives control records; `bytes_max` is what is asked of a partition at a time. Within a partition
-    records come in order, and at most `READS_AT_ONCE` together. Raises ClientError or KafkaError.
+    Records of a partition arrive in order, in chunks of at most `CHUNK_RECORDS`.
+
+    Args:
+        cluster: The cluster to read from.
+        ranges: First offset and end offset (exclusive, or `FOREVER`) by partition.
+        committed: Read with isolation level read_committed.
+        control: Include control records.
+        bytes_max: Maximum bytes per partition and Fetch request.
+
+    Raises:
+        ClientError: A partition cannot be read, or the cluster is unreachable.
+        KafkaError: A broker rejects a request.
     """
 
     def take(position: Position, row: FetchResponse.Partition) -> Iterator[list[Read] | None]:
-        return _in_pieces(_records(position, row, committed, control))
+        return _in_chunks(_records(position, row, committed, control))
 
     async with _channel(cluster, ranges, committed, take, bytes_max) as channel:
         yield channel
@@ -122,19 +131,26 @@ async def reading(
 async def reading_batches(
     cluster: ClusterClient, ranges: Mapping[Partition, tuple[int, int]], *, committed: bool = False
 ) -> AsyncIterator[trio.MemoryReceiveChannel[Fetched]]:
-    """Read the batches in which ranges of offsets lie, aborted and control batches among them.
+    """Read the batches that cover ranges of offsets, including aborted and control batches.
 
-    The first and the last batch of a range may hold records beyond it. Parameters: `ranges` as for
-    `reading`; with `committed` it waits for open transactions and is told which ones were aborted.
-    Raises ClientError or KafkaError.
+    The first and the last batch of a range may contain records outside of it.
+
+    Args:
+        cluster: The cluster to read from.
+        ranges: First offset and end offset (exclusive, or `FOREVER`) by partition.
+        committed: Wait for open transactions to end, and fill `Fetched.aborted`.
+
+    Raises:
+        ClientError: A partition cannot be read, or the cluster is unreachable.
+        KafkaError: A broker rejects a request.
     """
     async with _channel(cluster, ranges, committed, _batches) as channel:
         yield channel
 
 
 T = TypeVar("T")
+# Converts a fetched partition to channel items and advances the position; None is a checkpoint.
 Take: TypeAlias = Callable[[Position, FetchResponse.Partition], Iterator[T | None]]
-"""Makes of an answer what goes into the channel, and moves the position; None is a pause."""
 
 
 @asynccontextmanager
@@ -152,7 +168,7 @@ async def _channel(
             nursery.start_soon(_read_all, cluster, positions, send, committed, take, bytes_max)
             yield receive
             nursery.cancel_scope.cancel()
-    except ExceptionGroup as group:  # a reader of records need not know that there are tasks
+    except ExceptionGroup as group:  # hide the nursery from the caller
         raise first_error(group) from None
 
 
@@ -164,14 +180,14 @@ async def _read_all(
     take: Take[T],
     bytes_max: int,
 ) -> None:
-    """One task per leader; when leaders change or go away, begin again with what is left."""
-    # Not `async with`: its checkpoint would lose an error when the reader of the channel leaves.
+    """Run one task per leader; start over with the unread partitions when a leader changes."""
+    # Not `async with`: its checkpoint would lose an error when the receiver closes the channel.
     with send:
         while left := [position for position in positions if not position.done]:
             try:
                 leaders = await _connect(cluster, left)
             except (OSError, CannotConnect, NotReachable):
-                if trio.current_time() > max(each.good_at for each in left) + AWAY_SECONDS:
+                if trio.current_time() > max(each.last_success_at for each in left) + AWAY_SECONDS:
                     raise
                 leaders = []
             stop = trio.Event()
@@ -186,18 +202,18 @@ async def _read_all(
 async def _connect(
     cluster: ClusterClient, positions: Iterable[Position]
 ) -> list[tuple[Connection, list[Position]]]:
-    """A connection to each leader, with its partitions. Raises ClientError where there is none."""
+    """Return a connection to each leader, with the positions of its partitions."""
     at = {position.partition: position for position in positions}
     owners = await by_leader(cluster, at)
     for partition in owners.pop(NO_LEADER, ()):
-        at[partition].refused(ErrorCode.LEADER_NOT_AVAILABLE)
+        at[partition].check_error(ErrorCode.LEADER_NOT_AVAILABLE)
     return [
         (await cluster.dial(node), [at[one] for one in owned]) for node, owned in owners.items()
     ]
 
 
 class _Reader(Generic[T]):
-    """Reads the partitions of one leader, until `stop`, which it sets when it cannot go on."""
+    """Reads the partitions of one leader until `stop`; sets `stop` when the leader changes."""
 
     def __init__(
         self,
@@ -216,19 +232,19 @@ class _Reader(Generic[T]):
         self._take = take
 
     async def run(self, connection: Connection) -> None:
-        """Read until the ends are reached, or a leader says that it is none or goes away."""
+        """Read until all ends are reached, or until the leader moves or disconnects."""
         try:
             while not self._stop.is_set() and any(not each.done for each in self._positions):
                 await self._read(connection)
         except OSError as error:
-            logger.debug("a leader went away: %s", error)
+            logger.debug("a leader disconnected: %s", error)
             self._stop.set()
         finally:
             with trio.CancelScope(shield=True):
                 await connection.aclose()
 
     async def _read(self, connection: Connection) -> None:
-        # In turn, because a broker fills its answer from the front.
+        # Rotate the order, because a broker fills its response from the first partition on.
         self._positions.append(self._positions.pop(0))
         answer = await connection.ask(self._request(), oldest=4, newest=TOPIC_BY_NAME)
         check(answer.error_code)
@@ -265,24 +281,24 @@ class _Reader(Generic[T]):
         )
 
     def _is_readable(self, position: Position, row: FetchResponse.Partition) -> bool:
-        """Whether the answer has records; False when leaders must be looked up anew."""
+        """Return True if the response has no error, False if leaders must be looked up again."""
         code = error_code(row.error_code)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             name, index = position.partition
             raise CannotRead(
                 code,
-                f"partition {index} of {name} does not have offset {position.offset}; `-o start` "
-                f"begins with what there is, `kbroker topic describe {name}` shows it",
+                f"partition {index} of {name} does not have offset {position.offset}; use `-o start` "
+                f"for the oldest record, or see `kbroker topic describe {name}`",
             )
         if code:
-            position.refused(code)
+            position.check_error(code)
             return False
-        position.good_at = trio.current_time()
+        position.last_success_at = trio.current_time()
         return True
 
 
 def _batches(position: Position, row: FetchResponse.Partition) -> Iterator[Fetched]:
-    """The batches of one partition, moving its position; nothing when there is no whole one."""
+    """Yield the batches of one partition and advance its position; nothing if none is complete."""
     batches = bytes(row.records or b"")
     for _, header in iter_headers(batches):
         position.offset = max(position.offset, header.next_offset)
@@ -292,8 +308,8 @@ def _batches(position: Position, row: FetchResponse.Partition) -> Iterator[Fetch
         )
 
 
-def _in_pieces(records: Iterator[Read | None]) -> Iterator[list[Read] | None]:
-    """Records as they go into the channel; None where many steps came to none."""
+def _in_chunks(records: Iterator[Read | None]) -> Iterator[list[Read] | None]:
+    """Group records into channel items; yield None after many steps without a record."""
     some: list[Read] = []
     steps = 0
     for record in records:
@@ -301,7 +317,7 @@ def _in_pieces(records: Iterator[Read | None]) -> Iterator[list[Read] | None]:
             some.append(record)
         else:
             steps += 1
-        if len(some) == READS_AT_ONCE or steps == STEPS_AT_ONCE:
+        if len(some) == CHUNK_RECORDS or steps == STEPS_PER_CHECKPOINT:
             yield some or None
             some, steps = [], 0
     if some:
@@ -311,7 +327,7 @@ def _in_pieces(records: Iterator[Read | None]) -> Iterator[list[Read] | None]:
 def _records(
     position: Position, row: FetchResponse.Partition, committed: bool, control: bool
 ) -> Iterator[Read | None]:
-    """The records of one partition that are due, moving its position; None after each step."""
+    """Yield the requested records of one partition and advance its position; None after each step."""
     records = row.records or b""
     aborted = _aborted(row)
     for at, header in iter_headers(records):
@@ -329,7 +345,7 @@ def _records(
 
 
 def _aborted(row: FetchResponse.Partition) -> dict[int, list[int]]:
-    """Where aborted transactions begin, by producer id."""
+    """Return the start offsets of aborted transactions by producer ID."""
     aborted: dict[int, list[int]] = {}
     for each in row.aborted_transactions or ():
         aborted.setdefault(each.producer_id, []).append(each.first_offset)
@@ -337,10 +353,17 @@ def _aborted(row: FetchResponse.Partition) -> dict[int, list[int]]:
 
 
 def is_aborted_batch(header: BatchHeader, batch: memoryview, aborted: dict[int, list[int]]) -> bool:
-    """Whether a batch belongs to an aborted transaction.
+    """Return True if a batch belongs to an aborted transaction.
 
-    Parameters: `aborted` is that of `Fetched`; it loses the transaction that an abort marker ends, so
-    batches must be asked about in order. Raises KafkaError for a marker that cannot be read.
+    Call it for the batches in order: an abort marker removes its transaction from `aborted`.
+
+    Args:
+        header: Header of the batch.
+        batch: The whole batch.
+        aborted: `Fetched.aborted`.
+
+    Raises:
+        KafkaError: A control marker is malformed.
     """
     begun = [first for first in aborted.get(header.producer_id, ()) if first <= header.base_offset]
     if header.is_control and begun:

@@ -1,4 +1,4 @@
-"""What a client has to show to brokers that do not trust everybody."""
+"""Credentials and TLS settings of a client connection."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class Credentials(NamedTuple):
-    """Who logs in, and by which mechanism: with a name and a password, or with `tokens`.
+    """SASL mechanism with a user name and password, or with a source of bearer tokens.
 
-    With `is_delegation_token` they are the id and the HMAC of one (KIP-48).
+    With `is_delegation_token`, name and password are the token ID and HMAC (KIP-48).
     """
 
     mechanism: str
@@ -24,11 +24,11 @@ class Credentials(NamedTuple):
 
 
 class Security(NamedTuple):
-    """How connections are encrypted, and who logs in; None where neither is asked for."""
+    """TLS context and SASL credentials of a client; None for plaintext or no authentication."""
 
     tls: ssl.SSLContext | None = None
     credentials: Credentials | None = None
 
 
+# Plaintext without authentication.
 OPEN = Security()
-"""For brokers that trust everybody."""

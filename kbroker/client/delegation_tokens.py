@@ -1,4 +1,4 @@
-"""Delegation tokens: made, renewed and ended by who has logged in by something else (KIP-48)."""
+"""Create, describe, renew and expire delegation tokens (KIP-48)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from kbroker.security.principals import Principal
 from .cluster import ClusterClient
 from .errors import NoSuchToken, check
 
-BY_OWN_RULES = -1
-"""Stands for the time that the brokers' settings say."""
+# Requests the lifetime or period that the broker is configured with.
+BROKER_DEFAULT = -1
 AT_ONCE = -1
 
 
 class DelegationToken(NamedTuple):
-    """A token; times are in ms since 1970. `password` is its HMAC in base64, by which a client logs in."""
+    """A delegation token; times are in ms since the epoch. `password` is the HMAC in base64."""
 
     id: str
     owner: Principal
@@ -37,12 +37,12 @@ class DelegationToken(NamedTuple):
     hmac: bytes
 
     def __repr__(self) -> str:
-        """Without the HMAC."""
+        """Return a representation that omits the HMAC."""
         return f"DelegationToken({self.id} of {self.owner}, until {self.expires_ms})"
 
     @property
     def password(self) -> str:
-        """What a client shows."""
+        """Password with which a client authenticates by this token."""
         return password_of(self.hmac)
 
 
@@ -51,11 +51,18 @@ async def create_delegation_token(
     renewers: Iterable[Principal] = (),
     *,
     owner: Principal | None = None,
-    lifetime_ms: int = BY_OWN_RULES,
+    lifetime_ms: int = BROKER_DEFAULT,
 ) -> DelegationToken:
-    """Make a token of who has logged in here, or of an `owner` who lets him. Raises KafkaError.
+    """Create a delegation token.
 
-    Parameters: `lifetime_ms` is its greatest age, at most what the brokers allow.
+    Args:
+        cluster: The cluster to send the request to.
+        renewers: Principals that may renew the token, in addition to its owner.
+        owner: Owner of the token, or None for the authenticated user.
+        lifetime_ms: Maximum lifetime in ms, capped by the brokers.
+
+    Raises:
+        KafkaError: The broker rejects the request.
     """
     cls = CreateDelegationTokenRequest
     rows = [cls.Renewer(principal_type=each.type, principal_name=each.name) for each in renewers]
@@ -83,7 +90,7 @@ async def create_delegation_token(
 def _requester(
     row: DescribeDelegationTokenResponse.Token | CreateDelegationTokenResponse, owner: Principal
 ) -> Principal:
-    """Who made a token; brokers before Kafka 3.3 do not tell, because it is the owner."""
+    """Return the requester of a token; brokers before Kafka 3.3 omit it, as it is the owner."""
     name = row.token_requester_principal_name
     return Principal(row.token_requester_principal_type, name) if name else owner
 
@@ -91,9 +98,14 @@ def _requester(
 async def describe_delegation_tokens(
     cluster: ClusterClient, owners: Iterable[Principal] = ()
 ) -> list[DelegationToken]:
-    """The tokens of these owners and renewers that one may see, the oldest first; without any, of all.
+    """Return the tokens that this user may see, oldest first.
 
-    Raises KafkaError.
+    Args:
+        cluster: The cluster to query.
+        owners: Only tokens that these principals own or may renew; all tokens if empty.
+
+    Raises:
+        KafkaError: The broker rejects the request.
     """
     cls = DescribeDelegationTokenRequest
     rows = [cls.Owner(principal_type=each.type, principal_name=each.name) for each in owners]
@@ -118,7 +130,12 @@ def _described(row: DescribeDelegationTokenResponse.Token) -> DelegationToken:
 
 
 async def delegation_token(cluster: ClusterClient, token_id: str) -> DelegationToken:
-    """The token with this id. Raises NoSuchToken, also when one may not see it, and KafkaError."""
+    """Return the token with this ID.
+
+    Raises:
+        NoSuchToken: The token does not exist, or this user may not see it.
+        KafkaError: The broker rejects the request.
+    """
     for token in await describe_delegation_tokens(cluster):
         if token.id == token_id:
             return token
@@ -126,9 +143,21 @@ async def delegation_token(cluster: ClusterClient, token_id: str) -> DelegationT
 
 
 async def renew_delegation_token(
-    cluster: ClusterClient, hmac: bytes, period_ms: int = BY_OWN_RULES
+    cluster: ClusterClient, hmac: bytes, period_ms: int = BROKER_DEFAULT
 ) -> int:
-    """Let a token be good for longer; returns when it ends, in ms since 1970. Raises KafkaError."""
+    """Extend the expiry time of a token.
+
+    Args:
+        cluster: The cluster to send the request to.
+        hmac: HMAC of the token.
+        period_ms: Time from now until it expires, in ms.
+
+    Returns:
+        The new expiry time in ms since the epoch.
+
+    Raises:
+        KafkaError: The broker rejects the request.
+    """
     request = RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period_ms)
     answer = await (await cluster.controller()).ask(request)
     check(answer.error_code)
@@ -138,7 +167,16 @@ async def renew_delegation_token(
 async def expire_delegation_token(
     cluster: ClusterClient, hmac: bytes, period_ms: int = AT_ONCE
 ) -> None:
-    """Let a token end in `period_ms`, or at once. Raises KafkaError."""
+    """Set the expiry time of a token.
+
+    Args:
+        cluster: The cluster to send the request to.
+        hmac: HMAC of the token.
+        period_ms: Time from now until it expires, in ms; -1 expires it at once.
+
+    Raises:
+        KafkaError: The broker rejects the request.
+    """
     request = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period_ms)
     answer = await (await cluster.controller()).ask(request)
     check(answer.error_code)

@@ -1,12 +1,12 @@
-"""Where a broker is reached."""
+"""Network addresses of brokers."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 PORT_MAX = 65535
+# Listener hosts that bind to all addresses of the machine.
 EVERY_INTERFACE = ("", "0.0.0.0", "::")
-"""Hosts of listeners that stand for all addresses of their machine, of IPv4 and IPv6."""
 
 
 class Endpoint(NamedTuple):
@@ -17,15 +17,15 @@ class Endpoint(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Endpoint:
-        """Read HOST:PORT, where an address of IPv6 may stand in brackets. Raises ValueError."""
+        """Parse HOST:PORT; an IPv6 address may be in brackets. Raises ValueError."""
         host, _, port = text.strip().rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
-            raise ValueError(f"{text!r} is not HOST:PORT")
+            raise ValueError(f"invalid address {text!r}: expected HOST:PORT")
         return cls(host.strip("[]"), int(port))
 
     @property
-    def from_here(self) -> Endpoint:
-        """The address at which a client on this machine reaches a listener with this host."""
+    def as_seen_locally(self) -> Endpoint:
+        """Address at which a client on this machine reaches a listener with this host."""
         is_here = self.host in (*EVERY_INTERFACE, "localhost")
         return self._replace(host="127.0.0.1") if is_here else self
 

@@ -1,4 +1,4 @@
-"""Groups as commands and the console tell of them: how far each partition is read, and by whom."""
+"""Group details as reported by commands and the console: offsets, lag and members per partition."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from .topics import Partition
 
 Row: TypeAlias = dict[str, Any]
 
+# Fields of each partition row.
 FIELDS = (
     "topic",
     "partition",
@@ -25,11 +26,15 @@ FIELDS = (
     "client_id",
     "host",
 )
-"""Of each partition."""
 
 
 async def group_details(cluster: ClusterClient, name: str) -> Row:
-    """A group with its partitions. Raises NoSuchGroup, KafkaError."""
+    """Return a group with its partitions and lag.
+
+    Raises:
+        NoSuchGroup: The group does not exist.
+        KafkaError: The broker rejects a request.
+    """
     found = await describe_group(cluster, name)
     if found.type == SHARE:
         rows = await _shared_rows(cluster, found, await share_offsets(cluster, name))
@@ -60,7 +65,7 @@ async def group_details(cluster: ClusterClient, name: str) -> Row:
 async def _partition_rows(
     cluster: ClusterClient, found: Group, committed: Mapping[Partition, int]
 ) -> list[Row]:
-    """Every partition that is committed or assigned, and members that have none."""
+    """Return a row per committed or assigned partition, then a row per member without partitions."""
     owners = {one: member for member in found.members for one in member.partitions}
     partitions = sorted({*committed, *owners})
     starts, ends = await _bounds(cluster, partitions)
@@ -79,8 +84,7 @@ async def _partition_rows(
 async def _shared_rows(
     cluster: ClusterClient, found: Group, offsets: Mapping[Partition, SharedOffset]
 ) -> list[Row]:
-    """Every partition that a share group knows, with all members that have it, and members that have
-    none."""
+    """Return the rows of a share group: partitions with all their members, then idle members."""
     owners: dict[Partition, list[Member]] = {}
     for member in found.members:
         for one in member.partitions:
@@ -116,7 +120,7 @@ def _member_fields(member: Member | None) -> Row:
 async def _bounds(
     cluster: ClusterClient, partitions: Iterable[Partition]
 ) -> tuple[dict[Partition, int], dict[Partition, int]]:
-    """Start and end of partitions that exist; topics may be deleted under a group."""
+    """Return start and end offsets of the partitions that still exist."""
     metadata = await cluster.metadata(sorted({name for name, _ in partitions}))
     there = {
         (topic.name, part.partition_index) for topic in metadata.topics for part in topic.partitions

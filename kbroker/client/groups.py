@@ -1,4 +1,4 @@
-"""Groups that read topics, of all protocols: who is in them, how far they have read."""
+"""Groups of all types: list, describe and delete them, and manage their committed offsets."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from kbroker.protocol.messages.share_groups import ShareGroupDescribeResponse
 
 DEAD = "Dead"
+# Type of a share group (KIP-932).
 SHARE = "Share"
-"""The type of a group whose members share partitions (KIP-932)."""
+# Last version of OffsetCommit and OffsetFetch that identifies topics by name.
 OFFSETS_BY_NAME = 9
-"""The last version of OffsetCommit and OffsetFetch that names topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
-    """A group as ListGroups shows it; `state` and `type` are empty from brokers before 3.8."""
+    """A group in a ListGroups response; `state` and `type` are empty from brokers before 3.8."""
 
     name: str
     protocol_type: str
@@ -52,7 +52,7 @@ class ListedGroup:
 
 @dataclass(slots=True)
 class Member:
-    """A member of a group, with the partitions that it has."""
+    """A member of a group and its assigned partitions."""
 
     id: str
     instance_id: str | None
@@ -63,7 +63,7 @@ class Member:
 
 @dataclass(slots=True)
 class Group:
-    """A group as its coordinator describes it. `assignor` is the assignor or protocol in use."""
+    """A group as its coordinator describes it; `assignor` is the assignor or protocol in use."""
 
     name: str
     coordinator: int
@@ -73,14 +73,14 @@ class Group:
     members: list[Member] = field(default_factory=list)
 
 
-_LATER = frozenset(
+# Errors after which the request is sent again: the coordinator moves or loads its state.
+_COORDINATOR_ERRORS = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     }
 )
-"""A coordinator that comes or goes: ask again."""
 
 
 async def ask_coordinator(
@@ -92,21 +92,27 @@ async def ask_coordinator(
     oldest: int = 0,
     newest: int | None = None,
 ) -> Answer:
-    """Ask the coordinator of a group, again and again while it is not ready.
+    """Send a request to a group's coordinator; retry while the coordinator is not available.
 
-    Parameters: `code_of` finds the error code of an answer that speaks of the coordinator.
+    Args:
+        cluster: The cluster of the group.
+        group: Group ID.
+        request: The request.
+        code_of: Returns the error code of the response that concerns the coordinator.
+        oldest: Lowest acceptable API version.
+        newest: Highest acceptable API version, or None for no limit.
     """
     deadline = trio.current_time() + COORDINATOR_SECONDS
     while True:
         connection = await cluster.coordinator(group)
         answer = await connection.ask(request, oldest=oldest, newest=newest)
-        if error_code(code_of(answer)) not in _LATER or trio.current_time() > deadline:
+        if error_code(code_of(answer)) not in _COORDINATOR_ERRORS or trio.current_time() > deadline:
             return answer
         await trio.sleep(RETRY_BACKOFF_SECONDS)
 
 
 async def list_groups(cluster: ClusterClient) -> list[ListedGroup]:
-    """All groups of all brokers, by name. Raises KafkaError."""
+    """Return the groups of all brokers, sorted by name. Raises KafkaError."""
     found = [
         ListedGroup(row.group_id, row.protocol_type, row.group_state, row.group_type, node_id)
         async for node_id, answer in cluster.ask_coordinators(ListGroupsRequest())
@@ -116,7 +122,12 @@ async def list_groups(cluster: ClusterClient) -> list[ListedGroup]:
 
 
 async def describe_group(cluster: ClusterClient, name: str) -> Group:
-    """State and members of a group. Raises NoSuchGroup, or KafkaError."""
+    """Return the state and the members of a group.
+
+    Raises:
+        NoSuchGroup: The group does not exist.
+        KafkaError: The coordinator rejects the request.
+    """
     request = DescribeGroupsRequest(groups=[name])
     answer = await ask_coordinator(
         cluster, name, request, lambda answer: answer.groups[0].error_code
@@ -139,7 +150,7 @@ async def describe_group(cluster: ClusterClient, name: str) -> Group:
 
 
 async def is_share_group(cluster: ClusterClient, name: str) -> bool:
-    """Whether there is such a group, and its members share partitions. Raises KafkaError."""
+    """Return True if a share group of this name exists. Raises KafkaError."""
     try:
         return (await describe_group(cluster, name)).type == SHARE
     except NoSuchGroup:
@@ -156,14 +167,14 @@ def _classic_member(row: DescribeGroupsResponse.Member) -> Member:
 async def _describe_consumer_group(
     coordinator: Connection, node_id: int, name: str
 ) -> Group | None:
-    """A group of the newer protocol (KIP-848); None when it is none."""
+    """Return a consumer-protocol group (KIP-848), or None if the group is of another type."""
     from kbroker.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
 
     if ApiKey.CONSUMER_GROUP_DESCRIBE not in coordinator.versions:
         return None
     answer = await coordinator.ask(ConsumerGroupDescribeRequest(group_ids=[name]))
     (row,) = answer.groups
-    # The second one is of clusters that run `group.version` 0.
+    # Clusters with `group.version` 0 return UNSUPPORTED_VERSION.
     if row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
         return None
     check(row.error_code, row.error_message)
@@ -174,14 +185,14 @@ async def _describe_consumer_group(
 async def _describe_streams_group(
     cluster: ClusterClient, coordinator: Connection, node_id: int, name: str
 ) -> Group | None:
-    """A group of an application of Kafka Streams (KIP-1071); None when it is none."""
+    """Return a Kafka Streams group (KIP-1071), or None if the group is of another type."""
     from kbroker.protocol.messages.streams_groups import StreamsGroupDescribeRequest
 
     if ApiKey.STREAMS_GROUP_DESCRIBE not in coordinator.versions:
         return None
     answer = await coordinator.ask(StreamsGroupDescribeRequest(group_ids=[name]))
     (row,) = answer.groups
-    # The second one is of clusters that run `streams.version` 0.
+    # Clusters with `streams.version` 0 return UNSUPPORTED_VERSION.
     if row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
         return None
     check(row.error_code, row.error_message)
@@ -218,21 +229,21 @@ def _modern_member(
     row: ConsumerGroupDescribeResponse.Member | ShareGroupDescribeResponse.Member,
     instance_id: str | None,
 ) -> Member:
-    """A member of a group of which the broker decides who has what."""
+    """Return a member of a group with server-side assignment."""
     topics = row.assignment.topic_partitions
     owned = [(topic.topic_name, index) for topic in topics for index in topic.partitions]
     return Member(row.member_id, instance_id, row.client_id, row.client_host, owned)
 
 
 async def _describe_share_group(coordinator: Connection, node_id: int, name: str) -> Group | None:
-    """A share group (KIP-932); None when it is none."""
+    """Return a share group (KIP-932), or None if the group is of another type."""
     from kbroker.protocol.messages.share_groups import ShareGroupDescribeRequest
 
     if ApiKey.SHARE_GROUP_DESCRIBE not in coordinator.versions:
         return None
     answer = await coordinator.ask(ShareGroupDescribeRequest(group_ids=[name]))
     (row,) = answer.groups
-    # The second one is of clusters that run `share.version` 0.
+    # Clusters with `share.version` 0 return UNSUPPORTED_VERSION.
     if row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
         return None
     check(row.error_code, row.error_message)
@@ -244,12 +255,12 @@ async def _no_such_group(cluster: ClusterClient, name: str) -> str:
     known = [group.name for group in await list_groups(cluster)]
     return (
         f"group {name!r} does not exist at {cluster.address}{did_you_mean(name, known)} "
-        "`kbroker group list` shows what there is"
+        "list groups with `kbroker group list`"
     )
 
 
 async def delete_groups(cluster: ClusterClient, names: Iterable[str]) -> dict[str, ErrorCode]:
-    """Delete groups that have no members; returns the outcome of each."""
+    """Delete groups without members; return the error code of each."""
     outcome = {}
     for name in names:
         request = DeleteGroupsRequest(groups_names=[name])
@@ -261,7 +272,7 @@ async def delete_groups(cluster: ClusterClient, names: Iterable[str]) -> dict[st
 
 
 async def committed_offsets(cluster: ClusterClient, name: str) -> dict[Partition, int]:
-    """The committed offsets of a group; empty for one that does not exist. Raises KafkaError."""
+    """Return the committed offsets of a group; empty if it does not exist. Raises KafkaError."""
     asked = OffsetFetchRequest.Group(group_id=name, topics=None)
     request = OffsetFetchRequest(groups=[asked], require_stable=False)
     answer = await ask_coordinator(
@@ -286,7 +297,7 @@ async def committed_offsets(cluster: ClusterClient, name: str) -> dict[Partition
 async def commit_offsets(
     cluster: ClusterClient, name: str, offsets: Mapping[Partition, int]
 ) -> dict[Partition, ErrorCode]:
-    """Set offsets of a group that has no members; returns the outcome of each."""
+    """Set the offsets of a group without members; return the error code of each partition."""
     rows: dict[str, list[OffsetCommitRequest.Partition]] = {}
     for (topic, index), offset in offsets.items():
         row = OffsetCommitRequest.Partition(
@@ -313,7 +324,11 @@ async def commit_offsets(
 async def delete_offsets(
     cluster: ClusterClient, name: str, partitions: Iterable[Partition]
 ) -> dict[Partition, ErrorCode]:
-    """Forget committed offsets (KIP-496); returns the outcome of each. Raises KafkaError."""
+    """Delete committed offsets (KIP-496); return the error code of each partition.
+
+    Raises:
+        KafkaError: The coordinator rejects the whole request.
+    """
     rows: dict[str, list[OffsetDeleteRequest.Partition]] = {}
     for topic, index in partitions:
         row = OffsetDeleteRequest.Partition(partition_index=index)

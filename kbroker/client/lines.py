@@ -1,4 +1,4 @@
-"""The lines of an input, as they come."""
+"""Asynchronous reading of lines from a file or pipe."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ LINE_BYTES_MAX = 64 << 20
 
 
 async def lines_of(stream: BinaryIO) -> AsyncGenerator[Sequence[bytes], None]:
-    """Lines in chunks of what is there at once: a slow input is given line by line.
+    """Yield lists of complete lines as soon as they are available.
 
-    Raises ClientError for a line that is longer than `LINE_BYTES_MAX`.
+    Args:
+        stream: Binary input.
+
+    Raises:
+        ClientError: A line is longer than `LINE_BYTES_MAX`.
     """
-    # What is there, where a stream can tell.
+    # read1 returns what is available instead of waiting for a full buffer.
     read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
-    begun: list[bytes] = []  # pieces of a line whose end has not come
+    begun: list[bytes] = []  # parts of a line without its newline yet
     while data := await trio.to_thread.run_sync(read, READ_BYTES, abandon_on_cancel=True):
         first, *rest = data.split(b"\n")
         begun.append(first)
@@ -28,6 +32,6 @@ async def lines_of(stream: BinaryIO) -> AsyncGenerator[Sequence[bytes], None]:
             yield [b"".join(begun), *rest[:-1]]
             begun = [rest[-1]]
         elif sum(map(len, begun)) > LINE_BYTES_MAX:
-            raise ClientError(f"a line of more than {LINE_BYTES_MAX >> 20} MiB is no record")
+            raise ClientError(f"input line is longer than {LINE_BYTES_MAX >> 20} MiB")
     if any(begun):
         yield [b"".join(begun)]

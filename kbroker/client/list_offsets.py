@@ -1,4 +1,4 @@
-"""Offsets of partitions by name or by time."""
+"""Offset lookup by timestamp, or of the earliest and latest offset (ListOffsets)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .cluster import RETRY_BACKOFF_SECONDS, ClusterClient
 from .errors import ClientError, NotReachable, error_code
 from .topics import Partition, by_leader
 
+# Special timestamps of ListOffsets.
 LATEST, EARLIEST = -1, -2
-"""Names of offsets that stand where else a timestamp (ms) stands."""
 NO_LEADER = -1
+# How long requests are retried without a leader: longer than an election takes.
 RETRY_TIMEOUT_SECONDS = 3
-"""How long requests are retried without a leader: longer than an election takes."""
 
 
 class FoundOffset(NamedTuple):
-    """What was found for a partition; offset -1: no record is that late."""
+    """Lookup result of one partition; offset -1 if no record has such a late timestamp."""
 
     error: ErrorCode
     offset: int
@@ -32,10 +32,15 @@ class FoundOffset(NamedTuple):
 async def list_offsets(
     cluster: ClusterClient, wanted: Mapping[Partition, int], *, committed: bool = False
 ) -> dict[Partition, FoundOffset]:
-    """Find offsets; partitions without a leader answer LEADER_NOT_AVAILABLE.
+    """Look up offsets; partitions without a leader get LEADER_NOT_AVAILABLE.
 
-    Parameters: `wanted` maps partitions to a time (ms) or `LATEST` or `EARLIEST`; with `committed`
-    the latest offset is the last stable one. Raises NoSuchTopic.
+    Args:
+        cluster: The cluster to query.
+        wanted: Timestamp (ms), `LATEST` or `EARLIEST` by partition.
+        committed: Use the last stable offset as the latest one.
+
+    Raises:
+        NoSuchTopic: A topic does not exist.
     """
     found: dict[Partition, FoundOffset] = {}
     for node_id, owned in (await by_leader(cluster, wanted)).items():
@@ -66,10 +71,16 @@ async def offsets_at(
     *,
     committed: bool = False,
 ) -> dict[Partition, int]:
-    """The offset for one time in each partition.
+    """Return the offset of one timestamp in each partition; retry while a leader is elected.
 
-    A leader that has just gone is waited for, until another one leads. Raises ClientError for what
-    cannot be read.
+    Args:
+        cluster: The cluster to query.
+        partitions: Partitions to look up.
+        timestamp: Timestamp (ms), `LATEST` or `EARLIEST`.
+        committed: Use the last stable offset as the latest one.
+
+    Raises:
+        ClientError: A partition cannot be read.
     """
     wanted = dict.fromkeys(partitions, timestamp)
     deadline = trio.current_time() + RETRY_TIMEOUT_SECONDS
@@ -89,6 +100,6 @@ async def offsets_at(
         await trio.sleep(RETRY_BACKOFF_SECONDS)
     (name, index), code = next(iter(failed.items()))
     raise ClientError(
-        f"partition {index} of {name} cannot be read now ({code.name}); "
-        "`kbroker cluster health` says more"
+        f"partition {index} of {name}: cannot be read ({code.name}); "
+        "run `kbroker cluster health` for details"
     )

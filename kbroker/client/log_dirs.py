@@ -1,4 +1,4 @@
-"""The directories in which brokers keep logs, and what is in them."""
+"""Log directories of brokers and their contents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .topics import Partition
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """One directory of one broker; sizes are bytes, -1 where the broker does not say."""
+    """A log directory of a broker; sizes are in bytes, -1 if the broker does not report them."""
 
     node_id: int
     path: str
@@ -26,14 +26,19 @@ class LogDir:
 
     @property
     def used(self) -> float:
-        """The part of the disk that cannot be used any more; 0 where the broker does not say."""
+        """Fraction of the disk that is not usable any more; 0 if the broker does not report it."""
         return 1 - self.usable_bytes / self.total_bytes if self.total_bytes > 0 else 0.0
 
 
 async def describe_log_dirs(
     cluster: ClusterClient, node_ids: Iterable[int] | None = None
 ) -> list[LogDir]:
-    """All directories of these brokers, None for all of them. Raises KafkaError, NotReachable."""
+    """Return the log directories of the given brokers, or of all brokers for None.
+
+    Raises:
+        KafkaError: A broker rejects the request.
+        NotReachable: A broker cannot be reached.
+    """
     if node_ids is None:
         node_ids = [row.node_id for row in (await cluster.metadata([])).brokers]
     found = []

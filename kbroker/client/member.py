@@ -1,4 +1,4 @@
-"""A member of a consumer group, by the classic protocol that every Kafka serves."""
+"""A consumer-group member that uses the classic protocol, which every Kafka version supports."""
 
 from __future__ import annotations
 
@@ -34,66 +34,67 @@ from .topics import Partition
 logger = logging.getLogger(__name__)
 
 PROTOCOL_TYPE = "consumer"
+# Kafka's defaults for consumers: session timeout and rebalance timeout.
 SESSION_MS, REBALANCE_MS = 45_000, 60_000
-"""Kafka's defaults for consumers: how long it may be silent, and how long it may take to rejoin."""
 HEARTBEAT_SECONDS = 3
+# Time limit for JoinGroup: the coordinator waits up to the largest rebalance timeout of any member
+# (300 s for Java consumers).
 JOIN_SECONDS = 330
-"""A coordinator may wait for the others as long as the slowest of them allows: Java's say 300 s."""
+# How long to retry while the coordinator is unavailable.
 AWAY_SECONDS = 30
-"""How long a coordinator may be away."""
 LEAVE_SECONDS = 5
+# How often the group leader checks for new partitions: Kafka's metadata.max.age.ms.
 TOPICS_SECONDS = 300
-"""How often a leader looks whether topics have grown: Kafka's metadata.max.age.ms."""
 
-_STRANGER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
-_ELSEWHERE = frozenset(
+_UNKNOWN_MEMBER_ERRORS = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
+_COORDINATOR_ERRORS = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     }
 )
-_AGAIN = frozenset(
+# Errors after which the member joins the group again.
+_REJOIN_ERRORS = frozenset(
     {
         ErrorCode.REBALANCE_IN_PROGRESS,
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.MEMBER_ID_REQUIRED,
-        *_STRANGER,
-        *_ELSEWHERE,
+        *_UNKNOWN_MEMBER_ERRORS,
+        *_COORDINATOR_ERRORS,
     }
 )
-"""What is answered by joining once more."""
 
 
 class Member:
-    """One member. Get it from `open_member`; `join`, read until a rebalance begins, join again."""
+    """A group member. Create it with `open_member`, `join`, read until a rebalance, then rejoin."""
 
     def __init__(self, cluster: ClusterClient, group: str, topics: Sequence[str]) -> None:
         self._cluster = cluster
         self._group = group
         self._topics = list(topics)
+        # A separate connection: JoinGroup blocks it for as long as a rebalance takes.
         self._coordinator: Connection | None = None
-        """A connection of its own: it waits there as long as a rebalance takes."""
         self._id = ""
         self._generation = -1
         self._rebalance = trio.Event()
         self._reading: trio.CancelScope | None = None
-        self._shared: dict[str, int] = {}
-        """The partitions of each topic that this member, as the leader, has shared out."""
-        self._shared_at = 0.0
+        # Partition count by topic at the last assignment, if this member is the group leader.
+        self._topic_sizes: dict[str, int] = {}
+        self._topics_checked_at = 0.0
 
     @property
     def is_rebalancing(self) -> bool:
-        """Whether what it was assigned last is to be given back: join again."""
+        """True if the assignment is no longer valid and the member must join again."""
         return self._rebalance.is_set()
 
     async def wait_for_rebalance(self) -> None:
-        """Return when the others share anew."""
+        """Wait until the group rebalances."""
         await self._rebalance.wait()
 
     @contextmanager
     def until_rebalance(self) -> Iterator[trio.CancelScope]:
-        """What is inside is left at once when a rebalance begins."""
+        """Cancel the body of the context manager when a rebalance begins."""
         with trio.CancelScope() as self._reading:
             if self.is_rebalancing:
                 self._reading.cancel()
@@ -103,10 +104,11 @@ class Member:
     # -- a generation
 
     async def join(self) -> list[Partition]:
-        """Join the group, or its next generation; returns the partitions that it is to read.
+        """Join the group or its next generation; return the assigned partitions.
 
-        Raises KafkaError, ClientError when the group does not take it, or its coordinator is away
-        for long.
+        Raises:
+            KafkaError: The group rejects the member, or its coordinator stays unavailable.
+            ClientError: The group uses other assignors, or the cluster stays unreachable.
         """
         deadline = trio.current_time() + AWAY_SECONDS
         while True:
@@ -121,7 +123,7 @@ class Member:
                 self._rebalance = trio.Event()
                 return assignment
             self._check(code)
-            if code not in _ELSEWHERE:
+            if code not in _COORDINATOR_ERRORS:
                 deadline = trio.current_time() + AWAY_SECONDS
             elif trio.current_time() > deadline:
                 raise KafkaError(code)
@@ -146,10 +148,10 @@ class Member:
         return (code, []) if code else await self._sync(joined)
 
     async def _sync(self, joined: JoinGroupResponse) -> tuple[ErrorCode, list[Partition]]:
-        """Learn what this member is assigned; a leader says that to all."""
-        self._shared.clear()
+        """Fetch this member's assignment; the group leader also sends the assignments of all."""
+        self._topic_sizes.clear()
         is_leader = joined.leader == self._id
-        given = await self._share(joined) if is_leader and not joined.skip_assignment else {}
+        given = await self._assign(joined) if is_leader and not joined.skip_assignment else {}
         request = SyncGroupRequest(
             group_id=self._group,
             generation_id=self._generation,
@@ -167,68 +169,76 @@ class Member:
         partitions = [(row.topic, index) for row in rows for index in row.partitions]
         return error_code(synced.error_code), sorted(partitions)
 
-    async def _share(self, joined: JoinGroupResponse) -> Mapping[str, list[Partition]]:
+    async def _assign(self, joined: JoinGroupResponse) -> Mapping[str, list[Partition]]:
         found = {each.member_id: read_subscription(each.metadata) for each in joined.members}
         members = {member: each.topics if each else [] for member, each in found.items()}
-        self._shared = await self._counts(set().union(*members.values()))
-        self._shared_at = trio.current_time()
-        return ASSIGNORS[joined.protocol_name or ""](members, self._shared)
+        self._topic_sizes = await self._partition_counts(set().union(*members.values()))
+        self._topics_checked_at = trio.current_time()
+        return ASSIGNORS[joined.protocol_name or ""](members, self._topic_sizes)
 
-    async def _counts(self, topics: Iterable[str]) -> dict[str, int]:
+    async def _partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
         rows = (await self._cluster.metadata(topics)).topics
         return {row.name or "": len(row.partitions) for row in rows}
 
-    # -- while it reads
+    # -- heartbeats and commits
 
-    async def beat(self) -> None:
-        """Say again and again that it is alive; take note when the group rebalances."""
+    async def send_heartbeats(self) -> None:
+        """Send heartbeats forever; signal a rebalance when the group starts one."""
         while True:
             await trio.sleep(HEARTBEAT_SECONDS)
             if self._generation < 0 or self.is_rebalancing:
                 continue
             try:
-                await self._beat_once()
+                await self._send_heartbeat()
             except (OSError, CannotConnect, NotReachable) as error:
-                logger.debug("the coordinator of %r does not answer: %s", self._group, error)
+                logger.debug("the coordinator of group %r does not respond: %s", self._group, error)
 
-    async def _beat_once(self) -> None:
+    async def _send_heartbeat(self) -> None:
         request = HeartbeatRequest(
             group_id=self._group, generation_id=self._generation, member_id=self._id
         )
         code = error_code((await self._ask(request)).error_code)
         if code:
             self._check(code)
-        if code and code not in _ELSEWHERE:
-            self._must_join_again()
-        if self._shared and trio.current_time() >= self._shared_at + TOPICS_SECONDS:
-            self._shared_at = trio.current_time()
-            if await self._counts(self._shared) != self._shared:
-                self._must_join_again()
+        if code and code not in _COORDINATOR_ERRORS:
+            self._request_rejoin()
+        if self._topic_sizes and trio.current_time() >= self._topics_checked_at + TOPICS_SECONDS:
+            self._topics_checked_at = trio.current_time()
+            if await self._partition_counts(self._topic_sizes) != self._topic_sizes:
+                self._request_rejoin()
 
-    def _must_join_again(self) -> None:
+    def _request_rejoin(self) -> None:
         self._rebalance.set()
         if self._reading is not None:
             self._reading.cancel()
 
     def _check(self, code: ErrorCode) -> None:
-        """Take note of an error. Raises what joining again does not mend."""
-        if code in _ELSEWHERE:
+        """Update the state after an error. Raises if joining again cannot resolve it."""
+        if code in _COORDINATOR_ERRORS:
             self._coordinator = None
-        if code in _STRANGER:
+        if code in _UNKNOWN_MEMBER_ERRORS:
             self._id = ""
         if code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
             raise ClientError(
-                f"the members of group {self._group!r} share partitions in none of the ways that "
-                f"this command knows ({', '.join(ASSIGNORS)}): stop them, or take another group; "
-                f"`kbroker group describe {self._group}` shows who they are"
+                f"group {self._group!r}: its members support none of the assignors of this client "
+                f"({', '.join(ASSIGNORS)}); stop them, or use another group. "
+                f"`kbroker group describe {self._group}` lists the members"
             )
-        if code not in _AGAIN:
+        if code not in _REJOIN_ERRORS:
             check(code)
 
     async def commit(self, offsets: Mapping[Partition, int]) -> bool:
-        """Commit where reading goes on; False when others have read on from where it was before.
+        """Commit offsets.
 
-        Raises KafkaError, OSError.
+        Args:
+            offsets: Next offset to read by partition.
+
+        Returns:
+            False if the commit failed because of a rebalance; the member must join again.
+
+        Raises:
+            KafkaError: The coordinator rejects the commit.
+            OSError: The connection to the coordinator fails.
         """
         rows: dict[str, list[OffsetCommitRequest.Partition]] = {}
         for (topic, index), offset in offsets.items():
@@ -248,19 +258,19 @@ class Member:
             codes = {
                 error_code(row.error_code) for topic in answer.topics for row in topic.partitions
             }
-            if not codes & _ELSEWHERE or trio.current_time() > deadline:
+            if not codes & _COORDINATOR_ERRORS or trio.current_time() > deadline:
                 break
             self._coordinator = None
             await trio.sleep(RETRY_BACKOFF_SECONDS)
         for code in codes - {ErrorCode.NONE}:
             self._check(code)
-            self._must_join_again()
+            self._request_rejoin()
         return codes == {ErrorCode.NONE}
 
     async def leave(self) -> None:
-        """Let the others have what it has read. Raises OSError, ClientError, KafkaError."""
+        """Leave the group. Raises OSError, ClientError or KafkaError."""
         if self._id:
-            each = LeaveGroupRequest.Member(member_id=self._id, reason="it was told to end")
+            each = LeaveGroupRequest.Member(member_id=self._id, reason="the consumer was closed")
             request = LeaveGroupRequest(group_id=self._group, members=[each])
             await self._ask(request, oldest=3)
 
@@ -282,14 +292,21 @@ class Member:
 async def open_member(
     cluster: ClusterClient, group: str, topics: Sequence[str]
 ) -> AsyncIterator[Member]:
-    """A member of a group that reads some topics; it joins with `join`, and leaves at the end.
+    """Yield a member of a group and send its heartbeats; the member leaves the group at the end.
 
-    Raises KafkaError, ClientError.
+    Args:
+        cluster: The cluster of the group.
+        group: Group ID.
+        topics: Topics to subscribe to.
+
+    Raises:
+        KafkaError: The group rejects the member.
+        ClientError: The group uses other assignors, or the cluster stays unreachable.
     """
     member = Member(cluster, group, topics)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(member.beat)
+            nursery.start_soon(member.send_heartbeats)
             yield member
             nursery.cancel_scope.cancel()
     except ExceptionGroup as failures:
@@ -299,4 +316,4 @@ async def open_member(
             try:
                 await member.leave()
             except (OSError, ClientError, KafkaError) as error:
-                logger.debug("%r could not be left: %s", group, error)
+                logger.debug("cannot leave group %r: %s", group, error)

@@ -1,4 +1,4 @@
-"""Moves of partitions between brokers (KIP-455), and brokers that are gone for good."""
+"""Partition reassignments (KIP-455) and removal of brokers that are permanently down."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .errors import check
 from .topics import Partition
 
 PREFERRED = 0
-AT_ONCE = 1000
-"""Partitions of one request."""
+# Partitions per reassignment request.
+PARTITIONS_PER_REQUEST = 1000
 FACTORS_OF_INTERNAL_TOPICS = {
     "__consumer_offsets": "offsets.topic.replication.factor",
     "__transaction_state": "transaction.state.log.replication.factor",
@@ -29,8 +29,13 @@ FACTORS_OF_INTERNAL_TOPICS = {
 
 
 class Placement(NamedTuple):
-    """Where all partitions are, the racks of the brokers that run and take partitions, and the
-    brokers that run and were drained: they take none."""
+    """Replica placement of the cluster.
+
+    Attributes:
+        replicas: Replicas by partition, after ongoing reassignments.
+        racks: Rack by ID of the live brokers that accept partitions.
+        drained: Live brokers whose log directories are all cordoned; they accept no partitions.
+    """
 
     replicas: dict[Partition, list[int]]
     racks: dict[int, str | None]
@@ -38,9 +43,9 @@ class Placement(NamedTuple):
 
 
 async def placement(cluster: ClusterClient) -> Placement:
-    """Where all partitions are; of those that move, where they will be. Raises KafkaError."""
+    """Return the replica placement after ongoing reassignments. Raises KafkaError."""
     metadata: MetadataResponse = await cluster.metadata()
-    removing = await under_way(cluster)
+    removing = await list_reassignments(cluster)
     replicas = {
         (topic.name or "", part.partition_index): part.replica_nodes
         for topic in metadata.topics
@@ -54,7 +59,7 @@ async def placement(cluster: ClusterClient) -> Placement:
 
 
 async def _drained(cluster: ClusterClient, node_ids: Iterable[int]) -> set[int]:
-    """The brokers of which all directories are cordoned (KIP-1066). Raises KafkaError."""
+    """Return the brokers whose log directories are all cordoned (KIP-1066). Raises KafkaError."""
     drained = set()
     for node_id in node_ids:
         answer = await (await cluster.node(node_id)).ask(DescribeLogDirsRequest(topics=[]))
@@ -64,9 +69,10 @@ async def _drained(cluster: ClusterClient, node_ids: Iterable[int]) -> set[int]:
 
 
 async def internal_factors(cluster: ClusterClient) -> dict[str, int]:
-    """How many replicas the internal topics are to have: what the brokers are set to, at most.
+    """Return the replication factor of the internal topics: the highest one that a broker has set.
 
-    Raises KafkaError.
+    Raises:
+        KafkaError: A broker rejects the request.
     """
     factors = dict.fromkeys(FACTORS_OF_INTERNAL_TOPICS, 1)
     for broker in (await cluster.metadata([])).brokers:
@@ -78,8 +84,8 @@ async def internal_factors(cluster: ClusterClient) -> dict[str, int]:
     return factors
 
 
-async def under_way(cluster: ClusterClient) -> dict[Partition, list[int]]:
-    """The partitions that move now, and the brokers that they leave. Raises KafkaError."""
+async def list_reassignments(cluster: ClusterClient) -> dict[Partition, list[int]]:
+    """Return the ongoing reassignments with the replicas they remove. Raises KafkaError."""
     answer = await (await cluster.controller()).ask(ListPartitionReassignmentsRequest(topics=None))
     check(answer.error_code, answer.error_message)
     return {
@@ -89,12 +95,22 @@ async def under_way(cluster: ClusterClient) -> dict[Partition, list[int]]:
     }
 
 
-async def begin_moves(cluster: ClusterClient, moves: Mapping[Partition, Sequence[int]]) -> None:
-    """Let partitions move to other brokers. Raises KafkaError for the first that is refused."""
+async def reassign_partitions(
+    cluster: ClusterClient, moves: Mapping[Partition, Sequence[int]]
+) -> None:
+    """Start to move partitions to other brokers.
+
+    Args:
+        cluster: The cluster to change.
+        moves: New replicas by partition.
+
+    Raises:
+        KafkaError: The controller rejects a partition; the error is that of the first one.
+    """
     names = sorted(moves)
-    for first in range(0, len(names), AT_ONCE):
+    for first in range(0, len(names), PARTITIONS_PER_REQUEST):
         topics: dict[str, AlterPartitionReassignmentsRequest.Topic] = {}
-        for name, index in names[first : first + AT_ONCE]:
+        for name, index in names[first : first + PARTITIONS_PER_REQUEST]:
             row = topics.setdefault(name, AlterPartitionReassignmentsRequest.Topic(name=name))
             row.partitions.append(
                 AlterPartitionReassignmentsRequest.Partition(
@@ -110,7 +126,7 @@ async def begin_moves(cluster: ClusterClient, moves: Mapping[Partition, Sequence
 
 
 async def elect_preferred(cluster: ClusterClient) -> None:
-    """Let the first replica of each partition lead where it is in sync. Raises KafkaError."""
+    """Elect the preferred leader of every partition where it is in sync. Raises KafkaError."""
     request = ElectLeadersRequest(election_type=PREFERRED, topic_partitions=None)
     answer = await (await cluster.controller()).ask(request)
     check(answer.error_code)

@@ -1,4 +1,4 @@
-"""Records as lines of JSON, so that what is read can be written again byte for byte.
+"""NDJSON format of records, which preserves every byte on export and import.
 
 A line is an object::
 
@@ -6,9 +6,9 @@ A line is an object::
      "timestamp_type": "CreateTime", "key": "k", "value": "v",
      "headers": [{"key": "h", "value": "x"}]}
 
-Bytes that are not UTF-8 stand in `key_base64` and `value_base64` instead, in headers too. Null is
-`null`. When a line is read every field may be missing; a time that is missing is the present one,
-and -1 says that the record has none; an offset that is missing is -1.
+Bytes that are not UTF-8 are stored in `key_base64` and `value_base64` instead, in headers too. Null
+is `null`. On import every field is optional: a missing timestamp is the current time, -1 means that
+the record has none, and a missing offset is -1.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ FIELDS = frozenset(
 
 
 class BadLine(ValueError):
-    """A line is no record; the text says why."""
+    """A line is not a valid record; the message states why."""
 
 
 class Line(NamedTuple):
-    """What one line asks for. `topic` and `partition` are None where the line does not say."""
+    """A parsed line; `topic` and `partition` are None if the line does not specify them."""
 
     topic: str | None
     partition: int | None
@@ -54,7 +54,7 @@ class Line(NamedTuple):
 def record_fields(
     topic: str, partition: int, record: Record, batch: BatchHeader, *, meta_only: bool = False
 ) -> dict[str, object]:
-    """A record with where it stands; `meta_only` has the size of the value in its place."""
+    """Return the fields of a record; with `meta_only` the size of the value replaces the value."""
     fields: dict[str, object] = {
         "topic": topic,
         "partition": partition,
@@ -72,12 +72,12 @@ def record_fields(
 
 
 def timestamp_type(batch: BatchHeader) -> str:
-    """What the times of a batch say, in Kafka's words."""
+    """Return Kafka's name of the batch's timestamp type."""
     return "LogAppendTime" if batch.is_log_append_time else "CreateTime"
 
 
 def bytes_field(name: str, data: bytes | None) -> dict[str, str | None]:
-    """A key or value as a field of JSON, in base64 when it is not UTF-8."""
+    """Return a key or value as a JSON field, in base64 if it is not UTF-8."""
     if data is None:
         return {name: None}
     try:
@@ -87,7 +87,7 @@ def bytes_field(name: str, data: bytes | None) -> dict[str, str | None]:
 
 
 def headers_field(record: Record) -> list[dict[str, str | None]]:
-    """The headers of a record, in order."""
+    """Return the headers of a record, in order."""
     return [
         bytes_field("key", key.encode(errors="surrogateescape")) | bytes_field("value", value)
         for key, value in record.headers
@@ -95,16 +95,24 @@ def headers_field(record: Record) -> list[dict[str, str | None]]:
 
 
 def parse_line(text: bytes | str, now_ms: int) -> Line:
-    """Read one line; `now_ms` is the time of a record that names none. Raises BadLine."""
+    """Parse one line.
+
+    Args:
+        text: The line.
+        now_ms: Timestamp of a record without one, in ms since the epoch.
+
+    Raises:
+        BadLine: The line is not a valid record.
+    """
     try:
         fields = read_json(text)
     except ValueError as error:
-        raise BadLine(f"this is not JSON: {error}") from None
+        raise BadLine(f"invalid JSON: {error}") from None
     if not isinstance(fields, dict):
         raise BadLine('a line must be an object such as {"value": "hello"}')
     unknown = sorted(fields.keys() - FIELDS)
     if unknown:
-        raise BadLine(f"unknown field {unknown[0]!r}; there are {', '.join(sorted(FIELDS))}")
+        raise BadLine(f"unknown field {unknown[0]!r} (valid: {', '.join(sorted(FIELDS))})")
     record = Record(
         _bytes(fields, "key"),
         _bytes(fields, "value"),
@@ -123,18 +131,18 @@ def _bytes(fields: Mapping[str, Json], name: str) -> bytes | None:
     encoded, value = fields.get(f"{name}_base64"), fields.get(name)
     if encoded is not None:
         if value is not None:
-            raise BadLine(f"{name} and {name}_base64 exclude each other")
+            raise BadLine(f"{name} and {name}_base64 are mutually exclusive")
         try:
             if isinstance(encoded, str):
                 return base64.b64decode(encoded, validate=True)
         except (binascii.Error, ValueError):
             pass
-        raise BadLine(f"{name}_base64 is not base64")
+        raise BadLine(f"{name}_base64: invalid base64")
     if value is None:
         return None
     if isinstance(value, str):
         return value.encode(errors="surrogatepass")
-    # A value that is JSON itself is what people write into seed files.
+    # Seed files written by hand contain the value as plain JSON.
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -143,7 +151,7 @@ def _number(fields: Mapping[str, Json], name: str, default: int, *, least: int =
     if value is None:
         return default
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= INT64_MAX:
-        raise BadLine(f"{name} must be a whole number, not {value!r}")
+        raise BadLine(f"{name} must be an integer, not {value!r}")
     return value
 
 
@@ -155,6 +163,6 @@ def _headers(rows: Json) -> list[tuple[str, bytes | None]]:
     for row in objects:
         key = _bytes(row, "key")
         if key is None:
-            raise BadLine("a header needs a key")
+            raise BadLine("each header must have a key")
         headers.append((key.decode(errors="surrogateescape"), _bytes(row, "value")))
     return headers

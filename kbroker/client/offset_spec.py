@@ -1,4 +1,4 @@
-"""Offset specs, and the offsets that they stand for in each partition."""
+"""Offset specs and their resolution to offsets."""
 
 from __future__ import annotations
 
@@ -37,10 +37,19 @@ async def find(
     *,
     committed: bool = False,
 ) -> dict[Partition, int]:
-    """Return the offset that a spec stands for in each partition, between its start and its end.
+    """Resolve a spec to an offset in each partition.
 
-    A time after the last record is the end, and one before 1970 the start, because brokers do not
-    look for those: negative times stand for other things in their requests. Raises ClientError.
+    Times after the last record resolve to the end. Times before 1970 resolve to the start, because
+    negative timestamps have special meanings in ListOffsets. Relative specs are clamped.
+
+    Args:
+        cluster: The cluster to query.
+        partitions: Partitions to resolve.
+        spec: The offset spec.
+        committed: Use the last stable offset as the end.
+
+    Raises:
+        ClientError: A partition cannot be read.
     """
     listed = list(partitions)
     starts = await offsets_at(cluster, listed, EARLIEST)

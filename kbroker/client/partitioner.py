@@ -1,4 +1,4 @@
-"""Which partition a key belongs to: the same one as Java's producer chooses (murmur2)."""
+"""Default partitioner, compatible with the Java producer (murmur2)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit murmur2 hash of `data`, with the seed that Kafka uses."""
+    """Return the 32-bit murmur2 hash of `data`, with Kafka's seed."""
     length = len(data)
     value = _SEED ^ length
     whole = length & ~3
@@ -23,5 +23,5 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, count: int) -> int:
-    """The partition of a key in a topic of `count` partitions."""
+    """Return the partition of a key in a topic with `count` partitions."""
     return (murmur2(key) & 0x7FFFFFFF) % count

@@ -1,4 +1,4 @@
-"""Write records: to the partition that their key belongs to, in batches, acknowledged."""
+"""A producer: batching, partitioning by key, retries and idempotence."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from .errors import CannotConnect, NoSuchPartition, NotReachable, TimedOut, erro
 from .partitioner import partition_of
 from .topics import Partition
 
+# Maximum batch size; below the default `message.max.bytes`.
 BATCH_BYTES_MAX = 512 * 1024
-"""Below the `message.max.bytes` of every cluster with the default."""
+# Maximum size of a Produce request; far below the default `socket.request.max.bytes`.
 REQUEST_BYTES_MAX = 16 * 1024 * 1024
-"""Far below the `socket.request.max.bytes` of every cluster with the default."""
+# Upper bound of a record's size apart from its key, value and headers, in bytes.
 RECORD_OVERHEAD = 64
-"""More than a record needs beside its key, value and headers."""
 REQUEST_TIMEOUT_MS = 30_000
+# How long retriable errors are retried: longer than the failover of a dead leader takes.
 RETRY_TIMEOUT_SECONDS = 10
-"""How long retriable errors are retried: longer than the failover of a dead leader takes."""
+# How long to retry while the cluster is unreachable, for example during a restart.
 AWAY_SECONDS = 30
-"""How long to wait for a cluster that is away, to be restarted for example."""
+# Last Produce version that identifies topics by name.
 TOPIC_BY_NAME = 12
-"""The last version of Produce that names topics."""
 ANY_PARTITION = -1
+# acks value that waits for all in-sync replicas.
 ALL_IN_SYNC = -1
-"""The acks of all in-sync replicas."""
 SEQUENCE_MASK = 0x7FFFFFFF
 
 
 class Written(NamedTuple):
-    """Where a batch went; `base_offset` is -1 with acks=0, and where it was there before."""
+    """A written batch; `base_offset` is -1 with acks=0 and for a duplicate batch."""
 
     partition: Partition
     records: list[Record]
@@ -51,7 +51,7 @@ class Written(NamedTuple):
 
     @property
     def placed(self) -> list[Record]:
-        """The records with their offsets, -1 where those are not known."""
+        """The records with their offsets, or -1 if the offsets are unknown."""
         first = self.base_offset
         offsets = count(first) if first >= 0 else repeat(-1)
         return [
@@ -61,9 +61,10 @@ class Written(NamedTuple):
 
 @dataclass(slots=True)
 class Identity:
-    """What makes a producer idempotent (KIP-98): brokers drop a batch that they have had already.
+    """Producer ID, epoch and sequence numbers of an idempotent producer (KIP-98).
 
-    `sequences` has the number of the next record of each partition; 0 where there is none.
+    Attributes:
+        sequences: Next sequence number by partition; 0 if missing.
     """
 
     producer_id: int
@@ -71,14 +72,14 @@ class Identity:
     sequences: dict[Partition, int] = field(default_factory=dict)
 
     def take(self, partition: Partition, number: int) -> int:
-        """The sequence of the first of the next `number` records."""
+        """Reserve sequence numbers for `number` records and return the first one."""
         first = self.sequences.get(partition, 0)
         self.sequences[partition] = (first + number) & SEQUENCE_MASK
         return first
 
 
 async def new_identity(cluster: ClusterClient) -> Identity:
-    """Ask a cluster for the identity of an idempotent producer. Raises KafkaError, ClientError."""
+    """Request a producer ID for an idempotent producer. Raises KafkaError or ClientError."""
     deadline = trio.current_time() + AWAY_SECONDS
     while True:
         answer = await (await cluster.any()).ask(InitProducerIdRequest(), newest=5)
@@ -91,7 +92,7 @@ async def new_identity(cluster: ClusterClient) -> Identity:
 
 
 class _Batch(NamedTuple):
-    """A batch on its way; `data` is what is sent."""
+    """A batch to send; `data` is its encoded form."""
 
     partition: Partition
     records: list[Record]
@@ -102,15 +103,19 @@ _Answered = list[tuple[_Batch, ProduceResponse.Partition]]
 
 
 class Producer:
-    """Writes records to a cluster.
+    """A producer.
 
-    Delivery is at least once: a lost answer is an error. With an `identity` it is exactly once as
-    long as `write` returns: lost answers and brokers that are away for a while are made good, and
-    what was written already is not written again. After an error the identity's sequences are ahead
-    of what is known to be written.
+    Without an `identity`, delivery is at least once and a lost response raises an error. With an
+    `identity`, delivery is exactly once if `write` returns: lost responses and short broker outages
+    are retried without duplicates. After an error, the sequence numbers of the identity may be ahead
+    of what was written.
 
-    Parameters: `acks` is -1, 0 or 1 as in Kafka (-1 with an identity); `codec` compresses each batch;
-    `patience_seconds` is how long a batch is tried again.
+    Args:
+        cluster: The cluster to write to.
+        acks: -1, 0 or 1 as in Kafka; must be -1 with an identity.
+        codec: Compression of each batch.
+        identity: Identity of an idempotent producer, or None.
+        patience_seconds: How long retriable errors of a batch are retried.
     """
 
     def __init__(
@@ -123,7 +128,7 @@ class Producer:
         patience_seconds: float = RETRY_TIMEOUT_SECONDS,
     ) -> None:
         if identity is not None and acks != ALL_IN_SYNC:
-            raise ValueError("an idempotent producer needs all acknowledgements")
+            raise ValueError("an idempotent producer requires acks=-1")
         self._cluster = cluster
         self._acks = acks
         self._codec = codec
@@ -132,9 +137,11 @@ class Producer:
         self._leaders: dict[str, list[int]] = {}
 
     async def place(self, topic: str, record: Record, partition: int = ANY_PARTITION) -> Partition:
-        """The partition that a record goes to: the one named, else that of its key, else any.
+        """Return the partition of a record: the given one, else that of its key, else a random one.
 
-        Raises NoSuchTopic and NoSuchPartition.
+        Raises:
+            NoSuchTopic: The topic does not exist.
+            NoSuchPartition: The topic has fewer partitions.
         """
         there = len(await self._leaders_of(topic))
         if partition >= there:
@@ -146,7 +153,7 @@ class Producer:
         return topic, random.randrange(there)
 
     async def _leaders_of(self, topic: str) -> list[int]:
-        """The leader of each partition of a topic, -1 where there is none now."""
+        """Return the leader of each partition of a topic, -1 for partitions without a leader."""
         if topic not in self._leaders:
             (row,) = await self._cluster.topics([topic])
             leaders = {part.partition_index: part.leader_id for part in row.partitions}
@@ -154,7 +161,18 @@ class Producer:
         return self._leaders[topic]
 
     async def write(self, records: Mapping[Partition, Sequence[Record]]) -> list[Written]:
-        """Write records, in their order within each partition. Raises KafkaError or ClientError."""
+        """Write records, in order within each partition.
+
+        Args:
+            records: Records by partition.
+
+        Returns:
+            The written batches.
+
+        Raises:
+            KafkaError: A leader rejects a batch.
+            ClientError: A topic does not exist, or the cluster is unreachable.
+        """
         queues = {partition: deque(_batches(listed)) for partition, listed in records.items()}
         written = []
         while any(queues.values()):
@@ -179,33 +197,33 @@ class Producer:
         return _Batch(partition, records, data)
 
     async def _write_wave(self, batches: list[_Batch]) -> list[Written]:
-        """Write at most one batch for each partition, and again those that were refused."""
+        """Write at most one batch per partition; retry rejected batches until the deadline."""
         deadline = trio.current_time() + self._patience_seconds
         written = []
         while True:
             refused = []
             for batch, row in await self._send_all(batches):
                 code = error_code(row.error_code)
-                if not code or code in _THERE_BEFORE:
+                if not code or code in _ALREADY_WRITTEN:
                     offset = -1 if code else row.base_offset
                     header = read_header(batch.data)
                     written.append(Written(batch.partition, batch.records, offset, header))
-                elif self._may_try_again(code) and trio.current_time() < deadline:
+                elif self._may_retry(code) and trio.current_time() < deadline:
                     refused.append(batch)
                 else:
-                    raise KafkaError(code, _why(row))
+                    raise KafkaError(code, _error_text(row))
             if not refused:
                 return written
             await trio.sleep(RETRY_BACKOFF_SECONDS)
             self._leaders.clear()
             batches = refused
 
-    def _may_try_again(self, code: ErrorCode) -> bool:
-        """Whether an error passes, and a second try cannot write a record twice."""
+    def _may_retry(self, code: ErrorCode) -> bool:
+        """Return True if a retry may succeed and cannot write a record twice."""
         return code in _NOT_WRITTEN or (self._identity is not None and code.retriable)
 
     async def _send_all(self, batches: Sequence[_Batch]) -> _Answered:
-        """Send each batch to the leader of its partition; the answers come in no special order."""
+        """Send each batch to its partition's leader; return the responses in arbitrary order."""
         answered: _Answered = []
         requests: dict[tuple[int, int], list[_Batch]] = {}
         sizes: dict[int, int] = {}
@@ -215,20 +233,20 @@ class Producer:
                 leader = (await self._leaders_of(topic))[index]
                 sizes[leader] = sizes.get(leader, 0) + len(batch.data)
                 requests.setdefault((leader, sizes[leader] // REQUEST_BYTES_MAX), []).append(batch)
-        except _AWAY as error:
-            return self._lost(batches, error)
+        except _UNREACHABLE as error:
+            return self._unreachable(batches, error)
         for (leader, _), listed in requests.items():
             if leader < 0:
                 answered += _refused(listed, ErrorCode.LEADER_NOT_AVAILABLE)
                 continue
             try:
                 answered += await self._send(leader, listed)
-            except _AWAY as error:
-                answered += self._lost(listed, error)
+            except _UNREACHABLE as error:
+                answered += self._unreachable(listed, error)
         return answered
 
-    def _lost(self, batches: Sequence[_Batch], error: Exception) -> _Answered:
-        """What to make of a cluster that is away: an error, but for an idempotent producer."""
+    def _unreachable(self, batches: Sequence[_Batch], error: Exception) -> _Answered:
+        """Raise the error, or treat it as retriable for an idempotent producer."""
         if self._identity is None:
             raise error
         return _refused(batches, ErrorCode.NETWORK_EXCEPTION, str(error))
@@ -256,8 +274,9 @@ class Producer:
         return [(batch, found[batch.partition]) for batch in batches]
 
 
-_AWAY = (OSError, CannotConnect, NotReachable, TimedOut)
-"""What a request ends with when the cluster or one of its brokers is away."""
+# Errors that mean that the cluster or a broker is unreachable.
+_UNREACHABLE = (OSError, CannotConnect, NotReachable, TimedOut)
+# Retriable errors after which the batch is certainly not written.
 _NOT_WRITTEN = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -265,8 +284,7 @@ _NOT_WRITTEN = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""Refusals after which nothing was written, and which pass by themselves."""
-_THERE_BEFORE = frozenset({ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
+_ALREADY_WRITTEN = frozenset({ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
 
 
 def _refused(batches: Sequence[_Batch], code: ErrorCode, why: str | None = None) -> _Answered:
@@ -274,14 +292,14 @@ def _refused(batches: Sequence[_Batch], code: ErrorCode, why: str | None = None)
     return [(batch, row) for batch in batches]
 
 
-def _why(row: ProduceResponse.Partition) -> str | None:
-    """The broker's words about a batch or its first bad record."""
+def _error_text(row: ProduceResponse.Partition) -> str | None:
+    """Return the broker's error message for a batch or its first invalid record."""
     words = [each.batch_index_error_message for each in row.record_errors[:1]]
     return next((word for word in (*words, row.error_message) if word), None)
 
 
 def _batches(records: Sequence[Record]) -> Iterator[list[Record]]:
-    """Cut records into batches of a size that every broker takes."""
+    """Split records into batches of at most `BATCH_BYTES_MAX`, unless one record is larger."""
     batch: list[Record] = []
     size = 0
     for record in records:

@@ -1,4 +1,4 @@
-"""How much clients may take of brokers (KIP-546)."""
+"""Client quotas (KIP-546)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kbroker.security.quotas import ENTITY_TYPES, Entity
 from .cluster import ClusterClient
 from .errors import check
 
+# Match types of DescribeClientQuotas.
 _EXACT, _DEFAULT = 0, 1
-"""Match types of a filter."""
 
 
 class ClientQuota(NamedTuple):
-    """The quotas of one entity, by key."""
+    """Quotas of one entity, by quota key."""
 
     entity: Entity
     values: Mapping[str, float]
@@ -28,9 +28,15 @@ class ClientQuota(NamedTuple):
 async def describe_quotas(
     cluster: ClusterClient, wanted: Entity | None = None, *, strict: bool = False
 ) -> list[ClientQuota]:
-    """The quotas of all entities that have these names, or of all there are. Raises KafkaError.
+    """Return the quotas of the entities that match.
 
-    Parameters: `strict` leaves out those that have other parts as well.
+    Args:
+        cluster: The cluster to query.
+        wanted: Name by entity type (None for the default entity), or None for all entities.
+        strict: Exclude entities that have additional entity types.
+
+    Raises:
+        KafkaError: The broker rejects the request.
     """
     rows = [
         DescribeClientQuotasRequest.Component(
@@ -54,7 +60,7 @@ async def describe_quotas(
 
 
 def _place(part: tuple[str, str | None]) -> tuple[int, bool, str]:
-    """Users first, addresses last; the default stands before names."""
+    """Return a sort key: users before client IDs before addresses, defaults before names."""
     kind, name = part
     order = ENTITY_TYPES.index(kind) if kind in ENTITY_TYPES else len(ENTITY_TYPES)
     return order, name is not None, name or ""
@@ -63,7 +69,16 @@ def _place(part: tuple[str, str | None]) -> tuple[int, bool, str]:
 async def alter_quotas(
     cluster: ClusterClient, entity: Entity, values: Mapping[str, float | None]
 ) -> None:
-    """Set quotas of an entity by key, or with None take them away. Raises KafkaError."""
+    """Set or remove quotas of an entity.
+
+    Args:
+        cluster: The cluster to change.
+        entity: Name by entity type, None for the default entity.
+        values: Value by quota key, None to remove the quota.
+
+    Raises:
+        KafkaError: The broker rejects the change.
+    """
     cls = AlterClientQuotasRequest
     row = cls.Entry(
         entity=[cls.Entity(entity_type=kind, entity_name=name) for kind, name in entity.items()],

@@ -1,4 +1,4 @@
-"""Which records are wanted, said by patterns of their key, value, headers and fields of JSON."""
+"""Record filters by patterns of the key, the value, headers and JSON fields."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable
 from kbroker.protocol.records import Record
 from kbroker.text.documents import read_json
 
-Wanted = Callable[[Record], bool]
+RecordPredicate = Callable[[Record], bool]
 _MISSING = object()
 
 
 class BadFilter(ValueError):
-    """A text that is no filter; it says what is wrong."""
+    """A filter is malformed; the message states why."""
 
 
 def record_filter(
@@ -23,16 +23,20 @@ def record_filter(
     values: Iterable[str] = (),
     headers: Iterable[str] = (),
     fields: Iterable[str] = (),
-) -> Wanted | None:
-    """Whether a record is wanted: it must pass every filter that is given. None without filters.
+) -> RecordPredicate | None:
+    """Return a predicate that accepts records that pass every filter; None without filters.
 
-    Parameters: `keys` and `values` are regular expressions that must be found in the bytes, so
-    `^` and `$` stand for their ends; a null has nothing to be found. `headers` are NAME or
-    NAME=REGEX: some header of that name must match. `fields` are PATH=REGEX, where PATH leads into a
-    value that is JSON (`user.country`); what is not a string is compared as JSON writes it (`true`,
-    `12`). Raises BadFilter.
+    Args:
+        keys: Regular expressions to find in the key bytes. A null key never matches.
+        values: Regular expressions to find in the value bytes. A null value never matches.
+        headers: NAME or NAME=REGEX; at least one header of that name must match.
+        fields: PATH=REGEX; PATH is a dotted path into a JSON value (`user.country`). A value that
+            is not a string is matched in its JSON form (`true`, `12`).
+
+    Raises:
+        BadFilter: A filter is malformed.
     """
-    tests: list[Wanted] = []
+    tests: list[RecordPredicate] = []
     tests += [_by_key(_pattern(text)) for text in keys]
     tests += [_by_value(_pattern(text)) for text in values]
     tests += [_by_header(*_named(text)) for text in headers]
@@ -46,31 +50,31 @@ def _pattern(text: str) -> re.Pattern[bytes]:
     try:
         return re.compile(text.encode(errors="surrogateescape"), re.DOTALL)
     except re.error as error:
-        raise BadFilter(f"{text!r} is no regular expression: {error}") from None
+        raise BadFilter(f"invalid regular expression {text!r}: {error}") from None
 
 
 def _named(text: str, *, needs_pattern: bool = False) -> tuple[str, re.Pattern[bytes]]:
     name, separator, pattern = text.partition("=")
     if not name or (needs_pattern and not separator):
-        raise BadFilter(f"{text!r} is not NAME=REGEX")
+        raise BadFilter(f"invalid filter {text!r}: expected NAME=REGEX")
     return name, _pattern(pattern)
 
 
-def _by_key(pattern: re.Pattern[bytes]) -> Wanted:
+def _by_key(pattern: re.Pattern[bytes]) -> RecordPredicate:
     return lambda record: record.key is not None and pattern.search(record.key) is not None
 
 
-def _by_value(pattern: re.Pattern[bytes]) -> Wanted:
+def _by_value(pattern: re.Pattern[bytes]) -> RecordPredicate:
     return lambda record: record.value is not None and pattern.search(record.value) is not None
 
 
-def _by_header(name: str, pattern: re.Pattern[bytes]) -> Wanted:
+def _by_header(name: str, pattern: re.Pattern[bytes]) -> RecordPredicate:
     return lambda record: any(
         key == name and pattern.search(value or b"") for key, value in record.headers
     )
 
 
-def _by_field(path: str, pattern: re.Pattern[bytes]) -> Wanted:
+def _by_field(path: str, pattern: re.Pattern[bytes]) -> RecordPredicate:
     names = path.split(".")
 
     def test(record: Record) -> bool:
@@ -84,7 +88,7 @@ def _by_field(path: str, pattern: re.Pattern[bytes]) -> Wanted:
 
 
 def _field(value: bytes | None, names: list[str]) -> object:
-    """What a path leads to in a value, `_MISSING` where it leads nowhere or there is no JSON."""
+    """Return the value at a path, `_MISSING` if the path is absent or the value is not JSON."""
     try:
         found = read_json(value or b"")
     except ValueError:

@@ -1,4 +1,4 @@
-"""The question whether a broker answers, as its clients ask."""
+"""Health check of one broker with two client requests."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kbroker.protocol.api_keys import ApiKey
 from .connection import Answer, connect
 from .credentials import OPEN, Security
 
+# Time limit for the whole check: a port may accept connections and never respond.
 CHECK_SECONDS = 10
-"""How long a whole check may take: a port can accept connections and never say anything."""
 
 
 async def check_round_trip(
@@ -20,12 +20,20 @@ async def check_round_trip(
     patience_seconds: float = CHECK_SECONDS,
     security: Security = OPEN,
 ) -> Answer:
-    """Ask a broker for its API versions and its metadata; return the latter.
+    """Request a broker's API versions and its metadata; return the metadata response.
 
-    Raises OSError or DecodeError when either does not work within `patience_seconds`.
+    Args:
+        host: Host name or IP address.
+        port: TCP port.
+        patience_seconds: Time limit for the whole check.
+        security: TLS context and credentials.
+
+    Raises:
+        OSError: The broker does not respond in time, or rejects the client.
+        DecodeError: A response is malformed.
     """
     with trio.move_on_after(patience_seconds):
-        # One limit for all of it: a server that asks itself may be busy with its directories.
+        # One limit for the whole check: a broker that checks itself may be busy recovering its logs.
         async with connect(host, port, patience_seconds, security.tls) as connection:
             await connection.negotiate()
             if security.credentials is not None:
@@ -36,4 +44,4 @@ async def check_round_trip(
                 raise OSError(f"{host}:{port} does not serve Metadata")
             ask = messages.request_class(ApiKey.METADATA)(topics=[])
             return await connection.request(ApiKey.METADATA, 9, ask)
-    raise OSError(f"no answer from {host}:{port} within {patience_seconds:g} seconds")
+    raise OSError(f"no response from {host}:{port} within {patience_seconds:g} seconds")

@@ -1,4 +1,4 @@
-"""Users who log in by SCRAM, and who are made while brokers run (KIP-554)."""
+"""SCRAM credentials of users, changed while brokers run (KIP-554)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .errors import NoSuchUser, check
 
 
 class ScramUser(NamedTuple):
-    """A user, and by mechanism how often the password is hashed."""
+    """A user with the iteration count by SCRAM mechanism."""
 
     name: str
     iterations: dict[ScramMechanism, int]
@@ -31,7 +31,12 @@ class ScramUser(NamedTuple):
 async def describe_scram_users(
     cluster: ClusterClient, names: Iterable[str] = ()
 ) -> list[ScramUser]:
-    """Users by name, each once; without names all of them. Raises NoSuchUser and KafkaError."""
+    """Return users sorted by name; all users if `names` is empty.
+
+    Raises:
+        NoSuchUser: A named user does not exist.
+        KafkaError: The broker rejects the request.
+    """
     rows = [DescribeUserScramCredentialsRequest.User(name=each) for each in dict.fromkeys(names)]
     request = DescribeUserScramCredentialsRequest(users=rows or None)
     answer = await (await cluster.controller()).ask(request)
@@ -55,11 +60,11 @@ def _user(row: DescribeUserScramCredentialsResponse.User) -> ScramUser:
 
 
 async def served_scram_mechanisms(cluster: ClusterClient) -> tuple[ScramMechanism, ...] | None:
-    """Return the mechanisms by which clients can log in at a listener of a broker.
+    """Return the SCRAM mechanisms that clients can use at a listener of a broker.
 
     Returns:
-        The mechanisms of the listener by which the caller has logged in; where nobody logs in, those
-        of all listeners with a login, or None if the caller may not see the settings.
+        The mechanisms of the listener that this client uses, if it authenticates with SASL. Else
+        those of all SASL listeners, or None if this user may not describe the configuration.
     """
     mechanisms = await cluster.login_mechanisms()
     if mechanisms is not None:
@@ -81,7 +86,7 @@ async def served_scram_mechanisms(cluster: ClusterClient) -> tuple[ScramMechanis
 
 
 def _pairs(text: str, separator: str) -> list[tuple[str, str]]:
-    """Read NAME<separator>VALUE, with commas between several; names in upper case."""
+    """Parse comma-separated NAME<separator>VALUE pairs; names become upper case."""
     parts = (each.strip().partition(separator) for each in text.split(","))
     return [(name.strip().upper(), value.strip()) for name, _, value in parts]
 
@@ -93,10 +98,19 @@ async def set_scram_password(
     mechanism: ScramMechanism = ScramMechanism.SHA_256,
     iterations: int = ITERATIONS_MIN,
 ) -> None:
-    """Let a user log in by a mechanism with this password, and with no other. Raises KafkaError.
+    """Set the password of a user for one mechanism; create the user if needed.
 
-    Brokers get the hash of it. Who gets hold of that can log in as well, so let the connection be one
-    with TLS.
+    Only the salted hash is sent. Use TLS, because the hash is sufficient to authenticate.
+
+    Args:
+        cluster: The cluster to change.
+        name: User name.
+        password: New password.
+        mechanism: SCRAM mechanism.
+        iterations: Hash iterations.
+
+    Raises:
+        KafkaError: The broker rejects the change.
     """
     salt = secrets.token_bytes(SALT_BYTES)
     salted = await trio.to_thread.run_sync(salted_password, mechanism, password, salt, iterations)
@@ -113,13 +127,18 @@ async def set_scram_password(
 async def remove_scram_password(
     cluster: ClusterClient, name: str, mechanism: ScramMechanism
 ) -> None:
-    """Let a user log in by a mechanism no more. Raises NoSuchUser and KafkaError."""
+    """Remove a user's credential for one mechanism.
+
+    Raises:
+        NoSuchUser: The user has no such credential.
+        KafkaError: The broker rejects the change.
+    """
     row = AlterUserScramCredentialsRequest.Deletion(name=name, mechanism=mechanism.number)
     await _alter(cluster, AlterUserScramCredentialsRequest(deletions=[row]))
 
 
 async def _alter(cluster: ClusterClient, request: AlterUserScramCredentialsRequest) -> None:
-    """One change: brokers take only one of a user at a time."""
+    """Send one change: brokers accept only one change per user and request."""
     answer = await (await cluster.controller()).ask(request)
     (result,) = answer.results
     if result.error_code == ErrorCode.RESOURCE_NOT_FOUND:

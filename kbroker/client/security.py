@@ -1,4 +1,4 @@
-"""How a client reaches brokers that do not trust everybody: Kafka's own client settings."""
+"""Client security: Kafka's client settings, SASL authentication and reauthentication."""
 
 from __future__ import annotations
 
@@ -26,28 +26,37 @@ if TYPE_CHECKING:
     from .connection import Ask, Connection
 
 PROTOCOL, MECHANISM, JAAS = "security.protocol", "sasl.mechanism", "sasl.jaas.config"
+# Kafka clients require this class name to use `sasl.oauthbearer.token.endpoint.url`.
 HANDLER, TOKEN_HANDLER = "sasl.login.callback.handler.class", "OAuthBearerLoginCallbackHandler"
-"""Kafka's clients need the name of their own class to read `sasl.oauthbearer.token.endpoint.url`."""
+# JAAS option: username and password are the ID and HMAC of a delegation token (KIP-48).
 TOKENAUTH = "tokenauth"
-"""The option that says that username and password are a delegation token's id and HMAC (KIP-48)."""
 _DEFAULTS = {PROTOCOL: "PLAINTEXT", "ssl.endpoint.identification.algorithm": "https"}
 
-RENEW_AT = 0.85
-"""The part of a login's time after which another one follows (KIP-368)."""
+# Fraction of the session lifetime after which the client reauthenticates (KIP-368).
+REAUTHENTICATE_FRACTION = 0.85
 
 
 class BadSecurity(ValueError):
-    """Settings by which nobody can connect; the text names the setting and what to do."""
+    """Invalid security settings; the message names the setting and the fix."""
 
 
 def security_of(settings: Mapping[str, str]) -> Security:
-    """What ``security.protocol``, ``ssl.*`` and ``sasl.*`` say. Raises BadSecurity."""
+    """Return the TLS context and credentials from client settings.
+
+    Args:
+        settings: ``security.protocol``, ``ssl.*`` and ``sasl.*`` by name.
+
+    Raises:
+        BadSecurity: A setting is invalid or missing.
+    """
     given = _DEFAULTS | dict(settings)
     try:
         protocol = SecurityProtocol(given[PROTOCOL].upper())
     except ValueError:
         known = ", ".join(SecurityProtocol)
-        raise BadSecurity(f"{PROTOCOL}={given[PROTOCOL]}: there are {known}") from None
+        raise BadSecurity(
+            f"{PROTOCOL}={given[PROTOCOL]} is not supported (valid: {known})"
+        ) from None
     tls = None
     if protocol.is_encrypted:
         try:
@@ -58,16 +67,16 @@ def security_of(settings: Mapping[str, str]) -> Security:
 
 
 def credentials_of(given: Mapping[str, str]) -> Credentials:
-    """Who logs in, as ``sasl.*`` says. Raises BadSecurity."""
+    """Return the SASL credentials from ``sasl.*`` settings. Raises BadSecurity."""
     mechanism = given.get(MECHANISM, "").upper()
     if mechanism not in SERVED:
-        raise BadSecurity(f"{MECHANISM}={mechanism}: there are {', '.join(SERVED)}")
+        raise BadSecurity(f"{MECHANISM}={mechanism} is not supported (valid: {', '.join(SERVED)})")
     if mechanism == OAUTHBEARER:
-        return _with_tokens(given)
+        return _oauth_credentials(given)
     options = _module(given.get(JAAS, "")).options
     name, password = options.get("username"), options.get("password")
     if not name or not password:
-        raise BadSecurity(f"{JAAS}: username=... and password=... are missing in it")
+        raise BadSecurity(f"{JAAS}: set username=... and password=...")
     is_token = options.get(TOKENAUTH, "").lower() == "true"
     if is_token and mechanism == PLAIN:
         raise BadSecurity(
@@ -76,12 +85,12 @@ def credentials_of(given: Mapping[str, str]) -> Credentials:
     return Credentials(mechanism, name, password, is_delegation_token=is_token)
 
 
-def _with_tokens(given: Mapping[str, str]) -> Credentials:
+def _oauth_credentials(given: Mapping[str, str]) -> Credentials:
     from .tokens import TokenSource
 
     handler = given.get(HANDLER, TOKEN_HANDLER)
     if handler.rpartition(".")[2] != TOKEN_HANDLER:
-        raise BadSecurity(f"{HANDLER}={handler} is no part of kbroker: leave it out")
+        raise BadSecurity(f"{HANDLER}={handler} is not supported; remove the setting")
     module = _module(given[JAAS]) if JAAS in given else LoginModule(OAUTHBEARER, {})
     try:
         return Credentials(OAUTHBEARER, "", "", TokenSource(given, module))
@@ -97,32 +106,41 @@ def _module(text: str) -> LoginModule:
 
 
 async def log_in(connection: Connection, credentials: Credentials) -> None:
-    """Show who asks, before anything else but ApiVersions is asked, and again when that is due.
+    """Authenticate a connection with SASL, and schedule reauthentication (KIP-368).
 
-    Raises OSError when that fails, or the broker does not show that it knows the password.
+    Args:
+        connection: A new connection after `negotiate`.
+        credentials: The client's credentials.
+
+    Raises:
+        OSError: The broker rejects the credentials or does not prove that it knows the password.
     """
 
     async def again(ask: Ask) -> None:
         lifetime_ms = await _log_in(ask, credentials)
-        connection.renew_after(lifetime_ms * RENEW_AT / 1000 if lifetime_ms else math.inf, again)
+        connection.reauthenticate_after(
+            lifetime_ms * REAUTHENTICATE_FRACTION / 1000 if lifetime_ms else math.inf, again
+        )
 
     await again(connection.ask)
 
 
 async def _log_in(ask: Ask, credentials: Credentials) -> int:
-    """How long the login is good in ms; 0: as long as the connection lives."""
+    """Return the session lifetime in ms; 0 if it does not expire."""
     mechanism, name, password, tokens, is_token = credentials
     token = None if tokens is None else await tokens.token()
     hello = await ask(SaslHandshakeRequest(mechanism=mechanism), oldest=1)
     if hello.error_code == ErrorCode.ILLEGAL_SASL_STATE:
-        raise OSError("nobody logs in there: leave SASL_ out of security.protocol")
+        raise OSError("the listener does not use SASL; remove SASL_ from security.protocol")
     if hello.error_code:
         offered = ", ".join(hello.mechanisms) or "none"
-        raise OSError(f"does not take {mechanism}; it takes {offered}")
+        raise OSError(f"SASL mechanism {mechanism} is not enabled (valid: {offered})")
     try:
         if token is not None:
             answer = await _tell(ask, first_message(token))
-            if answer.auth_bytes:  # what is wrong; the end is told when that is seen (RFC 7628)
+            if (
+                answer.auth_bytes
+            ):  # the error; the broker fails the exchange after this reply (RFC 7628)
                 await _tell(ask, SEEN)
         elif mechanism == PLAIN:
             answer = await _tell(ask, f"\0{name}\0{password}".encode())
@@ -133,7 +151,7 @@ async def _log_in(ask: Ask, credentials: Credentials) -> int:
             client.check(bytes(answer.auth_bytes))
     except LoginFailed as error:
         who = name or "this token"
-        raise OSError(f"does not let {who} in: {error}") from None
+        raise OSError(f"cannot authenticate as {who}: {error}") from None
     return int(answer.session_lifetime_ms)
 
 

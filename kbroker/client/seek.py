@@ -1,4 +1,4 @@
-"""Moves of groups: from which record on they will read."""
+"""Offset resets of groups: plan and commit new offsets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .topics import Partition
 
 
 class SeekRow(TypedDict):
-    """The move of one partition; `error` names what became of it when it was refused."""
+    """New offset of one partition; `error` is the error code name if the commit failed."""
 
     topic: str
     partition: int
@@ -27,9 +27,15 @@ class SeekRow(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """A move of one group: exactly one of `spec`, `shift` and `offsets` is not None.
+    """An offset reset of one group; exactly one of `spec`, `shift` and `offsets` is not None.
 
-    `topics` have the partitions that are meant, None for all; none are all that the group has committed.
+    Attributes:
+        group: Group ID.
+        spec: Offset spec to move to.
+        shift: Number of records to move by, negative for backwards.
+        offsets: New offset by partition.
+        topics: Partition numbers by topic, None for all partitions of the topic. If empty, all
+            partitions that the group has committed.
     """
 
     group: str
@@ -39,12 +45,17 @@ class Seek:
     topics: Mapping[str, set[int] | None]
 
     async def plan(self, cluster: ClusterClient) -> list[SeekRow]:
-        """What would change. Raises NoSuchTopic, and NoSuchGroup when nothing says which."""
+        """Return the changes without applying them.
+
+        Raises:
+            NoSuchTopic: A topic does not exist.
+            ClientError: No topics are given and the group has no committed offsets.
+        """
         committed = await self._known_offsets(cluster)
         partitions = await self._partitions(cluster, committed)
         if not partitions:
             raise ClientError(
-                f"group {self.group!r} has committed nothing; say which topics with --topic NAME"
+                f"group {self.group!r} has no committed offsets; select topics with --topic NAME"
             )
         new = await self._new_offsets(cluster, partitions, committed)
         return [
@@ -59,7 +70,7 @@ class Seek:
         ]
 
     async def run(self, cluster: ClusterClient) -> list[SeekRow]:
-        """Plan, and commit what is planned."""
+        """Plan the changes and commit them."""
         rows = await self.plan(cluster)
         new = {(row["topic"], row["partition"]): row["new_offset"] for row in rows}
         shared = await is_share_group(cluster, self.group)
@@ -72,7 +83,7 @@ class Seek:
         return rows
 
     async def _known_offsets(self, cluster: ClusterClient) -> dict[Partition, int]:
-        """Where the group is; nothing of one that does not exist."""
+        """Return the current offsets of the group; empty if it does not exist."""
         if not await is_share_group(cluster, self.group):
             return await committed_offsets(cluster, self.group)
         known = await share_offsets(cluster, self.group)
@@ -85,7 +96,7 @@ class Seek:
         if not self.topics:
             return known
         if self.offsets is not None:
-            return [one for one in known if is_wanted(self.topics, one)]
+            return [one for one in known if is_selected(self.topics, one)]
         chosen = []
         for name, numbers in self.topics.items():
             chosen += await choose_partitions(cluster, name, tuple(numbers or ()))
@@ -109,8 +120,8 @@ class Seek:
         return {one: min(max(new[one], starts[one]), ends[one]) for one in partitions}
 
 
-def is_wanted(wanted: Mapping[str, set[int] | None], partition: Partition) -> bool:
-    """Whether a partition is one of those; none of a topic are all of it."""
+def is_selected(wanted: Mapping[str, set[int] | None], partition: Partition) -> bool:
+    """Return True if a partition is selected; None selects all partitions of a topic."""
     name, index = partition
     numbers = wanted.get(name, set())
     return numbers is None or index in numbers

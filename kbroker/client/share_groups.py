@@ -1,4 +1,4 @@
-"""Share groups: from where on they have not done with records (KIP-932)."""
+"""Offsets of share groups (KIP-932)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from .topics import Partition
 
 
 class SharedOffset(NamedTuple):
-    """The first record of a partition that a group has not done with, and how many those are; None
-    where nobody knows yet."""
+    """Share-partition start offset (SPSO) and lag; None if not known yet."""
 
     start: int | None
     lag: int | None
 
 
 async def share_offsets(cluster: ClusterClient, name: str) -> dict[Partition, SharedOffset]:
-    """Where a share group is, in all partitions of which it has a state. Raises KafkaError."""
+    """Return the offsets of all partitions that a share group has state for. Raises KafkaError."""
     cls = DescribeShareGroupOffsetsRequest
     request = cls(groups=[cls.Group(group_id=name, topics=None)])
     answer = await ask_coordinator(
@@ -49,8 +48,16 @@ async def share_offsets(cluster: ClusterClient, name: str) -> dict[Partition, Sh
 async def alter_share_offsets(
     cluster: ClusterClient, name: str, offsets: Mapping[Partition, int]
 ) -> dict[Partition, ErrorCode]:
-    """Set where a share group without members begins; returns the outcome of each partition. Raises
-    KafkaError."""
+    """Set the start offsets of a share group without members.
+
+    Args:
+        cluster: The cluster of the group.
+        name: Group ID.
+        offsets: New start offset by partition.
+
+    Returns:
+        The error code by partition.
+    """
     cls = AlterShareGroupOffsetsRequest
     rows: dict[str, list[AlterShareGroupOffsetsRequest.Partition]] = {}
     for (topic, index), offset in offsets.items():
@@ -72,7 +79,7 @@ async def alter_share_offsets(
 async def delete_share_offsets(
     cluster: ClusterClient, name: str, topics: Iterable[str]
 ) -> dict[str, ErrorCode]:
-    """Let a share group without members forget topics; returns the outcome of each. Raises KafkaError."""
+    """Delete the state of topics in a share group without members; return error codes by topic."""
     cls = DeleteShareGroupOffsetsRequest
     rows = [cls.Topic(topic_name=topic) for topic in sorted(topics)]
     if not rows:

@@ -1,4 +1,4 @@
-"""Where a client gets its bearer token: from a file, or from who issues tokens (KIP-768)."""
+"""OAUTHBEARER token sources: a file, or a token endpoint (KIP-768)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,18 @@ SCOPE = "sasl.oauthbearer.scope"
 SETTINGS = (TOKEN_URL, CLIENT_ID, CLIENT_SECRET, SCOPE)
 FETCH_SECONDS = 10.0
 ANSWER_BYTES_MAX = 128 * 1024
-SHARE_OF_LIFE = 0.8
-"""A token is used again for this part of the time that it is good, as by Java's client."""
+# Fraction of a token's lifetime during which it is reused, as in the Java client.
+REUSE_FRACTION = 0.8
 
 
 class TokenSource:
-    """Gives tokens by Kafka's client settings, and the options of ``sasl.jaas.config`` before KIP-1139.
+    """Provides bearer tokens according to Kafka's client settings.
 
-    A token of a file is read each time, because somebody else puts a new one there. Raises BadSettings.
+    Options of ``sasl.jaas.config`` (before KIP-1139) are supported too. A token file is read for
+    each use, because another process may replace it.
+
+    Raises:
+        BadSettings: A setting is missing or invalid.
     """
 
     def __init__(self, settings: Mapping[str, str], module: LoginModule) -> None:
@@ -41,8 +45,8 @@ class TokenSource:
         self._url = settings.get(TOKEN_URL, "")
         if not self._url:
             raise BadSettings(
-                f"{TOKEN_URL} is missing: file:///PATH of a token, or https://HOST/PATH of who issues "
-                "tokens"
+                f"{TOKEN_URL} is missing: set it to file:///PATH of a token, or to https://HOST/PATH "
+                "of a token endpoint"
             )
         self._file = file_of(TOKEN_URL, self._url)
         self._id, self._secret = (
@@ -52,29 +56,31 @@ class TokenSource:
         self._scope = setting(SCOPE, "scope")
         self._trusted = None if self._file else trusted_by(module)
         if self._file is None and find_spec("h11") is None:
-            raise BadSettings(f"{TOKEN_URL} by https needs more: pip install 'kbroker[oauth]'")
+            raise BadSettings(
+                f"{TOKEN_URL} with https needs an extra package: pip install 'kbroker[oauth]'"
+            )
         if self._file is None and not (self._id and self._secret):
             raise BadSettings(
                 f"{TOKEN_URL} needs {CLIENT_ID} and {CLIENT_SECRET}, or clientId and clientSecret in "
                 "sasl.jaas.config"
             )
-        self._token, self._good_until = "", -math.inf
+        self._token, self._valid_until = "", -math.inf
 
     async def token(self) -> str:
-        """A token that is good now. Raises OSError."""
+        """Return a valid token. Raises OSError."""
         if self._file is not None:
             read = partial(read_file, TOKEN_URL, str(self._file))
             try:
                 return (await trio.to_thread.run_sync(read)).decode().strip()
             except (BadSettings, UnicodeDecodeError) as error:
                 raise OSError(f"no token: {error}") from None
-        if trio.current_time() >= self._good_until:
-            self._token, seconds = await self._issued()
-            self._good_until = trio.current_time() + seconds * SHARE_OF_LIFE
+        if trio.current_time() >= self._valid_until:
+            self._token, seconds = await self._request_token()
+            self._valid_until = trio.current_time() + seconds * REUSE_FRACTION
         return self._token
 
-    async def _issued(self) -> tuple[str, float]:
-        """A new token, and how long it is good in seconds (RFC 6749, 4.4)."""
+    async def _request_token(self) -> tuple[str, float]:
+        """Request a token; return it with its lifetime in seconds (RFC 6749, 4.4)."""
         fields = {"grant_type": "client_credentials"} | (
             {"scope": self._scope} if self._scope else {}
         )
@@ -87,7 +93,7 @@ class TokenSource:
             HTTP_OK,
             HttpError,
             fetch,
-        )  # what a file does not need
+        )  # not needed for token files
 
         place = place_of(self._url)
         try:
@@ -104,10 +110,12 @@ class TokenSource:
             raise OSError(f"no token from {place}: {error.message}") from None
         if status != HTTP_OK:
             raise OSError(
-                f"no token from {place}: HTTP status {status}; are {CLIENT_ID} and {CLIENT_SECRET} right?"
+                f"no token from {place}: HTTP status {status}; check {CLIENT_ID} and {CLIENT_SECRET}"
             )
         try:
             answer = json.loads(body)
             return str(answer["access_token"]), float(answer.get("expires_in", 0))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise OSError(f"no token from {place}: its answer has no access_token") from None
+            raise OSError(
+                f"no token from {place}: its response has no valid access_token"
+            ) from None

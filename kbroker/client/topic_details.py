@@ -1,4 +1,4 @@
-"""Topics as commands and the console tell of them."""
+"""Topic details as reported by commands and the console."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Row: TypeAlias = dict[str, Any]
 
 
 def topic_row(row: MetadataResponse.Topic) -> Row:
-    """A topic in one line."""
+    """Return a summary row of a topic."""
     return {
         "name": row.name,
         "partitions": len(row.partitions),
@@ -32,14 +32,19 @@ def topic_row(row: MetadataResponse.Topic) -> Row:
 
 
 def id_text(topic_id: UUID) -> str | None:
-    """An id as Kafka's tools print it; None from brokers that have none."""
+    """Return a topic ID in the format of Kafka's tools; None if the broker has no topic IDs."""
     if not topic_id.int:
         return None
     return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
 async def topic_details(cluster: ClusterClient, names: Sequence[str]) -> list[Row]:
-    """Partitions and own settings of topics. Raises NoSuchTopic, KafkaError."""
+    """Return partitions and overridden configurations of topics.
+
+    Raises:
+        NoSuchTopic: A topic does not exist.
+        KafkaError: A broker rejects a request.
+    """
     topics = await cluster.topics(names)
     settings = await describe_configs(cluster, Resource.TOPIC, names)
     parts = [(row.name or "", part.partition_index) for row in topics for part in row.partitions]
@@ -81,13 +86,13 @@ async def topic_details(cluster: ClusterClient, names: Sequence[str]) -> list[Ro
 async def choose_partitions(
     cluster: ClusterClient, name: str, partitions: tuple[int, ...]
 ) -> list[Partition]:
-    """All partitions of a topic, or the named ones. Raises NoSuchTopic for one that is not."""
+    """Return the given partitions of a topic, or all. Raises NoSuchTopic if one does not exist."""
     (row,) = await cluster.topics([name])
     there = sorted(part.partition_index for part in row.partitions)
     for index in partitions:
         if index not in there:
             raise NoSuchTopic(
                 f"{name} has no partition {index}, it has {len(there)}; "
-                f"`kbroker topic describe {name}` shows them"
+                f"`kbroker topic describe {name}` lists them"
             )
     return [(name, index) for index in sorted(partitions or there)]

@@ -1,4 +1,4 @@
-"""Create, grow, trim and delete topics."""
+"""Create and delete topics, add partitions, and delete records."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from kbroker.protocol.messages.topics import (
 from .cluster import ClusterClient
 from .errors import TimedOut, check, error_code
 
+# Partition count or replication factor that selects the broker's default.
 DEFAULT = -1
-"""A count or factor that asks for the broker's default."""
 TIMEOUT_MS = 30_000
 READY_SECONDS = 15
 # Time between two checks for leaders of new partitions.
@@ -41,7 +41,16 @@ class NewTopic:
 async def create_topics(
     cluster: ClusterClient, topics: Sequence[NewTopic], *, validate_only: bool = False
 ) -> dict[str, tuple[ErrorCode, str | None]]:
-    """Create topics; returns the outcome of each: its error code and the broker's words."""
+    """Create topics.
+
+    Args:
+        cluster: The cluster to change.
+        topics: The topics to create.
+        validate_only: Check the request without creating the topics.
+
+    Returns:
+        Error code and error message by topic.
+    """
     rows = [
         CreateTopicsRequest.Topic(
             name=topic.name,
@@ -57,10 +66,16 @@ async def create_topics(
 
 
 async def wait_until_ready(cluster: ClusterClient, partitions: Mapping[str, int]) -> None:
-    """Wait until every partition of some topics has a leader.
+    """Wait until every partition of the topics has a leader.
 
-    Parameters: `partitions` has the count by topic name; a negative one stands for any. Apache
-    Kafka answers a creation before all brokers have heard of it. Raises TimedOut.
+    Apache Kafka may respond to a creation before all brokers know of it.
+
+    Args:
+        cluster: The cluster to query.
+        partitions: Expected partition count by topic; negative accepts any count.
+
+    Raises:
+        TimedOut: Partitions still lack a leader after `READY_SECONDS`.
     """
     deadline = trio.current_time() + READY_SECONDS
     while True:
@@ -75,7 +90,7 @@ async def wait_until_ready(cluster: ClusterClient, partitions: Mapping[str, int]
         if trio.current_time() > deadline:
             raise TimedOut(
                 f"after {READY_SECONDS} s these topics still have partitions without a leader: "
-                f"{', '.join(sorted(waiting))}; `kbroker cluster health` says more"
+                f"{', '.join(sorted(waiting))}; run `kbroker cluster health` for details"
             )
         await trio.sleep(READY_POLL_SECONDS)
 
@@ -83,7 +98,7 @@ async def wait_until_ready(cluster: ClusterClient, partitions: Mapping[str, int]
 async def delete_topics(
     cluster: ClusterClient, names: Iterable[str]
 ) -> dict[str, tuple[ErrorCode, str | None]]:
-    """Delete topics; returns the outcome of each."""
+    """Delete topics; return the error code and error message by topic."""
     rows = [DeleteTopicsRequest.Topic(name=name) for name in names]
     request = DeleteTopicsRequest(topics=rows, timeout_ms=TIMEOUT_MS)
     answer = await (await cluster.controller()).ask(request, oldest=6)
@@ -93,7 +108,7 @@ async def delete_topics(
 
 
 async def grow_topic(cluster: ClusterClient, name: str, count: int) -> None:
-    """Raise the number of a topic's partitions to `count`. Raises KafkaError."""
+    """Increase the number of partitions of a topic to `count`. Raises KafkaError."""
     row = CreatePartitionsRequest.Topic(name=name, count=count)
     request = CreatePartitionsRequest(topics=[row], timeout_ms=TIMEOUT_MS)
     answer = await (await cluster.controller()).ask(request)
@@ -104,9 +119,14 @@ async def grow_topic(cluster: ClusterClient, name: str, count: int) -> None:
 async def delete_records(
     cluster: ClusterClient, offsets: Mapping[Partition, int]
 ) -> dict[Partition, tuple[ErrorCode, int]]:
-    """Move the start of partitions forward; returns the outcome and the new start of each.
+    """Delete the records before the given offsets.
 
-    Parameters: `offsets` has the new start, -1 for the end, by topic and partition.
+    Args:
+        cluster: The cluster to change.
+        offsets: New log start offset by partition; -1 is the high watermark.
+
+    Returns:
+        Error code and log start offset by partition.
     """
     results: dict[Partition, tuple[ErrorCode, int]] = {}
     for node_id, owned in (await by_leader(cluster, offsets)).items():
@@ -127,9 +147,10 @@ async def delete_records(
 async def by_leader(
     cluster: ClusterClient, partitions: Iterable[Partition]
 ) -> dict[int, list[Partition]]:
-    """Partitions by the broker that leads them; those without a leader are under -1.
+    """Group partitions by leader; partitions without a leader are under -1.
 
-    Raises NoSuchTopic.
+    Raises:
+        NoSuchTopic: A topic does not exist.
     """
     wanted = list(partitions)
     names = list(dict.fromkeys(name for name, _ in wanted))

@@ -1,4 +1,4 @@
-"""Transactions as operators see them: how they stand, and ends of those that hang (KIP-664)."""
+"""Transactions for operators: list, describe, and abort hanging ones (KIP-664)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from .errors import NoSuchTransaction, check, error_code
 from .topics import Partition, by_leader
 
 ONGOING = "Ongoing"
+# How long retriable errors are retried, for example while a transaction completes.
 RETRY_TIMEOUT_SECONDS = 15
-"""How long an EndTxn is retried while the end of the transaction is being written."""
 TIMEOUT_MS = 60_000
 NO_LEADER = -1
 NOT_OPEN = -1
@@ -34,7 +34,7 @@ Row: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ListedTransaction:
-    """A transactional id as ListTransactions shows it."""
+    """A transactional ID in a ListTransactions response."""
 
     id: str
     producer_id: int
@@ -42,7 +42,7 @@ class ListedTransaction:
     coordinator: int
 
     def row(self) -> Row:
-        """As commands and the console tell of it."""
+        """Return the fields for commands and the console."""
         return {
             "transactional_id": self.id,
             "producer_id": self.producer_id,
@@ -53,7 +53,7 @@ class ListedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A transactional id as its coordinator describes it; times are ms, -1 for none."""
+    """A transaction as its coordinator describes it; times are in ms, -1 if unset."""
 
     id: str
     coordinator: int
@@ -65,7 +65,7 @@ class Transaction:
     partitions: list[Partition]
 
     def row(self) -> Row:
-        """As commands and the console tell of it."""
+        """Return the fields for commands and the console."""
         return {
             "transactional_id": self.id,
             "coordinator": self.coordinator,
@@ -80,9 +80,11 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """What one partition knows of a transaction that is open in it.
+    """An open transaction as one partition leader describes it.
 
-    `start_offset` is its first record, `last_timestamp` (ms) the time of its newest one.
+    Attributes:
+        start_offset: Offset of its first record.
+        last_timestamp: Timestamp of its newest record, in ms since the epoch.
     """
 
     partition: Partition
@@ -93,7 +95,7 @@ class OpenTransaction:
     coordinator_epoch: int
 
     def row(self) -> Row:
-        """As commands and the console tell of it."""
+        """Return the fields for commands and the console."""
         topic, index = self.partition
         return {
             "topic": topic,
@@ -113,10 +115,17 @@ async def list_transactions(
     producer_ids: Iterable[int] = (),
     longer_than_ms: int = -1,
 ) -> list[ListedTransaction]:
-    """All transactional ids of all brokers that match, by name.
+    """Return the matching transactions of all coordinators, sorted by transactional ID.
 
-    Parameters: `longer_than_ms` asks for transactions that have been open for longer; brokers
-    before Kafka 3.8 cannot tell. Raises KafkaError, ClientError.
+    Args:
+        cluster: The cluster to query.
+        states: Only these states, or all if empty.
+        producer_ids: Only these producer IDs, or all if empty.
+        longer_than_ms: Minimum duration in ms; requires Kafka 3.8 or newer.
+
+    Raises:
+        KafkaError: A broker rejects the request.
+        ClientError: A broker cannot be reached.
     """
     request = ListTransactionsRequest(
         state_filters=list(states),
@@ -133,15 +142,20 @@ async def list_transactions(
 
 
 async def describe_transaction(cluster: ClusterClient, transactional_id: str) -> Transaction:
-    """How a transaction stands. Raises NoSuchTransaction, KafkaError."""
+    """Return the state of a transaction.
+
+    Raises:
+        NoSuchTransaction: The transactional ID does not exist.
+        KafkaError: The coordinator rejects the request.
+    """
     node_id = await cluster.coordinator_id(transactional_id, TRANSACTION)
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     answer = await (await cluster.node(node_id)).ask(request)
     (row,) = answer.transaction_states
     if row.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
         raise NoSuchTransaction(
-            f"there is no transactional id {transactional_id!r} at {cluster.address}; "
-            "`kbroker cluster txn list` shows all of them"
+            f"transactional ID {transactional_id!r} does not exist at {cluster.address}; "
+            "list all IDs with `kbroker cluster txn list`"
         )
     check(row.error_code)
     return Transaction(
@@ -159,9 +173,11 @@ async def describe_transaction(cluster: ClusterClient, transactional_id: str) ->
 async def open_transactions(
     cluster: ClusterClient, partitions: Iterable[Partition]
 ) -> list[OpenTransaction]:
-    """The transactions that are open in partitions; those without a leader are left out.
+    """Return the open transactions of partitions; skip partitions without a leader.
 
-    Raises NoSuchTopic, KafkaError.
+    Raises:
+        NoSuchTopic: A topic does not exist.
+        KafkaError: A leader rejects the request.
     """
     found: list[OpenTransaction] = []
     for node_id, owned in (await by_leader(cluster, partitions)).items():
@@ -202,10 +218,17 @@ def _open_in(
 async def hanging_transactions(
     cluster: ClusterClient, partitions: Iterable[Partition], *, before_ms: int
 ) -> list[OpenTransaction]:
-    """Transactions that are open in a partition, and which no coordinator will ever end there.
+    """Return transactions that are open in a partition but unknown to every coordinator.
 
-    Parameters: `before_ms` is a time (log clock): what has newer records is not suspected, because
-    it may just have been begun. Raises as `open_transactions`.
+    Args:
+        cluster: The cluster to query.
+        partitions: Partitions to check.
+        before_ms: Ignore transactions with a record at or after this time (ms since the epoch), as
+            they may have just started.
+
+    Raises:
+        NoSuchTopic: A topic does not exist.
+        KafkaError: A broker rejects a request.
     """
     suspects = [
         one
@@ -225,9 +248,12 @@ async def hanging_transactions(
 
 
 async def fence_producer(cluster: ClusterClient, transactional_id: str) -> None:
-    """Refuse the producer of a transactional id from now on; what it has open is aborted.
+    """Fence the producer of a transactional ID and abort its open transaction.
 
-    It is what a newer instance of the producer does (KIP-98). Raises KafkaError.
+    It sends InitProducerId, like a newer instance of the producer (KIP-98).
+
+    Raises:
+        KafkaError: The coordinator rejects the request.
     """
     request = InitProducerIdRequest(
         transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS
@@ -243,7 +269,7 @@ async def fence_producer(cluster: ClusterClient, transactional_id: str) -> None:
 
 
 async def abort_transaction(cluster: ClusterClient, transaction: OpenTransaction) -> None:
-    """Write an abort marker into one partition, past the coordinator. Raises KafkaError."""
+    """Write an abort marker into one partition, bypassing the coordinator. Raises KafkaError."""
     name, index = transaction.partition
     topic = WriteTxnMarkersRequest.Topic(name=name, partition_indexes=[index])
     marker = WriteTxnMarkersRequest.Marker(

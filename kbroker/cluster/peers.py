@@ -85,9 +85,9 @@ class Peer:
         return self._connection.broken
 
     @property
-    def is_hung_up(self) -> bool:
+    def is_closed_by_peer(self) -> bool:
         """Whether the other node has closed the connection, also when nobody has noticed yet."""
-        return self._connection.is_hung_up
+        return self._connection.is_closed_by_peer
 
     async def ask(self, message: Any) -> Any:
         """Send a request in the newest version that both nodes speak; returns the answer.

@@ -157,7 +157,7 @@ def _url(http: Endpoint | None) -> str | None:
     """Where this machine reaches it."""
     if http is None:
         return None
-    return f"http://{http.from_here}"
+    return f"http://{http.as_seen_locally}"
 
 
 def kafka_log_lines(nodes: Sequence[NodeInfo], now: float) -> Iterator[str]:

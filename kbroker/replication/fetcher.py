@@ -150,7 +150,7 @@ class Fetcher:
         before the fetch loop does.
         """
         if self._gone_since is None:
-            return self._peer is not None and self._peer.is_hung_up
+            return self._peer is not None and self._peer.is_closed_by_peer
         return trio.current_time() < self._missed_at
 
     @property

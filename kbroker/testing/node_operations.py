@@ -113,7 +113,7 @@ class NodeOperations:
     def _refresh_endpoints(self) -> None:
         """Let the kit itself turn to the nodes that are there now."""
         there = [each for each in self.broker.nodes if each.is_running]
-        self._cluster.look_anew([each.endpoint for each in there or self.broker.nodes])
+        self._cluster.reset_bootstrap([each.endpoint for each in there or self.broker.nodes])
 
     async def call_with_retries(self, call: Callable[[], Awaitable[T]]) -> T:
         """Do what a client does, and again while nodes take over from others.

@@ -430,7 +430,7 @@ async def test_unreadable_partition_goes_offline_alone(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader = READERS[name]
-    monkeypatch.setattr(consumer, "DAMAGE_SECONDS", 0)
+    monkeypatch.setattr(consumer, "STORAGE_ERROR_SECONDS", 0)
     async with world_of(reader, tmp_path) as world:
         topic = world.topic
         await fill(world)

@@ -114,10 +114,10 @@ async def test_health_names_what_refuses_records(cli: Cli) -> None:
         await until_leader(broker, "shared", {1, 3})
         said = (await cli("cluster", "health", *address, "-o", "wide", status=1)).stdout
         rows = {" ".join(line.split()[:2]): line for line in said.splitlines()}
-        assert "takes no records" in rows["directory 2:/data/node-2"]
-        assert "refuses records: 2:/data/node-2" in rows["partition alone-0"]
+        assert "read-only" in rows["directory 2:/data/node-2"]
+        assert "read-only: 2:/data/node-2" in rows["partition alone-0"]
         assert "kbroker topic trim" in rows["partition alone-0"]
-        assert "copies on 2 are behind" in rows["partition shared-0"]
+        assert "under-replicated: not in sync on 2" in rows["partition shared-0"]
         files.heal()
         await until(lambda: not broker.local_node(2).node.partitions.logs.refuses)
         await until(lambda: len(broker.node.cluster.topics["shared"].partitions[0].isr) == 3)
@@ -147,7 +147,7 @@ async def test_health_and_log_say_that_a_disk_is_nearly_full(
             assert caplog.text.count("is nearly full") == lines, used
         assert "/data is nearly full: 93 % are used" in caplog.text
         said = (await cli("cluster", "health", *address, "-o", "wide")).stdout
-        assert "nearly full: 93% of its disk are used" in said
+        assert "nearly full: 93% of the disk is used" in said
         (row,) = await read_json("cluster", "health", *address)
         assert row["severity"] == "warning"
 

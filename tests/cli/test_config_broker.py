@@ -65,4 +65,4 @@ async def test_whose_settings_must_be_said(cli: Cli, whose: tuple[str, ...]) -> 
 
 async def test_a_broker_that_is_not_there(cli: Cli) -> None:
     said = await cli("config", "set", "log.retention.ms=5", "--node", "7", status=1)
-    assert "there is no broker 7 now; there are: 1" in said.stderr
+    assert "broker 7 does not exist (valid: 1)" in said.stderr

@@ -58,7 +58,7 @@ async def test_filters(cli: Cli) -> None:
     read = await cli("topic", "consume", "t", "-g", "g", "-o", ":end", "-f", "%k", "-n", "1")
     assert read.stdout == "k4"
     bad = await cli("topic", "consume", "t", "--filter-key", "(", status=2)
-    assert "no regular expression" in bad.stderr
+    assert "invalid regular expression" in bad.stderr
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ async def test_a_restart_does_not_seed_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("nonsense", "line 2: this is not JSON"),
+        ("nonsense", "line 2: invalid JSON"),
         ('{"value": "x"}', "line 2 names no topic"),
         ('{"topic": "t", "partition": 8}', "no partition 8"),
         ('{"topic": "a b"}', "the topic name 'a b'"),

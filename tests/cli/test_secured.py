@@ -99,7 +99,7 @@ CALLS = [
     "topic delete b",
 ]
 NOTHING_THERE = {
-    "cluster txn describe tx": "there is no transactional id 'tx'",
+    "cluster txn describe tx": "transactional ID 'tx' does not exist",
     "cluster txn abort a 0 0": "no transaction that began at offset 0 is open there",
 }
 """What brokers say to those that find nothing to do."""

@@ -44,7 +44,7 @@ async def test_refusals_name_the_topic_and_are_status_1(cli: Cli) -> None:
     await cli("topic", "create", "orders")
     again = await cli("topic", "create", "orders", "fresh", status=1)
     assert "fresh: created" in again.stdout
-    assert "orders: Topic 'orders' already exists; --if-not-exists" in again.stderr
+    assert "orders: Topic 'orders' already exists; pass --if-not-exists" in again.stderr
     assert (await cli("topic", "create", "orders", "--if-not-exists")).stdout == "orders: exists\n"
     wrong = await cli("topic", "create", "x", "-c", "retentoin.ms=1", status=1)
     assert "retention.ms" in wrong.stderr

@@ -37,7 +37,7 @@ async def test_acls_are_added_described_and_removed(broker: Broker) -> None:
         assert await describe_acls(cluster, [ANY, ANY]) == [ours, others]
         told = await describe_rules(cluster)
         assert told.rules == Rules(frozenset(["User:admin"]))
-        assert told.untold == []
+        assert told.hidden_settings == []
         assert await remove_acls(cluster, [ANY._replace(principal="User:bob"), ANY]) == [
             ours,
             others,

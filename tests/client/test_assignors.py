@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.client.assignors import Assignments, by_range, by_turns
+from kbroker.client.assignors import Assignments, assign_ranges, assign_round_robin
 
 
 def parts(topic: str, *indexes: int) -> list[tuple[str, int]]:
@@ -31,7 +31,7 @@ BOTH = {"m1": ["t", "u"], "m2": ["t", "u"]}
 def test_by_range(
     members: dict[str, list[str]], counts: dict[str, int], given: Assignments
 ) -> None:
-    assert by_range(members, counts) == given
+    assert assign_ranges(members, counts) == given
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_by_range(
 def test_by_turns(
     members: dict[str, list[str]], counts: dict[str, int], given: Assignments
 ) -> None:
-    assert by_turns(members, counts) == given
+    assert assign_round_robin(members, counts) == given

@@ -9,8 +9,8 @@ import trio
 
 from kbroker.client.consumer import (
     AWAY_SECONDS,
-    DAMAGE_SECONDS,
     FOREVER,
+    STORAGE_ERROR_SECONDS,
     Fetched,
     Position,
     _batches,
@@ -178,7 +178,7 @@ async def test_a_leader_that_goes_away() -> None:
     ("code", "seconds"),
     [
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1.0),
-        (ErrorCode.KAFKA_STORAGE_ERROR, DAMAGE_SECONDS),
+        (ErrorCode.KAFKA_STORAGE_ERROR, STORAGE_ERROR_SECONDS),
         (ErrorCode.LEADER_NOT_AVAILABLE, AWAY_SECONDS),
     ],
 )
@@ -187,9 +187,9 @@ async def test_errors_may_last_so_long(
 ) -> None:
     position = Position(("t", 0), 0)
     if seconds > 0:
-        position.refused(code)
+        position.check_error(code)
         await trio.sleep(seconds)
-        position.refused(code)
+        position.check_error(code)
         await trio.sleep(0.1)
-    with pytest.raises(ClientError, match=f"partition 0 of t cannot be read .{code.name}"):
-        position.refused(code)
+    with pytest.raises(ClientError, match=f"partition 0 of t: cannot be read .{code.name}"):
+        position.check_error(code)

@@ -129,5 +129,5 @@ def test_large_batches_and_wrapped_sequences(broker: LocalBroker) -> None:
 
 def test_an_identity_needs_all_acknowledgements() -> None:
     unused = ClusterClient([], "x", direct=False)
-    with pytest.raises(ValueError, match="acknowledgements"):
+    with pytest.raises(ValueError, match="requires acks=-1"):
         Producer(unused, acks=1, identity=Identity(1, 0))

@@ -193,7 +193,7 @@ async def test_another_login_is_by_the_same_user() -> None:
 async def test_a_token_outlives_its_owners_password() -> None:
     """As in Kafka, which does not know all users: it ends by itself, or its owner or a renewer ends it.
 
-    What the owner may not do any more, it does not let anybody do.
+    What the owner may not do any more, it cannot authenticate as anybody do.
     """
     async with with_acls() as (broker, admin, _, _):
         row = upsertion("dave")
@@ -278,7 +278,7 @@ async def test_a_token_is_no_user_and_a_user_no_token() -> None:
             credentials = Credentials(SHA_256, name, secret, is_delegation_token=is_token)
             security = Security(None, credentials)
             async with open_cluster([endpoint], direct=True, security=security) as client:
-                with pytest.raises(CannotConnect, match="does not let"):
+                with pytest.raises(CannotConnect, match="cannot authenticate as"):
                     await client.metadata([])
 
 

@@ -112,7 +112,7 @@ async def test_nodes_are_known_by_their_certificates(authority: Authority) -> No
 @pytest.mark.parametrize(
     ("users", "password", "reason"),
     [
-        ("User:ANONYMOUS;User:node", "wrong", "does not let node in"),
+        ("User:ANONYMOUS;User:node", "wrong", "cannot authenticate as node"),
         (
             "User:ANONYMOUS",
             "hush",
@@ -180,7 +180,7 @@ def test_who_could_not_log_in_is_told_at_the_start() -> None:
     mechanism, *_ = settings = login("PLAIN")
     with pytest.raises(StartFailed, match=r"listener IN, and these cannot: sasl\.mechanism=GSSAPI"):
         checked(mechanism, settings[1], settings[3])
-    with pytest.raises(StartFailed, match=r"username=\.\.\. and password=\.\.\. are missing"):
+    with pytest.raises(StartFailed, match=r"set username=\.\.\. and password=\.\.\."):
         checked(
             *settings[:3], "listener.name.in.plain.sasl.jaas.config=a.PlainLoginModule required;"
         )

@@ -78,7 +78,7 @@ def test_nodes_in_processes_replicate_and_one_that_is_killed_comes_back(
         produce(nodes[1].bootstrap, 0, 100)
         nodes[2].kill()
         produce(nodes[1].bootstrap, 100, 200)  # also to partitions that node 2 led
-        assert "copies on 2 are behind" in kbroker(
+        assert "under-replicated: not in sync on 2" in kbroker(
             nodes[3].bootstrap, "cluster", "health", status=1
         )
         nodes[2].start()

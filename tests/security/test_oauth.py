@@ -390,9 +390,9 @@ async def test_our_own_client_asks_who_issues_tokens(keys: Path, authority: Auth
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
-        (b"{}", "200 OK", "no access_token"),
-        (b"7", "200 OK", "no access_token"),
-        (b"", "401 No", "HTTP status 401; are .* right"),
+        (b"{}", "200 OK", "no valid access_token"),
+        (b"7", "200 OK", "no valid access_token"),
+        (b"", "401 No", "HTTP status 401; check .*"),
         (b"x" * 200_000, "200 OK", "larger than"),
     ],
 )
@@ -448,5 +448,5 @@ async def test_our_own_client_logs_in_again(keys: Path, tmp_path: Path) -> None:
         assert before is after
         file.write_text("no token")
         await trio.sleep(1.5)
-        with pytest.raises(OSError, match="does not let this token in"):
+        with pytest.raises(OSError, match="cannot authenticate as this token"):
             await cluster.metadata([])

@@ -335,7 +335,7 @@ def test_the_same_tests_against_another_kafka(run: Run) -> None:
 @pytest.mark.parametrize(
     ("address", "reason", "options"),
     [
-        ("localhost", "'localhost' is not HOST:PORT", []),
+        ("localhost", "invalid address 'localhost': expected HOST:PORT", []),
         ("127.0.0.1:1", "127.0.0.1:1 refuses the connection", []),
         ("127.0.0.1:1", "127.0.0.1:1 refuses the connection", ["-n2"]),
     ],

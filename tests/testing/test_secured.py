@@ -79,9 +79,9 @@ def test_users_log_in_by_each_mechanism(make: Make, mechanism: str) -> None:
     sent(broker.client("alice", mechanism=mechanism.lower()).kafka_python)
     for name in USERS | AWKWARD:
         asks(broker.client(name, mechanism=mechanism).java)
-        with pytest.raises(OSError, match="does not let"):
+        with pytest.raises(OSError, match="cannot authenticate as"):
             asks(broker.client(name, password="no", mechanism=mechanism).java)
-    with pytest.raises(OSError, match="does not let eve in"):
+    with pytest.raises(OSError, match="cannot authenticate as eve"):
         asks(broker.client("eve", password="no", mechanism=mechanism).java)
 
 
@@ -90,7 +90,7 @@ def test_authorities_of_several_brokers_are_different(make: Make) -> None:
     sent(one.client().kafka_python)
     sent(other.client().kafka_python)
     mistaken = one.client().java | {"bootstrap.servers": other.bootstrap_servers}
-    with pytest.raises(OSError, match="is not accepted"):
+    with pytest.raises(OSError, match="is not trusted"):
         asks(mistaken)
     assert (len(one.records("orders")), len(other.records("orders"))) == (1, 1)
 
@@ -173,13 +173,11 @@ def test_clients_show_certificates(make: Make) -> None:
     asks(broker.client().java)
     assert len(broker.records("orders")) == 2
     nobody = {name: text for name, text in broker.client().java.items() if "keystore" not in name}
-    with pytest.raises(
-        OSError, match=r"asks for the client's certificate; ssl.keystore.location names it"
-    ):
+    with pytest.raises(OSError, match=r"requires a client certificate; set ssl.keystore.location"):
         asks(nobody)
     stranger = make(certificates=["shop"]).client("shop").java
     theirs = {name: text for name, text in stranger.items() if "keystore" in name}
-    with pytest.raises(OSError, match="does not accept the client's certificate"):
+    with pytest.raises(OSError, match="rejected the client certificate"):
         asks(broker.client().java | theirs)
 
 
@@ -204,7 +202,7 @@ def test_clients_show_tokens(make: Make) -> None:
         make(tokens=["bot"]).token("bot"),
         "none",
     ):
-        with pytest.raises(OSError, match="does not let"):
+        with pytest.raises(OSError, match="cannot authenticate as"):
             asks(broker.client("bot", token=token).java)
     asks(broker.client("whoever", token=broker.token("whoever")).java)
     assert len(broker.records("orders")) == 2

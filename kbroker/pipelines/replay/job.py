@@ -11,7 +11,7 @@ from kbroker.client.cluster import ClusterClient
 from kbroker.client.errors import ClientError
 from kbroker.client.offset_spec import Kind, OffsetSpec
 from kbroker.client.producer import AWAY_SECONDS, Identity, Producer, new_identity
-from kbroker.client.record_filter import Wanted
+from kbroker.client.record_filter import RecordPredicate
 from kbroker.protocol.compression import Codec
 
 from .journal import Journal, ends_of, go_on, load
@@ -45,7 +45,7 @@ class Order:
     lines_name: str = "the standard input"
     lake: str | None = None
     partitions: tuple[int, ...] = ()
-    wanted: Wanted | None = None
+    wanted: RecordPredicate | None = None
     partitioner: PartitionerName = PartitionerName.AUTO
     shift_ms: int | None = 0
     subject: Subject | None = None

@@ -12,7 +12,7 @@ import trio
 
 from kbroker.client.errors import ClientError
 from kbroker.client.offset_spec import Kind, OffsetSpec
-from kbroker.client.record_filter import Wanted
+from kbroker.client.record_filter import RecordPredicate
 from kbroker.protocol.records import NO_TIMESTAMP, Record
 
 from .merging import merge
@@ -74,7 +74,7 @@ class LakeSource:
 
     @asynccontextmanager
     async def reading(
-        self, positions: Mapping[str, int], wanted: Wanted | None, *, in_order: bool
+        self, positions: Mapping[str, int], wanted: RecordPredicate | None, *, in_order: bool
     ) -> AsyncIterator[Chunks]:
         """See `Source`. Raises what pyarrow raises for files that it cannot read."""
         async with AsyncExitStack() as stack:
@@ -87,7 +87,9 @@ class LakeSource:
             joined = merge(streams) if in_order else _one_after_the_other(streams)
             yield await stack.enter_async_context(aclosing(joined))
 
-    async def _partition(self, index: int, position: int | None, wanted: Wanted | None) -> Chunks:
+    async def _partition(
+        self, index: int, position: int | None, wanted: RecordPredicate | None
+    ) -> Chunks:
         window = self._window(index, position)
         batches = _lake_reading().records(self._lake, self._topic, index)
         while records := await trio.to_thread.run_sync(_next_records, batches):

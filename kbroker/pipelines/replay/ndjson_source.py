@@ -11,7 +11,7 @@ from kbroker.client.errors import ClientError
 from kbroker.client.lines import lines_of
 from kbroker.client.ndjson import BadLine, Line, parse_line
 from kbroker.client.offset_spec import Kind, OffsetSpec
-from kbroker.client.record_filter import Wanted
+from kbroker.client.record_filter import RecordPredicate
 from kbroker.protocol.records import Record
 
 from .sources import Chunk, Chunks
@@ -66,13 +66,13 @@ class NdjsonSource:
 
     @asynccontextmanager
     async def reading(
-        self, positions: Mapping[str, int], wanted: Wanted | None, *, in_order: bool
+        self, positions: Mapping[str, int], wanted: RecordPredicate | None, *, in_order: bool
     ) -> AsyncIterator[Chunks]:
         """See `Source`; the order is always the file's. Raises ClientError."""
         async with aclosing(self._chunks(positions.get(STREAM, 0), wanted)) as chunks:
             yield chunks
 
-    async def _chunks(self, begin: int, wanted: Wanted | None) -> Chunks:
+    async def _chunks(self, begin: int, wanted: RecordPredicate | None) -> Chunks:
         number = 0
         async with aclosing(lines_of(self._stream)) as lines:
             async for texts in lines:

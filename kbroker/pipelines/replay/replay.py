@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import trio
 
 from kbroker.client.errors import ClientError, first_error
-from kbroker.client.record_filter import Wanted
+from kbroker.client.record_filter import RecordPredicate
 from kbroker.protocol.records import NO_TIMESTAMP, TIMESTAMP_MAX, TIMESTAMP_MIN, Record
 
 from .pace import Pace
@@ -131,7 +131,7 @@ class Replay:
         pace: Pace,
         shift: Shift,
         *,
-        wanted: Wanted | None = None,
+        wanted: RecordPredicate | None = None,
         encode: Encode = as_they_are,
         in_order: bool = False,
         begun: Begun | None = None,

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
 
-from kbroker.client.record_filter import Wanted
+from kbroker.client.record_filter import RecordPredicate
 from kbroker.protocol.records import Record
 
 
@@ -55,7 +55,7 @@ class Source(Protocol):
         """For each stream that is not done, in words what goes on with it."""
 
     def reading(
-        self, positions: Mapping[str, int], wanted: Wanted | None, *, in_order: bool
+        self, positions: Mapping[str, int], wanted: RecordPredicate | None, *, in_order: bool
     ) -> AbstractAsyncContextManager[Chunks]:
         """Read what is wanted, on from where streams stand; one that is not named begins at its start.
 
@@ -76,7 +76,7 @@ def in_partition(name: str, partition: int | None, record: Record) -> str:
     return f"offset {record.offset} of partition {partition} of {name}"
 
 
-def of_partition(index: int, records: Iterable[Record], wanted: Wanted | None) -> Chunk:
+def of_partition(index: int, records: Iterable[Record], wanted: RecordPredicate | None) -> Chunk:
     """What is wanted of some records of one partition; it may be empty."""
     left = [each for each in records if wanted(each)] if wanted else list(records)
     return Chunk([index] * len(left), left)

@@ -12,7 +12,7 @@ from kbroker.client.consumer import Read, reading
 from kbroker.client.errors import NoSuchPartition
 from kbroker.client.list_offsets import EARLIEST, LATEST, offsets_at
 from kbroker.client.offset_spec import OffsetSpec, find
-from kbroker.client.record_filter import Wanted
+from kbroker.client.record_filter import RecordPredicate
 from kbroker.client.topics import Partition
 from kbroker.protocol.records import Record
 
@@ -64,7 +64,7 @@ class TopicSource:
 
     @asynccontextmanager
     async def reading(
-        self, positions: Mapping[str, int], wanted: Wanted | None, *, in_order: bool
+        self, positions: Mapping[str, int], wanted: RecordPredicate | None, *, in_order: bool
     ) -> AsyncIterator[Chunks]:
         """See `Source`. Raises ClientError and KafkaError."""
         left = {
@@ -87,7 +87,9 @@ class TopicSource:
             )
 
 
-async def _chunks(channel: trio.MemoryReceiveChannel[list[Read]], wanted: Wanted | None) -> Chunks:
+async def _chunks(
+    channel: trio.MemoryReceiveChannel[list[Read]], wanted: RecordPredicate | None
+) -> Chunks:
     async for found in channel:
         _, index = found[0].partition
         chunk = of_partition(index, (read.record for read in found), wanted)

@@ -150,7 +150,7 @@ class Sessions:
         """Where a node of this process is reached from here."""
         name = self.listener.name
         found = next(each for each in local.listeners if each.name == name)
-        return Endpoint(found.host, found.port).from_here
+        return Endpoint(found.host, found.port).as_seen_locally
 
     def _node_at(self, endpoint: Endpoint) -> LocalNode | None:
         """The node of this process that advertises an address; None for a node elsewhere."""

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 import trio
 
-from kbroker.client.record_filter import Wanted
+from kbroker.client.record_filter import RecordPredicate
 from kbroker.pipelines.replay.merging import merge
 from kbroker.pipelines.replay.partitioners import RecordsByPartition
 from kbroker.pipelines.replay.sources import Chunk, Chunks, by_partition, of_partition
@@ -52,7 +52,7 @@ class ListSource:
 
     @asynccontextmanager
     async def reading(
-        self, positions: Mapping[str, int], wanted: Wanted | None, *, in_order: bool
+        self, positions: Mapping[str, int], wanted: RecordPredicate | None, *, in_order: bool
     ) -> AsyncIterator[Chunks]:
         streams = []
         for index, listed in enumerate(self._records):

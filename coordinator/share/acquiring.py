@@ -1,9 +1,9 @@
-"""How a member of a share group is given records of a partition (KIP-932).
+"""Acquisition of records by members of a share group (KIP-932).
 
-Whole batches of the log are given out, because a member gets them whole; so a member may have somewhat
-more records than it asked for, unless it wants no more (KIP-1206). Records that failed some times are
-given out in ever smaller numbers, those on their last delivery alone: one that no member can process
-does not take others down with it.
+Whole batches of the log are acquired, because the fetch response contains whole batches. So a
+member may get somewhat more records than it requested, unless it sets a strict limit (KIP-1206).
+Records that failed several times are acquired in decreasing numbers, and alone for their last
+delivery. So a record that no member can process does not make other records fail.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import NamedTuple
 from .delivery import ShareDelivery
 from .in_flight import ACQUIRED, AVAILABLE, InFlightBatch, Run
 
+# If the delivery limit is at most this value, no record is acquired alone for its last delivery.
 ONE_BY_ONE_FROM = 2
-"""With a lower limit of deliveries, or this one, there is no last delivery alone."""
 
 
 class LogBatch(NamedTuple):
-    """Offsets of a batch in the log."""
+    """First and last offset of a batch in the log."""
 
     first: int
     last: int
 
 
 class Acquired(NamedTuple):
-    """Records that a member has now, and how often they were delivered with this time."""
+    """Acquired records and their delivery count, including this delivery."""
 
     first: int
     last: int
@@ -56,10 +56,14 @@ def acquire(
     read: Sequence[LogBatch],
     now_ms: int,
 ) -> list[Acquired]:
-    """Give a member records that were read from the log.
+    """Acquire records that were read from the log.
 
-    Parameters: `read_from` is where reading began; `read` are the batches that were found, at least
-    up to as many records as the member wants behind the end offset.
+    Args:
+        delivery: Delivery state of the share partition.
+        acquirer: The member.
+        read_from: Offset at which the read began.
+        read: Batches that were read, with at least as many records as the member wants.
+        now_ms: Coordinator time in ms.
     """
     if acquirer.records_max <= 0 or not read or read[-1].last < delivery.start_offset:
         return []
@@ -67,7 +71,7 @@ def acquire(
     room = delivery.settings().locks_max - delivery.in_flight_count
     if room > 0:
         count = min(count, room)
-    elif read_from <= delivery.end_offset:  # they are in flight already
+    elif read_from <= delivery.end_offset:  # these records are already in flight
         count = min(count, delivery.end_offset - read_from + 1)
         last = min(last, delivery.end_offset)
     else:
@@ -77,7 +81,7 @@ def acquire(
 
 
 def _forget_missing(delivery: ShareDelivery, read_from: int, read_first: int) -> None:
-    """The log has no records before those that were read: compaction took them."""
+    """Archive in-flight records that compaction has removed from the log."""
     if read_from >= read_first or not delivery.batches:
         return
     if delivery.gap_start is not None and read_from <= delivery.gap_start:
@@ -93,7 +97,7 @@ def _forget_missing(delivery: ShareDelivery, read_from: int, read_first: int) ->
 
 
 class _Acquiring:
-    """One member that is given records up to the offset `last`, about `left` of them."""
+    """Acquisition of about `left` records up to offset `last` by one member."""
 
     def __init__(
         self,
@@ -112,8 +116,8 @@ class _Acquiring:
         self.now_ms = now_ms
         self.acquired: list[Acquired] = []
         self.deliveries_max = delivery.settings().deliveries_max
+        # Delivery count from which on records are acquired in smaller numbers.
         self.careful_from = max(2, -(-self.deliveries_max // 2))
-        """Deliveries from which on records are given out in smaller numbers."""
 
     def run(self) -> list[Acquired]:
         delivery = self.delivery
@@ -132,7 +136,7 @@ class _Acquiring:
         return self.acquired
 
     def _first(self) -> int:
-        """Where what was read begins, as seen from what is in flight."""
+        """Return the first offset to acquire: the start of the batch in flight, or of the read."""
         delivery, first = self.delivery, self.read[0].first
         floor = delivery.floor(first)
         if floor < 0:
@@ -145,7 +149,7 @@ class _Acquiring:
             self.acquired.append(each)
             self.left -= each.last - each.first + 1
 
-    # -- what was in flight before
+    # -- records already in flight
 
     def _take_known(self, known: Sequence[InFlightBatch], first: int) -> None:
         delivery, gap = self.delivery, first
@@ -190,7 +194,7 @@ class _Acquiring:
             self._give([Acquired(run.first, run.last, run.deliveries)])
 
     def _is_careful(self, batch: InFlightBatch) -> bool:
-        """Whether a batch has records that failed so often that fewer are given out."""
+        """Return True if a batch has records that failed so often that fewer must be acquired."""
         first, last = self.read[0].first, self.last
         return any(
             run.is_free
@@ -200,7 +204,7 @@ class _Acquiring:
         )
 
     def _take_some(self, batch: InFlightBatch) -> Iterator[Acquired]:
-        """The records of a batch one by one."""
+        """Acquire records of a batch one run at a time."""
         room = self.left if self.acquirer.is_exact else len(batch)
         is_careful = False
         taken = 0
@@ -228,10 +232,10 @@ class _Acquiring:
         run.acquire(self.acquirer.member_id, self.delivery.lock_until(self.now_ms))
         return Acquired(run.first, run.last, run.deliveries)
 
-    # -- what was not
+    # -- new records
 
     def _take_new(self, first: int, last: int) -> None:
-        """Records that no member had yet, in batches of about the size that the member wants."""
+        """Acquire records that were never in flight, in batches of about the requested size."""
         delivery, most = self.delivery, self.left
         if not delivery.batches:
             first = max(first, delivery.end_offset)
@@ -249,7 +253,7 @@ class _Acquiring:
         self._give(given)
 
     def _end_of_batch(self, offset: int) -> int:
-        """The last offset of the batch in which an offset is; the offset itself if it is in none."""
+        """Return the last offset of the batch that contains `offset`, or `offset` if none does."""
         for batch in self.read:
             if batch.first <= offset <= batch.last:
                 return batch.last
@@ -273,7 +277,7 @@ class _Acquiring:
         return Acquired(first, last, 1)
 
     def _take_exactly(self, first: int, last: int, most: int) -> Acquired:
-        """As many as the member wants; the rest of the batch can be given to others."""
+        """Acquire at most `most` records; the rest of the batch stays available."""
         if last - first + 1 <= most:
             return self._add((first, last))
         self._add((first, last))
@@ -288,7 +292,7 @@ class _Acquiring:
 
 
 def _joined(parts: Iterable[Acquired]) -> Iterator[Acquired]:
-    """Neighbours that were delivered as often as one."""
+    """Merge neighbouring ranges with the same delivery count."""
     before: Acquired | None = None
     for each in parts:
         if before is None:
@@ -305,9 +309,12 @@ def _joined(parts: Iterable[Acquired]) -> Iterator[Acquired]:
 def without_aborted(
     delivery: ShareDelivery, acquired: Sequence[Acquired], aborted: Sequence[LogBatch]
 ) -> list[Acquired]:
-    """Give up what belongs to transactions that were aborted; returns what is left.
+    """Archive records of aborted transactions, and return the remaining acquired records.
 
-    Parameters: `aborted` are batches of those that were read, in order.
+    Args:
+        delivery: Delivery state of the share partition.
+        acquired: Records that were just acquired.
+        aborted: Aborted batches among those that were read, in order.
     """
     for batch in aborted:
         floor = delivery.floor(batch.first)

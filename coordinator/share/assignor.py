@@ -1,12 +1,12 @@
-"""Who gets which partitions of a share group: the assignor `simple` (KIP-932).
+"""Server-side assignor `simple` of share groups (KIP-932).
 
-Unlike in a consumer group a partition may have several members. As long as there are more partitions
-than members each partition has one; else as many as it takes to give each member one. Members that read the
-same topics share all partitions of these; where they read different ones, each topic is shared among
-its readers by itself.
+Unlike in a consumer group, a partition may have several members. If there are at least as many
+partitions as members, each partition has one member. Otherwise each partition has as many members
+as are needed to give every member one partition. Members with the same subscription form one pool
+for all their topics. If subscriptions differ, each topic has its own pool.
 
-It balances first: what members have of what they share differs by one at most. Then it is sticky: who
-has a partition keeps it whenever balance allows.
+The assignor balances first: within a pool, partition counts differ by at most one. Second, it is
+sticky: a member keeps its partitions if balance permits.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ Assignable: TypeAlias = Mapping[UUID, Collection[int]]
 
 
 def assign_simply(group: GroupSpec, topics: Assignable) -> Generator[None, None, Targets]:
-    """The targets of a share group, in pieces.
+    """Return the targets of a share group, computed in pieces.
 
-    Parameters: `topics` are the partitions that may be given to members.
+    Args:
+        group: Members of the group.
+        topics: Assignable partitions by topic ID.
     """
     targets: Targets = {member_id: {} for member_id in group}
     subscriptions = {frozenset(each.topics & topics.keys()) for each in group.values()}
@@ -54,18 +56,18 @@ def _sorted(topic_ids: Collection[UUID], topics: Assignable) -> list[Partition]:
 
 
 class _Pool:
-    """Partitions that some members share."""
+    """A set of partitions and the members that share them."""
 
     def __init__(self, group: GroupSpec, targets: Targets, members: list[str]) -> None:
         self._group = group
         self._targets = targets
         self._members = members
         self._holders: dict[Partition, list[str]] = {}
+        # Number of partitions that each member still needs.
         self._needs: dict[str, int] = {}
-        """How many more a member is to have."""
 
     def share(self, partitions: Sequence[Partition]) -> Generator[None, None, None]:
-        """Give each partition to as many members as it takes."""
+        """Assign each partition to the required number of members."""
         if not partitions:
             return
         self._holders = {partition: [] for partition in partitions}
@@ -87,7 +89,7 @@ class _Pool:
         self._leave_none_out(partitions)
 
     def _keep(self, holders_max: int) -> Generator[None, None, None]:
-        """Let members keep what they had as far as it is their share: who had most may have one more."""
+        """Keep previous assignments up to the quota, or one more for members with the most."""
         share, more = divmod(holders_max * len(self._holders), len(self._members))
         had = {member_id: self._had(member_id) for member_id in self._members}
         order = sorted(self._members, key=lambda each: -len(had[each]))
@@ -109,7 +111,7 @@ class _Pool:
         ]
 
     def _fill(self, partition: Partition, wanted: int, heap: list[tuple[int, int, str]]) -> int:
-        """Give a partition to members that need most and do not have it yet; how many were asked."""
+        """Assign a partition to the members that need the most, and return how many were tried."""
         holders = set(self._holders[partition]) if wanted else ()
         put_back = []
         asked = 0
@@ -127,8 +129,11 @@ class _Pool:
         return asked
 
     def _leave_none_out(self, partitions: Sequence[Partition]) -> None:
-        """What members keep may leave no way to give each of the others its share: then some have one
-        more, so that nobody is without a partition, and no partition without a member."""
+        """Assign extra partitions so that no member and no partition is left out.
+
+        The assignments that members keep may make an even distribution impossible. Some members
+        then get one partition more.
+        """
         busy = {member_id for holders in self._holders.values() for member_id in holders}
         idle = [member_id for member_id in self._members if member_id not in busy]
         by_holders = sorted(partitions, key=lambda each: len(self._holders[each]))

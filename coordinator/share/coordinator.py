@@ -1,9 +1,8 @@
-"""Where share groups keep how far they are: the share coordinator of one partition of
-`__share_group_state` (KIP-932).
+"""Share coordinator of one partition of `__share_group_state` (KIP-932).
 
-A group coordinator has the state of a share partition made and taken away; the leader of the partition
-reads it, and from then on writes what changed. Who reads last is the one that writes: an older leader,
-or one of an older life of the group, is fenced by its epoch.
+A group coordinator initializes and deletes the state of a share partition. The partition leader
+reads the state and then writes its changes. The last reader is the only writer: epochs fence older
+leaders and older incarnations of the group.
 """
 
 from __future__ import annotations
@@ -47,38 +46,40 @@ from .state_batches import PersisterStateBatch, PersisterStateBatches
 
 NO_EPOCH = -1
 NO_OFFSET = -1
+# Leader epoch of a share partition before its first read.
 NOTHING_KNOWN = 0
-"""Epoch of a leader, where a share partition has no state."""
+# Maximum number of state batches of one share partition. It equals the maximum of
+# `group.share.max.partition.max.record.locks`.
 STATE_BATCHES_MAX = 10_000
-"""Of one share partition: as many as the most records that a group can have given out of it
-(`group.share.max.partition.max.record.locks`)."""
+# Snapshots to write per piece.
 SNAPSHOTS_AT_ONCE = 10
-"""That are written between two looks at who else waits."""
 
+# Row of one partition in a response. Each API has its own type, with the same error fields.
 Row: TypeAlias = Any
-"""The part of an answer that is about one partition: each API has its own, with the same error fields."""
 R = TypeVar("R")
 
 
 class SharedTopics(Protocol):
-    """What the state of share partitions needs to know of the cluster's topics."""
+    """Topic lookups that share-partition states need."""
 
     def name_of(self, topic_id: UUID) -> str | None:
-        """The name of a topic, None if there is no such topic."""
+        """Return the name of a topic, or None if the topic does not exist."""
         ...
 
     def exists(self, name: str, partition: int) -> bool:
-        """Whether a topic has this partition."""
+        """Return True if a topic has this partition."""
         ...
 
 
 @dataclass(slots=True)
 class ShareState:
-    """What is known of a share partition; times are log times in ms.
+    """State of a share partition; times are log times in ms.
 
-    `seen_leader_epoch` and `seen_state_epoch` are the highest that were ever stored: who has a lower
-    one is fenced. `complete_count` is how many records from the start offset on are done with.
-    `updates` counts the records since the last snapshot.
+    Attributes:
+        complete_count: Number of finished records after the start offset.
+        seen_leader_epoch: Highest leader epoch that was stored; lower epochs are fenced.
+        seen_state_epoch: Highest state epoch that was stored; lower epochs are fenced.
+        updates: Number of update records since the last snapshot.
     """
 
     snapshot_epoch: int
@@ -95,12 +96,12 @@ class ShareState:
 
 
 class ShareCoordinator:
-    """The states of those share partitions that are kept in one partition of the internal topic.
+    """States of the share partitions of one partition of the internal topic.
 
-    Parameters:
-      topics: The topics of the cluster.
-      updates_max: Gives how many updates may follow a snapshot before there is a new one
-        (`share.coordinator.snapshot.update.records.per.snapshot`).
+    Args:
+        topics: Topics of the cluster.
+        updates_max: Returns the maximum number of updates between two snapshots
+            (`share.coordinator.snapshot.update.records.per.snapshot`).
     """
 
     serde = CoordinatorRecordSerde(KINDS)
@@ -115,9 +116,9 @@ class ShareCoordinator:
     def initialize(
         self, share: SharePartitionKey, asked: InitializeShareGroupStateRequest.Partition, now: Now
     ) -> Result[Row]:
-        """Make the state of a share partition, or begin a new life of it.
+        """Initialize the state of a share partition, or reset it with a new state epoch.
 
-        Errors: FENCED_STATE_EPOCH for a life that is over; those of `_check_partition`.
+        Errors: FENCED_STATE_EPOCH for an older state epoch, and the errors of `_check_partition`.
         """
         row = InitializeShareGroupStateResponse.Partition(partition=share.partition)
         known = self.states.get(share)
@@ -143,10 +144,10 @@ class ShareCoordinator:
     def read(
         self, share: SharePartitionKey, asked: ReadShareGroupStateRequest.Partition, now: Now
     ) -> Result[Row]:
-        """The state of a share partition, for its leader, who is the one that writes from now on.
+        """Return the state of a share partition to its leader, which becomes the only writer.
 
-        Errors: INVALID_REQUEST where it was not made; FENCED_LEADER_EPOCH for an earlier leader; those
-        of `_check_partition`.
+        Errors: INVALID_REQUEST if the state is not initialized, FENCED_LEADER_EPOCH for an older
+        leader, and the errors of `_check_partition`.
         """
         row = ReadShareGroupStateResponse.Partition(partition=share.partition)
         try:
@@ -173,10 +174,11 @@ class ShareCoordinator:
     def write(
         self, share: SharePartitionKey, asked: WriteShareGroupStateRequest.Partition, now: Now
     ) -> Result[Row]:
-        """Store what changed in a share partition.
+        """Store changes of a share partition.
 
-        Errors: INVALID_REQUEST where it was not made, or for more than STATE_BATCHES_MAX ranges;
-        FENCED_LEADER_EPOCH and FENCED_STATE_EPOCH for somebody earlier; those of `_check_partition`.
+        Errors: INVALID_REQUEST if the state is not initialized or would have more than
+        STATE_BATCHES_MAX ranges, FENCED_LEADER_EPOCH and FENCED_STATE_EPOCH for older epochs, and
+        the errors of `_check_partition`.
         """
         row = WriteShareGroupStateResponse.Partition(partition=share.partition)
 
@@ -190,7 +192,7 @@ class ShareCoordinator:
             if len(asked.state_batches) + len(known.batches) > STATE_BATCHES_MAX:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST,
-                    f"More than {STATE_BATCHES_MAX} state batches of {share.name}.",
+                    f"Share partition {share.name} has more than {STATE_BATCHES_MAX} state batches.",
                 )
             new = PersisterStateBatches(_batches_of(asked.state_batches))
             if asked.start_offset != UNCHANGED_OFFSET:
@@ -209,7 +211,7 @@ class ShareCoordinator:
     def delete(
         self, share: SharePartitionKey, asked: DeleteShareGroupStateRequest.Partition, now: Now
     ) -> Result[Row]:
-        """Take the state of a share partition away; where there is none, that is well.
+        """Delete the state of a share partition, if it exists.
 
         Errors: those of `_check_partition`.
         """
@@ -226,7 +228,7 @@ class ShareCoordinator:
     def summary(
         self, share: SharePartitionKey, asked: ReadShareGroupStateSummaryRequest.Partition, now: Now
     ) -> Result[Row]:
-        """Where a share partition begins and how many of its records are done with.
+        """Return the start offset and the number of finished records of a share partition.
 
         Errors: those of `_check_partition`.
         """
@@ -254,7 +256,11 @@ class ShareCoordinator:
         return known
 
     def _check_partition(self, share: SharePartitionKey) -> None:
-        """Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
+        """Check that a partition exists.
+
+        Raises:
+            KafkaError: UNKNOWN_TOPIC_OR_PARTITION.
+        """
         name = self._topics.name_of(share.topic_id)
         if name is None or not self._topics.exists(name, share.partition):
             raise KafkaError(
@@ -265,7 +271,7 @@ class ShareCoordinator:
     def _change(
         self, share: SharePartitionKey, known: ShareState, change: ShareUpdateValue, now: Now
     ) -> CoordinatorRecord:
-        """A change as an update; as a snapshot when there were updates enough."""
+        """Return the record of a change: an update, or a snapshot after enough updates."""
         if known.updates < self._updates_max():
             return CoordinatorRecord(_update_key(share), change)
         changed = replace(known, batches=known.batches.copy())
@@ -275,9 +281,9 @@ class ShareCoordinator:
     # -- the log
 
     def replay(self, record: CoordinatorRecord, producer_id: int = NO_PRODUCER_ID) -> None:
-        """Apply one record of the partition, in log order, at start-up and after an append.
+        """Apply one record of the partition, in log order, during loading and after an append.
 
-        No producer has transactions in this topic.
+        `producer_id` is unused: no producer writes to this topic in a transaction.
         """
         key, value = record.key, record.value
         assert isinstance(key, Key)
@@ -296,43 +302,43 @@ class ShareCoordinator:
             known.updates += 1
 
     def on_loaded(self, now: Now) -> Iterator[Result[None]]:
-        """All that there is to do is done by replay."""
+        """Do nothing: replay has done all the work."""
         return iter(())
 
     def on_unloaded(self) -> list[Answer]:
-        """Nobody waits here."""
+        """Return no answers: this coordinator has no pending requests."""
         return []
 
     def abandon(self, slot: PendingResponse[R], now: Now) -> Result[None]:
-        """Nobody waits here."""
+        """Do nothing: this coordinator has no pending requests."""
         return Result()
 
     # -- time
 
     def next_deadline(self) -> int | None:
-        """There is none: states have no time-outs."""
+        """Return None: share-partition states have no timers."""
         return None
 
     def due(self, now: Now) -> Iterator[Result[None]]:
-        """Nothing ever is."""
+        """Yield nothing: share-partition states have no timers."""
         return iter(())
 
     def expire(self, now: Now) -> Pieces:
-        """Write a snapshot of each state, so that nothing before the first of them is needed."""
+        """Write a snapshot of each state in pieces, so that older records can be deleted."""
         rest = iter(list(self.states))
         while some := list(islice(rest, SNAPSHOTS_AT_ONCE)):
             yield _all_written(
                 _snapshot(share, _rewritten(self.states[share], now))
                 for share in some
-                if share in self.states  # it may have gone meanwhile
+                if share in self.states  # it may have been deleted in the meantime
             )
 
     def forget_topics(self, topic_ids: Collection[UUID]) -> Pieces:
-        """Take away the states of topics that were deleted."""
+        """Delete the states of deleted topics."""
         return self._forget(lambda share: share.topic_id in topic_ids)
 
     def forget_missing_topics(self) -> Pieces:
-        """Take away the states of topics that are not there."""
+        """Delete the states of topics that do not exist."""
         return self._forget(lambda share: self._topics.name_of(share.topic_id) is None)
 
     def _forget(self, is_gone: Callable[[SharePartitionKey], bool]) -> Pieces:
@@ -370,7 +376,7 @@ def _refused(row: R, error: KafkaError) -> R:
 
 
 def _written(row: R, record: Callable[[], CoordinatorRecord]) -> Result[R]:
-    """A result that stores a record; an answer alone where making the record raises KafkaError."""
+    """Return a result with the record, or only an error response if `record` raises KafkaError."""
     result = Result(row)
     try:
         result.records = [record()]
@@ -390,7 +396,7 @@ def _written(row: R, record: Callable[[], CoordinatorRecord]) -> Result[R]:
 
 
 def _all_written(records: Iterable[CoordinatorRecord]) -> Result[None]:
-    """Records that nobody waits for; what cannot be stored is tried again another time."""
+    """Return a result without a response; records that cannot be stored are retried later."""
     result = Result[None]()
     result.records = list(records)
     result.on_failure = lambda code, now: Result()
@@ -447,7 +453,7 @@ def _snapshot(share: SharePartitionKey, state: ShareState) -> CoordinatorRecord:
 
 
 def _rewritten(state: ShareState, now: Now) -> ShareState:
-    """A state as its next snapshot has it."""
+    """Return the state for its next snapshot."""
     return replace(state, snapshot_epoch=state.snapshot_epoch + 1, written_ms=now.log_ms)
 
 
@@ -467,7 +473,7 @@ def _state_of(value: ShareSnapshotValue, known: ShareState | None) -> ShareState
 
 
 def _state_before(change: ShareUpdateValue) -> ShareState:
-    """What an update changes whose snapshot is not in the log any more; a later one follows."""
+    """Return the state for an update whose snapshot was compacted; a later one follows."""
     return ShareState(
         snapshot_epoch=change.snapshot_epoch,
         state_epoch=0,
@@ -480,7 +486,7 @@ def _state_before(change: ShareUpdateValue) -> ShareState:
 
 
 def _apply(state: ShareState, change: ShareUpdateValue) -> None:
-    """Let an update count; the epoch of a life is not in it."""
+    """Apply an update, which does not contain the state epoch."""
     if change.leader_epoch != NO_EPOCH:
         state.leader_epoch = change.leader_epoch
     state.seen_leader_epoch = max(state.seen_leader_epoch, change.leader_epoch)

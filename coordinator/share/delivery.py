@@ -1,10 +1,9 @@
-"""What a share group has of one partition: which records are out, with whom, and how often they were
-delivered (KIP-932).
+"""Delivery state of a share partition: acquired records, members and delivery counts (KIP-932).
 
-The leader of the partition has one of these for each share group. What must survive is written to the
-share coordinator: `acknowledge` and `release` give a `Change`, and the one who stored it says so by
-`stored` or `not_stored`. Which member holds which records is not stored: another leader gives them out
-again.
+The partition leader has one `ShareDelivery` per share group. Persistent changes are written to the
+share coordinator: `acknowledge` and `release` return a `Change`, and the caller reports the outcome
+with `stored` or `not_stored`. The members that hold records are not persisted: a new leader
+delivers these records again.
 """
 
 from __future__ import annotations
@@ -29,30 +28,32 @@ from .in_flight import (
 )
 from .state_batches import PersisterStateBatch
 
+# Acknowledgement types. GAP is an offset without a record for the member.
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
-"""Types of acknowledgements: a gap is an offset without a record for the member."""
+# State of a record after an acknowledgement.
 STATE_AFTER = {
     GAP: ARCHIVED,
     ACCEPT: RecordState.ACKNOWLEDGED,
     RELEASE: AVAILABLE,
     REJECT: ARCHIVED,
 }
+# States that can be persisted.
 STORED_STATES = frozenset(STATE_AFTER.values())
+# Maximum of a stored count.
 COUNT_MAX = 2**31 - 1
-"""As a count is stored."""
 NOT_ACQUIRED = "The batch cannot be acknowledged. The batch is not in the acquired state."
 
 
 @dataclass(frozen=True, slots=True)
 class DeliverySettings:
-    """Of one share group, as they are now.
+    """Current settings of one share group.
 
     Attributes:
-      lock_ms: How long a member may keep a record (`share.record.lock.duration.ms`).
-      deliveries_max: How often a record is delivered (`share.delivery.count.limit`).
-      locks_max: Records from the start offset on that may be under way
-        (`share.partition.max.record.locks`).
-      renews: Whether members may ask for more time (`share.renew.acknowledge.enable`, KIP-1222).
+        lock_ms: Duration of an acquisition lock (`share.record.lock.duration.ms`).
+        deliveries_max: Maximum number of deliveries of a record (`share.delivery.count.limit`).
+        locks_max: Maximum number of records in flight after the start offset
+            (`share.partition.max.record.locks`).
+        renews: True if members may renew locks (`share.renew.acknowledge.enable`, KIP-1222).
     """
 
     lock_ms: int = 30_000
@@ -62,7 +63,7 @@ class DeliverySettings:
 
 
 class Acknowledgement(NamedTuple):
-    """What became of the records from `first` to `last`: one type for all, or one for each."""
+    """Acknowledgement of the records from `first` to `last`: one type, or one per record."""
 
     first: int
     last: int
@@ -71,9 +72,9 @@ class Acknowledgement(NamedTuple):
 
 @dataclass(slots=True)
 class Gap:
-    """Records between those whose state was stored, which nobody was given yet.
+    """Records between persisted ranges that no member has acquired yet.
 
-    There are none any more once the end offset is not `end`, at which the stored states ended.
+    The gap is obsolete if the end offset is no longer `end`, where the persisted states ended.
     """
 
     end: int
@@ -81,15 +82,20 @@ class Gap:
 
 
 class ShareDelivery:
-    """The records of one partition for one share group, from its start offset on.
+    """Records of one partition for one share group, beginning at its start offset.
 
-    Parameters:
-      states: What is stored, in order, none over another.
-      settings: Gives what holds for the group now.
+    Args:
+        start_offset: Share-partition start offset.
+        states: Persisted states, sorted and disjoint.
+        settings: Returns the current settings of the group.
 
-    Raises KafkaError UNKNOWN_SERVER_ERROR where the states make no sense.
+    Attributes:
+        batches: In-flight batches in offset order.
+        wake_at: Coordinator time in ms that is not later than the first lock expiry.
+        may_have_free: True if records in flight may be available.
 
-    `batches` are those in flight, in order. `wake_at` is not later than the first lock that runs out.
+    Raises:
+        KafkaError: UNKNOWN_SERVER_ERROR, if the persisted states are invalid.
     """
 
     def __init__(
@@ -105,7 +111,6 @@ class ShareDelivery:
         self.settings = settings
         self.gap: Gap | None = None
         self.may_have_free = False
-        """Some of what is in flight may be available again."""
         self._take_stored(states)
 
     def _take_stored(self, states: Iterable[PersisterStateBatch]) -> None:
@@ -114,7 +119,7 @@ class ShareDelivery:
             if not before < each.first <= each.last or each.state not in STORED_STATES:
                 raise KafkaError(
                     ErrorCode.UNKNOWN_SERVER_ERROR,
-                    f"stored states that cannot be: {each} behind {before}",
+                    f"persisted share-partition state is invalid: {each} follows offset {before}",
                 )
             if gap_start is None and each.first > before + 1:
                 gap_start = before + 1
@@ -127,11 +132,11 @@ class ShareDelivery:
             self.gap = None if gap_start is None else Gap(before, gap_start)
             self.move_start()
 
-    # -- where it is
+    # -- offsets
 
     @property
     def complete_count(self) -> int:
-        """How many records from the start offset on the group is done with (KIP-1226)."""
+        """Number of finished records after the start offset (KIP-1226)."""
         start = self.start_offset
         count = sum(
             run.last - max(run.first, start) + 1
@@ -148,14 +153,14 @@ class ShareDelivery:
 
     @property
     def gap_start(self) -> int | None:
-        """Where the gaps begin, None where there are none."""
+        """First offset of the gap, or None if there is no gap."""
         gap = self.gap
         if gap is None or gap.end != self.end_offset:
             return None
         return max(gap.start, self.start_offset)
 
     def next_offset(self) -> int:
-        """Where reading goes on: at the first record that a member can have."""
+        """Return the offset at which the next read begins: the first available record."""
         if not self.batches or self.start_offset > self.batches[-1].last:
             self.may_have_free = False
             return self.end_offset
@@ -179,14 +184,14 @@ class ShareDelivery:
         return None
 
     def has_free(self) -> bool:
-        """Whether there are records in flight that a member can have."""
+        """Return True if records in flight are available."""
         return self.next_offset() <= self.end_offset and bool(self.batches)
 
     def can_acquire(self) -> bool:
-        """Whether a member could have records, if there are any.
+        """Return True if a member could acquire records, if there are any.
 
-        Where too many are under way of which nobody has any, as after a long transaction that was
-        aborted, nobody will say anything of them either: the start moves at once.
+        After a long aborted transaction, too many archived records may be in flight, and no member
+        will acknowledge them. In this case the start offset is moved here.
         """
         if self.next_offset() != self.end_offset + 1:
             return True
@@ -194,42 +199,43 @@ class ShareDelivery:
         return self.in_flight_count < most or (self.move_start() and self.in_flight_count < most)
 
     def floor(self, offset: int) -> int:
-        """The number of the last batch that begins at or before an offset; -1 if none does."""
+        """Return the index of the last batch that begins at or before an offset, or -1."""
         return bisect_right(self.batches, offset, key=_first_of) - 1
 
     def between(self, first: int, last: int) -> list[InFlightBatch]:
-        """The batches that begin within two offsets, both included."""
+        """Return the batches that begin between two offsets (inclusive)."""
         begin = bisect_left(self.batches, first, key=_first_of)
         end = bisect_right(self.batches, last, key=_first_of)
         return self.batches[begin:end]
 
     def add(self, run: Run) -> InFlightBatch:
-        """Records that were not in flight are."""
+        """Add records to those in flight."""
         batch = InFlightBatch(run)
         insort(self.batches, batch, key=_first_of)
         return batch
 
     def fill_gap(self, offset: int) -> None:
-        """What lies before an offset was given out: no gap is there."""
+        """Shrink the gap: records before `offset` were acquired."""
         gap = self.gap
         if gap is not None:
-            start = max(offset, gap.start)  # what was given out before may be so again
+            start = max(offset, gap.start)  # released records may be acquired again
             is_gap = gap.end == self.end_offset and start <= gap.end
             self.gap = Gap(gap.end, start) if is_gap else None
 
     def lock_until(self, now_ms: int) -> int:
-        """Until when a member has records that it gets now."""
+        """Return the lock expiry time of records that are acquired now."""
         until = now_ms + self.settings().lock_ms
         self.wake_at = until if self.wake_at is None else min(self.wake_at, until)
         return until
 
-    # -- what members say
+    # -- acknowledgements
 
     def acknowledge(self, member_id: str, rows: Iterable[Acknowledgement], now_ms: int) -> Change:
-        """Let acknowledgements of a member count, all of them or none.
+        """Apply a member's acknowledgements tentatively: either all of them or none.
 
-        Raises KafkaError: INVALID_RECORD_STATE for records that it does not hold, INVALID_REQUEST for
-        offsets that nobody does.
+        Raises:
+            KafkaError: INVALID_RECORD_STATE for records that the member does not hold,
+                INVALID_REQUEST for offsets that are not in flight.
         """
         change = Change()
         try:
@@ -265,7 +271,7 @@ class ShareDelivery:
                     self._settle_run(change, run, type_, now_ms)
 
     def _acknowledged(self, row: Acknowledgement) -> list[InFlightBatch]:
-        """The batches that a row is about."""
+        """Return the batches that an acknowledgement covers."""
         floor = self.floor(row.first)
         if floor < 0 and row.first < self.start_offset:
             floor = self.floor(self.start_offset)
@@ -286,7 +292,7 @@ class ShareDelivery:
         return batch.first < self.start_offset <= batch.last
 
     def _typed(self, row: Acknowledgement, batch: InFlightBatch) -> Iterator[tuple[int, int, int]]:
-        """Offsets that have one type, those of a batch only."""
+        """Yield the offset ranges with one type that lie within a batch."""
         first = max(row.first, self.start_offset, batch.first)
         last = min(row.last, batch.last)
         if len(row.types) == 1:
@@ -307,7 +313,7 @@ class ShareDelivery:
             raise _wrong_state("Renewing acquisition locks is not enabled for the group.")
 
     def _put(self, change: Change, run: Run, state: RecordState) -> None:
-        """Give records a state on trial."""
+        """Change the state of records tentatively."""
         if state is AVAILABLE and run.deliveries >= self.settings().deliveries_max:
             state = ARCHIVED
         run.before = run.state, run.member_id
@@ -315,7 +321,7 @@ class ShareDelivery:
         change.states.append(run.stored)
 
     def release(self, member_id: str) -> Change:
-        """A member goes: what it holds can be given to others."""
+        """Release the records of a member that leaves."""
         change = Change()
         for batch in self.batches:
             for run in self._halves(batch, lambda run: run.member_id == member_id):
@@ -323,7 +329,7 @@ class ShareDelivery:
         return change
 
     def _halves(self, batch: InFlightBatch, concerns: Callable[[Run], bool]) -> Iterator[Run]:
-        """The acquired runs of a batch that something concerns, each on one side of the start."""
+        """Yield the acquired runs for which `concerns` is true, split at the start offset."""
         start = self.start_offset
         if self._is_cut_by_start(batch) and any(map(concerns, batch.runs)):
             batch.is_whole = False
@@ -333,10 +339,10 @@ class ShareDelivery:
             if run.state is ACQUIRED and concerns(run):
                 yield run
 
-    # -- what is stored
+    # -- persistence
 
     def stored(self, change: Change) -> bool:
-        """A change is stored; returns whether the start offset moved."""
+        """Make a persisted change final, and return True if the start offset moved."""
         for batch in self._changed(change):
             for run in batch.runs:
                 if run.change is change:
@@ -346,8 +352,7 @@ class ShareDelivery:
         return self.move_start()
 
     def not_stored(self, change: Change, now_ms: int) -> None:
-        """A change could not be stored, or must not: members hold the records as before, as far as
-        their time is not over."""
+        """Undo a change that was not persisted. Locks that have expired are released."""
         for batch in self._changed(change):
             for run in batch.runs:
                 if run.change is not change:
@@ -370,7 +375,7 @@ class ShareDelivery:
     # -- time
 
     def expire(self, now_ms: int) -> list[PersisterStateBatch]:
-        """Take back what members kept too long; returns what is to be stored of that."""
+        """Release records whose lock has expired, and return the states to persist."""
         states = []
         deliveries_max = self.settings().deliveries_max
 
@@ -399,7 +404,7 @@ class ShareDelivery:
     # -- the start
 
     def move_start(self) -> bool:
-        """Go on behind the records that the group is done with; returns whether there were such."""
+        """Move the start offset past finished records, and return True if it moved."""
         floor = self.floor(self.start_offset)
         if floor < 0 or not self._is_done_with_start(self.batches[floor]):
             return False
@@ -423,7 +428,7 @@ class ShareDelivery:
         return True
 
     def _is_done_with_start(self, batch: InFlightBatch) -> bool:
-        """Whether that is so of the record at the start offset, or of what lies before it."""
+        """Return True if the record at the start offset, or the last one before it, is finished."""
         start = self.start_offset
         at_start = next(
             (run for run in batch.runs if run.first <= start <= run.last), batch.runs[-1]
@@ -446,7 +451,7 @@ class ShareDelivery:
         return done
 
     def log_starts_at(self, offset: int) -> None:
-        """The log begins there by now: what is before is not given to anybody any more."""
+        """Archive records below the new log start offset."""
         if offset <= self.start_offset:
             return
         if not self.batches:
@@ -460,7 +465,7 @@ class ShareDelivery:
     def archive(
         self, first: int, last: int, batches: Iterable[InFlightBatch], state: RecordState
     ) -> bool:
-        """Give up those records within two offsets that are in one state; whether there were any."""
+        """Archive the records between two offsets that have `state`; return True if any had it."""
         found = False
         for batch in batches:
             if batch.first > last:
@@ -481,7 +486,11 @@ def _first_of(batch: InFlightBatch) -> int:
 
 
 def _check_holds(run: Run, member_id: str) -> None:
-    """Raise INVALID_RECORD_STATE unless a member holds a whole batch."""
+    """Check that a member holds a whole batch.
+
+    Raises:
+        KafkaError: INVALID_RECORD_STATE.
+    """
     if run.member_id == NOBODY:
         raise _wrong_state(NOT_ACQUIRED)
     if run.member_id != member_id:

@@ -1,4 +1,4 @@
-"""What operators are told of share groups (ShareGroupDescribe, KIP-932)."""
+"""ShareGroupDescribe (KIP-932)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ASSIGNOR = "simple"
 
 
 def describe_share_group(state: ShardState, topics: KnownTopics, group_id: str) -> Response.Group:
-    """State, epochs and members of one group; its authorized operations are left unset."""
+    """Return the state, epochs and members of one group, without authorized operations."""
     try:
         group = find_share_group(state, group_id)
     except KafkaError as error:

@@ -1,9 +1,9 @@
-"""A share group of KIP-932 and its members: the data, and the questions that it can answer.
+"""A share group (KIP-932) and its members: their data and queries on it.
 
-Like a consumer group it has an *epoch*, a *target* for each member, and members that go to their
-targets by themselves. But a partition may be given to several members, so nobody has to wait until
-somebody else gives it back. A member gets partitions only of which the group has a *state* with the
-share coordinator; that is made as soon as somebody subscribes to their topic.
+Like a consumer group, it has a group epoch, a target for each member, and members that reconcile
+independently. But a partition may be assigned to several members, so no member waits for a
+revocation. A partition is assigned only if the share coordinator has initialized its state. The
+initialization starts when a member subscribes to the topic.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ PROTOCOL_TYPE = "share"
 
 
 class ShareGroupState(StrEnum):
-    """Where a group stands; the values are the names on the wire."""
+    """State of a share group, with the names of the protocol."""
 
     EMPTY = "Empty"
+    # The group has members.
     STABLE = "Stable"
-    """It has members."""
 
 
 class SharedTopic(NamedTuple):
-    """Partitions of a topic of which a group has a state, or is to have one."""
+    """Partitions of a topic that have or will have a share-partition state."""
 
     name: str
     partitions: frozenset[int]
@@ -46,16 +46,16 @@ SharedTopics: TypeAlias = Mapping[UUID, SharedTopic]
 
 
 class SharedState(NamedTuple):
-    """How far a group is with the state of its share partitions: one record."""
+    """Progress of the group's share-partition states: the content of one record."""
 
     initializing: SharedTopics = MappingProxyType({})
     initialized: SharedTopics = MappingProxyType({})
+    # Names of topics whose states are being deleted, by topic ID.
     deleting: Mapping[UUID, str] = MappingProxyType({})
-    """The names of topics of which the state goes, by id."""
 
     @property
     def topic_ids(self) -> frozenset[UUID]:
-        """All topics that it says something of."""
+        """IDs of all topics in this record."""
         return frozenset((*self.initializing, *self.initialized, *self.deleting))
 
 
@@ -64,7 +64,12 @@ NO_STATE = SharedState()
 
 @dataclass(frozen=True, slots=True)
 class ShareGroupMember:
-    """One member; `assigned` is what it may fetch."""
+    """A member of a share group.
+
+    Attributes:
+        previous_epoch: Also accepted in a heartbeat, because a response may have been lost.
+        assigned: Partitions that the member may fetch.
+    """
 
     id: str
     rack_id: str | None = None
@@ -73,21 +78,20 @@ class ShareGroupMember:
     topics: frozenset[str] = frozenset()
     epoch: int = 0
     previous_epoch: int = -1
-    """Of which a heartbeat is taken as well: the answer by which the epoch rose may be lost."""
     state: MemberState = MemberState.STABLE
     assigned: Target = field(default_factory=lambda: NO_TARGET)
 
     def is_reconciled_to(self, epoch: int) -> bool:
-        """Whether it has all that the target of an epoch gives it."""
+        """Return True if the member has all partitions of the target of an epoch."""
         return self.state is MemberState.STABLE and self.epoch == epoch
 
 
 class ShareGroup:
-    """One share group, as its records say.
+    """A share group, as stored in its records.
 
-    Members keep the order in which they came. Who subscribes to what and how many members have a
-    partition is counted as it changes, because each heartbeat asks for it. The attributes under
-    "volatile" are not kept anywhere, and begin anew after a restart.
+    Members are ordered by the time when they joined. Subscriptions and the number of members per
+    partition are maintained incrementally, because each heartbeat reads them. The volatile
+    attributes are not stored, and have their initial values after loading.
     """
 
     __slots__ = (
@@ -114,25 +118,25 @@ class ShareGroup:
         self.epoch = FIRST_EPOCH
         self.metadata_hash = 0
         self.assignment_epoch = FIRST_EPOCH
+        # Log time of the target assignment, or 0 if there is none or its time is unknown.
         self.assigned_at_ms = 0
-        """Log time of the target, 0 if there is none or its time is not known."""
         self.members: dict[str, ShareGroupMember] = {}
         self.targets: dict[str, Target] = {}
         self.shared = NO_STATE
         self.has_shared_record = False
+        # Number of members that subscribe to a topic.
         self.topics: dict[str, int] = {}
-        """How many members subscribe to a topic."""
+        # Number of members that have a partition in their target.
         self.held: dict[UUID, dict[int, int]] = {}
-        """How many members have a partition in their targets."""
         # Volatile:
+        # Coordinator time of each member's last heartbeat.
         self.heard_ms: dict[str, int] = {}
-        """When each member was last heard of, in coordinator time."""
+        # Version of the cluster's topics that the group has last processed.
         self.topics_version = -1
-        """The version of the cluster's topics that the group has seen."""
+        # True while a target assignment is computed in the background.
         self.is_assigning = False
-        """A target is being computed beside clients."""
+        # True if nothing has changed since the last search for partitions without a state.
         self.is_settled = False
-        """Nothing has changed since somebody looked for partitions that have no state."""
         self._lacks: bool | None = None
 
     @property
@@ -142,7 +146,7 @@ class ShareGroup:
     # -- members
 
     def put(self, member: ShareGroupMember) -> None:
-        """A member is new, or is different now."""
+        """Add or update a member."""
         old = self.members.get(member.id)
         self.members[member.id] = member
         if old is None or old.topics != member.topics:
@@ -153,7 +157,7 @@ class ShareGroup:
             self._changed()
 
     def remove(self, member_id: str) -> None:
-        """A member is gone, if it was one."""
+        """Remove a member, if it exists."""
         member = self.members.pop(member_id, None)
         if member is not None:
             for topic in member.topics:
@@ -162,11 +166,11 @@ class ShareGroup:
             self._changed()
 
     def subscribes(self, topic: str) -> bool:
-        """Whether a member reads a topic."""
+        """Return True if a member subscribes to a topic."""
         return topic in self.topics
 
     def topics_after(self, old: ShareGroupMember | None, new: ShareGroupMember | None) -> set[str]:
-        """What is subscribed to by anybody when `new` has taken the place of `old`."""
+        """Return all subscribed topics after `new` has replaced `old`."""
         return set(
             changed_counts(self.topics, old.topics if old else (), new.topics if new else ())
         )
@@ -178,22 +182,22 @@ class ShareGroup:
     # -- targets
 
     def set_assignment_epoch(self, epoch: int, at_ms: int) -> None:
-        """The targets are those of an epoch, made at a log time."""
+        """Set the epoch of the target assignment and the log time at which it was computed."""
         self.assignment_epoch = epoch
         self.assigned_at_ms = at_ms
 
     def target_of(self, member_id: str) -> Target:
-        """What a member shall have."""
+        """Return the target of a member."""
         return self.targets.get(member_id, NO_TARGET)
 
     def put_target(self, member_id: str, target: Target) -> None:
-        """A member shall have other partitions from now on."""
+        """Set the target of a member."""
         self._count(self.target_of(member_id), -1)
         self.targets[member_id] = target
         self._count(target, 1)
 
     def drop_target(self, member_id: str) -> None:
-        """A member shall have nothing any more."""
+        """Remove the target of a member."""
         self._count(self.targets.pop(member_id, NO_TARGET), -1)
 
     def _count(self, target: Target, by: int) -> None:
@@ -207,19 +211,19 @@ class ShareGroup:
     # -- states of share partitions
 
     def put_shared(self, shared: SharedState) -> None:
-        """The group has other states from now on."""
+        """Set the share-partition states of the group."""
         self.shared = shared
         self.has_shared_record = True
         self._changed()
 
     def drop_shared(self) -> None:
-        """The group has no states any more."""
+        """Remove the share-partition states of the group."""
         self.put_shared(NO_STATE)
         self.has_shared_record = False
 
     @property
     def lacks_partitions(self) -> bool:
-        """Whether there are partitions that members may have and nobody has, or the other way round."""
+        """True if the targets do not match the partitions that have an initialized state."""
         if self._lacks is None:
             self._lacks = bool(self.members) and any(
                 self.subscribes(topic.name)
@@ -236,12 +240,12 @@ def _partitions(target: Target) -> Iterator[tuple[UUID, int]]:
 
 
 def partitions_of(topics: SharedTopics) -> Target:
-    """The partitions of topics without their names."""
+    """Return the partitions of topics, without the topic names."""
     return {topic_id: topic.partitions for topic_id, topic in topics.items()}
 
 
 def together(one: SharedTopics, other: SharedTopics) -> dict[UUID, SharedTopic]:
-    """The partitions of both; names are those of the other one."""
+    """Return the union of two sets of partitions; names are those of `other`."""
     both = dict(one)
     for topic_id, topic in other.items():
         known = both.get(topic_id)
@@ -251,7 +255,7 @@ def together(one: SharedTopics, other: SharedTopics) -> dict[UUID, SharedTopic]:
 
 
 def without(one: SharedTopics, partitions: Target) -> dict[UUID, SharedTopic]:
-    """What is left of topics when some partitions are taken away."""
+    """Return the topics without some of their partitions."""
     left = {}
     for topic_id, topic in one.items():
         rest = topic.partitions - partitions.get(topic_id, frozenset())

@@ -1,14 +1,13 @@
-"""The requests of members of share groups, and what time does to them (KIP-932).
+"""Heartbeats and timers of share groups (KIP-932).
 
-A heartbeat is taken in five steps, and what each of them changes is a record. The first four are those of
-consumer groups, but for the last of them: a member has its target at once.
+A heartbeat has five steps, and each step adds records for its changes:
 
-1. the member is new, or says something new of itself;
-2. the epoch of the group rises when that, a change of the topics, or a state that was made for share
-   partitions asks for other targets;
-3. a target is computed for the new epoch (`target_assignments`);
-4. the member gets what its target says;
-5. the share coordinator is to make a state for partitions that have none (`initialization`).
+1. The member is added, or its metadata is updated.
+2. The group epoch is bumped if the member, the topics, or new share-partition states require a new
+   target assignment.
+3. A target assignment is computed for the new epoch (`target_assignments`).
+4. The member gets its target immediately, unlike in a consumer group.
+5. The share coordinator is asked to initialize partitions without a state (`initialization`).
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ from .records import current_record, epoch_record, member_record, member_tombsto
 from .target_assignments import ShareStep, ShareTargetAssignments
 
 SESSION = "share session"
+# Kinds of timers of share groups.
 KINDS = frozenset({SESSION})
-"""Of timers of share groups."""
 
 Settings: TypeAlias = "Callable[[str], ShareGroupSettings]"
 Response: TypeAlias = ShareGroupHeartbeatResponse
@@ -54,9 +53,14 @@ Response: TypeAlias = ShareGroupHeartbeatResponse
 class ShareGroups:
     """Share groups of one shard.
 
-    The keys of its timers are (SESSION, group, member).
+    The timer key of a session is (SESSION, group, member).
 
-    Parameters: `settings` gives those of a group as they are now.
+    Args:
+        state: State of the shard.
+        timers: Timers of the shard.
+        settings: Returns the current settings of a group.
+        topics: Topics of the cluster.
+        making: Pending initializations of share-partition states.
     """
 
     def __init__(
@@ -80,7 +84,7 @@ class ShareGroups:
     def heartbeat(
         self, request: ShareGroupHeartbeatRequest, client: ClientInfo, now: Now
     ) -> Result[Response]:
-        """A member joins, lives or leaves."""
+        """Handle a ShareGroupHeartbeat: a member joins, stays or leaves."""
         try:
             _check(request)
             if request.member_epoch == LEAVES:
@@ -121,15 +125,22 @@ class ShareGroups:
         return result
 
     def _group(self, request: ShareGroupHeartbeatRequest) -> ShareGroup:
-        """The group: one that there is, or a new one. Raises KafkaError GROUP_ID_NOT_FOUND."""
+        """Return the existing group, or a new group.
+
+        Raises:
+            KafkaError: GROUP_ID_NOT_FOUND.
+        """
         group_id = request.group_id
         if request.member_epoch == JOINS and self._state.groups.get(group_id) is None:
             return ShareGroup(group_id)
         return find_share_group(self._state, group_id)
 
     def _advance(self, step: ShareStep) -> bool:
-        """Raise the epoch of the group where the step, a change of the topics, or what was made of its
-        states asks for it; whether it rose."""
+        """Bump the group epoch if the step, the topics, or new share-partition states require it.
+
+        Returns:
+            True if the epoch was bumped.
+        """
         group = step.group
         bump = step.member.topics != step.before.topics
         if group.assignment_epoch >= group.epoch:
@@ -149,7 +160,7 @@ class ShareGroups:
         return True
 
     def _reconcile(self, step: ShareStep, epoch: int, target: Target, *, is_bumped: bool) -> None:
-        """Give the member what its target says, of the topics that it reads."""
+        """Assign the target to the member, limited to its subscribed topics."""
         member = step.member
         if member.is_reconciled_to(epoch) and not is_bumped:
             return
@@ -166,7 +177,7 @@ class ShareGroups:
             step.member = changed
 
     def _undo(self, step: ShareStep) -> Callable[[ErrorCode, Now], Result[Response]]:
-        """What undoes a step: the next heartbeat sees all anew."""
+        """Return the function that undoes a step. The next heartbeat then repeats all checks."""
 
         def undo(code: ErrorCode, now: Now) -> Result[Response]:
             step.group.topics_version = -1
@@ -196,7 +207,7 @@ class ShareGroups:
         result: Result[R],
         since_ms: int | None = None,
     ) -> None:
-        """A member is gone, and what it had is given to others. Its timer is left: it does nothing."""
+        """Remove a member. Its timer is left: it does nothing when it expires."""
         names = group.topics_after(member, None)
         epoch = group.epoch + 1
         result.records += member_tombstones(group.id, member.id)
@@ -207,7 +218,7 @@ class ShareGroups:
     # -- time
 
     def expire(self, key: tuple[str, str, str], now: Now) -> Result[None]:
-        """A timer has come."""
+        """Process an expired timer."""
         _, group_id, member_id = key
         result: Result[None] = Result()
         group = self._state.share_group(group_id)
@@ -223,13 +234,17 @@ class ShareGroups:
         return result
 
     def resume(self, group: ShareGroup, now: Now) -> None:
-        """The group was loaded: sessions start, and states that were being made are asked for again."""
+        """Start the sessions of a loaded group, and repeat its pending initializations."""
         self.sessions.restart(group, now)
         self._making.go_on(group, now)
 
 
 def find_share_group(state: ShardState, group_id: str) -> ShareGroup:
-    """A share group. Raises KafkaError GROUP_ID_NOT_FOUND."""
+    """Return a share group.
+
+    Raises:
+        KafkaError: GROUP_ID_NOT_FOUND.
+    """
     group = state.groups.get(group_id)
     if isinstance(group, ShareGroup):
         return group
@@ -241,7 +256,11 @@ def find_share_group(state: ShardState, group_id: str) -> ShareGroup:
 
 
 def _check(request: ShareGroupHeartbeatRequest) -> None:
-    """Raise KafkaError for a request that makes no sense, whoever sends it."""
+    """Validate the fields of a request.
+
+    Raises:
+        KafkaError: A field is invalid.
+    """
     if not request.group_id:
         _invalid("GroupId can't be empty.")
     if request.rack_id == "":
@@ -251,9 +270,9 @@ def _check(request: ShareGroupHeartbeatRequest) -> None:
     if request.member_epoch < LEAVES:
         _invalid("MemberEpoch is invalid.")
     if any(len(name or "") > NAME_LENGTH_MAX for name in (request.group_id, request.rack_id)):
-        _invalid(f"The names of a group and of a rack may have {NAME_LENGTH_MAX} characters.")
+        _invalid(f"GroupId and RackId may have at most {NAME_LENGTH_MAX} characters.")
     if len(request.subscribed_topic_names or ()) > SUBSCRIPTION_MAX:
-        _invalid(f"A member may name {SUBSCRIPTION_MAX} topics.")
+        _invalid(f"A member may subscribe to at most {SUBSCRIPTION_MAX} topics.")
 
 
 def _invalid(message: str) -> None:
@@ -264,12 +283,16 @@ def _check_room(group: ShareGroup, member_id: str, settings: ShareGroupSettings)
     if len(group.members) >= settings.size_max and member_id not in group.members:
         raise KafkaError(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
-            f"The group has as many members as it may: {settings.size_max} (group.share.max.size).",
+            f"The share group is full: it has {settings.size_max} members (group.share.max.size).",
         )
 
 
 def _find_member(group: ShareGroup, request: ShareGroupHeartbeatRequest) -> ShareGroupMember:
-    """Who sends the heartbeat. Raises KafkaError when that is nobody who may."""
+    """Return the member that sent the heartbeat.
+
+    Raises:
+        KafkaError: UNKNOWN_MEMBER_ID or FENCED_MEMBER_EPOCH.
+    """
     epoch = request.member_epoch
     if epoch == JOINS:
         return group.members.get(request.member_id) or ShareGroupMember(request.member_id)
@@ -277,8 +300,8 @@ def _find_member(group: ShareGroup, request: ShareGroupHeartbeatRequest) -> Shar
     if epoch != member.epoch and not (epoch < member.epoch and epoch == member.previous_epoch):
         raise KafkaError(
             ErrorCode.FENCED_MEMBER_EPOCH,
-            f"The member is in epoch {member.epoch}, not in {epoch}; it must give up all its "
-            "partitions and join again.",
+            f"The member epoch is {member.epoch}, not {epoch}; the member must abandon all its "
+            "partitions and rejoin.",
         )
     return member
 
@@ -296,7 +319,7 @@ def _member(group: ShareGroup, member_id: str) -> ShareGroupMember:
 def _updated(
     member: ShareGroupMember, request: ShareGroupHeartbeatRequest, client: ClientInfo
 ) -> ShareGroupMember:
-    """The member with what its heartbeat says; null says nothing."""
+    """Return the member with the changes of a heartbeat. Null means unchanged."""
     names = request.subscribed_topic_names
     return replace(
         member,
@@ -321,13 +344,13 @@ def _refused(code: ErrorCode, message: str | None) -> Result[Response]:
 
 
 def _cause_of(step: ShareStep) -> str:
-    """Why a step raises the epoch."""
+    """Return the cause of an epoch bump."""
     if step.is_new:
         return f"member {step.member.id} joined"
     if step.member.topics != step.before.topics:
-        return f"member {step.member.id} reads other topics"
+        return f"member {step.member.id} changed its subscription"
     if step.group.lacks_partitions:
-        return "partitions have a state now"
+        return "share-partition states were initialized"
     return "topics have changed"
 
 
@@ -340,7 +363,7 @@ def _note(
     result: Result[R],
     since_ms: int | None = None,
 ) -> None:
-    """Write down a change and its cause."""
+    """Add an event: a change of the group and its cause."""
     result.events.append(
         Event(now.log_ms, group_id, printable(cause), epoch, state.value, since_ms)
     )

@@ -1,4 +1,4 @@
-"""Records that a share group has been given out of a partition and is not done with (KIP-932)."""
+"""In-flight records of a share partition: acquired or not yet finished (KIP-932)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from enum import IntEnum
 
 from .state_batches import PersisterStateBatch
 
+# Maximum delivery count that can be stored and returned to clients.
 DELIVERIES_MAX = 2**15 - 1
-"""As they are told and stored."""
+# Member ID of records that no member has acquired.
 NOBODY = ""
-"""Member id of records that no member holds."""
 
 
 class RecordState(IntEnum):
-    """How far a share group is with a record; the numbers are those of stored states."""
+    """Delivery state of a record. The values are those of the share-state log."""
 
     AVAILABLE = 0
     ACQUIRED = 1
@@ -24,7 +24,7 @@ class RecordState(IntEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether the group is done with the record."""
+        """True if the group has finished the record."""
         return self in (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
 
 
@@ -33,9 +33,12 @@ ARCHIVED = RecordState.ARCHIVED
 
 
 class Change:
-    """States that records have on trial until they are stored: `states` is what to store.
+    """Tentative record states that have not been persisted yet.
 
-    It comes into force by `ShareDelivery.stored`, or is undone by `ShareDelivery.not_stored`.
+    `ShareDelivery.stored` makes the change final, and `ShareDelivery.not_stored` undoes it.
+
+    Attributes:
+        states: States to persist.
     """
 
     __slots__ = ("states",)
@@ -45,10 +48,13 @@ class Change:
 
 
 class Run:
-    """Offsets from `first` to `last`, both included, of which the same is known.
+    """Offsets from `first` to `last` (inclusive) that have the same state.
 
-    `member_id` holds them until `lock_until` (coordinator time, ms). `change` is what their state is
-    a part of that is not stored yet, `before` the state and the member before it.
+    Attributes:
+        member_id: Member that has acquired the records.
+        lock_until: Coordinator time at which the acquisition lock expires, in ms.
+        change: Tentative change that contains the current state, or None if the state is final.
+        before: State and member before `change`.
     """
 
     __slots__ = (
@@ -85,12 +91,12 @@ class Run:
 
     @property
     def is_free(self) -> bool:
-        """Whether a member can have the records."""
+        """True if a member can acquire the records."""
         return self.state is AVAILABLE and self.change is None
 
     @property
     def is_done(self) -> bool:
-        """Whether the group is done with the records, and that is stored or need not be."""
+        """True if the group has finished the records and this needs no further persisting."""
         return self.state.is_final and self.change is None
 
     def acquire(self, member_id: str, lock_until: int) -> None:
@@ -100,19 +106,24 @@ class Run:
         self.lock_until = lock_until
 
     def archive(self) -> None:
-        """Whatever was going on: nobody gets the records any more."""
+        """Archive the records regardless of their state."""
         self.state = ARCHIVED
         self.member_id, self.lock_until = NOBODY, None
         self.change = self.before = None
 
     def release(self, deliveries_max: int, *, is_past: bool) -> None:
-        """The member's time is over. `is_past`: the records are no longer in the log."""
+        """Expire the acquisition lock.
+
+        Args:
+            deliveries_max: Maximum delivery count, after which records are archived.
+            is_past: True if the records are before the start offset.
+        """
         gives_up = is_past or self.deliveries >= deliveries_max
         self.state = ARCHIVED if gives_up else AVAILABLE
         self.member_id, self.lock_until = NOBODY, None
 
     def cut(self, offset: int) -> Run:
-        """End before `offset`; returns the rest."""
+        """Shorten this run to end before `offset`, and return the rest."""
         rest = Run(offset, self.last, self.state, self.deliveries, self.member_id, self.lock_until)
         rest.change, rest.before = self.change, self.before
         self.last = offset - 1
@@ -129,16 +140,17 @@ class Run:
 
     @property
     def stored(self) -> PersisterStateBatch:
-        """As it is stored."""
+        """State of the run in the form in which it is persisted."""
         return PersisterStateBatch(self.first, self.last, int(self.state), self.deliveries)
 
 
 class InFlightBatch:
-    """Records that were first given out together.
+    """Records that were first acquired together.
 
-    As long as the same is known of all of them they are given out together again: `is_whole`. What
-    once was treated in part is looked at record by record, as in Kafka; records of which the same is
-    known are one run all the same.
+    Attributes:
+        is_whole: True while all records have the same state, so that they are acquired together. If
+            a part was acknowledged separately, the records are handled individually, as in Kafka.
+            Records with the same state still share a run.
     """
 
     __slots__ = ("first", "is_whole", "last", "runs")
@@ -153,9 +165,10 @@ class InFlightBatch:
         return self.last - self.first + 1
 
     def between(self, first: int, last: int) -> Iterator[Run]:
-        """The runs within two offsets, both included, cut at them.
+        """Yield the runs between two offsets (inclusive), split at these offsets.
 
-        Each is cut when it is taken, and what is done with one does not disturb the next.
+        Each run is split when it is yielded. The caller may change a run before taking the next
+        one.
         """
         runs = self.runs
         number = bisect_left(runs, first, key=_last_of)
@@ -171,7 +184,7 @@ class InFlightBatch:
             number += 1
 
     def join(self) -> None:
-        """Make neighbours of which the same is known one run."""
+        """Merge neighbouring runs with the same state."""
         joined = self.runs[:1]
         for run in self.runs[1:]:
             if joined[-1].says_the_same_as(run):
@@ -181,7 +194,7 @@ class InFlightBatch:
         self.runs = joined
 
     def done_until(self) -> int:
-        """The offset up to which the group is done with the records; one below the first if not."""
+        """Return the last offset of the finished prefix, or `first - 1` if it is empty."""
         last = self.first - 1
         for run in self.runs:
             if not run.is_done:

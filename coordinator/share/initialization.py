@@ -27,10 +27,10 @@ from .group import (
 )
 from .records import shared_record
 
+# Time after which an unanswered initialization is repeated, in ms. Kafka uses the same value.
 RETRY_BACKOFF_MS = 30_000
-"""After which states that nobody said anything of are asked for again; Kafka's for the same."""
+# Maximum number of partitions that a group initializes at once. The next heartbeat continues.
 PARTITIONS_AT_ONCE = 2_000
-"""For which a group asks together; what is left has its turn with the next heartbeat."""
 
 
 class StatesToInitialize(NamedTuple):
@@ -48,14 +48,14 @@ class ShareStateInitializations:
         self._state = state
         self._topics = topics
         self._due: list[StatesToInitialize] = []
+        # Coordinator time of each group's last initialization request. Volatile.
         self._asked_ms: dict[str, int] = {}
-        """When each group last asked for states, in coordinator time. It is not kept anywhere."""
 
     def take(self) -> list[StatesToInitialize]:
-        """Return what share coordinators are to be asked for now.
+        """Return the pending initialization requests.
 
-        Take it when the result of an operation is stored, ask when that is committed, and call
-        `made` at the end.
+        Take them after the result of an operation was stored, send them when it is committed, and
+        finally call `made`.
         """
         due, self._due = self._due, []
         return due
@@ -68,9 +68,14 @@ class ShareStateInitializations:
         now: Now,
         records: list[CoordinatorRecord],
     ) -> None:
-        """Ask for the states of partitions that have none.
+        """Request the initialization of partitions that have no state.
 
-        Parameters: `epoch` and `names` are those of the group and of what its members read.
+        Args:
+            group: The group.
+            epoch: Epoch of the group after the step.
+            names: Topics to which its members subscribe after the step.
+            now: Current time.
+            records: Receives the record of the new state.
         """
         is_late = self._is_late(group, now)
         if group.is_settled and not is_late:
@@ -91,11 +96,11 @@ class ShareStateInitializations:
         self._due.append(StatesToInitialize(group.id, epoch, partitions_of(missing)))
 
     def asks(self, group_id: str, now: Now) -> None:
-        """Somebody else asks for states of a group."""
+        """Note that another operation requests initialization for a group."""
         self._asked_ms[group_id] = now.coordinator_ms
 
     def _is_late(self, group: ShareGroup, now: Now) -> bool:
-        """Whether nobody has said anything of what was asked for long ago, or before a restart."""
+        """Return True if requests have been unanswered for too long or since the last load."""
         if not group.shared.initializing:
             return False
         asked_ms = self._asked_ms.get(group.id)
@@ -119,20 +124,20 @@ class ShareStateInitializations:
         return missing
 
     def forget(self, group: ShareGroup) -> None:
-        """What a group was to ask for could not be written down: its next heartbeat asks anew."""
+        """Drop requests whose record could not be stored; the next heartbeat repeats them."""
         self._due = [each for each in self._due if each.group_id != group.id]
         self._asked_ms.pop(group.id, None)
         group.is_settled = False
 
     def go_on(self, group: ShareGroup, now: Now) -> None:
-        """The group was loaded: ask again for what it was asking for, if anybody waits for it."""
+        """Repeat the pending initialization of a loaded group, if the group has members."""
         if group.shared.initializing and group.members:
             self._asked_ms[group.id] = now.coordinator_ms
             partitions = partitions_of(group.shared.initializing)
             self._due.append(StatesToInitialize(group.id, group.epoch, partitions))
 
     def made(self, group_id: str, partitions: Target, *, well: bool) -> Result[None]:
-        """Share coordinators have made states, or have not: then the next heartbeat asks anew."""
+        """Record the result of an initialization. If it failed, the next heartbeat repeats it."""
         result: Result[None] = Result()
         group = self._state.share_group(group_id)
         if group is None:
@@ -151,5 +156,5 @@ class ShareStateInitializations:
             initialized = together(shared.initialized, done) if well else shared.initialized
             changed = shared._replace(initializing=left, initialized=initialized)
             result.records = [shared_record(group_id, changed)]
-            result.on_failure = lambda code, now: Result()  # it is asked for again
+            result.on_failure = lambda code, now: Result()  # the next heartbeat repeats the request
         return result

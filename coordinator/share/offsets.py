@@ -1,7 +1,8 @@
-"""What operators ask of the states of share groups: set where they begin, delete them (KIP-932).
+"""Operations on the offsets of share groups: alter and delete (KIP-932).
 
-The states are with share coordinators, so each of these is done in two steps, with what is asked of those in
-between. What a coordinator was about to do when it moved is asked for again by the operator.
+The states are stored by share coordinators, so each operation has two steps, with requests to the
+share coordinators in between. If the group coordinator moves between the steps, the operator must
+repeat the operation.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ from .records import shared_record
 
 
 class Begun:
-    """What share coordinators are to be asked for, in an epoch of the group; or why it is refused."""
+    """Result of a first step: requests for the share coordinators, or an error.
+
+    Attributes:
+        epoch: Epoch of the group.
+        partitions: Partitions whose states to initialize or delete.
+    """
 
     __slots__ = ("epoch", "error_code", "error_message", "partitions")
 
@@ -43,7 +49,7 @@ class Begun:
 
 
 class ShareOffsets:
-    """Where the share groups of one shard begin."""
+    """Offsets of the share groups of one shard."""
 
     def __init__(
         self, state: ShardState, topics: KnownTopics, making: ShareStateInitializations
@@ -53,7 +59,7 @@ class ShareOffsets:
         self._making = making
 
     def partitions(self, group_id: str) -> Iterator[SharePartitionKey]:
-        """Return the share partitions of a group that have a state; none if there is no such group."""
+        """Return the share partitions of a group that have a state; empty for an unknown group."""
         group = self._state.share_group(group_id)
         topics = NO_STATE.initialized if group is None else group.shared.initialized
         return (
@@ -65,10 +71,10 @@ class ShareOffsets:
     # -- alter
 
     def alter(self, group_id: str, topics: SharedTopics, now: Now) -> Result[Begun]:
-        """AlterShareGroupOffsets 0, its first step: begin to set where an empty group begins.
+        """Handle the first step of AlterShareGroupOffsets 0 for an empty or new group.
 
-        There may be no such group yet. When the result is committed, ask the share coordinators and
-        call `ShareStateInitializations.made`. An error is in the response.
+        When the result is committed, send requests to the share coordinators and call
+        `ShareStateInitializations.made`. Errors are in the response.
         """
         try:
             group = self._empty_group(group_id, may_be_new=True)
@@ -89,10 +95,13 @@ class ShareOffsets:
     # -- delete
 
     def delete(self, group_id: str, topics: Mapping[UUID, str]) -> Result[Begun]:
-        """DeleteShareGroupOffsets 0, its first step: begin to delete states of an empty group.
+        """Handle the first step of DeleteShareGroupOffsets 0 for an empty group.
 
-        `topics` exist; those without a state are left out of the response. When the result is
-        committed, ask the share coordinators and call `deleted`.
+        When the result is committed, send requests to the share coordinators and call `deleted`.
+
+        Args:
+            group_id: ID of the group.
+            topics: Names of existing topics by ID. The response omits topics without a state.
         """
         try:
             group = self._empty_group(group_id)
@@ -113,18 +122,18 @@ class ShareOffsets:
         return result
 
     def _all_of(self, topic_id: UUID) -> AbstractSet[int]:
-        """All partitions of a topic."""
+        """Return all partitions of a topic."""
         name = self._topics.name_of(topic_id)
         shapes = self._topics.shapes_of({name} if name else set())
         return frozenset(range(max((shape.partitions for shape in shapes.values()), default=0)))
 
     def has_states(self, group_id: str) -> bool:
-        """Whether a group ever had a state."""
+        """Return True if a group ever had a share-partition state."""
         group = self._state.share_group(group_id)
         return group is not None and group.has_shared_record
 
     def deleted(self, group_id: str, topic_ids: Collection[UUID]) -> Result[ErrorCode]:
-        """Share coordinators have deleted the states of topics."""
+        """Record that share coordinators have deleted the states of topics."""
         group = self._state.share_group(group_id)
         result = Result(ErrorCode.NONE)
         if group is not None and not group.shared.deleting.keys().isdisjoint(topic_ids):
@@ -138,7 +147,7 @@ class ShareOffsets:
     def delete_all(self, group_id: str) -> Result[Begun]:
         """Begin to delete all states of a group, before the group itself is deleted.
 
-        When the result is committed, ask the share coordinators.
+        When the result is committed, send requests to the share coordinators.
         """
         try:
             group = self._empty_group(group_id)
@@ -156,7 +165,11 @@ class ShareOffsets:
         return result
 
     def _empty_group(self, group_id: str, *, may_be_new: bool = False) -> ShareGroup:
-        """A group without members. Raises KafkaError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        """Return a group without members.
+
+        Raises:
+            KafkaError: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
+        """
         if may_be_new and self._state.groups.get(group_id) is None:
             return ShareGroup(group_id)
         group = find_share_group(self._state, group_id)
@@ -164,14 +177,14 @@ class ShareOffsets:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "The group is not empty.")
         return group
 
-    # -- topics that go
+    # -- deleted topics
 
     def forget_topics(self, topic_ids: Collection[UUID]) -> Pieces:
-        """Topics were deleted, and with them the states that share coordinators had of them. In pieces."""
+        """Remove deleted topics in pieces; share coordinators delete their states themselves."""
         return self._forget(lambda topic_id: topic_id in topic_ids)
 
     def forget_missing_topics(self) -> Pieces:
-        """Topics were deleted while nobody had this shard."""
+        """Remove topics that were deleted while no node led this shard."""
         return self._forget(lambda topic_id: self._topics.name_of(topic_id) is None)
 
     def _forget(self, is_gone: Callable[[UUID], bool]) -> Pieces:
@@ -191,7 +204,7 @@ class ShareOffsets:
             )
             result: Result[None] = Result()
             result.records = [shared_record(group_id, left)]
-            # Nobody gets partitions of a topic that is not there; it is tried again with the next load.
+            # Members get no partitions of deleted topics anyway; the next load repeats this.
             result.on_failure = lambda code, now: Result()
             yield result
 

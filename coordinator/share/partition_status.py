@@ -1,4 +1,4 @@
-"""Descriptions of share partitions: acquired records and the reasons for missing records (KIP-932)."""
+"""Status texts of share partitions: acquired records, and why none are available (KIP-932)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .in_flight import ACQUIRED, ARCHIVED, Run
 def describe_share_partition_status(
     delivery: ShareDelivery, readable_end: int, high_watermark: int, now_ms: int
 ) -> str:
-    """Describe the records in flight of a share partition, and the records that members can acquire.
+    """Describe the in-flight records of a share partition, and those that can be acquired.
 
     Args:
         delivery: Delivery state of the share partition.
@@ -22,7 +22,7 @@ def describe_share_partition_status(
         now_ms: Coordinator time in ms.
     """
     runs = [run for batch in delivery.batches for run in batch.runs]
-    said = [f"is done with what is before offset {delivery.start_offset}"]
+    said = [f"has share-partition start offset {delivery.start_offset}"]
     said += _held(runs, now_ms)
     said += _other_states(runs)
     said += _outlook(delivery, runs, readable_end, high_watermark)
@@ -34,7 +34,7 @@ def _count(runs: Iterable[Run]) -> int:
 
 
 def _held(runs: Iterable[Run], now_ms: int) -> list[str]:
-    """Who has records, and how long at most."""
+    """Return the acquired records per member, and the time until the first lock expires."""
     held: Counter[str] = Counter()
     first_ms = None
     for run in runs:
@@ -44,15 +44,15 @@ def _held(runs: Iterable[Run], now_ms: int) -> list[str]:
     if first_ms is None:
         return []
     who = some_of([f"{count} records with member {name}" for name, count in held.most_common()])
-    return [f"{who}, the first locks end in {max(first_ms - now_ms, 0) / 1000:.1f} s"]
+    return [f"{who}, the first lock expires in {max(first_ms - now_ms, 0) / 1000:.1f} s"]
 
 
 def _other_states(runs: Iterable[Run]) -> list[str]:
-    """What became of others that are still looked after."""
+    """Return the number of records in other in-flight states."""
     counts: Counter[str] = Counter()
     for run in runs:
         if run.change is not None:
-            counts["wait until the share coordinator has stored what was said of them"] += len(run)
+            counts["wait for the share coordinator to persist their state"] += len(run)
         elif run.state is ARCHIVED:
             counts["were archived"] += len(run)
         elif run.state.is_final:
@@ -63,19 +63,21 @@ def _other_states(runs: Iterable[Run]) -> list[str]:
 def _outlook(
     delivery: ShareDelivery, runs: list[Run], readable_end: int, high_watermark: int
 ) -> list[str]:
-    """What a member that asks now gets."""
+    """Return which records a member can acquire now, or why it can acquire none."""
     most = delivery.settings().locks_max
     if not delivery.can_acquire():
-        count = f"{delivery.in_flight_count} records from that offset on are under way"
-        return [f"nobody gets more: {count}, and share.partition.max.record.locks is {most}"]
+        count = f"{delivery.in_flight_count} records from that offset on are in flight"
+        return [
+            f"no more records can be acquired: {count}, and share.partition.max.record.locks is {most}"
+        ]
     following = delivery.next_offset()
     if following < readable_end:
         free = [run for run in runs if run.is_free and run.deliveries]
-        said = f"a member that asks gets records from offset {following} on"
+        said = f"the next fetch acquires records from offset {following} on"
         if free:
             deliveries = max(run.deliveries for run in free)
-            said += f", {_count(free)} of which were given back (deliveries: up to {deliveries})"
+            said += f", {_count(free)} of which were released (deliveries: up to {deliveries})"
         return [said]
     if readable_end < high_watermark:
-        return [f"what follows from offset {readable_end} on is of transactions that are open"]
-    return [f"there is nothing more to get: the records end at offset {high_watermark}"]
+        return [f"records from offset {readable_end} on belong to open transactions"]
+    return [f"no records are available up to the high watermark {high_watermark}"]

@@ -1,4 +1,4 @@
-"""Records of share groups (`replay` is the way back)."""
+"""Records of share groups. `replay` is the counterpart."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from .group import SharedState, SharedTopics, ShareGroup, ShareGroupMember
 
 
 def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
-    """A group has a new epoch."""
+    """Return the record of a group epoch."""
     value = ShareGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
     return CoordinatorRecord(ShareGroupMetadataKey(group_id=group_id), value)
 
 
 def member_record(group_id: str, member: ShareGroupMember) -> CoordinatorRecord:
-    """What a member says of itself."""
+    """Return the record of a member's metadata and subscription."""
     value = ShareGroupMemberMetadataValue(
         rack_id=member.rack_id,
         client_id=member.client_id,
@@ -42,7 +42,7 @@ def member_record(group_id: str, member: ShareGroupMember) -> CoordinatorRecord:
 
 
 def current_record(group_id: str, member: ShareGroupMember) -> CoordinatorRecord:
-    """What a member has."""
+    """Return the record of a member's current assignment."""
     cls = ShareGroupCurrentMemberAssignmentValue
     value = cls(
         member_epoch=member.epoch,
@@ -58,7 +58,7 @@ def current_record(group_id: str, member: ShareGroupMember) -> CoordinatorRecord
 
 
 def target_record(group_id: str, member_id: str, target: Target) -> CoordinatorRecord:
-    """What a member shall have."""
+    """Return the record of a member's target assignment."""
     cls = ShareGroupTargetAssignmentMemberValue
     rows = [
         cls.TopicPartition(topic_id=topic_id, partitions=sorted(target[topic_id]))
@@ -69,7 +69,7 @@ def target_record(group_id: str, member_id: str, target: Target) -> CoordinatorR
 
 
 def assignment_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecord:
-    """For which epoch of the group the targets are; `at_ms` is log time."""
+    """Return the record of the target assignment's epoch; `at_ms` is log time."""
     value = ShareGroupTargetAssignmentMetadataValue(
         assignment_epoch=epoch, assignment_timestamp=at_ms
     )
@@ -77,7 +77,7 @@ def assignment_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecor
 
 
 def shared_record(group_id: str, shared: SharedState) -> CoordinatorRecord:
-    """How far a group is with the state of its share partitions."""
+    """Return the record of the group's share-partition states and their progress."""
     cls = ShareGroupStatePartitionMetadataValue
     value = cls(
         initializing_topics=_rows(shared.initializing),
@@ -100,7 +100,7 @@ def _rows(topics: SharedTopics) -> list[ShareGroupStatePartitionMetadataValue.To
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
-    """A member is gone."""
+    """Return the records that delete a member."""
     keys = (
         ShareGroupCurrentMemberAssignmentKey,
         ShareGroupTargetAssignmentMemberKey,
@@ -110,7 +110,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
 
 
 def group_tombstones(group: ShareGroup) -> list[CoordinatorRecord]:
-    """A group is gone with all that it had."""
+    """Return the records that delete a group and its members."""
     records = []
     for member_id in dict.fromkeys((*group.members, *group.targets)):
         records += member_tombstones(group.id, member_id)

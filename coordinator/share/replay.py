@@ -1,6 +1,7 @@
-"""Record to state for share groups: the only writer of what is persisted of them.
+"""Replay of share group records. This is the only code that changes their persistent state.
 
-As for consumer groups, no record insists on another one: a log that was compacted has not all of them.
+As for consumer groups, no record depends on the presence of another one, because compaction removes
+overwritten records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ranges of offsets in the state that a share group gave them (KIP-932)."""
+"""Offset ranges with a delivery state: the persisted state of a share partition (KIP-932)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class PersisterStateBatch(NamedTuple):
-    """Offsets from `first` to `last`, both included, which were delivered `deliveries` times."""
+    """Offsets from `first` to `last` (inclusive) that were delivered `deliveries` times."""
 
     first: int
     last: int
@@ -17,14 +17,15 @@ class PersisterStateBatch(NamedTuple):
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How far its records are: of two that say something of one offset the greater holds."""
+        """Sort key of the delivery progress. Of two states of an offset, the greater one wins."""
         return self.deliveries, self.state
 
 
 class PersisterStateBatches:
-    """What is known of the offsets of a share partition: ranges in order, none over another.
+    """Delivery states of a share partition: sorted, disjoint ranges.
 
-    Neighbours in one state are one range, so that what is kept does not grow with what was written.
+    Neighbouring ranges with the same state are merged, so the size does not grow with the number of
+    writes.
     """
 
     __slots__ = ("_ranges",)
@@ -40,15 +41,15 @@ class PersisterStateBatches:
         return len(self._ranges)
 
     def copy(self) -> PersisterStateBatches:
-        """Another one that says the same."""
+        """Return a copy."""
         copied = PersisterStateBatches()
         copied._ranges = self._ranges.copy()
         return copied
 
     def add(self, ranges: Iterable[PersisterStateBatch]) -> None:
-        """Let newer ranges count; empty ones say nothing.
+        """Merge newer ranges. Empty ranges are ignored.
 
-        Their order does not matter; sorted ones are added several times as fast.
+        The order of `ranges` does not matter, but sorted ranges are added several times as fast.
         """
         for each in sorted(ranges):
             if each.first <= each.last:
@@ -59,12 +60,14 @@ class PersisterStateBatches:
         if not known or known[-1].last + 1 < new.first:
             known.append(new)
             return
-        begin = bisect_left(known, new.first - 1, key=_last_of)  # with neighbours on both sides
+        begin = bisect_left(
+            known, new.first - 1, key=_last_of
+        )  # includes adjacent ranges on both sides
         end = bisect_right(known, new.last + 1, key=_first_of)
         known[begin:end] = _joined(_laid_over(known[begin:end], new))
 
     def forget_before(self, offset: int) -> None:
-        """Nothing is to be known any more of offsets below the start offset."""
+        """Remove the state of offsets below `offset`."""
         known = self._ranges
         del known[: bisect_left(known, offset, key=_last_of)]
         if known and known[0].first < offset:
@@ -82,9 +85,9 @@ def _last_of(each: PersisterStateBatch) -> int:
 def _laid_over(
     known: Iterable[PersisterStateBatch], new: PersisterStateBatch
 ) -> Iterator[PersisterStateBatch]:
-    """`known` and `new` as ranges in order, none over another."""
+    """Yield the union of `known` and `new` as sorted, disjoint ranges."""
+    # First offset of the remaining part of `new`.
     first = new.first
-    """Of what is left of the new one."""
     for each in known:
         if each.last < new.first:
             yield each
@@ -107,7 +110,7 @@ def _laid_over(
 
 
 def _joined(ranges: Iterable[PersisterStateBatch]) -> list[PersisterStateBatch]:
-    """Neighbours that say the same as one."""
+    """Merge neighbouring ranges with the same state."""
     joined: list[PersisterStateBatch] = []
     for each in ranges:
         before = joined[-1] if joined else None

@@ -29,14 +29,15 @@ from .records import assignment_record, target_record
 
 
 class ShareStep:
-    """What becomes of a share group by one heartbeat.
+    """Changes of a share group by one heartbeat.
 
     Attributes:
-      group: As it is. It need not be in the state yet.
-      records: What is to be stored.
-      before, member: The member as it is known (an empty one if it is new), and as it will be.
-      epoch, topics: Those of the group, as they will be; the topics are those that members read.
-      work: What is to be done beside clients, once the records are stored.
+        group: The group before the step. It may not be in the state yet.
+        records: Records to store.
+        before, member: The member before the step (empty if it is new) and after it.
+        epoch: Group epoch after the step.
+        topics: Topics to which members subscribe after the step.
+        work: Work to do in the background once the records are stored.
     """
 
     __slots__ = ("before", "epoch", "group", "member", "records", "topics", "work")
@@ -51,11 +52,11 @@ class ShareStep:
 
     @property
     def is_new(self) -> bool:
-        """Whether the group does not know the member yet."""
+        """True if the group does not contain the member yet."""
         return self.member.id not in self.group.members
 
     def members(self) -> list[ShareGroupMember]:
-        """All members as they will be."""
+        """Return all members after the step."""
         others = [each for each in self.group.members.values() if each.id != self.member.id]
         return [*others, self.member]
 
@@ -70,7 +71,7 @@ class ShareTargetAssignments:
     def update_target(
         self, step: ShareStep, now: Now, settings: ShareGroupSettings
     ) -> tuple[int, Target]:
-        """The target of the member and its epoch: a new one, if it is time for one."""
+        """Return the epoch and the target of the member, computing a new target if it is due."""
         group = step.group
         known = group.target_of(step.member.id)
         if step.epoch <= group.assignment_epoch or group.is_assigning:
@@ -91,7 +92,7 @@ class ShareTargetAssignments:
         return step.epoch, targets[step.member.id]
 
     def _assignable(self, group: ShareGroup, names: AbstractSet[str]) -> Assignable:
-        """The partitions that members may have: those of which the group has a state."""
+        """Return the assignable partitions: those that have an initialized state."""
         topics: dict[UUID, Collection[int]] = {}
         for topic_id, shape in self._topics.shapes_of(names).items():
             topic = group.shared.initialized.get(topic_id)
@@ -105,7 +106,7 @@ class ShareTargetAssignments:
     def _targets(
         self, group: ShareGroup, members: Collection[ShareGroupMember], topics: Assignable
     ) -> Generator[None, None, Targets]:
-        """Let the assignor share, in pieces."""
+        """Run the assignor in pieces."""
         had = dict(group.targets)
         ids: dict[frozenset[str], frozenset[UUID]] = {}
         subscribers: dict[str, MemberSubscription] = {}
@@ -120,7 +121,7 @@ class ShareTargetAssignments:
         return (yield from assign_simply(subscribers, topics))
 
     def _compute_in_background(self, group_id: str, now: Now) -> Pieces:
-        """Compute the target of a large group in pieces, for its epoch as it is at the beginning."""
+        """Compute the target of a large group in pieces, for the group epoch at the start."""
         group = self._state.share_group(group_id)
         if group is None or group.is_assigning:
             return

@@ -1,9 +1,9 @@
-"""How the tasks of a streams group are shared among its members: Kafka's sticky assignor (KIP-1071).
+"""Sticky task assignor of streams groups, as in Apache Kafka (KIP-1071).
 
-A task stays with the member that works on it, else it goes to one that keeps a copy of its state, as
-long as that has not more than its part; what is left goes to the process with the least to do, counted
-by members. A stateful task has copies in as many other processes as the group asks for: where there
-were copies before, else again where there is least to do.
+An active task stays with its member, or moves to a member with a standby of it, within the quota.
+The remaining tasks go to the process with the lowest load (tasks per member). A stateful task gets
+the configured number of standbys in other processes: where the task or a standby was before, or in
+the process with the lowest load.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import NamedTuple, TypeAlias
 from .group import Tasks, TasksTuple, frozen
 from .topics import ConfiguredSubtopology
 
+# Tasks to assign per time slice.
 TASKS_AT_ONCE = 200
 
 _Task: TypeAlias = tuple[str, int]
+# Process ID and member ID.
 _Member: TypeAlias = tuple[str, str]
-"""Process and member."""
 TaskTargets: TypeAlias = dict[str, TasksTuple]
 
 
@@ -31,11 +32,11 @@ class AssignmentMemberSpec(NamedTuple):
 
 
 class _ProcessState:
-    """One process: what its members are given."""
+    """State of one process: the tasks assigned to its members."""
 
     def __init__(self) -> None:
+        # Number of tasks by member ID.
         self.counts: dict[str, int] = {}
-        """Tasks of each member."""
         self.tasks: set[_Task] = set()
         self.active: dict[str, list[_Task]] = {}
         self.standby: dict[str, list[_Task]] = {}
@@ -47,7 +48,7 @@ class _ProcessState:
         return self._added / len(self.counts)
 
     def add(self, member_id: str, task: _Task, *, active: bool) -> int:
-        """Give a task to a member; how many that has now."""
+        """Assign a task to a member, and return the member's number of tasks."""
         self._by_load = None
         return self._add(member_id, task, active=active)
 
@@ -59,7 +60,7 @@ class _ProcessState:
         return self.counts[member_id]
 
     def add_to_least(self, task: _Task, *, active: bool) -> int:
-        """Give a task to the member that has the fewest; how many that has now."""
+        """Assign a task to the member with the fewest tasks, and return its number of tasks."""
         if self._by_load is None:
             self._by_load = [
                 (count, place, each) for place, (each, count) in enumerate(self.counts.items())
@@ -72,7 +73,7 @@ class _ProcessState:
 
 
 class _Quota:
-    """So many tasks for each member: who is full takes its part out of what is shared among the rest."""
+    """Maximum number of tasks per member, recomputed for the others when a member reaches it."""
 
     def __init__(self, tasks: int, members: int) -> None:
         self._tasks = tasks
@@ -83,7 +84,7 @@ class _Quota:
         return -(-self._tasks // self._members) if self._members else 0
 
     def note(self, count: int) -> None:
-        """A member has so many now."""
+        """Note the current number of tasks of a member."""
         if count == self.each:
             self._members -= 1
             self._tasks -= count
@@ -91,14 +92,14 @@ class _Quota:
 
 
 class _ByLoad:
-    """Processes, the one with the least to do first."""
+    """Processes ordered by load, lowest first."""
 
     def __init__(self, processes: Iterable[_ProcessState]) -> None:
         self._heap = [(each.load, place, each) for place, each in enumerate(processes)]
         heapq.heapify(self._heap)
 
     def add(self, task: _Task, *, active: bool) -> int | None:
-        """Give a task to the first process that does not have it; how many its member has now."""
+        """Assign a task to the first process without it, and return its member's task count."""
         passed = []
         count = None
         while count is None and self._heap:
@@ -135,7 +136,7 @@ class _Assignment:
         self._quota = _Quota(len(self._active) + copies, len(members))
 
     def compute(self) -> Generator[None, None, TaskTargets]:
-        """The target of each member, in pieces."""
+        """Compute the target of each member, in pieces."""
         for count, (member_id, member) in enumerate(self._members.items(), 1):
             self._read(member_id, member)
             if not count % TASKS_AT_ONCE:
@@ -162,7 +163,7 @@ class _Assignment:
     # -- active tasks
 
     def _keep_active(self, tasks: list[_Task]) -> Generator[None, None, list[_Task]]:
-        """Let tasks stay where they are, or where a copy is; returns the others."""
+        """Keep active tasks on their members or standbys, and return the remaining tasks."""
         for where in (self._had_active.get, self._least_loaded_copy):
             left = []
             for count, task in enumerate(tasks, 1):
@@ -192,9 +193,9 @@ class _Assignment:
         return self._processes[process_id].counts[member_id] < quota.each
 
     def _least_loaded(self, members: Sequence[_Member], task: _Task | None) -> _Member | None:
-        """The one of these members that has least to do, in a process that does not have `task`.
+        """Return the member with the lowest load whose process does not have `task`.
 
-        As Kafka finds it: none, if the first one's process has the task.
+        Like Kafka's code, it returns None if the process of the first member has the task.
         """
         if not members:
             return None
@@ -212,7 +213,7 @@ class _Assignment:
                 best, best_load, best_count = member, process.load, count
         return best if task is None or task not in first.tasks else None
 
-    # -- copies
+    # -- standby tasks
 
     def _assign_standby(self) -> Generator[None, None, None]:
         left: list[tuple[_Task, int]] = []
@@ -229,13 +230,13 @@ class _Assignment:
             for _ in range(missing):
                 given = by_load.add(task, active=False)
                 if given is None:
-                    break  # there are not so many processes
+                    break  # fewer processes than replicas
                 self._quota.note(given)
             if not count % TASKS_AT_ONCE:
                 yield
 
     def _keep_copies(self, task: _Task) -> int:
-        """Let copies be where the task was worked on, or where there were copies; how many are missing."""
+        """Keep standbys where the task or a standby was before, and return how many are missing."""
         for given in range(self._standby_replicas):
             member = self._place_of_copy(task)
             if member is None:
@@ -256,7 +257,7 @@ class _Assignment:
             return member
         return None
 
-    # -- the outcome
+    # -- result
 
     def _targets(self) -> TaskTargets:
         targets = {}
@@ -274,7 +275,7 @@ def assign_tasks(
     subtopologies: Mapping[str, ConfiguredSubtopology],
     standby_replicas: int,
 ) -> Generator[None, None, TaskTargets]:
-    """Share the tasks of a topology among members, in pieces; returns the target of each."""
+    """Assign the tasks of a topology to members in pieces, and return the target of each member."""
     return _Assignment(members, subtopologies, standby_replicas).compute()
 
 

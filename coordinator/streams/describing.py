@@ -1,4 +1,4 @@
-"""What operators are told of streams groups (StreamsGroupDescribe, KIP-1071)."""
+"""StreamsGroupDescribe (KIP-1071)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Value = StreamsGroupTopologyValue
 
 
 def describe_streams_group(state: ShardState, group_id: str) -> Response.Group:
-    """State, epochs, topology and members of one group; its authorized operations are left unset."""
+    """Return a group's state, epochs, topology and members, without authorized operations."""
     group = state.streams_group(group_id)
     if group is None:
         is_other = state.groups.get(group_id) is not None
@@ -41,7 +41,7 @@ def describe_streams_group(state: ShardState, group_id: str) -> Response.Group:
 
 
 def _topology(group: StreamsGroup) -> Response.Topology | None:
-    """The topology with the counts of its internal topics, or, while those are not there, as it was said."""
+    """Return the configured topology, or the stored one while internal topics are missing."""
     if group.topology is None:
         return None
     configured = group.configured

@@ -1,4 +1,4 @@
-"""Which instance of a streams application has which partitions: for interactive queries (KIP-1071)."""
+"""Partitions by endpoint of a streams application, for interactive queries (KIP-1071)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ def partitions_by_endpoint(
     configured: ConfiguredTopology,
     topics: KnownTopics,
 ) -> list[Response.EndpointPartitions]:
-    """A row for each member that answers queries.
+    """Return a row for each member that has an endpoint.
 
-    Rows are kept until their members change: there may be many.
+    Rows are cached until their member changes, because there may be many.
 
-    Parameters: `member` as it will be, the others are as the group has them.
+    Args:
+        group: The group before the step.
+        member: The member after the step.
+        configured: Topology of the group.
+        topics: Topics of the cluster.
     """
     rows = []
     for each in (*(m for m in group.members.values() if m.id != member.id), member):
@@ -51,7 +55,10 @@ def _row(
 def _partitions(
     tasks: Tasks, configured: ConfiguredTopology, topics: KnownTopics
 ) -> list[Response.TopicPartition]:
-    """The partitions that tasks read; of topics with fewer partitions than these tasks the first ones."""
+    """Return the partitions that tasks read.
+
+    If a topic has fewer partitions than there are tasks, the row contains the first ones.
+    """
     rows = []
     for subtopology, partitions in tasks.items():
         known = (configured.subtopologies or {}).get(subtopology)

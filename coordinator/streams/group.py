@@ -1,10 +1,9 @@
-"""A streams group of KIP-1071 and its members: the data, and the questions that it can answer.
+"""A streams group (KIP-1071) and its members: their data and queries on it.
 
-It is a consumer group whose members share tasks instead of partitions. A task is one partition of all
-topics that a subtopology reads; one member is to work on it (active), others may keep a copy of its
-state at hand (standby, warm-up). Members of one instance of the application, a process, share its
-disk: a process has a task once, whatever for. Epochs, targets and the way there are those of a
-consumer group.
+A streams group is a consumer group whose members are assigned tasks instead of partitions. A task
+is one partition index of all topics that a subtopology reads. One member processes it (active), and
+others may have a copy of its state (standby, warm-up). The members of a process share its disk, so
+a process has each task only once. Epochs, targets and reconciliation are those of a consumer group.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRespon
 from .topics import ConfiguredTopology
 from .topology import StreamsTopology
 
+# Tasks (partition indexes) by subtopology ID.
 Tasks: TypeAlias = Mapping[str, AbstractSet[int]]
-"""Tasks by subtopology."""
+# Tasks by subtopology ID, each with the epoch in which the member got it.
 ActiveTasks: TypeAlias = Mapping[str, Mapping[int, int]]
-"""Tasks by subtopology, each with the epoch in which its member got it."""
 Endpoint: TypeAlias = tuple[str, int]
 
 NO_TASKS: Tasks = MappingProxyType({})
 NO_ACTIVE_TASKS: ActiveTasks = MappingProxyType({})
 
+# Member epochs with which a heartbeat leaves or joins the group.
 LEAVES, LEAVES_FOR_A_WHILE, JOINS = -1, -2, 0
-"""Epochs of a heartbeat that say what a member wants."""
+# Epoch of a group without records, and of its target.
 FIRST_EPOCH = 1
-"""Of a group without records, and of its target."""
 NO_TOPOLOGY_EPOCH = -1
 NOBODY: frozenset[str] = frozenset()
 
@@ -46,7 +45,7 @@ class TasksTuple(NamedTuple):
     warmup: Tasks = NO_TASKS
 
     def has_any(self, other: TasksTupleWithEpochs) -> bool:
-        """Whether one of these tasks is among others, and there for the same purpose."""
+        """Return True if one of these tasks is in `other` with the same role."""
         pairs = zip(self, (keys_of(other.active), other.standby, other.warmup), strict=True)
         return any(
             not tasks.isdisjoint(theirs.get(subtopology, ()))
@@ -71,7 +70,7 @@ class TasksTupleWithEpochs(NamedTuple):
         return not any(self)
 
     def lists(self) -> TasksTuple:
-        """These tasks without epochs."""
+        """Return the tasks without their epochs."""
         active = {each: frozenset(tasks) for each, tasks in self.active.items()}
         return TasksTuple(active, self.standby, self.warmup)
 
@@ -81,42 +80,47 @@ NOTHING = TasksTupleWithEpochs()
 
 
 def keys_of(active: ActiveTasks) -> dict[str, AbstractSet[int]]:
-    """Active tasks without their epochs."""
+    """Return active tasks without their epochs."""
     return {subtopology: tasks.keys() for subtopology, tasks in active.items()}
 
 
 class StreamsGroupState(StrEnum):
-    """Where a group stands; the values are the names on the wire."""
+    """State of a streams group, with the names of the protocol."""
 
     EMPTY = "Empty"
+    # Topics of the topology are missing or have wrong partition counts.
     NOT_READY = "NotReady"
-    """Topics of its topology are missing, or not as they must be."""
     ASSIGNING = "Assigning"
     RECONCILING = "Reconciling"
     STABLE = "Stable"
 
     @property
     def filter_name(self) -> str:
-        """As ListGroups filters by it, in small letters."""
+        """Lower-case name that ListGroups filters use."""
         return "not_ready" if self is StreamsGroupState.NOT_READY else self.value.lower()
 
 
 class StreamsMemberState(Enum):
-    """How far a member is; the values are those of its record."""
+    """Reconciliation state of a member, with the values of the member record."""
 
     STABLE = 1
+    # The member must revoke tasks and has not confirmed the revocation yet.
     UNREVOKED = 2
-    """It has to give tasks back, and has not said that it has."""
+    # The member waits for tasks that other members must revoke first.
     UNRELEASED = 3
-    """It waits for tasks that others have to give back."""
+    # The state was written by a later release; the member must rejoin.
     UNKNOWN = 127
-    """Of a later release; the member has to begin anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamsGroupMember:
-    """One member. The timeout is ms; `assigned` is what it may use, `revoking` what it was told to
-    give back."""
+    """A member of a streams group. The timeout is in milliseconds.
+
+    Attributes:
+        endpoint: Host and port at which the instance answers interactive queries.
+        assigned: Tasks that the member may use.
+        revoking: Tasks that the member has been asked to revoke.
+    """
 
     id: str
     instance_id: str | None = None
@@ -127,7 +131,6 @@ class StreamsGroupMember:
     topology_epoch: int = NO_TOPOLOGY_EPOCH
     process_id: str = ""
     endpoint: Endpoint | None = None
-    """Where its instance answers queries."""
     tags: tuple[tuple[str, str], ...] = ()
     epoch: int = 0
     previous_epoch: int = 0
@@ -136,11 +139,11 @@ class StreamsGroupMember:
     revoking: TasksTupleWithEpochs = NOTHING
 
     def is_reconciled_to(self, epoch: int) -> bool:
-        """Whether it has all that the target of an epoch gives it."""
+        """Return True if the member has all tasks of the target of an epoch."""
         return self.state is StreamsMemberState.STABLE and self.epoch == epoch
 
     def got_in(self, subtopology: str, partition: int) -> int | None:
-        """The epoch in which it got an active task that it has or gives back; None of others."""
+        """Return the epoch in which the member got an active task, or None."""
         for held in (self.assigned, self.revoking):
             epoch = held.active.get(subtopology, {}).get(partition)
             if epoch is not None:
@@ -149,9 +152,9 @@ class StreamsGroupMember:
 
 
 class StreamsGroup:
-    """One streams group, as its records say.
+    """A streams group, as stored in its records.
 
-    The attributes under "volatile" are not kept anywhere, and begin anew after a restart.
+    The volatile attributes are not stored, and have their initial values after loading.
     """
 
     __slots__ = (
@@ -184,40 +187,41 @@ class StreamsGroup:
         self.id = group_id
         self.epoch = FIRST_EPOCH
         self.metadata_hash = 0
+        # Epoch of the topology whose topics were validated, or NO_TOPOLOGY_EPOCH if they are
+        # invalid.
         self.validated_epoch = 0
-        """Of the topology whose topics were as they must be; NO_TOPOLOGY_EPOCH while they are not."""
+        # Group configs that were used for the last assignment.
         self.assignment_configs: Mapping[str, str] = {}
-        """Settings with which tasks were shared."""
         self.assignment_epoch = FIRST_EPOCH
+        # Log time of the target assignment, or 0 if there is none or its time is unknown.
         self.assigned_at_ms = 0
-        """Log time of the target, 0 if there is none or its time is not known."""
         self.members: dict[str, StreamsGroupMember] = {}
         self.targets: dict[str, TasksTuple] = {}
         self.topology: StreamsTopology | None = None
         self._active: dict[str, dict[int, str]] = {}
         self._standby: dict[str, dict[int, set[str]]] = {}
         self._warmup: dict[str, dict[int, set[str]]] = {}
+        # Members that have not reached the epoch of the target assignment.
         self.unreconciled: set[str] = set()
-        """Members that are not stable at the epoch of the target."""
         # Volatile:
+        # Coordinator time of each member's last heartbeat.
         self.heard_ms: dict[str, int] = {}
-        """When each member was last heard of, in coordinator time."""
+        # Coordinator time at which each member was last sent its tasks.
         self.told_ms: dict[str, int] = {}
-        """When each member was last told its tasks, in coordinator time."""
+        # Members that have reported the tasks that they were sent.
         self.confirmed: set[str] = set()
-        """Members that have said that they have the tasks which they were told."""
+        # Configured topology; None if it must be recomputed.
         self.configured: ConfiguredTopology | None = None
-        """What became of the topology; None when somebody has to look."""
+        # Version of the cluster's topics that the group has last processed.
         self.topics_version = -1
-        """The version of the cluster's topics that the group has seen."""
+        # True while a target assignment is computed in the background.
         self.is_assigning = False
-        """A target is being computed beside clients."""
+        # Member that requested a shutdown of the application.
         self.shutdown_member_id: str | None = None
-        """Who asked the whole application to shut down."""
+        # Incremented when the tasks of a member with an endpoint change.
         self.endpoint_epoch = 0
-        """Rises when an instance that answers queries has other tasks."""
+        # Cached response rows by member ID.
         self.endpoint_rows: dict[str, StreamsGroupHeartbeatResponse.EndpointPartitions] = {}
-        """What of members has been made for answers."""
 
     @property
     def state(self) -> StreamsGroupState:
@@ -232,13 +236,13 @@ class StreamsGroup:
         return StreamsGroupState.STABLE
 
     def subscribes(self, topic: str) -> bool:
-        """Whether members read a topic."""
+        """Return True if members read a topic."""
         return bool(self.members) and self.topology is not None and topic in self.topology.sources
 
     # -- members
 
     def put(self, member: StreamsGroupMember) -> None:
-        """A member is new, or is different now."""
+        """Add or update a member."""
         old = self.members.get(member.id)
         had = None if old is None else (old.process_id, old.assigned, old.revoking)
         if had != (member.process_id, member.assigned, member.revoking):
@@ -253,7 +257,7 @@ class StreamsGroup:
             self.unreconciled.add(member.id)
 
     def remove(self, member_id: str) -> None:
-        """A member is gone, if it was one."""
+        """Remove a member, if it exists."""
         member = self.members.pop(member_id, None)
         if member is None:
             return
@@ -267,7 +271,7 @@ class StreamsGroup:
             self.shutdown_member_id = None
 
     def set_assignment_epoch(self, epoch: int, at_ms: int) -> None:
-        """The targets are those of an epoch, made at a log time."""
+        """Set the epoch of the target assignment and the log time at which it was computed."""
         self.assignment_epoch = epoch
         self.assigned_at_ms = at_ms
         self.unreconciled = {
@@ -275,18 +279,18 @@ class StreamsGroup:
         }
 
     def configure(self, configured: ConfiguredTopology | None) -> None:
-        """The topics of the topology are known, or somebody has to look again."""
+        """Set the configured topology, or None if it must be recomputed."""
         self.configured = configured
         self.endpoint_rows.clear()
 
-    # -- who has which task
+    # -- task holders
 
     def active_process(self, subtopology: str, partition: int) -> str | None:
-        """The process that works on a task, or has to give it back."""
+        """Return the process that has a task as active or must still revoke it."""
         return self._active.get(subtopology, {}).get(partition)
 
     def keeps(self, process_id: str, subtopology: str, partition: int) -> bool:
-        """Whether a process has a task as standby or warm-up, or has to give it back."""
+        """Return True if a process has a task as standby or warm-up, or must still revoke it."""
         for tasks in (self._standby, self._warmup):
             known = tasks.get(subtopology)
             if known is not None and process_id in known.get(partition, NOBODY):
@@ -306,7 +310,7 @@ class StreamsGroup:
             for subtopology, tasks in held.active.items():
                 processes = self._active.get(subtopology, {})
                 for partition in tasks:
-                    # In a log that was cut short somebody else may have it already.
+                    # If the log was truncated, another process may already have the task.
                     if processes.get(partition) == member.process_id:
                         del processes[partition]
                 if not processes:
@@ -335,5 +339,5 @@ def _release(known: dict[str, dict[int, set[str]]], tasks: Tasks, process_id: st
 
 
 def frozen(rows: Iterable[tuple[str, Iterable[int]]]) -> Tasks:
-    """Tasks from the rows of a record or of a request."""
+    """Return tasks from the rows of a record or of a request."""
     return {subtopology: frozenset(partitions) for subtopology, partitions in rows} or NO_TASKS

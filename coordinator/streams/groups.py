@@ -1,10 +1,11 @@
-"""The requests of members of streams groups, and what time does to them (KIP-1071).
+"""Heartbeats and timers of streams groups (KIP-1071).
 
-A heartbeat is taken as one of a consumer group (`consumer.groups`): the member says something new of
-itself, the epoch of the group rises where that asks for other shares, a target is computed for it
+A heartbeat has the same steps as in a consumer group (`consumer.groups`). The member's metadata is
+updated, and the group epoch is bumped if necessary. A target is computed for it
 (`target_assignments`), and the member makes its next step towards its target (`reconciliation`).
-The first member brings the topology of the application. From it and from the topics that there are it
-follows which internal topics must be made (`topics`); who asks for the coordinator does that.
+
+The first member sends the topology of the application. The topology and the existing topics
+determine the required internal topics (`topics`), which the caller of the coordinator creates.
 """
 
 from __future__ import annotations
@@ -57,12 +58,14 @@ from .topology import check_topology
 
 SESSION = "streams session"
 REVOCATION = "streams revocation"
+# Kinds of timers of streams groups.
 STREAMS_KINDS = frozenset({SESSION, REVOCATION, INITIAL_DELAY})
-"""Of timers of streams groups."""
 
+# Maximum length, in characters, of an ID that a member chooses. Clients send UUIDs.
 NAME_LENGTH_MAX = 1_000
-"""Of the ids that a member gives itself; clients send UUIDs."""
+# Maximum number of tasks that one member may report as owned.
 TASKS_OWNED_MAX = 20_000
+# Maximum number of client tags of one member.
 TAGS_MAX = 100
 
 Request: TypeAlias = StreamsGroupHeartbeatRequest
@@ -71,7 +74,7 @@ Settings: TypeAlias = "Callable[[str], StreamsGroupSettings]"
 
 
 class StreamsHeartbeat(NamedTuple):
-    """What a heartbeat leads to: a result, and the internal topics that are to be made then."""
+    """Result of a heartbeat, and the internal topics to create after the result is stored."""
 
     result: Result[Response]
     missing: Mapping[str, ConfiguredInternalTopic]
@@ -80,10 +83,17 @@ class StreamsHeartbeat(NamedTuple):
 class StreamsGroups:
     """Streams groups of one shard.
 
-    The keys of its timers are (SESSION, group, member), (REVOCATION, group, member) for members that
-    have to give tasks back, and (INITIAL_DELAY, group, "") for a group that waits for more members.
+    Timer keys:
 
-    Parameters: `settings` gives those of a group as they are now.
+    - (SESSION, group, member): session timeout.
+    - (REVOCATION, group, member): deadline for revoking tasks.
+    - (INITIAL_DELAY, group, ""): initial rebalance delay of a new group.
+
+    Args:
+        state: State of the shard.
+        timers: Timers of the shard.
+        settings: Returns the current settings of a group.
+        topics: Topics of the cluster.
     """
 
     def __init__(
@@ -105,7 +115,7 @@ class StreamsGroups:
     # -- heartbeats
 
     def heartbeat(self, request: Request, client: ClientInfo, now: Now) -> StreamsHeartbeat:
-        """A member joins, lives or leaves."""
+        """Handle a StreamsGroupHeartbeat: a member joins, stays or leaves."""
         try:
             _check(request)
             if request.member_epoch < JOINS:
@@ -159,7 +169,7 @@ class StreamsGroups:
         return StreamsHeartbeat(result, configured.missing)
 
     def _begun(self, group: StreamsGroup) -> Pieces:
-        """A new group is stored: what was noted of its first member goes on."""
+        """Copy the volatile data of a new group to the group that replay has created."""
         known = self._state.streams_group(group.id)
         if known is not None:
             known.heard_ms, known.told_ms = group.heard_ms, group.told_ms
@@ -168,9 +178,10 @@ class StreamsGroups:
     def _group(
         self, group_id: str, joins: bool, settings: StreamsGroupSettings, result: Result[Response]
     ) -> StreamsGroup:
-        """The group: one that there is, or a new one, in the place of a classic one without members.
+        """Return the existing group, or a new group, which may replace an empty classic group.
 
-        Raises KafkaError.
+        Raises:
+            KafkaError: GROUP_ID_NOT_FOUND or GROUP_MAX_SIZE_REACHED.
         """
         group = self._state.groups.get(group_id)
         if not isinstance(group, StreamsGroup):
@@ -193,7 +204,7 @@ class StreamsGroups:
     def _reconcile(
         self, step: StreamsStep, epoch: int, target: TasksTuple, owned: TasksTuple | None
     ) -> None:
-        """Let the member make its next step towards its target."""
+        """Move the member one step towards its target."""
         member = reconcile(step.member, epoch, target, owned, step.group)
         if member != step.member:
             step.records.append(current_record(step.group.id, member))
@@ -242,7 +253,7 @@ class StreamsGroups:
     def _undo(
         self, step: StreamsStep, settings: StreamsGroupSettings
     ) -> Callable[[ErrorCode, Now], Result[Response]]:
-        """What undoes a step: the member is as it was, and the next heartbeat sees all anew."""
+        """Return the function that undoes a step. The next heartbeat then repeats all checks."""
 
         def undo(code: ErrorCode, now: Now) -> Result[Response]:
             group = step.group
@@ -283,7 +294,7 @@ class StreamsGroups:
         result: Result[R],
         since_ms: int | None = None,
     ) -> None:
-        """A member is gone; the others share anew with their next heartbeats."""
+        """Remove a member. The other members get new targets with their next heartbeats."""
         result.records += member_tombstones(group.id, member.id)
         result.records.append(
             epoch_record(
@@ -294,7 +305,7 @@ class StreamsGroups:
                 group.assignment_configs,
             )
         )
-        # Its timers are left: they do nothing when it is gone.
+        # The timers of removed members are left: they do nothing when they expire.
         state = group.state
         if len(group.members) == 1:
             state = StreamsGroupState.EMPTY
@@ -307,7 +318,7 @@ class StreamsGroups:
     def _wait_for_revocation(
         self, group_id: str, member: StreamsGroupMember, before: StreamsGroupMember | None, now: Now
     ) -> None:
-        """A member that has to give tasks back has so long as it said when it joined."""
+        """Start or cancel the revocation timer, which lasts for the member's rebalance timeout."""
         key = (REVOCATION, group_id, member.id)
         if member.state is not StreamsMemberState.UNREVOKED:
             self._timers.cancel(key)
@@ -315,7 +326,7 @@ class StreamsGroups:
             self._timers.schedule(key, now.coordinator_ms + max(member.rebalance_timeout_ms, 0))
 
     def expire(self, key: tuple[str, str, str], now: Now) -> Result[None]:
-        """A timer has come."""
+        """Process an expired timer."""
         kind, group_id, member_id = key
         result: Result[None] = Result()
         group = self._state.streams_group(group_id)
@@ -335,7 +346,7 @@ class StreamsGroups:
             since_ms = now.log_ms - (now.coordinator_ms - heard_ms)
             cause = f"member {member_id} missed heartbeats"
         elif member.state is StreamsMemberState.UNREVOKED:
-            cause = f"member {member_id} did not give tasks back in time"
+            cause = f"member {member_id} did not revoke tasks in time"
         else:
             return result
         self._take_out(group, member, cause, now, result, since_ms)
@@ -343,13 +354,13 @@ class StreamsGroups:
         return result
 
     def resume(self, group: StreamsGroup, now: Now) -> None:
-        """The group was loaded: sessions start, and so does the time for what is to be given back."""
+        """Start the sessions and revocation timers of a loaded group."""
         self.sessions.restart(group, now)
         for member in group.members.values():
             self._wait_for_revocation(group.id, member, None, now)
 
     def forget(self, group_id: str) -> None:
-        """The group goes: a new one of its name waits for its own members."""
+        """Cancel the initial delay of a deleted group, so that a new group starts its own delay."""
         self._timers.cancel((INITIAL_DELAY, group_id, ""))
 
 
@@ -357,7 +368,11 @@ class StreamsGroups:
 
 
 def _check(request: Request) -> None:
-    """Raise KafkaError for a request that makes no sense, whoever sends it."""
+    """Validate the fields of a request.
+
+    Raises:
+        KafkaError: A field is invalid.
+    """
     _check_supported(request)
     for name, value in (
         ("MemberId", request.member_id),
@@ -418,18 +433,24 @@ def _check_lengths(request: Request) -> None:
     tags = request.client_tags or []
     names += [text for tag in tags[:TAGS_MAX] for text in (tag.key, tag.value)]
     if any(len(name) > NAME_LENGTH_MAX for name in names):
-        _invalid(f"The ids of a member may have {NAME_LENGTH_MAX} characters.")
+        _invalid(
+            f"IDs, host names and tags of a member may have at most {NAME_LENGTH_MAX} characters."
+        )
     if len(tags) > TAGS_MAX or len({tag.key for tag in tags}) < len(tags):
-        _invalid(f"A member may have {TAGS_MAX} tags, each once.")
+        _invalid(f"A member may have at most {TAGS_MAX} client tags with distinct keys.")
     for lists in (request.active_tasks, request.standby_tasks):
         if sum(1 + len(row.partitions) for row in lists or ()) > TASKS_OWNED_MAX:
-            _invalid(f"A member may own {TASKS_OWNED_MAX} tasks; start more members.")
+            _invalid(f"A member may own at most {TASKS_OWNED_MAX} tasks; start more members.")
         if len({row.subtopology_id for row in lists or ()}) < len(lists or ()):
-            _invalid("A subtopology stands there twice.")
+            _invalid("Subtopology IDs must be unique.")
 
 
 def _check_tasks(configured: ConfiguredTopology, request: Request) -> None:
-    """Raise KafkaError INVALID_REQUEST for tasks that there are not."""
+    """Check that the reported tasks exist.
+
+    Raises:
+        KafkaError: INVALID_REQUEST.
+    """
     if configured.subtopologies is None or not configured.is_ready:
         return
     for row in chain(request.active_tasks or (), request.standby_tasks or ()):
@@ -452,7 +473,11 @@ def _invalid(message: str) -> NoReturn:
 
 
 def _sender(group: StreamsGroup, request: Request) -> StreamsGroupMember:
-    """Who sends the heartbeat. Raises KafkaError when that is nobody who may."""
+    """Return the member that sent the heartbeat.
+
+    Raises:
+        KafkaError: UNKNOWN_MEMBER_ID or FENCED_MEMBER_EPOCH.
+    """
     if request.member_epoch == JOINS:
         return group.members.get(request.member_id) or StreamsGroupMember(request.member_id)
     member = _known(group, request.member_id)
@@ -460,7 +485,8 @@ def _sender(group: StreamsGroup, request: Request) -> StreamsGroupMember:
     if epoch == member.epoch:
         return member
     is_late = epoch == member.previous_epoch and epoch < member.epoch
-    # It has not seen the answer by which its epoch rose, if it has nothing that is not its own.
+    # Accept the previous epoch if the member owns only assigned tasks: it missed the response that
+    # bumped its epoch.
     if is_late and _is_subset(_owned(request), member.assigned):
         return member
     size = "greater" if epoch > member.epoch else "smaller"
@@ -494,7 +520,7 @@ def _is_subset(owned: TasksTuple | None, assigned: TasksTupleWithEpochs) -> bool
 def _updated(
     member: StreamsGroupMember, request: Request, client: ClientInfo
 ) -> StreamsGroupMember:
-    """The member with what its heartbeat says; null and -1 say nothing."""
+    """Return the member with the changes of a heartbeat. Null and -1 mean unchanged."""
     topology, endpoint, tags = request.topology, request.user_endpoint, request.client_tags
     timeout_ms = request.rebalance_timeout_ms
     process_id = request.process_id
@@ -520,11 +546,12 @@ def _may_have_missed(
     now: Now,
     settings: StreamsGroupSettings,
 ) -> bool:
-    """Whether a member is told its tasks again: the answer that told it may have been lost.
+    """Return True if the response must repeat the member's tasks, because one may have been lost.
 
-    A member says what it has when it has taken what it was told. Who does not say so in the time
-    between two heartbeats, or before the coordinator moved, is told again. (Kafka tells once: a lost
-    answer leaves tasks that nobody works on until they are shared anew.)
+    A member reports its tasks after it has received them. If it does not report them within a
+    heartbeat interval, or if the coordinator has moved, the response repeats them. (Kafka sends the
+    tasks once: if that response is lost, no member processes these tasks until the next
+    assignment.)
     """
     if owned is not None:
         if owned == member.assigned.lists():
@@ -540,7 +567,7 @@ def _may_have_missed(
 
 
 def _owned(request: Request) -> TasksTuple | None:
-    """What the member says that it has."""
+    """Return the tasks that the member reports as owned, or None if it reports nothing."""
     lists = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
     if any(each is None for each in lists):
         return None
@@ -556,7 +583,7 @@ def _rows(tasks: Tasks) -> list[Response.TaskIds]:
     ]
 
 
-# -- answers
+# -- responses
 
 
 def _refused(code: ErrorCode, message: str | None) -> Result[Response]:
@@ -568,16 +595,16 @@ def _unknown_group(message: str) -> NoReturn:
 
 
 def _note_step(step: StreamsStep, now: Now, result: Result[R]) -> None:
-    """Write down what a heartbeat has changed."""
+    """Add an event for the changes of a heartbeat."""
     group, state = step.group, step.state()
     if step.is_new_member:
         cause = f"member {step.member.id} joined"
     elif step.epoch != group.epoch:
-        cause = "topics or settings have changed"
+        cause = "topics or group configs have changed"
         if step.records and step.shares_anew and step.hash == group.metadata_hash:
-            cause = f"member {step.member.id} says something new of itself"
+            cause = f"member {step.member.id} changed its metadata"
     elif state is not group.state and state is StreamsGroupState.STABLE:
-        cause = "every member has its share"
+        cause = "all members are reconciled"
     else:
         return
     _note(group.id, cause, step.epoch, state, now, result)
@@ -592,7 +619,7 @@ def _note(
     result: Result[R],
     since_ms: int | None = None,
 ) -> None:
-    """Write down a change and its cause."""
+    """Add an event: a change of the group and its cause."""
     result.events.append(
         Event(now.log_ms, group_id, printable(cause), epoch, state.value, since_ms)
     )

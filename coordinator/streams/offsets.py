@@ -1,7 +1,7 @@
-"""Who may commit and fetch offsets of a streams group (KIP-1071).
+"""Validation of offset commits and fetches of streams groups (KIP-1071).
 
-As in a consumer group (`consumer.offsets`): a commit of the present epoch of its member is taken, and so
-is one of an older epoch for a partition whose task the member has had since then.
+As in a consumer group (`consumer.offsets`), a commit with the current member epoch is accepted. A
+commit with an older epoch is accepted for partitions whose task the member has had since then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .group import StreamsGroup, StreamsGroupMember
 def streams_committer_check(
     group: StreamsGroup, request: OffsetCommitRequest, version: int
 ) -> Check:
-    """Whether the sender of a commit may commit now."""
+    """Return the check for a commit by the sender."""
     if request.generation_id_or_member_epoch < 0 and not group.members:
         return always(ErrorCode.NONE)
     member = group.members.get(request.member_id)
@@ -31,9 +31,9 @@ def streams_committer_check(
 
 
 def streams_transactional_check(group: StreamsGroup, request: OffsetCommitRequest) -> Check:
-    """Whether the sender of a commit in a transaction may commit now.
+    """Return the check for a transactional commit by the sender.
 
-    Who names no member is not asked for one: the transaction fences its producers.
+    Requests without a member ID are accepted: the transaction already fences its producers.
     """
     epoch = request.generation_id_or_member_epoch
     names_member = bool(request.member_id) or request.group_instance_id is not None
@@ -42,12 +42,12 @@ def streams_transactional_check(group: StreamsGroup, request: OffsetCommitReques
     member = group.members.get(request.member_id)
     if member is None:
         return always(ErrorCode.UNKNOWN_MEMBER_ID)
-    # This request has no other error for it.
+    # TxnOffsetCommit has no better error code for a stale member epoch.
     return _epoch_check(group, member, epoch, ErrorCode.ILLEGAL_GENERATION)
 
 
 def streams_fetcher_error(group: StreamsGroup, request: OffsetFetchRequest.Group) -> ErrorCode:
-    """Why the sender of a fetch gets no offsets; only who says that it is a member is checked."""
+    """Return the error for an OffsetFetch. Only requests with a member ID are checked."""
     if request.member_id is None and request.member_epoch < 0:
         return ErrorCode.NONE
     member = group.members.get(request.member_id or "")

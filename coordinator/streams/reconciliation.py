@@ -1,9 +1,11 @@
-"""How a member of a streams group gets from what it has to its target (KIP-1071).
+"""Reconciliation: steps of a streams group member from its tasks to its target (KIP-1071).
 
-As in a consumer group (`consumer.reconciliation`), with two differences. A process has a task once: a member
-waits for an active task until no process works on it and its own process keeps no copy, and for a copy
-until its own process has the task for nothing else. And the epoch of a member rises by one when it has
-given back what it was told to.
+The steps are those of a consumer group (`consumer.reconciliation`), with two differences:
+
+- A process has each task only once. A member waits for an active task until no process has it as
+  active, and its own process has no standby of it. It waits for a standby until its own process
+  does not have the task in any role.
+- The member epoch is incremented when the member has revoked its tasks.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from .group import (
     TasksTupleWithEpochs,
 )
 
+# Returns True if a task is not free yet.
 _Taken: TypeAlias = Callable[[str, int], bool]
-"""Whether a task is not free yet."""
 
 
 def reconcile(
@@ -36,15 +38,18 @@ def reconcile(
     owned: TasksTuple | None,
     group: StreamsGroup,
 ) -> StreamsGroupMember:
-    """The member after the next step towards its target; the same one when it has to wait.
+    """Return the member after its next step, or the same member if it has to wait.
 
-    Parameters:
-      member: As it is, with what its heartbeat has changed.
-      epoch, target: What it shall have, and the epoch of the group for which that was computed.
-      owned: What it says that it has; None when it says nothing, as in most heartbeats.
-      group: Who has which task.
+    Args:
+        member: The member, including the changes of its heartbeat.
+        epoch: Group epoch for which the target was computed.
+        target: Target of the member.
+        owned: Tasks that the member reports as owned; None if it reports nothing, as in most
+            heartbeats.
+        group: The group, which knows the holders of all tasks.
 
-    Raises UnknownMemberState.
+    Raises:
+        UnknownMemberState: The stored state is unknown and the member still owns tasks.
     """
     if member.is_reconciled_to(epoch):
         return member
@@ -67,7 +72,7 @@ def _next(
     owned: TasksTuple | None,
     group: StreamsGroup,
 ) -> StreamsGroupMember:
-    """The step to what the target says, as far as it can be made now."""
+    """Return the member after a step towards the target, as far as it is possible now."""
     process_id = member.process_id
 
     def is_worked_on(subtopology: str, partition: int) -> bool:
@@ -98,7 +103,12 @@ def _next(
 def _active_step(
     had: ActiveTasks, target: Tasks, epoch: int, is_taken: _Taken
 ) -> tuple[ActiveTasks, ActiveTasks, ActiveTasks, bool]:
-    """What stays, what goes, what stays or is free; and whether some is not free yet."""
+    """Split active tasks.
+
+    Returns:
+        Tasks that are kept, tasks to revoke, tasks that are kept or free, and True if some tasks of
+        the target are not free yet.
+    """
     kept: dict[str, dict[int, int]] = {}
     gone: dict[str, dict[int, int]] = {}
     for subtopology, tasks in had.items():
@@ -116,7 +126,7 @@ def _active_step(
 
 
 def _step(had: Tasks, target: Tasks, is_taken: _Taken) -> tuple[Tasks, Tasks, Tasks, bool]:
-    """As `_active_step`, of copies: those have no epochs."""
+    """Split standby or warm-up tasks, which have no epochs, like `_active_step`."""
     epochs = {subtopology: dict.fromkeys(tasks, 0) for subtopology, tasks in had.items()}
     kept, gone, after, waits = _active_step(epochs, target, 0, is_taken)
     return _bare(kept), _bare(gone), _bare(after), waits

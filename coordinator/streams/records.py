@@ -1,4 +1,4 @@
-"""Records of streams groups (`replay` is the way back)."""
+"""Records of streams groups. `replay` is the counterpart."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .topology import StreamsTopology
 def epoch_record(
     group_id: str, epoch: int, metadata_hash: int, validated_epoch: int, configs: Mapping[str, str]
 ) -> CoordinatorRecord:
-    """A group has a new epoch."""
+    """Return the record of a group epoch."""
     value = StreamsGroupMetadataValue(
         epoch=epoch,
         metadata_hash=metadata_hash,
@@ -40,12 +40,12 @@ def epoch_record(
 
 
 def topology_record(group_id: str, topology: StreamsTopology) -> CoordinatorRecord:
-    """The application of a group has a topology."""
+    """Return the record of a group's topology."""
     return CoordinatorRecord(StreamsGroupTopologyKey(group_id=group_id), topology.value)
 
 
 def member_record(group_id: str, member: StreamsGroupMember) -> CoordinatorRecord:
-    """What a member says of itself."""
+    """Return the record of a member's metadata."""
     cls = StreamsGroupMemberMetadataValue
     endpoint = None
     if member.endpoint is not None:
@@ -67,7 +67,7 @@ def member_record(group_id: str, member: StreamsGroupMember) -> CoordinatorRecor
 
 
 def current_record(group_id: str, member: StreamsGroupMember) -> CoordinatorRecord:
-    """What a member has."""
+    """Return the record of a member's current assignment."""
     value = StreamsGroupCurrentMemberAssignmentValue(
         member_epoch=member.epoch,
         previous_member_epoch=member.previous_epoch,
@@ -84,7 +84,7 @@ def current_record(group_id: str, member: StreamsGroupMember) -> CoordinatorReco
 
 
 def target_record(group_id: str, member_id: str, target: TasksTuple) -> CoordinatorRecord:
-    """What a member shall have."""
+    """Return the record of a member's target assignment."""
     cls = StreamsGroupTargetAssignmentMemberValue
     active, standby, warmup = (
         [cls.TaskIds(subtopology_id=each, partitions=sorted(tasks[each])) for each in sorted(tasks)]
@@ -97,7 +97,7 @@ def target_record(group_id: str, member_id: str, target: TasksTuple) -> Coordina
 
 
 def assignment_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecord:
-    """For which epoch of the group the targets are; `at_ms` is log time."""
+    """Return the record of the target assignment's epoch; `at_ms` is log time."""
     value = StreamsGroupTargetAssignmentMetadataValue(
         assignment_epoch=epoch, assignment_timestamp=at_ms
     )
@@ -105,7 +105,7 @@ def assignment_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecor
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
-    """A member is gone."""
+    """Return the records that delete a member."""
     keys = (
         StreamsGroupCurrentMemberAssignmentKey,
         StreamsGroupTargetAssignmentMemberKey,
@@ -115,7 +115,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
 
 
 def streams_group_tombstones(group: StreamsGroup) -> list[CoordinatorRecord]:
-    """A group is gone with all that it had, but for its offsets."""
+    """Return the records that delete a group and its members, without its offsets."""
     records = []
     for member_id in dict.fromkeys((*group.members, *group.targets)):
         records += member_tombstones(group.id, member_id)

@@ -1,6 +1,6 @@
-"""Record to state for streams groups: the only writer of what is persisted of them.
+"""Replay of streams group records. This is the only code that changes their persistent state.
 
-As with consumer groups (`consumer.replay`), no record insists on another one.
+As for consumer groups (`consumer.replay`), no record depends on the presence of another one.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _delete_current(group: StreamsGroup, key: StreamsGroupCurrentMemberAssignmen
 
 
 def _active(rows: _Rows, epoch: int) -> ActiveTasks:
-    """Tasks with the epochs in which they came; where those are not kept it is `epoch`."""
+    """Return tasks with their assignment epochs, or with `epoch` if those are not stored."""
     found: dict[str, dict[int, int]] = {}
     for row in rows:
         epochs = row.assignment_epochs

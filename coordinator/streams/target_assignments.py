@@ -1,9 +1,9 @@
-"""When the tasks of a streams group are shared anew, and how (KIP-1071).
+"""Group epochs and target assignments of streams groups (KIP-1071).
 
-A step changes one member. It raises the epoch of the group where that, a change of the topics or other
-settings ask for other shares; then a target is computed for the new epoch, unless the group is new and
-waits for more members, or the target before is too young. Where there are many tasks that is done
-beside clients, and the members learn of it with their next heartbeats.
+A step changes one member. It bumps the group epoch if the member, the topics, or the group configs
+require a new assignment. A target is then computed for the new epoch, unless the initial rebalance
+delay or the assignment interval has not passed. For many tasks, the work is done in the background,
+and the members get the result with later heartbeats.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from .topics import ConfiguredTopology, configure
 from .topology import StreamsTopology, topology_of
 
 INITIAL_DELAY = "streams initial delay"
+# Status codes; the others are in `topics`.
 STALE_TOPOLOGY, SHUTDOWN_APPLICATION, ASSIGNMENT_DELAYED = 0, 4, 5
-"""Codes of a status; the others are in `topics`."""
 STANDBY_REPLICAS = "num.standby.replicas"
 
 Said = StreamsGroupHeartbeatRequest.Topology
@@ -47,17 +47,17 @@ Status = StreamsGroupHeartbeatResponse.Status
 
 
 class StreamsStep:
-    """What becomes of a group by one heartbeat of one member.
+    """Changes of a group by one heartbeat of one member.
 
     Attributes:
-      group: As it is. It need not be in the state yet.
-      records: What is to be stored.
-      before, member: The member as it is known (an empty one if it is new), and as it will be.
-      topology, configured: The group's, and what became of it.
-      epoch, assignment_epoch, hash: The group's, as they will be.
-      shares_anew: The epoch is to rise.
-      statuses: What the member is to be told.
-      work: What is to be done beside clients, once the records are stored.
+        group: The group before the step. It may not be in the state yet.
+        records: Records to store.
+        before, member: The member before the step (empty if it is new) and after it.
+        topology, configured: Topology of the group, and its configuration.
+        epoch, assignment_epoch, hash: Values of the group after the step.
+        shares_anew: True to bump the group epoch.
+        statuses: Statuses of the response.
+        work: Work to do in the background once the records are stored.
     """
 
     __slots__ = (
@@ -93,15 +93,15 @@ class StreamsStep:
         return self.member.id not in self.group.members
 
     def tell(self, code: int, detail: str) -> None:
-        """Add a status to the answer."""
+        """Add a status to the response."""
         self.statuses.append(Status(status_code=code, status_detail=detail))
 
     def members(self) -> list[StreamsGroupMember]:
-        """All members as they will be."""
+        """Return all members after the step."""
         return list((self.group.members | {self.member.id: self.member}).values())
 
     def state(self) -> StreamsGroupState:
-        """Where the group will stand."""
+        """Return the state of the group after the step."""
         if self.configured is None or not self.configured.is_ready:
             return StreamsGroupState.NOT_READY
         if self.epoch > self.assignment_epoch:
@@ -128,9 +128,10 @@ class StreamsTargetAssignments:
     # -- the topology
 
     def take_topology(self, step: StreamsStep, said: Said | None) -> None:
-        """The topology that a member brings: the first one counts, and all others have the same.
+        """Store the topology of the first member, and compare later ones with it.
 
-        Raises KafkaError INVALID_REQUEST.
+        Raises:
+            KafkaError: INVALID_REQUEST, if the topology has changed.
         """
         group, known = step.group, step.group.topology
         if said is not None:
@@ -150,12 +151,13 @@ class StreamsTargetAssignments:
             )
 
     def configure(self, step: StreamsStep) -> ConfiguredTopology:
-        """What became of the topology; it is looked at again when topics have changed.
+        """Return the configured topology, which is recomputed after changes of topics.
 
-        Raises KafkaError STREAMS_INVALID_TOPOLOGY.
+        Raises:
+            KafkaError: STREAMS_INVALID_TOPOLOGY.
         """
         group, topology = step.group, step.topology
-        if topology is None:  # its record was lost: a member has to bring it again
+        if topology is None:  # its record was lost: a member must rejoin with it
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Group {group.id} has no topology.")
         configured = group.configured
         if configured is None or group.topics_version != self._topics.version:
@@ -171,7 +173,7 @@ class StreamsTargetAssignments:
     # -- the epoch
 
     def advance(self, step: StreamsStep, settings: StreamsGroupSettings) -> None:
-        """Raise the epoch of the group where the step, topics or settings ask for it."""
+        """Bump the group epoch if the step, topics or configs require it."""
         group, configured = step.group, step.configured
         assert configured is not None
         validated = configured.epoch if configured.is_ready else NO_TOPOLOGY_EPOCH
@@ -190,7 +192,7 @@ class StreamsTargetAssignments:
     def update_target(
         self, step: StreamsStep, now: Now, settings: StreamsGroupSettings
     ) -> tuple[int, TasksTuple]:
-        """The target of the member and its epoch: a new one, if it is time for one."""
+        """Return the epoch and the target of the member, computing a new target if it is due."""
         group = step.group
         known = group.targets.get(step.member.id, NO_TARGET)
         delay = (INITIAL_DELAY, group.id, "")
@@ -224,7 +226,7 @@ class StreamsTargetAssignments:
         return step.epoch, targets[step.member.id]
 
     def compute_in_background(self, group_id: str, now: Now) -> Pieces:
-        """Compute the target of a group in pieces, for its epoch as it is at the beginning."""
+        """Compute the target of a group in pieces, for the group epoch at the start."""
         group = self._state.streams_group(group_id)
         if group is None or group.is_assigning or not group.members or group.configured is None:
             return
@@ -250,13 +252,13 @@ class StreamsTargetAssignments:
 
 
 def is_too_young(group: StreamsGroup, now: Now, settings: StreamsGroupSettings) -> bool:
-    """Whether it is not time yet for another target."""
+    """Return True if the assignment interval has not passed yet."""
     wait_ms = group.assigned_at_ms + settings.assignment_interval_ms - now.log_ms
     return bool(group.assigned_at_ms) and 0 < wait_ms <= settings.assignment_interval_ms
 
 
 def _size(configured: ConfiguredTopology, members: int) -> int:
-    """How much work it is to share the tasks."""
+    """Return the amount of work for an assignment."""
     if not configured.is_ready:
         return members
     return members + sum(each.tasks for each in (configured.subtopologies or {}).values())
@@ -268,7 +270,7 @@ def _targets(
     configured: ConfiguredTopology,
     standby_replicas: int,
 ) -> Generator[None, None, TaskTargets]:
-    """Let the assignor share, in pieces; without all topics nobody has anything to do."""
+    """Run the assignor in pieces. If topics are missing, the targets are empty."""
     known: dict[str, AssignmentMemberSpec] = {}
     for count, member in enumerate(members, 1):
         target = group.targets.get(member.id, NO_TARGET)
@@ -283,7 +285,7 @@ def _targets(
 def _changed(
     group: StreamsGroup, targets: Iterable[tuple[str, TasksTuple]]
 ) -> list[CoordinatorRecord]:
-    """Those of these targets that are others than before."""
+    """Return the records of the targets that have changed."""
     return [
         target_record(group.id, member_id, target)
         for member_id, target in targets
@@ -293,7 +295,7 @@ def _changed(
 
 def _give_up(group: StreamsGroup) -> Callable[..., Result[None]]:
     def stop(code: object, now: Now) -> Result[None]:
-        group.is_assigning = False  # the next heartbeat begins again
+        group.is_assigning = False  # the next heartbeat restarts the computation
         return Result()
 
     return stop

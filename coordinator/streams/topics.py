@@ -1,9 +1,9 @@
-"""Which topics a topology needs, and with how many partitions (KIP-1071).
+"""Topics that a topology needs, and their partition counts (KIP-1071).
 
-Topics that the application reads are there, made by somebody. Those between its subtopologies
-(repartition topics) and those that keep its state (changelogs) are internal: how many partitions they
-have follows from what is read, and the coordinator has them made. Tasks are shared once all topics are
-there, each with as many partitions as it must have.
+Source topics must exist. Repartition topics (between subtopologies) and changelog topics (state)
+are internal: their partition counts are derived from the source topics, and the coordinator
+requests their creation. Tasks are assigned when all topics exist with the required partition
+counts.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from kbroker.protocol.streams_group_metadata import StreamsGroupTopologyValue
 from .topology import StreamsTopology, sources_of
 
 Subtopology: TypeAlias = StreamsGroupTopologyValue.Subtopology
+# Returns the partition count of a topic, or None if the topic does not exist.
 CountOf: TypeAlias = Callable[[str], "int | None"]
-"""Partitions of a topic; None when there is no such topic."""
 
+# Status codes that members receive.
 MISSING_SOURCE_TOPICS, INCORRECTLY_PARTITIONED_TOPICS, MISSING_INTERNAL_TOPICS = 1, 2, 3
-"""Codes of a status, as members are told."""
+# Maximum number of topic names in a status detail.
 NAMES_SHOWN = 3
+# Maximum number of tasks of a group. A single member may have all of them in one step.
 TASKS_MAX = 20_000
-"""Of one group; a single member may have all of them, and takes them in one step."""
 
 
 class ConfiguredInternalTopic(NamedTuple):
-    """A topic of the application's own; 0 replicas stand for the default."""
+    """An internal topic of the application. A replication factor of 0 means the default."""
 
     name: str
     partitions: int
@@ -38,11 +39,15 @@ class ConfiguredInternalTopic(NamedTuple):
 
 
 class ConfiguredSubtopology(NamedTuple):
-    """A subtopology whose topics are known."""
+    """A subtopology whose topics and partition counts are known.
+
+    Attributes:
+        tasks: Number of tasks.
+        sources: All topics that the subtopology reads, including repartition topics.
+    """
 
     tasks: int
     sources: frozenset[str]
-    """All that it reads, repartition topics too."""
     source_topics: tuple[str, ...]
     sinks: tuple[str, ...]
     repartition_sources: tuple[ConfiguredInternalTopic, ...]
@@ -54,19 +59,24 @@ class ConfiguredSubtopology(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Why no tasks can be shared: the code of a status, and its words."""
+    """Reason why no tasks can be assigned: a status code and its detail."""
 
     status: int
     detail: str
 
 
 class ConfiguredTopology(NamedTuple):
-    """What became of a topology: `subtopologies` by id, None where nothing can be said of them."""
+    """Result of configuring a topology.
+
+    Attributes:
+        subtopologies: Configured subtopologies by ID, or None if the topics do not permit it.
+        missing: Internal topics to create.
+        problem: Reason why the group is not ready, or None.
+    """
 
     epoch: int
     subtopologies: Mapping[str, ConfiguredSubtopology] | None
     missing: Mapping[str, ConfiguredInternalTopic]
-    """Internal topics that are to be made."""
     problem: Problem | None
 
     @property
@@ -75,7 +85,7 @@ class ConfiguredTopology(NamedTuple):
 
 
 class _Wrong(Exception):
-    """There is a problem with the topics."""
+    """The topics do not permit an assignment."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -83,9 +93,10 @@ class _Wrong(Exception):
 
 
 def configure(topology: StreamsTopology, count_of: CountOf) -> ConfiguredTopology:
-    """Find out what topics a topology needs, from those that there are.
+    """Derive the internal topics and task counts of a topology from the existing topics.
 
-    Raises KafkaError STREAMS_INVALID_TOPOLOGY where that is not decided by the topology.
+    Raises:
+        KafkaError: STREAMS_INVALID_TOPOLOGY, if the topology does not determine them.
     """
     try:
         _check_sources(topology, count_of)
@@ -99,7 +110,7 @@ def configure(topology: StreamsTopology, count_of: CountOf) -> ConfiguredTopolog
     except _Wrong as wrong:
         return ConfiguredTopology(topology.epoch, None, {}, wrong.problem)
     if sum(each.tasks for each in subtopologies.values()) > TASKS_MAX:
-        _invalid(f"A group may have {TASKS_MAX} tasks.")
+        _invalid(f"A group may have at most {TASKS_MAX} tasks.")
     problem = None
     if missing:
         detail = f"Internal topics are missing: {_some(missing)}"
@@ -115,7 +126,7 @@ def _check_sources(topology: StreamsTopology, count_of: CountOf) -> None:
 
 
 class _Counts:
-    """How many partitions each topic of a topology has, or must have."""
+    """Actual or required partition counts of the topics of a topology."""
 
     def __init__(self, topology: StreamsTopology, count_of: CountOf) -> None:
         self._subtopologies = list(topology.subtopologies.values())
@@ -126,7 +137,7 @@ class _Counts:
         self._flexible = {topic.name for topic in repartition if not topic.partitions}
 
     def decide(self) -> None:
-        """Find the number of partitions of each internal topic."""
+        """Compute the partition count of each internal topic."""
         self._decided = self._repartition_counts()
         for topic in {*self._fixed, *self._flexible}:
             if topic not in self._decided:
@@ -143,17 +154,18 @@ class _Counts:
             self._decided |= dict.fromkeys((t.name for t in each.state_changelog_topics), most)
 
     def _count(self, topic: str) -> int:
-        """Of a topic that is there or decided."""
+        """Return the partition count of a topic that exists or whose count is decided."""
         found = self._count_of(topic)
         return self._decided[topic] if found is None else found
 
     # -- repartition topics
 
     def _repartition_counts(self) -> dict[str, int]:
-        """Counts of repartition topics, from what the subtopologies that write to them read.
+        """Compute the counts of repartition topics from the topics that their writers read.
 
-        One may read what another one writes. They are gone through in their order, again and again,
-        until all are decided; each is looked at only when something that it reads was decided.
+        A subtopology may read what another one writes. As in Kafka, subtopologies are processed in
+        order and repeatedly until all counts are decided. A subtopology is only processed again if
+        one of its source topics was decided.
         """
         counts = dict(self._fixed)
         readers: dict[str, list[int]] = {}
@@ -198,7 +210,7 @@ class _Counts:
                 self._enforce(topics)
 
     def _enforce(self, topics: Collection[str]) -> None:
-        """Give the repartition topics among these, which are read together, one number."""
+        """Give the repartition topics of a copartition group the same partition count."""
         own = {t: self._count(t) for t in topics if t in self._fixed or t in self._flexible}
         others = {topic: self._count(topic) for topic in topics if topic not in own}
         if others:
@@ -222,16 +234,16 @@ class _Counts:
                 )
 
     def _fixed_count(self, own: Mapping[str, int]) -> int:
-        """That of all repartition topics with a number of their own, as Kafka wants it."""
+        """Return the common count of all repartition topics with a fixed count, as in Kafka."""
         counts = {self._count(topic) for topic in self._fixed}
         if len(counts) > 1:
             raise _Wrong(INCORRECTLY_PARTITIONED_TOPICS, _not_the_same(own))
         return counts.pop()
 
-    # -- the outcome
+    # -- result
 
     def configured(self, subtopology: Subtopology) -> ConfiguredSubtopology:
-        """A subtopology with all counts."""
+        """Return a subtopology with all counts."""
         tasks = max(map(self._count, sources_of(subtopology)))
         if tasks <= 0:
             _invalid(f"Subtopology {subtopology.subtopology_id} has no tasks.")
@@ -262,7 +274,11 @@ class _Counts:
 def _missing(
     topology: StreamsTopology, subtopologies: Mapping[str, ConfiguredSubtopology], count_of: CountOf
 ) -> dict[str, ConfiguredInternalTopic]:
-    """The internal topics that there are not. Raises _Wrong for one that has other partitions."""
+    """Return the internal topics that do not exist.
+
+    Raises:
+        _Wrong: An existing topic has a different partition count.
+    """
     missing: dict[str, ConfiguredInternalTopic] = {}
     for each in subtopologies.values():
         missing |= {topic.name: topic for topic in each.repartition_sources}

@@ -1,4 +1,4 @@
-"""The topology of a streams application, as its members say it (KIP-1071)."""
+"""Topology of a streams application, as its members send it (KIP-1071)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ from kbroker.protocol.streams_group_metadata import StreamsGroupTopologyValue
 Said = StreamsGroupHeartbeatRequest
 Value = StreamsGroupTopologyValue
 
+# Maximum number of topics, internal topic configs and copartition indexes of a topology.
 ROWS_MAX = 2_000
-"""Topics, settings of internal ones and indexes of copartitioned ones that a topology may have."""
 
 
 class StreamsTopology:
-    """A topology as it is stored: parts that read topics, each of them assigned partition by partition.
+    """A stored topology: subtopologies that read topics, with one task per partition.
 
-    Parameters: `value` has each subtopology once.
+    Args:
+        value: Record value, which has each subtopology once.
+
+    Attributes:
+        sources: Subtopology that reads each topic.
+        required: All topics that must exist.
     """
 
     __slots__ = ("epoch", "required", "sources", "subtopologies", "value")
@@ -38,14 +43,12 @@ class StreamsTopology:
                 for topic in sources_of(each)
             }
         )
-        """The subtopology that reads a topic."""
         self.required = frozenset(self.sources) | {
             topic.name for each in value.subtopologies for topic in each.state_changelog_topics
         }
-        """All topics that there must be."""
 
     def __eq__(self, other: object) -> bool:
-        """In which order members name the subtopologies says nothing."""
+        """Compare epochs and subtopologies; the order of the subtopologies is irrelevant."""
         if not isinstance(other, StreamsTopology):
             return NotImplemented
         return self.epoch == other.epoch and self.subtopologies == other.subtopologies
@@ -54,17 +57,14 @@ class StreamsTopology:
 
 
 def sources_of(subtopology: Value.Subtopology) -> Iterable[str]:
-    """The topics that a subtopology reads, those between subtopologies too."""
+    """Return the topics that a subtopology reads, including repartition topics."""
     yield from subtopology.source_topics
     for topic in subtopology.repartition_source_topics:
         yield topic.name
 
 
 def topology_of(said: Said.Topology) -> StreamsTopology:
-    """A topology as a member says it. Raises KafkaError for one that makes no sense.
-
-    `check_topology` comes before.
-    """
+    """Convert the topology of a request, which `check_topology` must have validated."""
     return StreamsTopology(
         Value(epoch=said.epoch, subtopologies=[_subtopology(each) for each in said.subtopologies])
     )
@@ -101,13 +101,17 @@ def _topic(said: Said.TopicInfo) -> Value.TopicInfo:
 
 
 def check_topology(said: Said.Topology) -> None:
-    """Raise KafkaError for a topology that no group can have."""
+    """Validate the topology of a request.
+
+    Raises:
+        KafkaError: The topology is invalid.
+    """
     if sum(map(_rows, said.subtopologies)) > ROWS_MAX:
-        _invalid(f"A topology may have {ROWS_MAX} topics, settings and indexes.")
+        _invalid(f"A topology may have at most {ROWS_MAX} topics, configs and copartition indexes.")
     if said.epoch < 0:
         _invalid("Topology epoch must be non-negative.")
     if len({each.subtopology_id for each in said.subtopologies}) < len(said.subtopologies):
-        _invalid("A subtopology stands there twice.")
+        _invalid("Subtopology IDs must be unique.")
     for each in said.subtopologies:
         for topic in each.state_changelog_topics:
             if topic.partitions:
@@ -123,7 +127,7 @@ def check_topology(said: Said.Topology) -> None:
             ):
                 if any(not 0 <= index < topics for index in indexes):
                     _invalid(
-                        f"Subtopology {each.subtopology_id} copartitions a topic that it lacks."
+                        f"Subtopology {each.subtopology_id} has a copartition group with an invalid topic index."
                     )
 
 
@@ -143,7 +147,7 @@ def _rows(said: Said.Subtopology) -> int:
 
 
 def topics_named(said: Said.Topology) -> Iterable[str]:
-    """All topics that a topology names, each once."""
+    """Return all topics that a topology names, each once."""
     names: dict[str, None] = {}
     for each in said.subtopologies:
         names.update(dict.fromkeys(each.source_topics))

@@ -28,25 +28,25 @@ async def test_a_partition_from_nothing_to_all_done() -> None:
         assert said(broker).startswith(f"group {GROUP} in t-0: no member has asked for records")
         member = ShareMember(wire, topic)
         await member.begin()
-        await until(lambda: "is done with" in said(broker))
+        await until(lambda: "start offset" in said(broker))
         assert said(broker) == (
-            f"group {GROUP} in t-0 is done with what is before offset 0; there is nothing more to "
-            "get: the records end at offset 0; no fetch waits"
+            f"group {GROUP} in t-0 has share-partition start offset 0; no records are available "
+            "up to the high watermark 0; no fetch waits"
         )
         await produce(wire, topic, batch([b"a"] * 6))
-        assert "a member that asks gets records from offset 0 on; no fetch waits" in said(broker)
+        assert "the next fetch acquires records from offset 0 on; no fetch waits" in said(broker)
         await member.take()
         text = said(broker)
-        assert f"6 records with member {member.name}, the first locks end in " in text
-        assert "nothing more to get: the records end at offset 6" in text
+        assert f"6 records with member {member.name}, the first lock expires in " in text
+        assert "no records are available up to the high watermark 6" in text
         await member.say((1, 1, REJECT), (2, 3, ACCEPT), (4, 5, RELEASE))
         await is_stored(broker.node)
         text = said(broker)
         assert f"1 records with member {member.name}" in text
         assert "1 were archived; 2 were accepted" in text
-        assert "from offset 4 on, 2 of which were given back (deliveries: up to 1)" in text
+        assert "from offset 4 on, 2 of which were released (deliveries: up to 1)" in text
         await member.say((0, 0, ACCEPT))
-        assert "is done with what is before offset 4;" in said(broker)
+        assert "has share-partition start offset 4;" in said(broker)
 
 
 async def test_the_limit_of_records_that_are_under_way() -> None:
@@ -59,7 +59,7 @@ async def test_the_limit_of_records_that_are_under_way() -> None:
         member = ShareMember(wire, topic)
         await member.take()
         text = said(broker)
-        assert "nobody gets more: 100 records from that offset on" in text
+        assert "no more records can be acquired: 100 records from that offset on" in text
         assert f"{name} is 100" in text
 
 
@@ -101,9 +101,9 @@ def test_open_transactions_and_changes_that_are_not_stored() -> None:
     shared = with_member("a")
     shared.acknowledge("a", [Acknowledgement(0, 0, [ACCEPT])], 0)
     text = describe_share_partition_status(shared, 3, 9, 1_000)
-    assert "2 records with member a, the first locks end in 4.0 s" in text
-    assert "1 wait until the share coordinator has stored what was said of them" in text
-    assert text.endswith("what follows from offset 3 on is of transactions that are open")
+    assert "2 records with member a, the first lock expires in 4.0 s" in text
+    assert "1 wait for the share coordinator to persist their state" in text
+    assert text.endswith("records from offset 3 on belong to open transactions")
 
 
 @pytest.mark.parametrize("name", ["\x1b[2J", "a\nb"])

@@ -87,5 +87,5 @@ def test_who_does_not_give_tasks_back_in_time_is_out(h: Harness) -> None:
         for name, epoch in (("a", 2), ("b", 3)):
             h.streams_beat(name, epoch)
     events = h.sleep(SESSION_MS)
-    assert [event.cause for event in events] == ["member a did not give tasks back in time"]
+    assert [event.cause for event in events] == ["member a did not revoke tasks in time"]
     assert active(h.streams_beat("b", 3)) == {"0": [0, 1, 2, 3]}

@@ -1,21 +1,20 @@
-"""``format("kbroker")``: a Spark source and sink for Kafka that needs no jar.
+"""``format("kbroker")``: a Spark source and sink for Kafka in pure Python, without a connector jar.
 
-It stands on PySpark's Python data source API and has the columns and the option names of Spark's
-own connector. Two ways of reading share them: over the wire with confluent-kafka from any Kafka, and
-from segment files, without a broker, when the option `path` is given.
+It uses PySpark's Python data source API and has the columns and option names of Spark's own
+connector. There are two ways to read: over the wire from any Kafka broker (confluent-kafka), and
+from segment files without a broker, if the option `path` is set.
 
-    data_source.py  what Spark asks for first, and which of the two ways it gets
-    options.py      the options, checked            client.py     kafka.* options for librdkafka
-    offsets.py      offsets, shares, splits         partitions.py which there are, and their offsets
-    schema.py       the columns as Spark has them   arrow.py      the columns as Arrow batches
-    wire.py         records of one range, in bulk
-    reader.py       batch reading                   stream.py     streaming
-    sink.py         writing                        commit.py     progress in a Kafka group
-    loss.py         failOnDataLoss
-    files.py        segment files in the place of a cluster
-    stored.py       what lies in a data directory     stored_range.py  records between two offsets
-    record_columns.py  record batches, decoded into columns
+    data_source.py     entry point of the data source    reader.py        batch reads
+    options.py         parsed options                    stream.py        streaming reads
+    client.py          kafka.* options for librdkafka    sink.py          writes
+    offsets.py         offset arithmetic                 commit.py        group commits of progress
+    partitions.py      partitions and their offsets      loss.py          failOnDataLoss
+    schema.py          Spark columns                     arrow.py         Arrow record batches
+    wire.py            bulk consumer for one offset range
+    files.py           reads from segment files
+    stored.py          logs in data directories          stored_range.py  records of an offset range
+    record_columns.py  columnar decoder for record batches
 
-PySpark and pyarrow are imported by these modules; nothing outside this package imports them before
-a session is made.
+PySpark and pyarrow are imported by these modules. Code outside this package imports them only when
+a session is created.
 """

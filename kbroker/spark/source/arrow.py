@@ -1,4 +1,4 @@
-"""The connector's columns as Arrow record batches."""
+"""Arrow record batches with the columns of Spark's connector."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pyarrow.compute as pc
 
 from .schema import HEADERS
 
+# Maximum size of an Arrow batch, in bytes and rows. A larger record gets a batch of its own.
 BATCH_BYTES = 16 * 1024 * 1024
 BATCH_ROWS = 50_000
-"""An Arrow batch has no more than that; a record that is longer has a batch of its own."""
 
+# Latest timestamp in ms that fits Spark's microseconds; its negative is the earliest one.
 MILLISECONDS_MAX = (2**63 - 1) // 1000
-"""The last time that Spark's microseconds have room for, and with a minus the first."""
 
+# Capacity of an Arrow binary column, in bytes.
 ARROW_BYTES_MAX = 2**31 - 1
-"""What a column of bytes can hold."""
 
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 HEADERS_TYPE = pa.list_(pa.field("element", _HEADER))
@@ -38,24 +38,24 @@ WITH_HEADERS = pa.schema([*COLUMNS, pa.field(HEADERS, HEADERS_TYPE)])
 
 @dataclass(frozen=True)
 class Records:
-    """Records of one partition, a column each: lists or Arrow arrays of one length."""
+    """Records of one partition as columns: lists or Arrow arrays of equal length."""
 
     topic: str
     partition: int
     keys: Sequence[bytes | None] | pa.Array
     values: Sequence[bytes | None] | pa.Array
     offsets: Sequence[int] | pa.Array
+    # Milliseconds since the epoch; any 64-bit value is possible.
     timestamps: Sequence[int] | pa.Array
-    """Milliseconds, of any 64 bits."""
+    # 0: CreateTime, 1: LogAppendTime, -1: no timestamp.
     timestamp_types: Sequence[int] | pa.Array
-    """0 when the producer set it, 1 when the broker did, -1 when there is none."""
+    # None if headers were not requested. A record without headers has None.
     headers: Sequence[list[tuple[str, bytes | None]] | None] | pa.Array | None = None
-    """None: headers were not asked for. A record without headers has None."""
 
     def batch(self) -> pa.RecordBatch:
-        """All of them as one record batch in the order of the schema."""
+        """Return all records as one Arrow record batch."""
         rows = len(self.offsets)
-        # Spark counts microseconds: what they have no room for becomes the first or last of them.
+        # Spark stores microseconds: clamp timestamps that do not fit.
         milliseconds = pc.min_element_wise(
             pc.max_element_wise(_array(self.timestamps, pa.int64()), -MILLISECONDS_MAX),
             MILLISECONDS_MAX,
@@ -75,13 +75,13 @@ class Records:
         return pa.RecordBatch.from_arrays(columns, schema=WITH_HEADERS)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The same in pieces of at most `BATCH_ROWS` and about `BATCH_BYTES`."""
+        """Yield Arrow batches of at most `BATCH_ROWS` and about `BATCH_BYTES`."""
         whole = self.batch()
         yield from pieces(whole)
 
 
 def pieces(whole: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut a batch so that each piece has at most `BATCH_ROWS` and `BATCH_BYTES`, or one row."""
+    """Split a batch into pieces of at most `BATCH_ROWS` and `BATCH_BYTES`, or one row."""
     if whole.num_rows > 1 and (whole.num_rows > BATCH_ROWS or whole.nbytes > BATCH_BYTES):
         middle = whole.num_rows // 2
         yield from pieces(whole.slice(0, middle))
@@ -91,12 +91,12 @@ def pieces(whole: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def constant(value: int, rows: int) -> pa.Array:
-    """A column of small numbers that are all the same."""
+    """Return a column that repeats one 32-bit integer."""
     return pa.array(np.full(rows, value, np.int32))
 
 
 def _binary(values: Sequence[bytes | None] | pa.Array) -> pa.Array:
-    """A column of bytes; nulls are rare enough to try first without."""
+    """Return a binary column; the fast path for values without nulls is tried first."""
     if isinstance(values, pa.Array):
         return values
     ends = np.zeros(len(values) + 1, np.int64)
@@ -106,7 +106,8 @@ def _binary(values: Sequence[bytes | None] | pa.Array) -> pa.Array:
     except TypeError:
         return pa.array(values, pa.binary())
     if len(data) > ARROW_BYTES_MAX:
-        raise OverflowError("more than 2 GiB in one batch: lower kafka.queued.max.messages.kbytes")
+        raise OverflowError("batch exceeds 2 GiB: reduce kafka.queued.max.messages.kbytes")
+
     buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(data)]
     return pa.BinaryArray.from_buffers(pa.binary(), len(values), buffers)
 

@@ -1,4 +1,4 @@
-"""The ``kafka.*`` options, which users write for the Java client, as librdkafka takes them."""
+"""Translation of ``kafka.*`` options, which follow the Java client, to librdkafka settings."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
+# syslog level of librdkafka's log.
 _CRITICAL = 2
 
+# Java's property names and librdkafka's equivalents. Properties with the same name are not listed.
 _SAME_MEANING = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
@@ -28,9 +30,11 @@ _SAME_MEANING = {
     "ssl.keystore.certificate.chain": "ssl.certificate.pem",
     "ssl.keystore.key": "ssl.key.pem",
 }
-"""Java's name and librdkafka's; where both have one name, nothing is said here."""
 
 _INT32_MAX = (1 << 31) - 1
+# Value ranges of librdkafka that are narrower than those of the Java client. The nearest allowed
+# value is used. If -1 means the system default or no limit in Java, librdkafka's lowest value means
+# the same.
 _RANGES = {
     "auto.commit.interval.ms": (0, 86_400_000),
     "batch.size": (1, _INT32_MAX),
@@ -59,11 +63,6 @@ _RANGES = {
     "socket.send.buffer.bytes": (0, 100_000_000),
     "transaction.timeout.ms": (1_000, _INT32_MAX),
 }
-"""librdkafka's limits of properties to which the Java client allows more.
-
-The nearest allowed value is used. Where Java's -1 means the default of the system, or no limit,
-librdkafka's lowest value means the same.
-"""
 _DEFAULTS = {
     "fetch.max.bytes": 52_428_800,
     "message.max.bytes": 1_000_000,
@@ -72,16 +71,18 @@ _DEFAULTS = {
     "retry.backoff.max.ms": 1_000,
     "retry.backoff.ms": 100,
 }
-_AT_LEAST = {
+# Properties that librdkafka requires to be at least as large as another one. `_DEFAULTS` has
+# librdkafka's defaults of both.
+_MINIMUM_FROM = {
     "fetch.max.bytes": "message.max.bytes",
     "reconnect.backoff.max.ms": "reconnect.backoff.ms",
     "retry.backoff.max.ms": "retry.backoff.ms",
 }
-"""Properties that librdkafka refuses below another one; `_DEFAULTS` are its defaults of both."""
 
+# Compression levels per codec (KIP-390). librdkafka has one property for the selected codec.
 _COMPRESSION_LEVEL = re.compile(r"compression\.(gzip|lz4|zstd)\.level")
-"""KIP-390. librdkafka has one property for the codec that is chosen."""
 
+# Properties of the Java client without an equivalent: accepted and ignored.
 _WITHOUT_EFFECT = {
     "max.poll.records",
     "max.poll.interval.ms",
@@ -134,78 +135,76 @@ _WITHOUT_EFFECT = {
     "ssl.trustmanager.algorithm",
     "transaction.two.phase.commit.enable",
 }
-"""Properties of the Java client without a counterpart: they are accepted and have no effect."""
 
-_REFUSED = {
+_UNSUPPORTED = {
     "auto.offset.reset": (
-        "Instead set the option 'startingOffsets' to earliest or latest. Spark keeps the offsets "
-        "of a query; 'startingOffsets' counts when a query is new, and a restarted one goes on "
-        "where it was."
+        "Set the option 'startingOffsets' to earliest or latest instead. It applies to new "
+        "queries; a restarted query continues at the offsets in its checkpoint."
     ),
     "key.deserializer": "Keys are read as bytes: cast the column key instead.",
     "value.deserializer": "Values are read as bytes: cast the column value instead.",
     "key.serializer": "Keys are written as bytes: cast the column key instead.",
     "value.serializer": "Values are written as bytes: cast the column value instead.",
     "enable.auto.commit": (
-        "Spark keeps the offsets; 'commitToGroup' commits progress to a group to look at."
+        "Spark keeps the offsets; set 'commitToGroup' to also commit them to a consumer group."
     ),
-    "interceptor.classes": "An interceptor could change records, and is a Java class.",
+    "interceptor.classes": "Interceptors are Java classes and could change records.",
     "transactional.id": "The sink is at-least-once: it writes without transactions.",
     "partitioner.class": (
-        "It is a Java class. Records go where Java's default partitioner puts them; a column "
-        "'partition' puts them elsewhere."
+        "Partitioners are Java classes. The sink partitions like Java's default partitioner; to "
+        "choose the partition, add a column 'partition'."
     ),
     "partition.assignment.strategy": "Partitions are assigned by Spark, and no group is joined.",
     "group.instance.id": "No group is joined.",
 }
 
+# librdkafka's properties for Java's key and trust stores, by property and store type.
 _FILES = {
     ("ssl.truststore.location", "PEM"): ("ssl.ca.location",),
     ("ssl.keystore.location", "PKCS12"): ("ssl.keystore.location",),
     ("ssl.keystore.location", "PEM"): ("ssl.certificate.location", "ssl.key.location"),
 }
-"""Java's key stores, by their types, where librdkafka reads such files."""
 
 
 def settings(kafka: Mapping[str, str]) -> Settings:
-    """Translate ``kafka.*`` options, given without that prefix.
+    """Translate ``kafka.*`` options, given without the prefix.
 
     Raises:
-        OptionError: one is not allowed here, or is a Java class or file that has no counterpart.
+        OptionError: An option is not allowed, or has no equivalent (Java classes, JKS files).
     """
     found: Settings = {}
     for name, value in kafka.items():
-        if name in _REFUSED:
-            raise OptionError(f"Kafka option '{name}' is not supported. {_REFUSED[name]}")
+        if name in _UNSUPPORTED:
+            raise OptionError(f"Kafka option '{name}' is not supported. {_UNSUPPORTED[name]}")
         if name in _WITHOUT_EFFECT:
             continue
         if name.endswith((".class", ".classes", ".providers", ".reporters")):
             raise OptionError(
                 f"Kafka option '{name}' is not supported: it names Java classes, and "
-                'format("kbroker") runs without Java\'s client. format("kafka") takes it.'
+                'format("kbroker") does not use the Java client; use format("kafka") instead.'
             )
         found |= _translated(name, value, kafka)
     return _within_limits(found)
 
 
 def warn_without_effect(kafka: Mapping[str, str]) -> None:
-    """Log the ``kafka.*`` options, given without that prefix, that are accepted and have no effect."""
+    """Log a warning for accepted ``kafka.*`` options (given without the prefix) without effect."""
     names = sorted(_WITHOUT_EFFECT.intersection(kafka))
     if names:
         logger.warning(
-            'these Kafka options have no effect with format("kbroker"), which runs without Java\'s '
-            "client: %s",
+            'these Kafka options have no effect with format("kbroker"), which does not use the '
+            "Java client: %s",
             ", ".join(names),
         )
 
 
 def _within_limits(found: Settings) -> Settings:
-    """Replace integers that librdkafka does not accept by the nearest ones that it does."""
+    """Replace integers outside librdkafka's limits by the nearest allowed value."""
     for name, (lowest, highest) in _RANGES.items():
         number = _integer(found.get(name))
         if number is not None and not lowest <= number <= highest:
             found[name] = min(max(number, lowest), highest)
-    for name, other in _AT_LEAST.items():
+    for name, other in _MINIMUM_FROM.items():
         value = _integer(found.get(name, _DEFAULTS[name]))
         least = _integer(found.get(other, _DEFAULTS[other]))
         if value is not None and least is not None and value < least:
@@ -214,7 +213,7 @@ def _within_limits(found: Settings) -> Settings:
 
 
 def _integer(value: object) -> int | None:
-    """Return a value as an integer; None if it is not set, or not an integer."""
+    """Return a value as an integer, or None if it is unset or not an integer."""
     try:
         return int(str(value))
     except ValueError:
@@ -223,7 +222,7 @@ def _integer(value: object) -> int | None:
 
 def _translated(name: str, value: str, kafka: Mapping[str, str]) -> Settings:
     if name == "sasl.jaas.config":
-        return _login(value)
+        return _sasl_credentials(value)
     if name == "buffer.memory":
         return {"queue.buffering.max.kbytes": (_integer(value) or 0) // 1024}
     if found := _COMPRESSION_LEVEL.fullmatch(name):
@@ -238,16 +237,16 @@ def _translated(name: str, value: str, kafka: Mapping[str, str]) -> Settings:
     return {_SAME_MEANING.get(name, name): value}
 
 
-def _login(value: str) -> Settings:
-    """Name and password out of Java's login configuration."""
+def _sasl_credentials(value: str) -> Settings:
+    """Return the user name and password in a JAAS configuration."""
     try:
         fields = parse_jaas(value).options
     except BadJaas as error:
         raise OptionError(f"Kafka option 'sasl.jaas.config': {error}") from None
     if "username" not in fields or "password" not in fields:
         raise OptionError(
-            "Kafka option 'sasl.jaas.config' is understood when it has a username and a password; "
-            "for other mechanisms give librdkafka's kafka.sasl.* options"
+            "Kafka option 'sasl.jaas.config' must contain username and password; for other "
+            "mechanisms use librdkafka's kafka.sasl.* options"
         )
     return {"sasl.username": fields["username"], "sasl.password": fields["password"]}
 
@@ -258,43 +257,50 @@ def _store(name: str, value: str, kafka: Mapping[str, str]) -> Settings:
     if ours is None:
         kinds = " or ".join(kind for store, kind in _FILES if store == name)
         raise OptionError(
-            f"Kafka option '{name}' is a {given} file here, and librdkafka reads {kinds}: convert it "
-            f"(keytool -importkeystore, openssl pkcs12) and set kafka."
-            f"{name.replace('location', 'type')} to that"
+            f"Kafka option '{name}' is a {given} file, but librdkafka reads only {kinds}: convert "
+            f"it (keytool -importkeystore, openssl pkcs12) and set kafka."
+            f"{name.replace('location', 'type')} to the new type"
         )
     return dict.fromkeys(ours, value)
 
 
-def made(kind: Callable[[Settings], T], chosen: Settings) -> T:
-    """Make a client of confluent-kafka: quiet, so that failures speak through Spark.
+def create_client(kind: Callable[[Settings], T], chosen: Settings) -> T:
+    """Create a confluent-kafka client that logs critical errors only.
 
-    Parameters: `kind` is its class. Settings that only another kind understands do no harm.
+    Other failures are reported through Spark.
+
+    Args:
+        kind: Class of the client.
+        chosen: Settings. librdkafka accepts settings of other client types.
+
+    Returns:
+        The client.
 
     Raises:
-        OptionError: librdkafka does not know a setting, or not its value.
+        OptionError: librdkafka rejects a setting or its value.
     """
     from confluent_kafka import KafkaException
 
     try:
         return kind({"log_level": _CRITICAL, "enable.metrics.push": False, **chosen})
     except (KafkaException, TypeError, ValueError) as error:
-        said = error.args[0].str() if isinstance(error, KafkaException) else error
+        reason = error.args[0].str() if isinstance(error, KafkaException) else error
         raise OptionError(
-            f"librdkafka does not take these kafka.* options: {said}. Its names stand in "
+            f"librdkafka rejects these kafka.* options: {reason}. For its properties see "
             "https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md"
         ) from None
 
 
 def reads_committed(kafka: Mapping[str, str]) -> bool:
-    """Whether records of open and aborted transactions are left out; not by default, as in Java.
+    """Return True for the isolation level read_committed; the default is Java's read_uncommitted.
 
     Raises:
-        OptionError: the level is unknown.
+        OptionError: The isolation level is unknown.
     """
     level = kafka.get("isolation.level", "read_uncommitted").lower()
     if level not in ("read_uncommitted", "read_committed"):
         raise OptionError(
-            "Kafka option 'isolation.level' must be read_committed or read_uncommitted, and not "
+            "Kafka option 'isolation.level' must be read_committed or read_uncommitted, not "
             f"'{level}'"
         )
     return level == "read_committed"

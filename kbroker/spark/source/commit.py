@@ -1,4 +1,4 @@
-"""Offsets of a query in a Kafka group, for everything that shows lag by group."""
+"""Commits of a query's offsets to a consumer group, so that Kafka tools show its lag."""
 
 from __future__ import annotations
 
@@ -7,33 +7,40 @@ from collections.abc import Mapping
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from .client import made, settings
+from .client import create_client, settings
 from .offsets import Offsets, named
 
 logger = logging.getLogger(__name__)
 
 
 class GroupCommits:
-    """Commits to a group without joining it; Spark's checkpoint stays what counts.
+    """Client that commits offsets to a group without joining it; Spark still uses its checkpoint.
 
-    Parameters: `kafka` are the ``kafka.*`` options without that prefix.
+    If a commit fails, for example because the group has members, it is logged and kept in
+    `last_error`; the query continues.
 
-    Resource handling: `close` ends its client.
+    Args:
+        group: Consumer group.
+        kafka: The ``kafka.*`` options without the prefix.
 
-    Error handling: a commit that fails, for instance because the group has members, is logged and
-    kept in `last_error`; a query does not fail for it.
+    Attributes:
+        group: Consumer group.
+        last_error: Message of the last commit if it failed, otherwise None.
+
+    Raises:
+        OptionError: A client option is invalid.
     """
 
     def __init__(self, group: str, kafka: Mapping[str, str]) -> None:
         self.group = group
         self.last_error: str | None = None
         self._committed: Offsets = {}
-        self._consumer = made(
+        self._consumer = create_client(
             Consumer, settings(kafka) | {"group.id": group, "enable.auto.commit": False}
         )
 
     def commit(self, offsets: Offsets) -> None:
-        """Commit what has changed since the last time."""
+        """Commit the offsets that changed since the last successful commit."""
         new = {
             each: offset for each, offset in offsets.items() if self._committed.get(each) != offset
         }
@@ -54,9 +61,11 @@ class GroupCommits:
     def _failed(self, why: str, offsets: Offsets) -> None:
         if why != self.last_error:
             partitions = named(offsets)
-            logger.warning("%s was not committed to group %s: %s", partitions, self.group, why)
+            logger.warning(
+                "could not commit offsets of %s to group %s: %s", partitions, self.group, why
+            )
         self.last_error = why
 
     def close(self) -> None:
-        """End the client."""
+        """Close the Kafka client."""
         self._consumer.close()

@@ -1,4 +1,4 @@
-"""What Spark finds under ``format("kbroker")``: it makes readers and writers of checked options."""
+"""Entry point of ``format("kbroker")``: creates readers and writers from checked options."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ if TYPE_CHECKING:
 
 
 class KBrokerSource(DataSource):
-    """Kafka without a jar: ``spark.read.format("kbroker")`` and its three sisters.
+    """Spark data source for Kafka without a connector jar: ``spark.read.format("kbroker")``.
 
-    Raises OptionError from each method when the options are not usable.
+    It supports read, readStream, write and writeStream. Each method raises OptionError for invalid
+    options.
     """
 
     @classmethod
     def name(cls) -> str:
-        """What stands in ``format(...)``."""
+        """Return the name for ``format(...)``."""
         return "kbroker"
 
     def schema(self) -> StructType:
-        """The connector's columns; `headers` with ``includeHeaders``."""
+        """Return the connector's columns, including `headers` if ``includeHeaders`` is set."""
         return spark_schema(SourceOptions.parse(self.options).include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read a batch, over the wire or from segment files."""
+        """Return a batch reader, over the wire or from segment files."""
         options = self._source_options(schema)
         options.check_batch()
         from .reader import BatchReader
@@ -44,7 +45,7 @@ class KBrokerSource(DataSource):
         return BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Read a stream, over the wire or from segment files."""
+        """Return a stream reader, over the wire or from segment files."""
         options = self._source_options(schema)
         options.check_stream()
         from .stream import stream_reader
@@ -52,18 +53,18 @@ class KBrokerSource(DataSource):
         return stream_reader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Write a batch."""
+        """Return a batch writer."""
         from .sink import batch_writer
 
         if overwrite:
             raise OptionError(
-                "Save mode overwrite is not allowed for Kafka: records are appended, write with "
+                "Save mode overwrite is not allowed for Kafka: records can only be appended; use "
                 "mode('append')"
             )
         return batch_writer(self._sink_options(), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Write a stream; in complete mode each batch is appended, as with the connector."""
+        """Return a stream writer; in complete mode each batch is appended, as by the connector."""
         from .sink import stream_writer
 
         return stream_writer(self._sink_options(), schema)
@@ -78,8 +79,8 @@ class KBrokerSource(DataSource):
         expected = spark_schema(options.include_headers)
         if schema != expected:
             raise OptionError(
-                "Kafka records have a fixed schema and cannot be read with a custom one: leave "
-                f"out schema(...); the columns are {expected.simpleString()}"
+                "Kafka records have a fixed schema and cannot be read with a custom one; remove "
+                f"schema(...). The columns are {expected.simpleString()}"
             )
         warn_without_effect(options.kafka)
         return options

@@ -1,7 +1,7 @@
-"""Segment files in the place of a cluster: the option `path`, and no broker is asked.
+"""Reads from segment files (option `path`), without a broker.
 
-Places are offsets here too, so everything but the reading itself is as over the wire. A task reads
-about `TASK_BYTES` of a partition, and knows which transactions were aborted where it reads.
+Positions are offsets, as over the wire, so all other code is shared. Each task reads about
+`TASK_BYTES` of a partition and knows the aborted transactions in its range.
 """
 
 from __future__ import annotations
@@ -30,43 +30,43 @@ from .stored import DataDirectories, StoredLog, damaged
 from .stored_range import StoredRange
 from .tasks import RangePartition
 
+# Approximate stored bytes of a partition per task.
 TASK_BYTES = 64 * 1024 * 1024
-"""About how much of a partition one task reads, as it is stored."""
 
 
 def data_directories(options: SourceOptions) -> DataDirectories:
-    """The directories of `path`, which are separated by commas as in log.dirs.
+    """Return the directories in `path`, separated by commas as in log.dirs.
 
     Raises:
-        OptionError: it names none, or an option needs a broker.
+        OptionError: `path` is empty, or an option needs a broker.
     """
     paths = [each.strip().removeprefix("file://") for each in (options.path or "").split(",")]
     if "" in paths:
-        raise OptionError(f"path must name data directories, and not '{options.path}'")
+        raise OptionError(f"path must name data directories, not '{options.path}'")
     if options.commit_to_group and "bootstrap.servers" not in options.kafka:
-        raise OptionError("commitToGroup with 'path' needs 'kafka.bootstrap.servers' too")
+        raise OptionError("commitToGroup with 'path' also needs 'kafka.bootstrap.servers'")
     return DataDirectories([os.path.abspath(each) for each in paths])
 
 
 class FilePartitions(Partitions):
-    """Answers from the files, which are looked at anew for each question."""
+    """Partition metadata from the files, which are read again for each query."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Raises OptionError."""
+        """Create the source. Raises OptionError."""
         super().__init__(options)
         self.place = str(options.path)
         self._directories = data_directories(options)
         self._committed = reads_committed(options.kafka)
 
     def _topics(self) -> dict[str, Collection[int]]:
-        """Raises FilesError."""
+        """Return the partitions of all topics. Raises FilesError."""
         found: dict[str, list[int]] = defaultdict(list)
         for topic, number in self._directories.logs():
             found[topic].append(number)
         return dict(found)
 
-    def _listed(self, asked: Mapping[Partition, int]) -> Offsets:
-        """Raises FilesError."""
+    def _list_offsets(self, asked: Mapping[Partition, int]) -> Offsets:
+        """Return the requested offset of each partition. Raises FilesError."""
         logs = self._directories.logs()
         return {
             each: self._offset(logs[each], at) if each in logs else -1 for each, at in asked.items()
@@ -86,24 +86,25 @@ class FilePartitions(Partitions):
 
 
 def safe_end(log: StoredLog, committed: bool) -> int:
-    """The offset that readers may come to: high watermark, or last stable offset."""
+    """Return the end offset for readers: the last stable offset or the high watermark."""
     return log.stable.end if committed else max(log.high_watermark, log.start)
 
 
 @dataclass
 class FileTask(RangePartition):
-    """What one task reads, from which directory, and what it leaves out."""
+    """Input of one task: its range, the log, and the aborted transactions to skip."""
 
     log: StoredLog
     aborted: list[AbortedTransaction]
 
 
 def file_tasks(ranges: list[OffsetRange], options: SourceOptions) -> list[RangePartition]:
-    """The tasks that read ranges: pieces of about `TASK_BYTES`, or smaller ones when the options ask
-    for more of them.
+    """Return the tasks that read the ranges.
+
+    A task reads about `TASK_BYTES`, or less if `minPartitions` asks for more tasks.
 
     Raises:
-        DataLoss: a partition has no files any more, and that shall fail.
+        DataLoss: A partition no longer has files, and failOnDataLoss is set.
     """
     logs = data_directories(options).logs()
     gone = [each for each in ranges if each.size > 0 and (each.topic, each.partition) not in logs]
@@ -136,18 +137,18 @@ def _aborted(log: StoredLog, where: OffsetRange, committed: bool) -> list[Aborte
 
 
 def read_task(task: RangePartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """Runs where the task runs: the records of its range.
+    """Yield the records of one task. This runs in a Spark worker.
 
     Raises:
-        DataLoss: some are gone, and `options` say that this fails.
-        FilesError: something is damaged.
+        DataLoss: Records were deleted, and failOnDataLoss is set.
+        FilesError: A file is corrupt.
     """
     assert isinstance(task, FileTask)
     assert task.range is not None
     wanted = task.range
     log_start = task.log.start
     if wanted.start < log_start and not wanted.from_earliest:
-        report(_lost(wanted, f"the log begins at {log_start}"), options.fail_on_data_loss)
+        report(_lost(wanted, f"the log starts at {log_start}"), options.fail_on_data_loss)
     start = max(wanted.start, log_start)
     reading = StoredRange(
         task.log, start, wanted.end, task.aborted, with_headers=options.include_headers
@@ -167,9 +168,9 @@ def _lost(wanted: OffsetRange, why: str) -> Iterator[str]:
 
 
 def records(where: OffsetRange, columns: RecordColumns, include_headers: bool) -> Records:
-    """Decoded records as Arrow arrays; nothing here is done once for each record."""
+    """Convert decoded records to Arrow arrays without any operation per record."""
     rows = len(columns)
-    # Key, gap, value, gap ... are one binary array over the data as it lies there.
+    # One binary array of key, gap, value, gap, ... over the data, without a copy.
     bounds = np.append(columns.bounds.reshape(-1), columns.bounds[-1, -1])
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(columns.data)]
     fields = pa.Array.from_buffers(pa.binary(), 4 * rows, buffers)

@@ -1,4 +1,4 @@
-"""Records that are gone before they were read: failOnDataLoss says what happens then."""
+"""Handling of data loss (option failOnDataLoss): records deleted before the query read them."""
 
 from __future__ import annotations
 
@@ -16,44 +16,48 @@ _EXPLAINED = (
 
 
 class DataLoss(Exception):
-    """Records that the query should have read are gone."""
+    """Records that the query should have read were deleted."""
 
 
 def report(losses: Iterator[str], fail: bool) -> None:
-    """Fail with the first loss, or warn of each.
+    """Raise DataLoss for the first loss, or log a warning for each.
+
+    Args:
+        losses: Descriptions of the losses.
+        fail: Value of the option failOnDataLoss.
 
     Raises:
-        DataLoss: `fail` is set and there is one.
+        DataLoss: `fail` is set and there is at least one loss.
     """
     for loss in losses:
         if fail:
             raise DataLoss(
-                f"{_EXPLAINED} If the query shall go on without them, set the option "
+                f"{_EXPLAINED} To continue without them, set the option "
                 f'"failOnDataLoss" to "false". Reason: {loss}'
             )
         logger.warning("%s Reason: %s", _EXPLAINED, loss)
 
 
 def changed(start: Offsets, end: Offsets) -> Iterator[str]:
-    """Partitions that end before the offset where reading begins."""
+    """Yield a loss for each partition whose end is before the start offset."""
     for each in sorted(start.keys() & end.keys()):
         if end[each] < start[each]:
             yield (
                 f"Partition {each[0]}-{each[1]} offset was changed from {start[each]} to "
-                f"{end[each]}. The start offset is beyond what is there, or the topic was deleted "
-                "and created again"
+                f"{end[each]}. The start offset is after the end of the partition, or the topic "
+                "was deleted and created again"
             )
 
 
 def missing(start: Offsets, end: Offsets) -> Iterator[str]:
-    """Partitions that were read and are not there any more."""
+    """Yield a loss if partitions were deleted since the last batch."""
     gone = start.keys() - end.keys()
     if gone:
-        yield f"{named(gone)} are gone"
+        yield f"{named(gone)} no longer exist"
 
 
 def trimmed(new: Offsets) -> Iterator[str]:
-    """Partitions that the query sees for the first time, and that have lost their beginning."""
+    """Yield a loss for each new partition whose first records are already deleted."""
     for topic, partition in sorted(new):
         if new[topic, partition]:
             yield (

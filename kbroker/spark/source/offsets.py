@@ -1,6 +1,6 @@
-"""Offsets of many partitions: how checkpoints write them, and what a batch of them is.
+"""Offsets of many partitions: checkpoint format, batch limits and range splitting.
 
-Everything here is arithmetic; who asks a broker is `partitions`.
+This module contains only arithmetic; `partitions` queries brokers or files.
 """
 
 from __future__ import annotations
@@ -13,34 +13,35 @@ from dataclasses import dataclass, replace
 from kbroker.text.documents import read_json
 
 TopicPartition = tuple[str, int]
+# The next offset to read, by partition.
 Offsets = dict[TopicPartition, int]
-"""Of each partition the offset of the next record to read."""
 
+# Placeholders in options for the end and the start of a partition.
 LATEST = -1
 EARLIEST = -2
-"""What stands for a partition's end and begin in the options, and nowhere else."""
 
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """A piece of a partition."""
+    """A range of offsets in a partition."""
 
     topic: str
     partition: int
     start: int
+    # End of the range, exclusive.
     end: int
-    """The first offset that does not belong to it."""
+    # True if the range starts at the earliest record: records deleted before they are read are not
+    # reported as a loss.
     from_earliest: bool = False
-    """The range was to begin with the earliest record: records that are deleted later are no loss."""
 
     @property
     def size(self) -> int:
-        """How many offsets it has; with compaction and transactions there are fewer records."""
+        """Number of offsets; compaction and transactions may leave fewer records."""
         return self.end - self.start
 
 
 def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """Offsets as checkpoints hold them, which is as the connector writes them."""
+    """Return offsets in the checkpoint format, which is that of Spark's connector."""
     found: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(partition)] = offset
@@ -48,7 +49,7 @@ def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def from_json(value: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """The reverse of `to_json`."""
+    """Convert offsets from the checkpoint format: the reverse of `to_json`."""
     return {
         (topic, int(partition)): offset
         for topic, partitions in value.items()
@@ -57,10 +58,10 @@ def from_json(value: Mapping[str, Mapping[str, int]]) -> Offsets:
 
 
 def parse(text: str) -> Offsets:
-    """Read offsets (or timestamps) as options give them: ``{"topic": {"0": 23, "1": -2}}``.
+    """Parse offsets or timestamps of an option, such as ``{"topic": {"0": 23, "1": -2}}``.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: The text has another form.
     """
     value: object = read_json(text)
     if not isinstance(value, dict) or not all(
@@ -68,20 +69,28 @@ def parse(text: str) -> Offsets:
         and all(isinstance(number, int) for number in partitions.values())
         for partitions in value.values()
     ):
-        raise ValueError("not an object of topics with an object of partitions in each")
+        raise ValueError("expected an object of topics, each with an object of partitions")
     return from_json(value)
 
 
 def named(partitions: Mapping[TopicPartition, object] | set[TopicPartition]) -> str:
-    """Partitions as messages name them: ``flights-0, flights-1``."""
+    """Return partitions for messages, such as ``flights-0, flights-1``."""
     return ", ".join(f"{topic}-{partition}" for topic, partition in sorted(partitions))
 
 
 def limited(start: Offsets, end: Offsets, rows: int) -> Offsets:
-    """The end of a batch of about `rows` records: each partition gives its share of what it has.
+    """Return the end offsets of a batch of about `rows` records.
 
-    Parameters: `start` has an offset for each partition of `end`. A partition that has anything
-    gives at least one record, so that none is left behind for ever.
+    Each partition contributes in proportion to its available records, but at least one record, so
+    that no partition starves.
+
+    Args:
+        start: Start offset of each partition in `end`.
+        end: Latest offset of each partition.
+        rows: Maximum number of records of the batch (approximate).
+
+    Returns:
+        The end offset of each partition.
     """
     sizes = {each: max(0, end[each] - start[each]) for each in end}
     total = sum(sizes.values())
@@ -96,10 +105,15 @@ def limited(start: Offsets, end: Offsets, rows: int) -> Offsets:
 def split(
     ranges: list[OffsetRange], least: int | None = None, longest: int | None = None
 ) -> list[OffsetRange]:
-    """Cut long ranges, so that more tasks than partitions read them; empty ones are left out.
+    """Split long ranges for parallel tasks, and drop empty ranges.
 
-    Parameters: `least` is about how many there shall be at least, `longest` the most offsets that
-    one may have.
+    Args:
+        ranges: Offset ranges.
+        least: Minimum number of ranges to return (approximate).
+        longest: Maximum number of offsets per range.
+
+    Returns:
+        The ranges in order.
     """
     ranges = [each for each in ranges if each.size > 0]
     if longest:
@@ -110,7 +124,7 @@ def split(
 
 
 def _share(one: OffsetRange, ranges: list[OffsetRange], least: int) -> int:
-    """Into how many parts a range is cut; those that are too small for two do not count."""
+    """Return the number of parts for a range; ranges too small to be split are not counted."""
     total = sum(each.size for each in ranges)
     small = [each for each in ranges if round(least * each.size / total) <= 1]
     if one in small:

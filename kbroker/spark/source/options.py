@@ -1,6 +1,6 @@
-"""The options of ``format("kbroker")``: the connector's names and meanings, and a few of our own.
+"""Options of ``format("kbroker")``: those of Spark's connector and some additional ones.
 
-Spark hands option names over in lower case; names are compared like that here too.
+Spark passes option names in lower case, so names are compared without regard to case.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .offsets import EARLIEST, LATEST, Offsets, TopicPartition, named, parse
 
 KAFKA = "kafka."
 STRATEGIES = ("assign", "subscribe", "subscribePattern")
+# Data directories to read segment files from, without a broker.
 FILE_OPTION = "path"
-"""Names a data directory: segment files are read, and no broker is asked."""
 
 SOURCE_NAMES = (
     *STRATEGIES,
@@ -44,8 +44,8 @@ SOURCE_NAMES = (
 )
 SINK_NAMES = ("topic", "includeHeaders", "checkpointLocation", "queryName")
 
+# Prefixes of Kafka properties that are accepted without ``kafka.``, as in client profiles.
 SECURITY = ("security.", "sasl.", "ssl.")
-"""Kafka's properties that begin so are understood without ``kafka.`` too: profiles have them so."""
 
 _OPTION, _PROVIDER = "option.", "provider"
 
@@ -54,48 +54,48 @@ _DELAY_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600,
 
 
 class OptionError(ValueError):
-    """An option is not usable; the message names it and says what helps."""
+    """An option is invalid; the message names it and the next action."""
 
 
 @dataclass(frozen=True)
 class Everywhere:
-    """`EARLIEST` or `LATEST`, for all partitions."""
+    """`EARLIEST` or `LATEST` for all partitions."""
 
     offset: int
 
 
 @dataclass(frozen=True)
 class AtOffsets:
-    """An offset for each partition; it may be `EARLIEST` or `LATEST`."""
+    """An offset for each partition, possibly `EARLIEST` or `LATEST`."""
 
     offsets: Offsets
 
 
 @dataclass(frozen=True)
 class AtTimestamps:
-    """The first record that is not older; one timestamp for all, or one for each partition."""
+    """The first record at or after a timestamp: one for all partitions, or one for each."""
 
+    # Timestamps in milliseconds since the epoch.
     timestamps: Offsets | int
-    """Milliseconds."""
+    # Start at the end of partitions without such a record, instead of failing.
     or_latest: bool
-    """Where no record is as new, take the end; else that is an error."""
 
 
+# Start or end of a read.
 Bound = Everywhere | AtOffsets | AtTimestamps
-"""Where reading begins or ends."""
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What a read or a readStream was asked for, checked."""
+    """Checked options of a read or readStream."""
 
     include_headers: bool = False
     path: str | None = None
     subscribe: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
     assign: frozenset[TopicPartition] = frozenset()
+    # None if not set: a batch starts at the earliest record, a stream at the latest.
     starting: Bound | None = None
-    """None: not said; a batch then begins with the earliest record, a stream with the next."""
     ending: Bound | None = None
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
@@ -108,19 +108,19 @@ class SourceOptions:
     poll_timeout_seconds: float = 120
     offset_tries: int = 3
     offset_retry_seconds: float = 0.01
+    # The ``kafka.*`` options without the prefix, unchanged.
     kafka: dict[str, str] = field(default_factory=dict)
-    """The ``kafka.*`` options without that prefix, as they were given."""
 
     def matches(self, topic: str) -> bool:
-        """Whether `subscribePattern` is found in a topic, as the connector looks; without one, all."""
+        """Return True if `subscribePattern` is unset or found anywhere in a topic name."""
         return self.pattern is None or self.pattern.search(topic) is not None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Check and translate what Spark hands over.
+        """Check and convert the options that Spark passes.
 
         Raises:
-            OptionError: an option is unknown, contradicts another one or has an impossible value.
+            OptionError: An option is unknown, invalid, or conflicts with another one.
         """
         given = _without_table_properties(options)
         _refuse_unknown(given, SOURCE_NAMES)
@@ -144,7 +144,7 @@ class SourceOptions:
         )
 
     def check_batch(self) -> None:
-        """Raises OptionError for what a batch cannot do."""
+        """Raise OptionError for options that batch reads do not support."""
         match self.starting:
             case Everywhere(offset) if offset == LATEST:
                 raise OptionError("starting offset can't be latest for batch queries on Kafka")
@@ -165,30 +165,32 @@ class SourceOptions:
                 )
         _check_order(self.starting, self.ending)
         if self.commit_to_group:
-            raise OptionError("commitToGroup is for streaming queries: a batch has no progress")
+            raise OptionError(
+                "commitToGroup is only valid in streaming queries: a batch has no progress"
+            )
 
     def check_stream(self) -> None:
-        """Raises OptionError for what a stream cannot do."""
+        """Raise OptionError for options that streaming reads do not support."""
         if self.ending is not None:
             raise OptionError(
                 "endingOffsets, endingTimestamp and endingOffsetsByTimestamp are not valid in "
-                "streaming queries: a stream ends with trigger(availableNow=True) or stop()"
+                "streaming queries; to end a stream, use trigger(availableNow=True) or stop()"
             )
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What a write or a writeStream was asked for, checked."""
+    """Checked options of a write or writeStream."""
 
     topic: str | None
     kafka: dict[str, str]
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Check and translate what Spark hands over.
+        """Check and convert the options that Spark passes.
 
         Raises:
-            OptionError: an option is unknown or has an impossible value.
+            OptionError: An option is unknown or invalid.
         """
         given = _without_table_properties(options)
         _refuse_unknown(given, SINK_NAMES)
@@ -197,7 +199,7 @@ class SinkOptions:
 
 
 class _Reader:
-    """Values of options by their names, as types."""
+    """Typed access to option values by name."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self.given = given
@@ -205,7 +207,7 @@ class _Reader:
     def flag(self, name: str, *, default: bool) -> bool:
         value = self.given.get(name.lower(), str(default)).strip().lower()
         if value not in ("true", "false"):
-            raise OptionError(f"{name} must be true or false, and not '{value}'")
+            raise OptionError(f"{name} must be true or false, not '{value}'")
         return value == "true"
 
     def count(self, name: str) -> int | None:
@@ -232,11 +234,11 @@ class _Reader:
         if (value := self.given.get(name.lower())) is None:
             return default
         if not (found := _DELAY.fullmatch(value.strip().lower())):
-            raise OptionError(f"{name} must be a time such as 500ms, 30s or 15m, not '{value}'")
+            raise OptionError(f"{name} must be a duration such as 500ms, 30s or 15m, not '{value}'")
         return int(found[1]) * _DELAY_SECONDS[found[2] or "ms"]
 
     def bound(self, side: str) -> Bound | None:
-        """One of three options says it; a timestamp wins, as with the connector."""
+        """Return the start or end set by one of three options; a timestamp has precedence."""
         or_latest = side == "ending" or self._latest_without_match()
         if (text := self.given.get(f"{side}timestamp")) is not None:
             try:
@@ -264,20 +266,20 @@ class _Reader:
 
 
 def _without_table_properties(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options, with names in lower case, without the properties of an SQL table.
+    """Return the options with lower-case names, without the properties of an SQL table.
 
-    For ``CREATE TABLE ... USING kbroker`` Spark hands over the table's properties (owner, provider,
-    comment, those of TBLPROPERTIES) beside the options, which also come with the prefix ``option.``.
+    For ``CREATE TABLE ... USING kbroker``, Spark passes the table's properties (owner, provider,
+    comment, TBLPROPERTIES) together with the options, which then have the prefix ``option.`` too.
 
     Raises:
-        OptionError: there are no options at all.
+        OptionError: There are no options.
     """
     if not options:
         raise OptionError(
-            "no options were given. For a table of CREATE TABLE ... USING kbroker Spark does not pass "
-            "the table's options on: name them in the query, SELECT ... FROM t WITH "
-            "('kafka.bootstrap.servers' = '...', 'subscribe' = '...'), or take CREATE TEMPORARY VIEW "
-            "... USING kbroker OPTIONS (...)"
+            "no options were given. For a table created with CREATE TABLE ... USING kbroker, Spark "
+            "does not pass the table's options to the source: add them to the query, SELECT ... "
+            "FROM t WITH ('kafka.bootstrap.servers' = '...', 'subscribe' = '...'), or use CREATE "
+            "TEMPORARY VIEW ... USING kbroker OPTIONS (...)"
         )
     given = {name.lower(): value for name, value in options.items()}
     if _PROVIDER not in given:
@@ -298,13 +300,13 @@ def _refuse_unknown(given: Mapping[str, str], known: tuple[str, ...]) -> None:
     unknown = [name for name in given if name not in names and not _is_of_client(name)]
     if unknown:
         raise OptionError(
-            f"unknown option: {', '.join(sorted(unknown))}. There are {', '.join(known)}, and what "
-            "begins with kafka. goes to the client."
+            f"unknown option: {', '.join(sorted(unknown))} (valid: {', '.join(known)}, and client "
+            "settings with the prefix kafka.)"
         )
 
 
 def _topics(given: Mapping[str, str]) -> dict[str, Any]:
-    """What to read; files are read without a choice too, then all topics of the directory."""
+    """Return the topic selection; with `path` it is optional and defaults to all topics."""
     chosen = [name for name in STRATEGIES if name.lower() in given]
     if len(chosen) > 1:
         raise OptionError(
@@ -336,7 +338,7 @@ def _assigned(value: str) -> frozenset[TopicPartition]:
         found = frozenset()
     if not found:
         raise OptionError(
-            f"No topicpartitions to assign: the option 'assign' is '{value}', and should be like "
+            f"No topicpartitions to assign: the option 'assign' is '{value}', expected the form "
             '{"topic": [0, 1]}'
         )
     return found
@@ -349,7 +351,7 @@ def _pattern(value: str) -> re.Pattern[str]:
         return re.compile(value)
     except re.error as error:
         raise OptionError(
-            f"subscribePattern '{value}' is no regular expression that Python understands: {error}"
+            f"subscribePattern '{value}' is not a valid Python regular expression: {error}"
         ) from None
 
 
@@ -378,10 +380,10 @@ def _kafka(given: Mapping[str, str]) -> dict[str, str]:
         if plain == name:
             continue
         if found.setdefault(plain, value) != value:
-            raise OptionError(f"'{plain}' and '{name}' say different things; leave one of them out")
+            raise OptionError(f"'{plain}' and '{name}' have different values; remove one of them")
     if "bootstrap.servers" not in found and FILE_OPTION not in given:
         raise OptionError(
-            "Option 'kafka.bootstrap.servers' must be specified; segment files are read with 'path'"
+            "Option 'kafka.bootstrap.servers' must be specified (or 'path', to read segment files)"
         )
     return found
 
@@ -397,7 +399,7 @@ def _json(name: str, text: str) -> Offsets:
 
 
 def _check_order(starting: Bound | None, ending: Bound | None) -> None:
-    """Where both sides name partitions, they name the same, and none ends before it begins."""
+    """Check that start and end list the same partitions, and that no start is after its end."""
     match starting, ending:
         case (AtOffsets(first), AtOffsets(last)):
             what = "offset"
@@ -407,7 +409,7 @@ def _check_order(starting: Bound | None, ending: Bound | None) -> None:
             return
     if first.keys() != last.keys():
         raise OptionError(
-            f"starting and ending {what}s name different partitions: {named(first)} and "
+            f"starting and ending {what}s list different partitions: {named(first)} and "
             f"{named(last)}"
         )
     for each, begin in first.items():

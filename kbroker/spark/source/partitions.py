@@ -1,4 +1,4 @@
-"""Which partitions a query reads, and their first and last offsets: the questions of the driver."""
+"""Partitions that a query reads and their offsets, as queried by the driver."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from collections.abc import Collection, Iterable, Mapping
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from .client import made, reads_committed, settings
+from .client import create_client, reads_committed, settings
 from .offsets import EARLIEST, LATEST, Offsets, named
 from .offsets import TopicPartition as Partition
 from .options import AtOffsets, AtTimestamps, Bound, Everywhere, OptionError, SourceOptions
 
 logger = logging.getLogger(__name__)
 
+# Timeout of requests to the cluster, in seconds.
 ANSWER_SECONDS = 60
+# Pause before a retry after a leader change, in seconds.
 RETRY_BACKOFF_SECONDS = 0.2
+# Transient errors while a partition gets a new leader.
 LEADER_CHANGES = {
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
@@ -26,23 +29,22 @@ LEADER_CHANGES = {
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.REPLICA_NOT_AVAILABLE,
     KafkaError.OFFSET_NOT_AVAILABLE,
-    KafkaError._NOENT,  # the client's own word where the metadata name no leader
+    KafkaError._NOENT,  # librdkafka's error if the metadata contains no leader
 }
-"""What is said for a moment when a partition has another leader, or the same one anew."""
+# Internal topics: not matched by subscribePattern, as in Spark's connector, but readable by name.
 INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}
-"""A pattern does not select them, as with the connector; by name they can be read."""
 
 
 class SourceError(Exception):
-    """The cluster has not what was asked for; the message says what and where."""
+    """The cluster lacks a topic or record of the query, or does not respond."""
 
 
 class LeaderChange(SourceError):
-    """A partition's leader is not the one that the client knows."""
+    """The client does not know the current leader of a partition."""
 
 
 class Partitions(ABC):
-    """Answers about what a query reads."""
+    """Source of partition metadata for a query."""
 
     place = "This server"
 
@@ -51,18 +53,25 @@ class Partitions(ABC):
 
     @abstractmethod
     def _topics(self) -> Mapping[str, Collection[int]]:
-        """The partitions that each topic has now."""
+        """Return the current partitions of each topic."""
 
     @abstractmethod
-    def _listed(self, asked: Mapping[Partition, int]) -> Offsets:
-        """For each partition its `EARLIEST` or `LATEST` offset, or that of a timestamp (ms): of the
-        first record that is not older, -1 when there is none."""
+    def _list_offsets(self, asked: Mapping[Partition, int]) -> Offsets:
+        """Return the requested offset of each partition.
+
+        Args:
+            asked: For each partition `EARLIEST`, `LATEST` or a timestamp (ms).
+
+        Returns:
+            For a timestamp, the offset of the first record at or after it, or -1 if there is no
+                such record.
+        """
 
     def current(self) -> set[Partition]:
-        """The partitions that the options select, as the cluster has them now.
+        """Return the partitions that the options select and that exist now.
 
         Raises:
-            SourceError: a topic or partition that they name is not there; no broker answers.
+            SourceError: A named topic or partition does not exist, or no broker responds.
         """
         wanted = self.options
         there = self._topics()
@@ -73,7 +82,7 @@ class Partitions(ABC):
             if missing:
                 raise SourceError(
                     f"{self.place} does not host this topic-partition (UnknownTopicOrPartition): "
-                    f"{named(missing)}. Create it, or leave it out of 'assign'."
+                    f"{named(missing)}. Create it, or remove it from 'assign'."
                 )
             return set(wanted.assign)
         if wanted.subscribe:
@@ -83,39 +92,53 @@ class Partitions(ABC):
         gone = [each for each in topics if each not in there]
         if gone:
             raise SourceError(
-                f"{self.place} does not host this topic-partition (UnknownTopicOrPartition): there is "
-                f"no topic {', '.join(gone)}, or none that this user may see. Create it, or leave it out of "
-                "'subscribe', or let the user READ it."
+                f"{self.place} does not host this topic-partition (UnknownTopicOrPartition): topic "
+                f"{', '.join(gone)} does not exist, or this user may not see it. Create it, remove "
+                "it from 'subscribe', or grant the user READ."
             )
         return {(topic, number) for topic in topics for number in there[topic]}
 
     def earliest(self, partitions: Iterable[Partition]) -> Offsets:
-        """The first offset of each. Raises SourceError."""
-        return self._listed(dict.fromkeys(partitions, EARLIEST))
+        """Return the first offset of each partition. Raises SourceError."""
+        return self._list_offsets(dict.fromkeys(partitions, EARLIEST))
 
     def latest(self, partitions: Iterable[Partition], known: Mapping[Partition, int]) -> Offsets:
-        """The offset after the last record of each; with read_committed, of the last stable one.
+        """Return the end offset of each partition; with read_committed, the last stable offset.
 
-        Parameters: `known` are offsets that were read already. A broker that answers with less may
-        only be behind, so it is asked again a few times.
+        A broker that returns less than a known offset may only lag behind, so the request is
+        retried.
+
+        Args:
+            partitions: Partitions to query.
+            known: Offsets that the query has already read.
+
+        Returns:
+            The end offset of each partition.
 
         Raises:
-            SourceError: no answer.
+            SourceError: No broker responds.
         """
         asked = dict.fromkeys(partitions, LATEST)
         for left in reversed(range(self.options.offset_tries)):
-            found = self._listed(asked)
+            found = self._list_offsets(asked)
             if not left or all(found[each] >= known.get(each, 0) for each in found):
                 break
             time.sleep(self.options.offset_retry_seconds)
         return found
 
     def resolve(self, bound: Bound, *, side: str) -> Offsets:
-        """The offsets that an option means, of all partitions there are now.
+        """Return the offsets that an option stands for, for all current partitions.
+
+        Args:
+            bound: Parsed option.
+            side: "starting" or "ending", for messages.
+
+        Returns:
+            The offset of each partition.
 
         Raises:
-            OptionError: it names other partitions, or a time that no record has.
-            SourceError: no answer.
+            OptionError: The option lists other partitions, or a timestamp after the last record.
+            SourceError: No broker responds.
         """
         partitions = self.current()
         match bound:
@@ -132,32 +155,29 @@ class Partitions(ABC):
         raise AssertionError(bound)
 
     def _fixed(self, offsets: Offsets) -> Offsets:
-        """Replace `EARLIEST` and `LATEST` by what they are now."""
+        """Replace `EARLIEST` and `LATEST` by the current offsets."""
         asked = {each: at for each, at in offsets.items() if at in (EARLIEST, LATEST)}
-        return offsets | self._listed(asked)
+        return offsets | self._list_offsets(asked)
 
     def _at(self, timestamps: Offsets, or_latest: bool) -> Offsets:
-        """The first offset of each partition that is not older."""
-        found = self._listed(timestamps)
+        """Return the first offset of each partition at or after its timestamp."""
+        found = self._list_offsets(timestamps)
         unmatched = {each for each, offset in found.items() if offset < 0}
         if unmatched and not or_latest:
             topic, partition = min(unmatched)
             raise OptionError(
                 f"No offset matched from request of topic-partition {topic}-{partition} and "
-                f"timestamp {timestamps[topic, partition]}. With the option "
-                "startingOffsetsByTimestampStrategy set to latest it would begin at the end."
+                f"timestamp {timestamps[topic, partition]}. To start at the end of such "
+                "partitions, set startingOffsetsByTimestampStrategy to latest."
             )
         return found | self._fixed(dict.fromkeys(unmatched, LATEST))
 
 
 class WirePartitions(Partitions):
-    """Answers from the cluster.
-
-    Resource handling: it holds a client, which ends with the object.
-    """
+    """Partition metadata from the cluster, with one admin client."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Raises OptionError for client options that are not usable."""
+        """Create the client. Raises OptionError for invalid client options."""
         super().__init__(options)
         self.isolation = (
             IsolationLevel.READ_COMMITTED
@@ -166,15 +186,15 @@ class WirePartitions(Partitions):
         )
         self.last_error: str | None = None
         own = {"error_cb": self._on_error}
-        self.client = made(AdminClient, settings(options.kafka) | own)
+        self.client = create_client(AdminClient, settings(options.kafka) | own)
 
     def _on_error(self, error: KafkaError) -> None:
         self.last_error = error.str()
 
     def _topics(self) -> dict[str, Collection[int]]:
-        """Raises SourceError.
+        """Return the partitions of all topics. Raises SourceError.
 
-        All topics are asked for: a question for one name may create it.
+        All topics are requested, because a request for a single name may create the topic.
         """
         try:
             found = self.client.list_topics(timeout=ANSWER_SECONDS)
@@ -182,19 +202,19 @@ class WirePartitions(Partitions):
             raise self._unreachable(error) from None
         return {name: range(len(topic.partitions)) for name, topic in found.topics.items()}
 
-    def _listed(self, asked: Mapping[Partition, int]) -> Offsets:
+    def _list_offsets(self, asked: Mapping[Partition, int]) -> Offsets:
         give_up_at = time.monotonic() + ANSWER_SECONDS
         while True:
             try:
-                return self._told(asked)
+                return self._list_offsets_once(asked)
             except LeaderChange as error:
                 if time.monotonic() > give_up_at:
                     raise
-                logger.debug("%s; asking again", error)
+                logger.debug("%s; retrying", error)
             time.sleep(RETRY_BACKOFF_SECONDS)
-            self._topics()  # the client asks the leaders that it has seen in the metadata
+            self._topics()  # refreshes the leaders in the client's metadata
 
-    def _told(self, asked: Mapping[Partition, int]) -> Offsets:
+    def _list_offsets_once(self, asked: Mapping[Partition, int]) -> Offsets:
         if not asked:
             return {}
         answers = self.client.list_offsets(
@@ -214,7 +234,7 @@ class WirePartitions(Partitions):
         servers = self.options.kafka.get("bootstrap.servers")
         seen = f" ({self.last_error})" if self.last_error else ""
         kind = LeaderChange if error.args[0].code() in LEADER_CHANGES else SourceError
-        return kind(f"{servers} does not answer about {what}: {error.args[0].str()}{seen}")
+        return kind(f"{servers}: request for {what} failed: {error.args[0].str()}{seen}")
 
 
 def _spec(at: int) -> OffsetSpec:

@@ -1,4 +1,4 @@
-"""Batch reading, and the two ways of reading at all: over the wire and from segment files."""
+"""Batch reads, and the choice between wire and segment files."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ if TYPE_CHECKING:
 
 
 class BatchReader(DataSourceReader):
-    """Reads what the options span at the time of planning."""
+    """Reader of the records that exist when Spark plans the query."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
 
     def partitions(self) -> list[RangePartition]:
-        """A task for each partition, or more when the options ask for it.
+        """Return one task per partition, or more if the options ask for it.
 
         Raises:
-            OptionError, SourceError: what was asked for is not there.
-            DataLoss: a partition ends before it begins, and that shall fail.
+            OptionError: The options select offsets or partitions that do not exist.
+            SourceError: A topic does not exist, or the broker does not respond.
+            DataLoss: A partition ends before its start offset, and failOnDataLoss is set.
         """
         cluster = partitions_of(self.options)
         starting = self.options.starting or Everywhere(EARLIEST)
@@ -41,15 +42,15 @@ class BatchReader(DataSourceReader):
             for each in sorted(start)
             if each in end
         ]
-        return planned(ranges, self.options)
+        return plan_tasks(ranges, self.options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one task."""
-        return read_planned(partition, self.options)
+        """Yield the records of one task."""
+        return read_partition(partition, self.options)
 
 
 def partitions_of(options: SourceOptions) -> Partitions:
-    """What answers the questions about partitions and their offsets."""
+    """Return the partition source for the options: segment files or the wire."""
     if options.path is not None:
         from .files import FilePartitions
 
@@ -59,8 +60,8 @@ def partitions_of(options: SourceOptions) -> Partitions:
     return WirePartitions(options)
 
 
-def planned(ranges: list[OffsetRange], options: SourceOptions) -> list[RangePartition]:
-    """The tasks that read ranges; Spark wants one at least."""
+def plan_tasks(ranges: list[OffsetRange], options: SourceOptions) -> list[RangePartition]:
+    """Return the tasks that read the ranges; at least one, because Spark requires it."""
     if options.path is not None:
         from .files import file_tasks
 
@@ -69,8 +70,8 @@ def planned(ranges: list[OffsetRange], options: SourceOptions) -> list[RangePart
     return [RangePartition(each) for each in parts] or [RangePartition(None)]
 
 
-def read_planned(partition: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """Runs where the task runs: the records of its range."""
+def read_partition(partition: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """Yield the records of one task. This runs in a Spark worker."""
     assert isinstance(partition, RangePartition)
     if partition.range is None:
         return

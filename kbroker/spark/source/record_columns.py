@@ -1,9 +1,9 @@
-"""Record batches as columns: many records are decoded by a few steps over all of them.
+"""Columnar decoder for record batches: numpy operations over many records at once.
 
-`kbroker.protocol.records.read_records` makes an object of each record. Here Python itself only hops
-from the length of one record to the next; what is in the records is taken apart by numpy, and
-keys and values stay where they are, in one piece of uncompressed bytes, with columns that say where
-each of them begins and ends. That takes a fifth of the time, and is what Arrow wants.
+`kbroker.protocol.records.read_records` creates an object per record. Here, Python code only walks
+from the length of one record to the next, and numpy decodes the fields. Keys and values stay in one
+buffer of uncompressed bytes, and columns hold their start and end positions. This takes a fifth of
+the time and matches Arrow's layout.
 """
 
 from __future__ import annotations
@@ -29,20 +29,26 @@ from kbroker.protocol.records import (
     parse_headers,
 )
 
+# Uncompressed bytes after which a group of batches is returned.
 GROUP_BYTES = 2 * 1024 * 1024
-"""Uncompressed bytes after which a group of batches is given out."""
 
 RecordHeaders: TypeAlias = list[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordColumns:
-    """Records of several batches; entry n of each column is of the n-th record.
+    """Records of several batches; entry n of each column belongs to the n-th record.
 
-    `timestamps` are in ms, `log_append_time` says for each whether the broker gave it. `bounds` has
-    four numbers for each record: where in `data` its key begins and ends, and then its value. They
-    never go back, from record to record either; a null begins and ends at the same place and is true
-    in `null_keys` or `null_values`. `headers` knows the records that have some, by their number.
+    Attributes:
+        data: Uncompressed bytes that contain the keys and values.
+        offsets: Offsets.
+        timestamps: Timestamps in ms.
+        log_append_time: True if the broker set the timestamp.
+        bounds: Start and end position in `data` of the key, then of the value. The positions never
+            decrease, also from record to record. For a null, start and end are equal.
+        null_keys: True for records with a null key.
+        null_values: True for records with a null value.
+        headers: Headers by record index; records without headers are missing.
     """
 
     data: bytes
@@ -58,15 +64,15 @@ class RecordColumns:
         return len(self.offsets)
 
     def keys(self) -> list[bytes | None]:
-        """The keys, each a copy of its bytes."""
+        """Return copies of the keys."""
         return self._fields(0, self.null_keys)
 
     def values(self) -> list[bytes | None]:
-        """The values, each a copy of its bytes."""
+        """Return copies of the values."""
         return self._fields(2, self.null_values)
 
     def between(self, start: int, end: int) -> RecordColumns:
-        """Those with offsets from `start` to before `end`."""
+        """Return the records with offsets from `start` to `end` (exclusive)."""
         first, last = np.searchsorted(self.offsets, (start, end)).tolist()
         if first == 0 and last == len(self):
             return self
@@ -96,23 +102,26 @@ def read_columns(
     max_decompressed: int = MAX_DECOMPRESSED_BYTES,
     group_bytes: int = GROUP_BYTES,
 ) -> Iterator[RecordColumns]:
-    """Read batches of format v2 into columns; CRCs are not checked.
+    """Decode batches of format v2 into columns, without checking CRCs.
 
-    With LogAppendTime every record has its batch's `max_timestamp`. What is not UTF-8 in the key of
-    a header becomes U+FFFD, as in Java.
+    With LogAppendTime, every record gets its batch's `max_timestamp`. Invalid UTF-8 in header keys
+    becomes U+FFFD, as in Java.
 
-    Parameters:
-        buffer: batches, one after the other.
-        batches: which ones to read, as `records.iter_headers` gives them; all whole ones that are
-            not control batches when left out.
-        with_headers: without, the records' headers are stepped over.
-        max_decompressed: how many bytes the records of one batch may take uncompressed.
-        group_bytes: how many uncompressed bytes are gathered before columns are given out; they and
-            one more batch, and four times as much for columns, bound the memory.
+    Args:
+        buffer: Consecutive batches.
+        batches: Batches to read, as returned by `records.iter_headers`. By default, all complete
+            batches except control batches.
+        with_headers: Decode record headers; otherwise they are skipped.
+        max_decompressed: Maximum uncompressed size of the records of one batch, in bytes.
+        group_bytes: Uncompressed bytes per returned group. Memory use is bounded by this, one more
+            batch, and four times as much for the columns.
+
+    Yields:
+        Groups of records.
 
     Raises:
-        KafkaError: CORRUPT_MESSAGE for anything malformed, MESSAGE_TOO_LARGE above
-            `max_decompressed`. Groups before the bad place have been given out by then.
+        KafkaError: CORRUPT_MESSAGE for malformed data, MESSAGE_TOO_LARGE above `max_decompressed`.
+            Groups before the error have been returned by then.
     """
     if batches is None:
         batches = (found for found in iter_headers(buffer) if not found[1].is_control)
@@ -146,7 +155,7 @@ def _group(
         data = b"".join(contents)
         ends = list(accumulate(map(len, contents)))
     else:
-        data = bytes(buffer)  # which it is as a rule: no copy
+        data = bytes(buffer)  # no copy if the buffer is bytes, as in most cases
         ends = [position + header.size for position, header in places]
     pieces = [(end - len(content), end) for content, end in zip(contents, ends, strict=True)]
     with errors_as(ErrorCode.CORRUPT_MESSAGE):
@@ -160,9 +169,9 @@ def _group(
 def _records(
     data: bytes, headers: list[BatchHeader], pieces: list[tuple[int, int]]
 ) -> tuple[list[int], list[int]]:
-    """Where each record begins, and where it ends.
+    """Return the start and end positions of all records.
 
-    This is all that has to go from one record to the next.
+    This is the only step that loops over the records in Python.
     """
     starts: list[int] = []
     ends: list[int] = []
@@ -177,7 +186,7 @@ def _records(
                 byte = data[position]
                 if byte > 0x7F:
                     raw, position = long_varint(data, position, raw)
-                else:  # as long_varint does it, without a call
+                else:  # inlined case of long_varint for two bytes
                     raw = raw & 0x7F | byte << 7
                     position += 1
             position += raw >> 1
@@ -218,7 +227,7 @@ def _columns(read: _Fields, headers: list[BatchHeader], with_headers: bool) -> R
 
 
 class _Fields:
-    """Reads one field after the other of all records at once."""
+    """Decoder that reads one field of all records at a time."""
 
     def __init__(self, data: bytes, starts: list[int], ends: list[int]) -> None:
         self.data = data
@@ -227,10 +236,10 @@ class _Fields:
         self._ends = np.array(ends, np.int64)
         if (self.number() < 0).any():
             raise MalformedError("a record of negative length")
-        self._position += 1  # one byte of record attributes, none of them in use
+        self._position += 1  # skip the record attributes (one unused byte)
 
     def number(self) -> np.ndarray:
-        """A zigzag varint of up to 64 bits."""
+        """Decode a zigzag varint of up to 64 bits."""
         byte = self._bytes[self._position]
         self._position = self._position + 1
         raw = (byte & 0x7F).astype(np.uint64)
@@ -247,16 +256,16 @@ class _Fields:
         return (raw >> np.uint64(1)).astype(np.int64) ^ -(raw & np.uint64(1)).astype(np.int64)
 
     def bytes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Where a nullable field begins and ends, and whether it is null."""
+        """Return start, end and null flag of a nullable bytes field."""
         size = self.number()
         if (size < -1).any() or (size > len(self.data)).any():
-            raise MalformedError("the length of a key or value is impossible")
+            raise MalformedError("the length of a key or value is invalid")
         start = self._position
         self._position = end = start + np.maximum(size, 0)
         return start, end, size < 0
 
     def headers(self, wanted: bool) -> dict[int, RecordHeaders]:
-        """The headers, which end each record, of those records that have some."""
+        """Return the headers, which end each record, by record index."""
         counts = self._bytes[self._position]
         some = np.flatnonzero(counts)
         ends = self._position + 1
@@ -265,7 +274,7 @@ class _Fields:
             for number in some.tolist():
                 headers = found[number] = []
                 at = int(self._position[number])
-                # Arrow's text is UTF-8.
+                # Arrow strings must be valid UTF-8.
                 ends[number] = parse_headers(self.data, at, headers, errors="replace")
         else:
             ends[some] = self._ends[some]

@@ -1,4 +1,4 @@
-"""The connector's columns as Spark's schema."""
+"""Spark schema of Kafka records, the same as that of Spark's own connector."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEADERS = "headers"
 
 
 def spark_schema(include_headers: bool) -> StructType:
-    """The columns as Spark names them."""
+    """Return the Spark schema of Kafka records."""
     fields = [
         StructField("key", BinaryType()),
         StructField("value", BinaryType()),
@@ -33,7 +33,7 @@ def spark_schema(include_headers: bool) -> StructType:
 
 
 def spark_headers() -> ArrayType:
-    """The type of the column with headers."""
+    """Return the type of the headers column."""
     return ArrayType(
         StructType([StructField("key", StringType()), StructField("value", BinaryType())])
     )

@@ -1,7 +1,8 @@
-"""Writing: the columns key, value, topic, partition and headers, as the connector takes them.
+"""Sink: writes the columns key, value, topic, partition and headers, as Spark's connector does.
 
-At least once: a task that Spark runs again writes again. Within a task the producer is idempotent and
-keeps the order of a partition, and a task succeeds only when the cluster has all its records.
+Delivery is at-least-once, because Spark may run a task again. Within a task, the producer is
+idempotent and keeps the order of each partition. A task succeeds only after the cluster has
+acknowledged all its records.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType
 
-from .client import Settings, made, settings
+from .client import Settings, create_client, settings
 from .options import OptionError, SinkOptions
 from .schema import HEADERS, spark_headers
 
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Row
 
+# Timeout of one flush call, after which failures are checked.
 FLUSH_SECONDS = 1
+# Time to wait for space in a full producer queue before a retry.
 FULL_SECONDS = 0.05
+# Value with which librdkafka chooses the partition by key.
 ANY_PARTITION = -1
-"""For librdkafka: where its partitioner puts the key."""
 
 _TYPES: dict[str, tuple[DataType, ...]] = {
     "topic": (StringType(),),
@@ -43,15 +46,15 @@ _TYPES: dict[str, tuple[DataType, ...]] = {
 
 Header = tuple[str, bytes | None]
 T = TypeVar("T")
-_NO_MORE: dict[str, object] = {}
+_NO_HEADERS: dict[str, object] = {}
 
 
 class DeliveryError(Exception):
-    """The cluster did not take a record."""
+    """The cluster did not accept a record."""
 
 
 class OutgoingRecord(NamedTuple):
-    """A row as it goes to the cluster."""
+    """A row as a record to produce."""
 
     topic: str | None
     partition: int | None
@@ -62,16 +65,20 @@ class OutgoingRecord(NamedTuple):
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task says when all its records have arrived."""
+    """Commit message of a task whose records have all been acknowledged."""
 
     records: int
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """Check names and types of the columns; others than the five are ignored.
+    """Check the names and types of the columns; unknown columns are ignored.
+
+    Args:
+        schema: Columns to write.
+        topic: Value of the option topic, if set.
 
     Raises:
-        OptionError: one is missing or has another type than the connector takes.
+        OptionError: A required column is missing, or a column has an unsupported type.
     """
     fields = {field.name: field.dataType for field in schema.fields}
     if topic is None and "topic" not in fields:
@@ -80,7 +87,7 @@ def check_columns(schema: StructType, topic: str | None) -> None:
             "setting a topic."
         )
     if "value" not in fields:
-        raise OptionError("Required attribute 'value' not found: name a column value")
+        raise OptionError("Required attribute 'value' not found; add a column named value")
     for name, allowed in _TYPES.items():
         if name == "topic" and topic is not None:
             continue
@@ -92,12 +99,12 @@ def check_columns(schema: StructType, topic: str | None) -> None:
 
 
 def _same(given: DataType, wanted: DataType) -> bool:
-    """Equal but for nullability."""
+    """Return True if the types are equal except for nullability."""
     return bool(given.simpleString() == wanted.simpleString())
 
 
 def producer_settings(options: SinkOptions) -> Settings:
-    """As the Java producer of the connector; what the user has set wins."""
+    """Return producer settings that match the Java producer; user settings override them."""
     return {
         "acks": "all",
         "partitioner": "murmur2_random",
@@ -112,7 +119,7 @@ def producer_settings(options: SinkOptions) -> Settings:
 
 
 def _may_be_idempotent(options: SinkOptions) -> bool:
-    """Java gives idempotence up when other settings contradict it."""
+    """Return False if other settings conflict with idempotence, which Java then disables."""
     chosen = options.kafka
     return (
         chosen.get("acks", "all") in ("all", "-1")
@@ -121,19 +128,19 @@ def _may_be_idempotent(options: SinkOptions) -> bool:
     )
 
 
-class Sending:
-    """One task's producer.
+class TaskProducer:
+    """Producer of one task.
 
-    Error handling: the first record that could not be delivered raises DeliveryError, from `send` or
-    at the latest from `finish`.
+    The first record that cannot be delivered raises DeliveryError, from `send` or at the latest
+    from `finish`.
     """
 
     def __init__(self, options: SinkOptions) -> None:
-        """Raises OptionError for client options that are not usable."""
+        """Create the producer. Raises OptionError for invalid client options."""
         self.topic = options.topic
         self.sent = 0
         self._failure: DeliveryError | None = None
-        self._producer = made(
+        self._producer = create_client(
             Producer, producer_settings(options) | {"on_delivery": self._on_delivery}
         )
 
@@ -145,26 +152,26 @@ class Sending:
             )
 
     def send(self, records: Iterable[OutgoingRecord]) -> None:
-        """Hand records to the producer."""
+        """Pass records to the producer. Raises DeliveryError."""
         own, produce = self.topic, self._producer.produce
         for topic, partition, key, value, headers in records:
             where = topic if own is None else own
             if where is None or (partition is not None and partition < 0):
-                raise _impossible(where, partition)
+                raise _invalid_target(where, partition)
             to = ANY_PARTITION if partition is None else partition
-            more = {"headers": headers} if headers else _NO_MORE
+            more = {"headers": headers} if headers else _NO_HEADERS
             try:
                 produce(where, value, key, to, **more)
             except BufferError:
-                self._produce_patiently(where, value, key, to, **more)
+                self._produce_when_space(where, value, key, to, **more)
             except KafkaException as error:
-                raise _refused(where, error) from None
+                raise _rejected_error(where, error) from None
             self.sent += 1
         self._producer.poll(0)
         self._raise_failure()
 
-    def _produce_patiently(self, topic: str, *arguments: object, **more: object) -> None:
-        """The producer's queue is full: wait for room."""
+    def _produce_when_space(self, topic: str, *arguments: object, **more: object) -> None:
+        """Retry until the producer's queue has space."""
         while True:
             self._producer.poll(FULL_SECONDS)
             self._raise_failure()
@@ -173,11 +180,11 @@ class Sending:
             except BufferError:
                 continue
             except KafkaException as error:
-                raise _refused(topic, error) from None
+                raise _rejected_error(topic, error) from None
             return
 
     def finish(self) -> Written:
-        """Wait until the cluster has everything. Raises DeliveryError."""
+        """Wait until the cluster has acknowledged all records. Raises DeliveryError."""
         while self._producer.flush(FLUSH_SECONDS):
             self._raise_failure()
         self._raise_failure()
@@ -189,7 +196,7 @@ class Sending:
             raise self._failure
 
 
-def _impossible(topic: str | None, partition: int | None) -> DeliveryError:
+def _invalid_target(topic: str | None, partition: int | None) -> DeliveryError:
     if topic is None:
         return DeliveryError(
             "null topic present in the data. Use the topic option for setting a default topic."
@@ -199,12 +206,12 @@ def _impossible(topic: str | None, partition: int | None) -> DeliveryError:
     )
 
 
-def _refused(topic: str, error: KafkaException) -> DeliveryError:
-    return DeliveryError(f"a record for topic {topic} was refused: {error.args[0].str()}")
+def _rejected_error(topic: str, error: KafkaException) -> DeliveryError:
+    return DeliveryError(f"a record for topic {topic} was rejected: {error.args[0].str()}")
 
 
-def of_arrow(batch: pa.RecordBatch) -> Iterator[OutgoingRecord]:
-    """The rows of an Arrow batch."""
+def records_of_batch(batch: pa.RecordBatch) -> Iterator[OutgoingRecord]:
+    """Return the rows of an Arrow batch as records."""
     columns = {
         name: batch.column(name).to_pylist()
         if name in batch.schema.names
@@ -225,8 +232,8 @@ def _pairs(headers: list[_HeaderRow] | None) -> list[Header] | None:
     return [(each["key"], each["value"]) for each in headers] if headers else None
 
 
-def of_row(row: Row) -> OutgoingRecord:
-    """One row of Spark's."""
+def record_of_row(row: Row) -> OutgoingRecord:
+    """Convert a Spark row to a record."""
     given = row.asDict()
     headers = [(each["key"], _bytes(each["value"])) for each in given.get(HEADERS) or ()]
     return OutgoingRecord(
@@ -243,63 +250,63 @@ def _bytes(value: T | bytearray) -> T | bytes:
 
 
 def write_arrow(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Written:
-    """A task that gets Arrow batches."""
-    sending = Sending(options)
+    """Write the Arrow batches of one task."""
+    sending = TaskProducer(options)
     for batch in batches:
-        sending.send(of_arrow(batch))
+        sending.send(records_of_batch(batch))
     return sending.finish()
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """``df.write``."""
+    """Writer for ``df.write``."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """One task."""
+        """Write the records of one task."""
         return write_arrow(self.options, iterator)
 
 
 class RowStreamWriter(DataSourceStreamWriter):
-    """``df.writeStream`` before PySpark 4.1, which hands rows over."""
+    """Writer for ``df.writeStream`` before PySpark 4.1, which passes rows."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
 
     def write(self, iterator: Iterator[object]) -> Written:
-        """One task of a batch."""
-        sending = Sending(self.options)
-        sending.send(map(of_row, iterator))
+        """Write the records of one task of a batch."""
+        sending = TaskProducer(self.options)
+        sending.send(map(record_of_row, iterator))
         return sending.finish()
 
 
 def _arrow_stream_writer(options: SinkOptions) -> DataSourceStreamWriter:
     class ArrowStreamWriter(datasource.DataSourceStreamArrowWriter):
-        """``df.writeStream`` from PySpark 4.1 on."""
+        """Writer for ``df.writeStream`` with PySpark 4.1 and newer, which passes Arrow batches."""
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-            """One task of a batch."""
+            """Write the records of one task of a batch."""
             return write_arrow(options, iterator)
 
     return ArrowStreamWriter()
 
 
 def batch_writer(options: SinkOptions, schema: StructType) -> BatchWriter:
-    """The writer of a batch.
+    """Return a batch writer.
 
     Raises:
-        OptionError: options or columns are not usable.
+        OptionError: An option or column is invalid.
     """
     _check(options, schema)
     return BatchWriter(options)
 
 
 def stream_writer(options: SinkOptions, schema: StructType) -> DataSourceStreamWriter:
-    """The writer of a stream, for the installed PySpark.
+    """Return the stream writer for the installed PySpark.
 
     Raises:
-        OptionError: options or columns are not usable.
+        OptionError: An option or column is invalid.
     """
     _check(options, schema)
     if hasattr(datasource, "DataSourceStreamArrowWriter"):
@@ -309,4 +316,4 @@ def stream_writer(options: SinkOptions, schema: StructType) -> DataSourceStreamW
 
 def _check(options: SinkOptions, schema: StructType) -> None:
     check_columns(schema, options.topic)
-    made(Producer, producer_settings(options))
+    create_client(Producer, producer_settings(options))

@@ -1,14 +1,14 @@
-"""What lies in the data directories of a broker, looked at from outside while the broker may run.
+"""Logs in the data directories of a broker, read by another process while the broker may run.
 
-kbroker and Apache Kafka keep the same files. What a reader may rely on:
+kbroker and Apache Kafka use the same files. A reader can rely on the following:
 
-* Records up to the high watermark in `replication-offset-checkpoint` are whole, and stay. A running
-  broker writes this file every few seconds, so what is younger is seen a little later. Behind it
-  a batch may be torn: nothing there is looked at.
-* Segments are appended to, removed from the front, and replaced by compaction, under the eyes of the
-  reader. So places are offsets, never positions, and are found again in whatever is there.
-* Indexes are behind, or missing, or wrong after a crash. They only save time: what they say is
-  compared with the batch that they name.
+- Records up to the high watermark in `replication-offset-checkpoint` are complete and stay
+  unchanged. A running broker writes this file every few seconds, so newer records become visible
+  with a delay. Batches after it may be incomplete and are not read.
+- Segments are appended to, deleted from the front, and replaced by compaction during the read. The
+  reader therefore keeps offsets, never file positions.
+- Indexes may lag, be missing, or be wrong after a crash. They only save time: each entry is checked
+  against the batch that it points to.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ FILES = OsFiles(read_only=True)
 
 
 class FilesError(Exception):
-    """The files cannot be read as they are; the message says what helps."""
+    """The files cannot be read in their current state; the message names the next action."""
 
 
 def damaged(path: str, position: int, reason: str) -> FilesError:
-    """Bytes below the high watermark are not what was written."""
+    """Return the error for corrupt bytes below the high watermark."""
     directory = path.rpartition("/")[0]
     return FilesError(
-        f"{path} is damaged at byte {position} ({reason}). See how much of the partition is with: "
-        f"kbroker log verify {directory} - and keep what is readable, while no broker runs on it, with: "
+        f"{path} is corrupt at byte {position} ({reason}). To check the whole partition, run: "
+        f"kbroker log verify {directory} - To keep its readable records, stop the broker and run: "
         f"kbroker log repair {directory}"
     )
 
@@ -66,14 +66,14 @@ class DataDirectories:
     paths: Sequence[str]
 
     def logs(self) -> dict[Partition, StoredLog]:
-        """All partitions, as they are now.
+        """Return all current partitions.
 
         Raises:
-            FilesError: a path is no data directory, or its checkpoints are damaged.
+            FilesError: A path is not a data directory, or its checkpoints are corrupt.
         """
         found: dict[Partition, StoredLog] = {}
         for path in self.paths:
-            # In this order: what the high watermark covers is there when the directory is listed.
+            # Read the checkpoints first: the listing then has all records below the high watermark.
             ends = self._offsets(path, HIGH_WATERMARKS)
             starts = self._offsets(path, LOG_STARTS)
             for name in FILES.listdir(path):
@@ -91,20 +91,20 @@ class DataDirectories:
             if name == LOG_STARTS:
                 return {}
             raise FilesError(
-                f"{path} is no data directory of a broker, or of one that has just begun: it has no "
-                f"{name}. Name what the broker has in --data-dir or log.dirs."
+                f"{path} is not a data directory of a broker, or the broker has just started: "
+                f"{name} does not exist. Use the value of the broker's --data-dir or log.dirs."
             ) from None
         if offsets is None:
             raise FilesError(
-                f"{path}/{name} is damaged, so nobody knows up to where records are safe: start "
-                "the broker on this directory, which checks them and writes the file anew."
+                f"{path}/{name} is corrupt, so the high watermarks are unknown: start the broker "
+                "on this directory; it recovers the logs and rewrites the file."
             )
         return offsets
 
 
 @dataclass(frozen=True)
 class Stable:
-    """What read_committed may see of a partition: everything before `end` that is not `aborted`."""
+    """Part of a partition visible with read_committed: before `end` and not aborted."""
 
     end: int
     aborted: Sequence[AbortedTransaction]
@@ -112,7 +112,7 @@ class Stable:
 
 @dataclass(frozen=True)
 class StoredLog:
-    """One partition's directory, with the log start and the high watermark of the checkpoints."""
+    """Directory of one partition, with the offsets that the checkpoints have for it."""
 
     directory: str
     checkpointed_start: int
@@ -120,21 +120,21 @@ class StoredLog:
 
     @property
     def start(self) -> int:
-        """The first offset that may be read."""
+        """First readable offset."""
         bases = self.bases()
         return max(self.checkpointed_start, bases[0] if bases else self.high_watermark)
 
     def bases(self) -> list[int]:
-        """The first offsets of the segments that are there now.
+        """Return the base offsets of the current segments.
 
         Raises:
-            FilesError: a compaction was interrupted, and segments may be missing.
+            FilesError: A compaction was interrupted, so segments may be missing.
         """
         names = FILES.listdir(self.directory)
         if any(name.endswith(LOG + SWAP) for name in names):
             raise FilesError(
-                f"{self.directory} was left in the middle of a compaction: start the broker on this "
-                "directory, which finishes it."
+                f"{self.directory} contains an interrupted compaction: start the broker on this "
+                "directory, which completes it."
             )
         numbered = filter(None, map(parse_file_name, names))
         return sorted(offset for offset, suffix in numbered if suffix == LOG)
@@ -142,24 +142,41 @@ class StoredLog:
     # -- finding records
 
     def open_segment(self, base: int) -> File:
-        """Open the records of a segment. Raises FileNotFoundError when it is gone."""
+        """Open a segment file. Raises FileNotFoundError if it was deleted."""
         return FILES.open(f"{self.directory}/{file_name(base, LOG)}")
 
     def offset_index(self, base: int, size: int) -> OffsetIndex:
-        """The index beside a segment of `size` bytes; empty when it is missing or damaged."""
-        data = self._beside(base, OFFSET_INDEX)
+        """Return a segment's offset index; empty if it is missing or corrupt.
+
+        Args:
+            base: Base offset of the segment.
+            size: Size of the segment in bytes.
+
+        Returns:
+            The index.
+        """
+        data = self._read_index(base, OFFSET_INDEX)
         return OffsetIndex.from_bytes(data, size) or OffsetIndex()
 
-    def _beside(self, base: int, suffix: str) -> bytes:
+    def _read_index(self, base: int, suffix: str) -> bytes:
         try:
             return FILES.read_bytes(f"{self.directory}/{file_name(base, suffix)}")
         except FileNotFoundError:
             return b""
 
     def find(self, file: File, base: int, offset: int) -> Position | None:
-        """Where the first batch begins that ends at or behind `offset`; None when there is none.
+        """Return the position of the first batch that ends at or after `offset`, or None.
 
-        Parameters: `file` is the segment at `base`. Raises CorruptLogError.
+        Args:
+            file: The segment.
+            base: Base offset of the segment.
+            offset: Offset to find.
+
+        Returns:
+            The file position, or None if all batches end before `offset`.
+
+        Raises:
+            CorruptLogError: The segment is corrupt.
         """
         if offset <= base:
             return BEGINNING if file.size else None
@@ -171,13 +188,13 @@ class StoredLog:
             try:
                 places = walk(file, position, size)
                 if next(places).last_offset == last_offset:
-                    return _first_ending_behind(walk(file, position, size), offset)
+                    return _first_ending_at_or_after(walk(file, position, size), offset)
             except CorruptLogError:
-                pass  # the index may be to blame
-        return _first_ending_behind(walk(file, BEGINNING, size), offset)
+                pass  # the index may be wrong: scan the segment from its start
+        return _first_ending_at_or_after(walk(file, BEGINNING, size), offset)
 
     def headers(self, start: int, end: int) -> Iterator[tuple[File, Position, BatchHeader]]:
-        """File, position and header of the batches with records between two offsets."""
+        """Yield file, position and header of the batches with records between two offsets."""
         bases = self.bases()
         for base in bases[max(bisect_right(bases, start) - 1, 0) :]:
             if start >= end or base >= end:
@@ -191,13 +208,13 @@ class StoredLog:
                     return
                 yield file, at, header
                 start = header.next_offset
-                if start >= end:  # what follows may be torn
+                if start >= end:  # later batches may be incomplete
                     return
 
     def extent(self, base: int, start: int, end: int) -> tuple[Position, Position, OffsetIndex]:
-        """About where the records between two offsets lie in a segment, and its index.
+        """Return the approximate positions of an offset range in a segment, and the index.
 
-        Nothing is compared with the batches: this is for estimates.
+        The index is not checked against the batches: use the result for estimates only.
         """
         size = Position(FILES.size(f"{self.directory}/{file_name(base, LOG)}"))
         index = self.offset_index(base, size)
@@ -207,9 +224,10 @@ class StoredLog:
         return low, high, index
 
     def cuts(self, start: int, end: int, bytes_wanted: int) -> Iterator[int]:
-        """Offsets that cut a range into pieces of about `bytes_wanted`, between batches.
+        """Yield offsets that split a range at batch boundaries into pieces of about `bytes_wanted`.
 
-        They are taken from the indexes; a wrong one makes unequal pieces and no wrong ones.
+        The offsets come from the indexes. A wrong index leads to unequal pieces, but never to wrong
+        records.
         """
         bases = [base for base in self.bases() if base < end]
         gathered = 0
@@ -230,7 +248,7 @@ class StoredLog:
             gathered += max(stop - position, 0)
 
     def size(self, start: int, end: int) -> int:
-        """About how many bytes the records between two offsets take."""
+        """Return the approximate size in bytes of the records between two offsets."""
         total = 0
         bases = [base for base in self.bases() if base < end]
         for base in bases[max(bisect_right(bases, start) - 1, 0) :]:
@@ -243,8 +261,10 @@ class StoredLog:
 
     @cached_property
     def stable(self) -> Stable:
-        """The last stable offset and the aborted transactions, from the newest producer snapshot
-        and the headers of the batches behind it."""
+        """Last stable offset and aborted transactions.
+
+        They are computed from the newest producer snapshot and the headers of later batches.
+        """
         end = max(self.high_watermark, self.start)
         names = filter(None, map(parse_file_name, FILES.listdir(self.directory)))
         known = sorted(offset for offset, suffix in names if suffix == SNAPSHOT)
@@ -252,17 +272,17 @@ class StoredLog:
         aborted: list[AbortedTransaction] = []
         for base in self.bases():
             if base < start:
-                aborted += aborted_before(self._beside(base, TXN_INDEX), start)
+                aborted += aborted_before(self._read_index(base, TXN_INDEX), start)
         for file, position, header in self.headers(start, end):
             if header.producer_id >= 0:
-                aborted += _ended_by(producers, file, position, header)
+                aborted += _aborted_by(producers, file, position, header)
         first_open = producers.first_open_offset
         return Stable(end if first_open is None else max(first_open, self.start), aborted)
 
     # -- times
 
     def first_at_or_after(self, timestamp: int, end: int) -> FoundRecord | None:
-        """The first record before the offset `end` whose time is at least `timestamp` (ms)."""
+        """Return the first record before offset `end` that is not older than `timestamp` (ms)."""
         log_start = self.start
         bases = self.bases()
         for number, base in enumerate(bases):
@@ -279,8 +299,8 @@ class StoredLog:
         return None
 
     def _older_until(self, base: int, timestamp: int) -> int:
-        """An offset up to which everything in a segment is older, as its time index has it."""
-        index = TimeIndex.from_bytes(self._beside(base, TIME_INDEX)) or TimeIndex()
+        """Return an offset below which all records are older, according to the time index."""
+        index = TimeIndex.from_bytes(self._read_index(base, TIME_INDEX)) or TimeIndex()
         slot = index.floor(timestamp - 1)
         if slot < 0:
             return base
@@ -291,14 +311,14 @@ class StoredLog:
         return base
 
 
-def _first_ending_behind(places: Iterator[Place], offset: int) -> Position | None:
+def _first_ending_at_or_after(places: Iterator[Place], offset: int) -> Position | None:
     return next((place.position for place in places if place.last_offset >= offset), None)
 
 
-def _ended_by(
+def _aborted_by(
     producers: ProducerStates, file: File, position: int, header: BatchHeader
 ) -> list[AbortedTransaction]:
-    """Take a producer's batch into its state; returns the transaction that it aborts, if it does."""
+    """Update the producer state with a batch, and return the transaction that it aborts, if any."""
     base = header.base_offset
     if not header.is_control:
         producers.update(header, base, 0)

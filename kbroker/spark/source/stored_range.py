@@ -1,4 +1,4 @@
-"""The records between two offsets of a partition, out of its segment files."""
+"""Reader of the records in an offset range of segment files."""
 
 from __future__ import annotations
 
@@ -16,15 +16,23 @@ from kbroker.storage.index import AbortedTransaction
 from .record_columns import RecordColumns, read_columns
 from .stored import FilesError, StoredLog, damaged
 
+# Bytes read from a segment file at once.
 CHUNK_BYTES = 2 * 1024 * 1024
+# Maximum number of directory listings per range; each vanished segment causes another one.
 LISTINGS_MAX = 10
-"""How often the segments are listed anew because one of them vanished, before that is an error."""
 
 _Places = list[tuple[int, BatchHeader]]
 
 
 class _Chunk(NamedTuple):
-    """Bytes of a file from `position` on, the batches to be read there, and the first offset."""
+    """A piece of a segment file.
+
+    Attributes:
+        position: File position of the first byte.
+        data: The bytes.
+        places: Position in `data` and header of each batch to read.
+        first: First offset to read.
+    """
 
     position: int
     data: bytes
@@ -33,15 +41,15 @@ class _Chunk(NamedTuple):
 
 
 class StoredRange:
-    """Reads the records from `start` to before `end`, which must not lie behind the safe end.
+    """Reader of the records from offset `start` to `end` (exclusive, at most the safe end offset).
 
-    Every batch is compared with its CRC. Control batches are left out, and so are the records of
-    `aborted` transactions. Batches may begin before `start` and end behind `end`; the columns
-    have only what lies between.
+    The CRC of every batch is checked. Control batches and records of `aborted` transactions are
+    skipped. Batches may start before `start` and end after `end`; the columns are cut to the range.
 
-    `position` is the offset from which records are still to be read: behind a part that compaction has
-    emptied it is `end` only when `columns` has come to its end, and below `end` then when the
-    log ends earlier.
+    Attributes:
+        position: Offset of the next record to read. It may jump to `end` only when `columns` is
+            exhausted, if compaction removed the last records. If it is below `end` then, the log
+            ends earlier.
     """
 
     def __init__(
@@ -62,10 +70,10 @@ class StoredRange:
             self._aborted[each.producer_id].append(each)
 
     def columns(self) -> Iterator[RecordColumns]:
-        """The records, in the order of their offsets.
+        """Yield the records in offset order.
 
         Raises:
-            FilesError: something is damaged, or the files go faster than they can be read.
+            FilesError: A file is corrupt, or segments are deleted faster than they can be read.
         """
         for base, file in self._segments():
             try:
@@ -75,10 +83,10 @@ class StoredRange:
                 raise damaged(error.path, error.position, error.reason) from None
 
     def _segments(self) -> Iterator[tuple[int, File]]:
-        """The segments that hold the rest, one after the other.
+        """Yield the segments from the current position to the end.
 
-        Compaction may put one in the place of several meanwhile; the new one is found in another
-        listing then, under the name of the first.
+        Compaction may replace several segments by one with the base offset of the first. If a
+        segment has vanished, the directory is listed again.
         """
         for _ in range(LISTINGS_MAX):
             bases = self.log.bases()
@@ -93,12 +101,13 @@ class StoredRange:
             else:
                 return
         raise FilesError(
-            f"Segments of {self.log.directory} vanish while they are read: retention or compaction is "
-            "faster than this reader. Read again, with more tasks (minPartitions) or a later start."
+            f"Segments of {self.log.directory} are deleted while they are read: retention or "
+            "compaction is faster than this reader. Retry with more tasks (minPartitions) or a "
+            "later start."
         )
 
     def _chunks(self, base: int, file: File) -> Iterator[_Chunk]:
-        """Pieces of a segment, with the batches to be read in them."""
+        """Yield pieces of a segment with the batches to read."""
         position = self.log.find(file, base, self.position)
         wanted = CHUNK_BYTES
         while position is not None and position < file.size and self.position < self._end:
@@ -106,7 +115,7 @@ class StoredRange:
             places, used, missing = self._select(file, position, data)
             if missing and not used:
                 if len(data) < wanted or wanted >= missing:
-                    raise damaged(file.path, position, "it ends within a batch")
+                    raise damaged(file.path, position, "the file ends within a batch")
                 wanted = missing
                 continue
             yield _Chunk(position, data, places, first)
@@ -114,8 +123,10 @@ class StoredRange:
             wanted = CHUNK_BYTES
 
     def _select(self, file: File, position: int, chunk: bytes) -> tuple[_Places, int, int]:
-        """The batches of a chunk that are to be read, the bytes that were looked through, and the
-        size of a batch that does not end in the chunk (0: all do)."""
+        """Return the batches to read, the bytes scanned, and the size of an incomplete last batch.
+
+        The size is 0 if all batches end in the chunk.
+        """
         places: _Places = []
         at = 0
         while self.position < self._end and at < len(chunk):
@@ -140,14 +151,14 @@ class StoredRange:
     def _check_header(self, file: File, position: int, header: BatchHeader) -> None:
         if header.magic in (0, 1):
             raise FilesError(
-                f"{file.path} holds messages of format {header.magic} at byte {position}, from "
+                f"{file.path} contains messages of format {header.magic} at byte {position}, from "
                 "before Kafka 0.11: read this topic over the wire (kafka.bootstrap.servers instead "
                 "of path) from a broker that still converts them."
             )
         if header.magic != MAGIC or header.last_offset_delta < 0:
-            raise damaged(file.path, position, "no batch begins here")
+            raise damaged(file.path, position, "expected a record batch")
         if not HEADER_SIZE <= header.size <= file.size - position:
-            raise damaged(file.path, position, "it ends within a batch")
+            raise damaged(file.path, position, "the file ends within a batch")
 
     def _is_visible(self, header: BatchHeader) -> bool:
         if header.is_control or not header.record_count:
@@ -164,5 +175,5 @@ class StoredRange:
             for found in read_columns(chunk.data, chunk.places, with_headers=self._with_headers):
                 yield found.between(chunk.first, self._end)
         except KafkaError as error:
-            reason = f"a batch from there on: {error.message}"
+            reason = f"in a batch at or after this position: {error.message}"
             raise damaged(file.path, chunk.position, reason) from None

@@ -1,8 +1,8 @@
-"""Streaming.
+"""Streaming reads.
 
-From PySpark 4.2 on Spark says where a batch begins and how much it may hold, so rates, the trigger
-availableNow and the lag in the progress work. Before that it only asks for the newest offset: a batch
-is then all there is, and options that need more are refused.
+PySpark 4.2 and newer passes the start offset and the size limit of a batch, which enables rate
+limits, the trigger availableNow, and lag in the progress. Older versions only ask for the latest
+offset: each batch then contains all available records, and options that need limits are rejected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .commit import GroupCommits
 from .loss import changed, missing, report, trimmed
 from .offsets import LATEST, OffsetRange, Offsets, from_json, limited, to_json
 from .options import Everywhere, OptionError, SourceOptions
-from .reader import partitions_of, planned, read_planned
+from .reader import partitions_of, plan_tasks, read_partition
 from .tasks import RangePartition
 
 try:
@@ -31,9 +31,9 @@ try:
         SupportsTriggerAvailableNow,
     )
 except ImportError:
-    HAS_LIMITS = False
+    HAS_READ_LIMITS = False
 else:
-    HAS_LIMITS = True
+    HAS_READ_LIMITS = True
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,29 +42,29 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Offsets in the checkpoint format: see `offsets.to_json`.
 Checkpointed = dict[str, dict[str, int]]
-"""Offsets as Spark keeps them: `offsets.to_json`."""
 
 
 def stream_reader(options: SourceOptions) -> DataSourceStreamReader:
-    """The reader for the installed PySpark.
+    """Return the stream reader for the installed PySpark.
 
     Raises:
-        OptionError: an option needs a newer PySpark.
+        OptionError: An option needs a newer PySpark.
     """
-    if HAS_LIMITS:
+    if HAS_READ_LIMITS:
         return LimitedStreamReader(options)
     if options.max_offsets_per_trigger or options.min_offsets_per_trigger:
         raise OptionError(
-            "maxOffsetsPerTrigger and minOffsetsPerTrigger need PySpark 4.2 or newer: this one does "
-            "not tell a Python data source where a batch begins. Leave them out, and a batch is "
-            "all that is there; maxRecordsPerPartition keeps its tasks small."
+            "maxOffsetsPerTrigger and minOffsetsPerTrigger need PySpark 4.2 or newer: this version "
+            "does not pass the start of a batch to Python data sources. Without these options, a "
+            "batch contains all available records; maxRecordsPerPartition limits its tasks."
         )
     return StreamReader(options)
 
 
 class _StreamReader(DataSourceStreamReader):
-    """What is the same for all versions of PySpark."""
+    """Base class with the code common to all PySpark versions."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -74,23 +74,23 @@ class _StreamReader(DataSourceStreamReader):
 
     @property
     def cluster(self) -> Partitions:
-        """Made on first use: the reader is pickled before that."""
+        """Partition source, created on first use because the reader is pickled before."""
         if self._cluster is None:
             self._cluster = partitions_of(self.options)
         return self._cluster
 
     def initialOffset(self) -> Checkpointed:
-        """Where a new query begins; once said, it stays."""
+        """Return the start offsets of a new query, resolved once."""
         if self._first is None:
             starting = self.options.starting or Everywhere(LATEST)
             self._first = to_json(self.cluster.resolve(starting, side="starting"))
         return self._first
 
     def partitions(self, start: Checkpointed, end: Checkpointed) -> list[RangePartition]:
-        """The tasks of a batch; partitions that are new begin with their earliest record.
+        """Return the tasks of a batch; new partitions start at their earliest record.
 
         Raises:
-            DataLoss: records are gone, and that shall fail.
+            DataLoss: Records were deleted, and failOnDataLoss is set.
         """
         begin, stop = from_json(start), from_json(end)
         if begin == stop:
@@ -100,14 +100,14 @@ class _StreamReader(DataSourceStreamReader):
             report(losses, self.options.fail_on_data_loss)
         begin |= new
         ranges = [OffsetRange(*each, begin[each], stop[each]) for each in sorted(stop)]
-        return planned(ranges, self.options)
+        return plan_tasks(ranges, self.options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one task."""
-        return read_planned(partition, self.options)
+        """Yield the records of one task."""
+        return read_partition(partition, self.options)
 
     def commit(self, end: Checkpointed) -> None:
-        """A batch is done: tell the group, when one was named."""
+        """Commit the end of a finished batch to the group, if one is configured."""
         if self.options.commit_to_group is None:
             return
         if self._commits is None:
@@ -115,53 +115,54 @@ class _StreamReader(DataSourceStreamReader):
         self._commits.commit(from_json(end))
 
     def stop(self) -> None:
-        """The query ends."""
+        """Close the group client."""
         if self._commits is not None:
             self._commits.close()
 
     def __getstate__(self) -> dict[str, object]:
-        # Tasks get the options; clients stay where they are.
+        # Tasks need only the options; clients cannot be pickled.
+
         return self.__dict__ | {"_cluster": None, "_commits": None}
 
 
 class StreamReader(_StreamReader):
-    """For PySpark 4.0 and 4.1: each batch is all there is.
+    """Stream reader for PySpark 4.0 and 4.1: each batch contains all available records.
 
-    With the trigger availableNow Spark runs one batch; it holds everything that was there. Only a run
-    that finds an unfinished batch of an earlier one repeats that, and may end without a look at what
-    is new. The reader cannot know its trigger, so it says so.
+    With the trigger availableNow, Spark runs one batch. A run that repeats an unfinished batch of
+    an earlier run may end without a check for newer records. The reader cannot detect its trigger,
+    so it logs a warning in this case.
     """
 
     def __init__(self, options: SourceOptions) -> None:
         super().__init__(options)
         self._repeated = False
-        self._looked = False
+        self._checked_end = False
 
     def partitions(self, start: Checkpointed, end: Checkpointed) -> list[RangePartition]:
-        """As of all versions."""
-        self._repeated = self._repeated or (start != end and not self._looked)
+        """Return the tasks of a batch, and note whether it repeats an unfinished one."""
+        self._repeated = self._repeated or (start != end and not self._checked_end)
         return super().partitions(start, end)
 
     def stop(self) -> None:
-        """The query ends."""
+        """Close the group client, and warn if newer records were not checked."""
         super().stop()
-        if self._repeated and not self._looked:
+        if self._repeated and not self._checked_end:
             logger.warning(
-                "The query has repeated a batch that an earlier run left unfinished, and has ended "
-                "without looking for newer records. Start it again, or set "
+                "The query repeated an unfinished batch of an earlier run and ended without "
+                "checking for newer records. Start it again, or set "
                 "spark.sql.streaming.triggerAvailableNowWrapper.enabled to true."
             )
 
     def latestOffset(self) -> Checkpointed:
-        """The end of all partitions."""
-        self._looked = True
+        """Return the end offsets of all partitions."""
+        self._checked_end = True
         return to_json(self.cluster.latest(self.cluster.current(), {}))
 
 
-if HAS_LIMITS:
+if HAS_READ_LIMITS:
 
     class LimitedStreamReader(_StreamReader, SupportsTriggerAvailableNow):
-        """For PySpark 4.2 and newer."""
+        """Stream reader for PySpark 4.2 and newer."""
 
         def __init__(self, options: SourceOptions) -> None:
             super().__init__(options)
@@ -170,24 +171,27 @@ if HAS_LIMITS:
             self._last_batch_at = -math.inf
 
         def getDefaultReadLimit(self) -> ReadLimit:
-            """What maxOffsetsPerTrigger and minOffsetsPerTrigger say; the trigger may overrule it."""
+            """Return the limit set by maxOffsetsPerTrigger or minOffsetsPerTrigger.
+
+            The trigger may override it.
+            """
             if most := self.options.max_offsets_per_trigger:
                 return ReadMaxRows(most)
             least = self.options.min_offsets_per_trigger
             return ReadMinRows(least) if least else ReadAllAvailable()
 
         def prepareForTriggerAvailableNow(self) -> None:
-            """From here on nothing is newer than what is there now."""
+            """Fix the end of the query at the current end offsets."""
             self._target = self.cluster.latest(self.cluster.current(), {})
 
         def latestOffset(self, start: Checkpointed, limit: ReadLimit) -> Checkpointed:
-            """The end of the next batch; `start` when there is to be none."""
+            """Return the end of the next batch, or `start` if there is no next batch yet."""
             self.commit_finished(start)
             begin = from_json(start)
             self._newest = self._end(begin)
             if isinstance(limit, ReadAllAvailable):
                 return to_json(self._newest)
-            if self._waits(begin):
+            if self._must_wait(begin):
                 return start
             if isinstance(limit, ReadMaxRows):
                 known = begin | self.cluster.earliest(self._newest.keys() - begin.keys())
@@ -195,11 +199,11 @@ if HAS_LIMITS:
             return to_json(self._newest)
 
         def reportLatestOffset(self) -> Checkpointed | None:
-            """What Spark's progress shows as `latestOffset`, beside `endOffset`."""
+            """Return the `latestOffset` that Spark's progress shows."""
             return to_json(self._newest) if self._newest else None
 
         def commit_finished(self, start: Checkpointed) -> None:
-            """What lies before a batch has been processed; Spark itself says so one batch later."""
+            """Commit the end of the previous batch; Spark itself reports it one batch later."""
             if start != self._first:
                 self.commit(start)
 
@@ -208,8 +212,8 @@ if HAS_LIMITS:
                 return self._target
             return self.cluster.latest(self.cluster.current(), begin)
 
-        def _waits(self, begin: Offsets) -> bool:
-            """Whether minOffsetsPerTrigger puts the batch off; not with availableNow."""
+        def _must_wait(self, begin: Offsets) -> bool:
+            """Return True if minOffsetsPerTrigger delays the batch; never with availableNow."""
             least = self.options.min_offsets_per_trigger
             if least is None or self._target is not None:
                 return False

@@ -1,4 +1,4 @@
-"""What Spark gives to one task of a read."""
+"""Input partition of one Spark task."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from .offsets import OffsetRange
 
 @dataclass
 class RangePartition(InputPartition):
-    """What one task reads; None when there is nothing to read."""
+    """Input of one task: an offset range, or None if the task has nothing to read."""
 
     range: OffsetRange | None

@@ -1,8 +1,8 @@
-"""Records of one range, over the wire: in bulk from the client into Arrow batches.
+"""Bulk consumer for one offset range, from the wire into Arrow batches.
 
-A range is complete when a record at its end or beyond has come, or when the partition's end has
-been met there: its last offsets may be control records, aborted, or compacted away, and then no
-record ever says so.
+A range is complete once a record at or after its end arrives, or the partition's end is reached.
+The last offsets of a range may be control records, aborted, or compacted away. In this case no
+record at the end of the range ever arrives.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from confluent_kafka import (
 )
 
 from .arrow import BATCH_BYTES, BATCH_ROWS, Records, constant
-from .client import Settings, made, reads_committed, settings
+from .client import Settings, create_client, reads_committed, settings
 from .loss import report
 from .offsets import OffsetRange
 from .options import SourceOptions
 from .partitions import ANSWER_SECONDS, SourceError, WirePartitions
 
+# Maximum time that one consume call waits for the requested number of records.
 CONSUME_SECONDS = 0.05
-"""How long one call waits for as many records as were asked for."""
+# Time to wait if the partition ends before the range: a new leader may lag slightly.
 SHORT_SECONDS = 5
-"""How long a partition may end before the range does: a new leader can be a little behind."""
+# Records requested by the first call, before the record size is known.
 FIRST_ROWS = 1000
-"""What is asked for before the size of records is known."""
 
-_GONE = {
+_NO_TOPIC_ERRORS = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
@@ -47,21 +47,21 @@ _GONE = {
 
 
 def read_range(wanted: OffsetRange, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range, in the order of their offsets.
+    """Yield the records of a range in offset order.
 
     Raises:
-        DataLoss: some are gone, and `options` say that this fails.
-        SourceError: the broker does not give them.
+        DataLoss: Records were deleted, and failOnDataLoss is set.
+        SourceError: The broker does not return the records.
     """
-    reading = _Reading(wanted, options)
+    reader = _RangeReader(wanted, options)
     try:
-        yield from reading.batches()
+        yield from reader.batches()
     finally:
-        reading.consumer.close()
+        reader.consumer.close()
 
 
 def consumer_settings(options: SourceOptions) -> Settings:
-    """For bulk reading without a group; what the user has set wins where it may."""
+    """Return settings for bulk reads without a group; user settings override most of them."""
     return {
         "group.id": f"{options.group_id_prefix}-{uuid.uuid4()}",
         "isolation.level": "read_uncommitted",
@@ -79,8 +79,15 @@ def consumer_settings(options: SourceOptions) -> Settings:
     }
 
 
-class _Reading:
-    """Where one range has got to."""
+class _RangeReader:
+    """Consumer of one range and its position.
+
+    Attributes:
+        position: Next offset to read.
+        row_bytes: Average size of a record in Arrow, in bytes.
+        end_seen: End of the partition when it was last reached, or None.
+        progress_at: Monotonic time of the last progress, in seconds.
+    """
 
     def __init__(self, wanted: OffsetRange, options: SourceOptions) -> None:
         self.wanted = wanted
@@ -88,7 +95,9 @@ class _Reading:
         self.position = wanted.start
         self.row_bytes = BATCH_BYTES / FIRST_ROWS
         self.last_error: KafkaError | None = None
-        self.consumer = made(Consumer, consumer_settings(options) | {"error_cb": self._on_error})
+        self.consumer = create_client(
+            Consumer, consumer_settings(options) | {"error_cb": self._on_error}
+        )
         self._assign(wanted.start)
 
     def _on_error(self, error: KafkaError) -> None:
@@ -96,8 +105,7 @@ class _Reading:
 
     def _assign(self, offset: int) -> None:
         self.position = offset
-        self.met_end: int | None = None
-        """Where the partition ended when it was last looked at."""
+        self.end_seen: int | None = None
         self.progress_at = time.monotonic()
         self._seek(offset)
 
@@ -106,32 +114,32 @@ class _Reading:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         while self.position < self.wanted.end:
-            with _no_collection():
+            with _gc_paused():
                 batches = self._step()
             yield from batches
 
     def _step(self) -> list[pa.RecordBatch]:
-        """Take what comes within a moment."""
+        """Consume once and return the batches."""
         messages = self.consumer.consume(self._rows(), CONSUME_SECONDS)
         events = []
         if any(map(Message.error, messages)):
             events = [each for each in messages if each.error()]
             messages = [each for each in messages if not each.error()]
-        batches = self._take(messages) if messages else []
+        batches = self._to_batches(messages) if messages else []
         for event in events:
-            self._react(event)
+            self._handle_error(event)
         if not messages:
             self._check_time()
         return batches
 
     def _rows(self) -> int:
-        """As many as fill a batch, and no more than the range can have."""
+        """Return the number of records that fill a batch, at most the rest of the range."""
         left = self.wanted.end - self.position
         return max(1, min(BATCH_ROWS, left, int(BATCH_BYTES / self.row_bytes)))
 
-    def _take(self, messages: list[Message]) -> list[pa.RecordBatch]:
+    def _to_batches(self, messages: list[Message]) -> list[pa.RecordBatch]:
         self.position = messages[-1].offset() + 1
-        self.met_end = None
+        self.end_seen = None
         self.progress_at = time.monotonic()
         if self.position > self.wanted.end:
             messages = [each for each in messages if each.offset() < self.wanted.end]
@@ -141,54 +149,54 @@ class _Reading:
         self.row_bytes = max(1, sum(each.nbytes for each in batches) / len(messages))
         return batches
 
-    def _react(self, event: Message) -> None:
-        """Raises DataLoss and SourceError."""
+    def _handle_error(self, event: Message) -> None:
+        """Handle an error event of the consumer. Raises DataLoss and SourceError."""
         error = event.error()
         if error.code() == KafkaError._PARTITION_EOF:
-            self._meet_end(event.offset())
+            self._on_partition_end(event.offset())
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-            self._skip_to_what_is_there()
-        elif error.code() in _GONE:
-            self._lose(f"the topic is gone: {error.str()}")
+            self._handle_out_of_range()
+        elif error.code() in _NO_TOPIC_ERRORS:
+            self._report_loss(f"the topic was deleted: {error.str()}")
         elif not error.retriable():
             raise SourceError(f"{self._where()} cannot be read: {error.str()}")
 
-    def _meet_end(self, offset: int) -> None:
-        """There is no more for now; patience begins anew when the end has moved."""
-        if offset != self.met_end:
+    def _on_partition_end(self, offset: int) -> None:
+        """Record that the partition's end was reached; a new end restarts the time limit."""
+        if offset != self.end_seen:
             self.progress_at = time.monotonic()
         self.position = max(self.position, offset)
-        self.met_end = offset
+        self.end_seen = offset
 
-    def _skip_to_what_is_there(self) -> None:
-        """The offset is out of range: trimmed away, or the topic was made again and is shorter."""
+    def _handle_out_of_range(self) -> None:
+        """Handle an offset out of range: records were deleted, or the topic was created again."""
         low, high = self._watermarks()
         lost = self.position
         if low <= lost <= high:
-            # The leader that said so has learned better.
+            # The leader that returned the error was out of date: retry at the same offset.
             self._seek(lost)
         elif lost < low and self.wanted.from_earliest:
             self._assign(low)
         elif lost < low:
-            self._lose(f"offset {lost} is out of range, the first one there is {low}", to=low)
+            self._report_loss(f"offset {lost} is out of range, the first offset is {low}", to=low)
         else:
-            self._lose(f"offset {lost} is out of range, the partition ends at {high}")
+            self._report_loss(f"offset {lost} is out of range, the partition ends at {high}")
 
     def _check_time(self) -> None:
-        """Nothing comes: is the partition shorter than the range, or the broker away?"""
+        """Check the time limits if no records arrive."""
         waited = time.monotonic() - self.progress_at
-        if self.met_end is not None and self.met_end < self.wanted.end and waited > SHORT_SECONDS:
+        if self.end_seen is not None and self.end_seen < self.wanted.end and waited > SHORT_SECONDS:
             self._check_transactions()
-            self._lose(f"the partition ends at {self.met_end}")
+            self._report_loss(f"the partition ends at {self.end_seen}")
         elif waited > self.options.poll_timeout_seconds:
-            said = f" The last error was: {self.last_error.str()}." if self.last_error else ""
+            detail = f" The last error was: {self.last_error.str()}." if self.last_error else ""
             raise SourceError(
-                f"{self._where()} did not come within {waited:.0f} s.{said} Is the broker there? "
-                "The option kafkaConsumer.pollTimeoutMs sets how long a task waits."
+                f"{self._where()}: no records arrived within {waited:.0f} s.{detail} Check that "
+                "the broker is running. The option kafkaConsumer.pollTimeoutMs sets the time limit."
             )
 
     def _check_transactions(self) -> None:
-        """Raises SourceError when the records are there, and one of their transactions is open."""
+        """Raise SourceError if the missing records belong to an open transaction."""
         if not reads_committed(self.options.kafka):
             return
         where = (self.wanted.topic, self.wanted.partition)
@@ -197,12 +205,12 @@ class _Reading:
         if end >= self.wanted.end:
             raise SourceError(
                 f"{self._where()} cannot be read with read_committed: a transaction is open at "
-                f"offset {self.met_end}. Wait for its end, or read up to 'latest', which is the end "
-                "of what is committed."
+                f"offset {self.end_seen}. Wait for its end, or read up to 'latest', which is the "
+                "last stable offset."
             )
 
-    def _lose(self, why: str, to: int | None = None) -> None:
-        """Fail, or go on with offset `to`; None: there is no more to read."""
+    def _report_loss(self, why: str, to: int | None = None) -> None:
+        """Report a loss; then continue at offset `to`, or end the range without it."""
         report(iter([f"{self._where()}: {why}"]), self.options.fail_on_data_loss)
         if to is None or to >= self.wanted.end:
             self.position = self.wanted.end
@@ -225,7 +233,7 @@ class _Reading:
 
 
 def records(where: OffsetRange, messages: list[Message], include_headers: bool) -> Records:
-    """Columns of messages, with as little work for each as can be."""
+    """Convert messages to columns with as few operations per message as possible."""
     stamps = list(map(Message.timestamp, messages))
     return Records(
         topic=where.topic,
@@ -240,7 +248,7 @@ def records(where: OffsetRange, messages: list[Message], include_headers: bool) 
 
 
 def _types(kinds: list[int]) -> pa.Array:
-    """Kafka's numbers for who set the time; nearly always one for all."""
+    """Return the timestamp types as Kafka's numbers; usually all are the same."""
     numbers = {TIMESTAMP_NOT_AVAILABLE: -1, TIMESTAMP_LOG_APPEND_TIME: 1}
     first = kinds[0]
     if kinds.count(first) == len(kinds):
@@ -249,10 +257,10 @@ def _types(kinds: list[int]) -> pa.Array:
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Without Python's search for cycles, which otherwise walks over each new message many times.
+def _gc_paused() -> Iterator[None]:
+    """Pause the garbage collector, which would otherwise traverse the new messages repeatedly.
 
-    It takes two thirds of the time.
+    Collections would take two thirds of the time.
     """
     if not gc.isenabled():
         yield

@@ -15,7 +15,7 @@ from kbroker.pipelines.lake import reading
 from kbroker.pipelines.lake.archiver import Conf
 from kbroker.pipelines.lake.checking import check
 from kbroker.pipelines.lake.running import Runner
-from kbroker.spark.source.stream import HAS_LIMITS
+from kbroker.spark.source.stream import HAS_READ_LIMITS
 from kbroker.testing import LocalBroker
 
 from .lakes import archive, conf_of, payloads, produce
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WAIT_SECONDS = 180
-SOURCES = ["kafka", "kbroker"] if HAS_LIMITS else ["kafka"]
+SOURCES = ["kafka", "kbroker"] if HAS_READ_LIMITS else ["kafka"]
 
 Events = list[tuple[str, dict[str, Any]]]
 

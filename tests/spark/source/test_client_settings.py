@@ -8,7 +8,12 @@ from collections.abc import Mapping
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from kbroker.spark.source.client import _WITHOUT_EFFECT, made, settings, warn_without_effect
+from kbroker.spark.source.client import (
+    _WITHOUT_EFFECT,
+    create_client,
+    settings,
+    warn_without_effect,
+)
 from kbroker.spark.source.options import SourceOptions
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
@@ -56,8 +61,8 @@ LIMITS: Mapping[str, tuple[int, int]] = {
 def make_clients(kafka: Mapping[str, str]) -> None:
     """Make a consumer and a producer of options without their prefix."""
     chosen = settings({**SERVERS, **kafka})
-    made(Consumer, chosen | {"group.id": "g"})
-    made(Producer, chosen)
+    create_client(Consumer, chosen | {"group.id": "g"})
+    create_client(Producer, chosen)
 
 
 @pytest.mark.parametrize("name", LIMITS)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kbroker.spark.source.stream import HAS_LIMITS
+from kbroker.spark.source.stream import HAS_READ_LIMITS
 from kbroker.testing import LocalBroker
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def all_of(batches: list[list[int]]) -> list[int]:
 
 
 def test_a_stream_goes_on_with_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
-    limit = {"maxOffsetsPerTrigger": "20"} if HAS_LIMITS else {}
+    limit = {"maxOffsetsPerTrigger": "20"} if HAS_READ_LIMITS else {}
 
     fill(tmp_path / "data", 0, 50)
     first = stream(spark, tmp_path, **limit)
@@ -55,7 +55,7 @@ def test_a_stream_goes_on_with_what_is_new(spark: SparkSession, tmp_path: Path) 
     second = stream(spark, tmp_path, **limit)
 
     assert all_of(first) == list(range(50))
-    assert len([batch for batch in first if batch]) == (3 if HAS_LIMITS else 1)
+    assert len([batch for batch in first if batch]) == (3 if HAS_READ_LIMITS else 1)
     assert all_of(second) == list(range(50, 60))
 
 
@@ -74,6 +74,6 @@ def test_a_damaged_file_fails_the_query_with_what_helps(
     path = tmp_path / "data/numbers-0/00000000000000000000.log"
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
     frame = spark.read.format("kbroker").option("subscribe", "numbers").load(str(tmp_path / "data"))
-    with pytest.raises(Exception, match="is damaged at byte") as failed:
+    with pytest.raises(Exception, match="is corrupt at byte") as failed:
         frame.collect()
     assert f"kbroker log verify {path.parent}" in str(failed.value)

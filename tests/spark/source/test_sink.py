@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from kbroker.spark.source.options import OptionError, SinkOptions
-from kbroker.spark.source.sink import DeliveryError, OutgoingRecord, Sending, check_columns
+from kbroker.spark.source.sink import DeliveryError, OutgoingRecord, TaskProducer, check_columns
 from kbroker.testing import KafkaRecord, LocalBroker
 
 from .topics import FORMATS
@@ -110,10 +110,10 @@ def test_refusals_reach_the_user_of_spark(spark: SparkSession) -> None:
         writing.mode("overwrite").save()
 
 
-def sending(broker: LocalBroker, topic: str | None, **kafka: str) -> Sending:
+def sending(broker: LocalBroker, topic: str | None, **kafka: str) -> TaskProducer:
     named = {f"kafka.{name.replace('_', '.')}": value for name, value in kafka.items()}
     servers = {"kafka.bootstrap.servers": broker.bootstrap_servers}
-    return Sending(SinkOptions.parse(servers | named | ({"topic": topic} if topic else {})))
+    return TaskProducer(SinkOptions.parse(servers | named | ({"topic": topic} if topic else {})))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_row_that_fits_nowhere_fails(
         send(sending(shared, None), record)
 
 
-def send(task: Sending, record: OutgoingRecord) -> None:
+def send(task: TaskProducer, record: OutgoingRecord) -> None:
     """All of a task with one record."""
     task.send([record])
     task.finish()

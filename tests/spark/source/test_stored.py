@@ -178,7 +178,7 @@ def test_a_damaged_batch_is_an_error_that_names_the_place_and_what_helps(
         directory.offsets(0, 100)
 
     message = str(refused.value)
-    assert f"{path} is damaged at byte {at}" in message
+    assert f"{path} is corrupt at byte {at}" in message
     assert f"kbroker log verify {directory.partition}" in message
     assert f"kbroker log repair {directory.partition}" in message
     assert directory.offsets(0, 40) == list(range(40))
@@ -193,7 +193,7 @@ def test_a_log_that_ends_below_the_high_watermark_has_lost_records(directory: Di
 
 def test_records_that_retention_took_are_lost(directory: Directory) -> None:
     (directory.partition / file_name(0, ".log")).unlink()
-    with pytest.raises(DataLoss, match="the log begins at 30"):
+    with pytest.raises(DataLoss, match="the log starts at 30"):
         directory.offsets(5, 50)
     assert directory.offsets(5, 50, failOnDataLoss="false") == list(range(30, 50))
 
@@ -203,7 +203,7 @@ def test_a_partition_that_is_gone_is_lost(directory: Directory) -> None:
     with pytest.raises(DataLoss, match="t-0 has no files"):
         directory.offsets(0, 50)
     assert directory.offsets(0, 50, failOnDataLoss="false") == []
-    with pytest.raises(SourceError, match="there is no topic t"):
+    with pytest.raises(SourceError, match="topic t does not exist"):
         FilePartitions(directory.options()).current()
 
 
@@ -308,21 +308,21 @@ def test_several_directories_are_one_broker(directory: Directory, tmp_path: Path
 def test_options_that_need_more_are_refused(directory: Directory) -> None:
     with pytest.raises(OptionError, match="path must name data directories"):
         FilePartitions(directory.options(path=f"{directory.path},"))
-    with pytest.raises(OptionError, match=r"needs 'kafka\.bootstrap\.servers' too"):
+    with pytest.raises(OptionError, match=r"also needs 'kafka\.bootstrap\.servers'"):
         FilePartitions(directory.options(commitToGroup="g"))
 
 
 def test_a_directory_that_is_none_or_unsure_is_refused(
     directory: Directory, tmp_path: Path
 ) -> None:
-    with pytest.raises(FilesError, match="is no data directory of a broker"):
+    with pytest.raises(FilesError, match="is not a data directory of a broker"):
         DataDirectories([str(tmp_path)]).logs()
     (directory.path / HIGH_WATERMARKS).write_bytes(b"0\n7\nt 0 5\n")
-    with pytest.raises(FilesError, match="is damaged, so nobody knows"):
+    with pytest.raises(FilesError, match="is corrupt, so the high watermarks are unknown"):
         DataDirectories([str(directory.path)]).logs()
     directory.checkpoint(100)
     (directory.partition / (file_name(0, ".log") + ".swap")).touch()
-    with pytest.raises(FilesError, match="in the middle of a compaction"):
+    with pytest.raises(FilesError, match="contains an interrupted compaction"):
         directory.offsets(0, 100)
 
 

@@ -150,7 +150,7 @@ def test_a_broker_that_does_not_answer_ends_the_task() -> None:
     with LocalBroker(topics=["away"]) as broker:
         broker.stop()
         with pytest.raises(
-            SourceError, match=r"did not come within .* kafkaConsumer.pollTimeoutMs"
+            SourceError, match=r"no records arrived within .* kafkaConsumer.pollTimeoutMs"
         ):
             offsets(broker, "away", 0, 1, kafkaConsumer__pollTimeoutMs="300")
 

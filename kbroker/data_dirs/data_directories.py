@@ -1,4 +1,4 @@
-"""Where the nodes of one process keep their data: directories of logs, and the journal of the metadata."""
+"""The data directories of the nodes of one process: log directories and the metadata journal."""
 
 from __future__ import annotations
 
@@ -37,11 +37,14 @@ JOURNAL_RESERVE = METADATA_JOURNAL + RESERVE
 class DataDirectories:
     """The data directories of a process.
 
-    A node that is alone has its logs in them; several have a directory each in every one of them,
-    `node-1` and so on, and only the journal lies above.
+    A single node has its logs directly in them. Several nodes have a subdirectory each (`node-1` and
+    so on) in every one of them, beside the journal.
 
-    Parameters: `paths` are absolute; `known` are the ids of nodes that have a directory of their own
-    there; `alone` is the node whose logs are not apart from the journal, None when there is none.
+    Attributes:
+        files: The file system.
+        paths: Absolute paths.
+        known: IDs of the nodes that have a subdirectory there.
+        alone: The single node whose logs are directly in `paths`, or None.
     """
 
     files: Files
@@ -50,10 +53,10 @@ class DataDirectories:
     alone: int | None
 
     def of_node(self, node_id: int) -> list[str]:
-        """Where a node has its logs."""
+        """Return the log directories of a node."""
         if node_id == self.alone:
             return [*self.paths]
-        above = self.paths if self.alone is None else _beside(self.paths)
+        above = self.paths if self.alone is None else _joined_paths(self.paths)
         return [node_directory(path, node_id) for path in above]
 
     def is_in_use(self, path: str) -> bool:
@@ -64,10 +67,13 @@ class DataDirectories:
         )
 
     def forget(self, node_id: int) -> list[str]:
-        """Remove the directories of a node that is gone for good.
+        """Remove the directories of a node that was removed from the cluster.
 
-        Returns the paths of those that stay, because they hold records that the cluster does not
-        know. Raises StorageError.
+        Returns:
+            Paths that were kept, because they contain records that the metadata does not list.
+
+        Raises:
+            StorageError: A directory cannot be removed.
         """
         paths = self.of_node(node_id) if node_id != self.alone else []
         kept = [path for path in paths if stray_directories(self.files, path)]
@@ -77,31 +83,36 @@ class DataDirectories:
         return kept
 
     def node_ids(self, first: int, nodes: int | None) -> list[int]:
-        """Which nodes run: those that have directories, and the first ones that have none, up to `nodes`.
+        """Return the nodes to run: those with directories, and new ones up to `nodes`.
 
-        So a node whose disk was replaced comes back under its id.
+        IDs without a directory are used first, so a node whose disk was replaced keeps its ID.
 
-        Parameters: `first` is the id of the first node of a new cluster. Raises StorageError: there
-        are more nodes in the directories, or one with a lower id.
+        Args:
+            first: ID of the first node of a new cluster.
+            nodes: Number of nodes, or None for those with directories.
+
+        Raises:
+            StorageError: The directories contain more nodes, or a node with a lower ID.
         """
         if not self.known:
             return [*range(first, first + (nodes or 1))]
         ids = sorted(self.known)
-        there = f"{' and '.join(self.paths)}: here are nodes {', '.join(map(str, ids))}"
+        there = f"{' and '.join(self.paths)}: found nodes {', '.join(map(str, ids))}"
         if ids[0] < first:
             raise StorageError(f"{there}; start with node.id={ids[0]}")
         if nodes is not None and nodes < len(ids):
             raise StorageError(
-                f"{there}; start with --nodes {len(ids)}, and let nodes go with "
+                f"{there}; start with --nodes {len(ids)}, and remove nodes with "
                 "`kbroker cluster node remove` or `kbroker cluster resize --nodes 1`"
             )
         free = (each for each in count(first) if each not in self.known)
         return sorted([*ids, *islice(free, max((nodes or 0) - len(ids), 0))])
 
-    def look(self, node_id: int) -> list[FoundDirectory]:
-        """What is in a node's directories, without those that are new; nothing is written.
+    def inspect(self, node_id: int) -> list[FoundDirectory]:
+        """Return the existing directories of a node, without writing anything.
 
-        Raises StorageError: the node cannot be started on them.
+        Raises:
+            StorageError: The node cannot be started on them.
         """
         for path in self.paths:
             check_is_ours(self.files, path)
@@ -112,10 +123,15 @@ class DataDirectories:
         return found
 
     def open_logs(self, node_id: int, cluster_id: str | None, nodes: int) -> LogDirectories:
-        """Open a node's directories; new ones become part of the cluster that the others belong to.
+        """Open the log directories of a node; new ones join the cluster of the others.
 
-        Parameters: `cluster_id` is that of new directories, None for a random one; `nodes` is the
-        number of nodes that share this process's descriptors. Raises StorageError.
+        Args:
+            node_id: The node.
+            cluster_id: Cluster ID if all directories are new; None generates one.
+            nodes: Number of nodes that share the file descriptors of this process.
+
+        Raises:
+            StorageError: A directory cannot be used.
         """
         paths = self.of_node(node_id)
         known = known_cluster(self.files, paths) or cluster_id or random_cluster_id()
@@ -137,47 +153,50 @@ class DataDirectories:
             return LogDirectories(self.files, managers)
         except BaseException:
             for manager in managers:
-                manager.close(clean=manager.clean)  # it stays as it was found
+                manager.close(clean=manager.clean)  # keep the state of its last stop
             raise
 
     def open_store(
         self, found: Iterable[FoundDirectory], *, in_thread: InThread | None = None
     ) -> LocalStore:
-        """The journal of the directory that has one, whatever their order; else in the first one.
+        """Open the metadata journal, in whichever directory it is; a new one is in the first.
 
-        Nothing is written before somebody changes something.
+        The store writes nothing before the first change.
 
-        Parameters: `found` are the directories of all nodes. Raises StorageError: it is damaged, there
-        are two, or there is none but partitions. Those would belong to no topic then, and a node
-        removes what belongs to none. `in_thread` is as of `LocalStore`.
+        Args:
+            found: The existing directories of all nodes.
+            in_thread: See `LocalStore`.
+
+        Raises:
+            StorageError: The journal is damaged, there are several, or there are partitions without a
+                journal. Such partitions would belong to no topic, and a node removes those.
         """
         for path in self.paths:
             if self.files.exists(f"{path}/{LEAVING_JOURNAL}"):
                 raise StorageError(
-                    f"{path}: the metadata was being moved to another store: finish it, with the "
-                    "same `kbroker cluster migrate-metadata --to` as before"
+                    f"{path}: the metadata is being migrated to another store; finish the migration with "
+                    "the same `kbroker cluster migrate-metadata --to` as before"
                 )
         there = self._journals()
         if len(there) > 1:
             raise StorageError(
-                f"metadata is in {' and in '.join(there)}; move all but one of them away"
+                f"found several metadata journals, {' and '.join(there)}; move all but one away"
             )
         partitions = sum(len(each.partitions) for each in found)
         if not there and partitions:
             raise StorageError(
-                f"{' and '.join(self.paths)}: there are {partitions} partitions, but no "
-                f"{METADATA_JOURNAL} that knows their topics; add the directory that has it to "
-                "log.dirs, or restore it from a copy"
+                f"{' and '.join(self.paths)}: found {partitions} partitions, but no {METADATA_JOURNAL} "
+                "with their topics; add its directory to log.dirs, or restore it from a backup"
             )
         path = there[0] if there else f"{self.paths[0]}/{METADATA_JOURNAL}"
         return LocalStore(self.files, path, in_thread=in_thread)
 
     def check_has_no_store(self) -> None:
-        """Refuse directories whose metadata is in them, where it is to be elsewhere. Raises StorageError."""
+        """Raise StorageError if the directories contain metadata, although it is to be in etcd."""
         if there := self._journals() or [f"{self.paths[0]}/node-{each}" for each in self.known]:
             raise StorageError(
-                f"{there[0]} is of a cluster that has its metadata in its own directory; start it without "
-                "--cluster, or move it with `kbroker cluster migrate-metadata --to`"
+                f"{there[0]} belongs to a cluster with its metadata in its own directory; start it without "
+                "--cluster, or migrate it with `kbroker cluster migrate-metadata --to`"
             )
 
     def _journals(self) -> list[str]:
@@ -186,22 +205,22 @@ class DataDirectories:
 
 
 def absolute_paths(data_dir: str | Sequence[str]) -> list[str]:
-    """The directories that were given, each once.
+    """Return the given directories as absolute paths, without duplicates.
 
-    In full: clients are told these paths, and name them when they move replicas.
+    Clients see these paths, and use them to move replicas between log directories.
     """
     given = (data_dir,) if isinstance(data_dir, str) else data_dir
     return list(dict.fromkeys(Path(each).absolute().as_posix() for each in given))
 
 
 def known_cluster(files: Files, paths: Iterable[str]) -> str | None:
-    """The id of the cluster that the first directory with any data belongs to."""
+    """Return the cluster ID of the first directory that has one."""
     meta = _meta(files, paths)
     return meta.cluster_id if meta else None
 
 
 def lone_node(files: Files, paths: Iterable[str]) -> int | None:
-    """The id of the node that has its logs in `paths` themselves."""
+    """Return the ID of the single node that has its logs directly in `paths`."""
     meta = _meta(files, paths)
     return meta.node_id if meta else None
 
@@ -217,41 +236,47 @@ def _meta(files: Files, paths: Iterable[str]) -> MetaProperties | None:
 def find_data_directories(
     files: Files, paths: Sequence[str], nodes: int | None, *, first: int
 ) -> DataDirectories:
-    """Look how nodes have their data in `paths`, to start `nodes` of them there.
+    """Determine how the nodes are stored in `paths`, to start them there.
 
-    Parameters: `nodes` None is as many as there are; `first` is the id of a node that is alone, or
-    of the first one of a new cluster. Raises StorageError: a path is that of a file, or one node is
-    there that was alone, and several are wanted.
+    Args:
+        files: The file system.
+        paths: The data directories.
+        nodes: Number of nodes, or None for the existing ones.
+        first: ID of a single node, or of the first node of a new cluster.
+
+    Raises:
+        StorageError: A path is a file, or the directories contain a single node although several are
+            requested.
     """
     for path in paths:
         if files.exists(path) and not files.is_directory(path):
-            raise StorageError(f"{path} is a file; name a directory with --data-dir")
+            raise StorageError(f"{path} is a file; set a directory with --data-dir")
     known = node_directories(files, paths)
     wanted = nodes or 1
     alone = known_cluster(files, paths) is not None
     if alone and wanted > 1 and files.durable:
         raise StorageError(
-            f"{' and '.join(paths)}: the node here was alone until now; let it become the first of "
-            f"{wanted} with `kbroker cluster resize --nodes {wanted} {' '.join(paths)}`"
+            f"{' and '.join(paths)}: the directories belong to a single node; convert them for {wanted} "
+            f"nodes with `kbroker cluster resize --nodes {wanted} {' '.join(paths)}`"
         )
     if alone and not files.durable:
-        known = node_directories(files, _beside(paths)) | {first}
+        known = node_directories(files, _joined_paths(paths)) | {first}
     is_alone = alone or (not known and wanted == 1)
     return DataDirectories(files, paths, known, first if is_alone else None)
 
 
-def _beside(paths: Iterable[str]) -> list[str]:
-    """Where nodes in memory have their directories that joined one that was alone."""
+def _joined_paths(paths: Iterable[str]) -> list[str]:
+    """Return the in-memory directories of nodes that join a single node."""
     return [f"{path}.joined" for path in paths]
 
 
 def node_directory(path: str, node_id: int) -> str:
-    """Where one of several nodes has its logs in the data directory `path`."""
+    """Return the directory of one of several nodes in the data directory `path`."""
     return f"{path}/node-{node_id}"
 
 
 def node_directories(files: Files, paths: Iterable[str]) -> frozenset[int]:
-    """The ids of the nodes that have a directory of their own in one of `paths`."""
+    """Return the IDs of the nodes that have a subdirectory in one of `paths`."""
     return frozenset(
         int(match[1])
         for path in paths
@@ -261,7 +286,7 @@ def node_directories(files: Files, paths: Iterable[str]) -> frozenset[int]:
 
 
 def _is_of_a_node(files: Files, path: str) -> bool:
-    """Return True if a directory is a node's, also if it lost the file that says so."""
+    """Return True if a directory belongs to a node, even if it lacks `meta.properties`."""
     if files.exists(f"{path}/{META_PROPERTIES}"):
         return True
     return files.is_directory(path) and not LEFT_BY_NODES.isdisjoint(files.listdir(path))

@@ -1,4 +1,4 @@
-"""What is in data directories before anything is written there: a start that is refused leaves no trace."""
+"""Read-only inspection of data directories, so that a rejected start leaves no trace."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from kbroker.storage.naming import (
 
 METADATA_JOURNAL = "cluster.journal"
 JOURNAL_END = clean_end_path(METADATA_JOURNAL)
+# File with the newest metadata revision in etcd that the node has seen.
 SEEN_REVISION = "metadata.revision"
-"""File with the newest revision of the metadata in etcd that the node has seen."""
+# Name of the journal during its migration to another store.
 LEAVING_JOURNAL = METADATA_JOURNAL + ".leaving"
-"""Name of the journal while it is moved to another store."""
 NODE_DIRECTORY = re.compile(r"node-(\d+)")
+# Files other than `meta.properties` that a node leaves in a used directory.
 LEFT_BY_NODES = frozenset({RECOVERY_POINTS, HIGH_WATERMARKS, CLEAN_SHUTDOWN})
-"""Files in a directory, other than `meta.properties`, after a node has used the directory."""
-NOTHING = frozenset(
+# Files that a new directory may contain: leftovers of an interrupted start and of a file system.
+IGNORED = frozenset(
     {
         LOCK,
         f"{META_PROPERTIES}.tmp",
@@ -42,25 +43,25 @@ NOTHING = frozenset(
         "lost+found",
     }
 )
-"""What may lie in a directory that is new: of a start that a crash broke off, and of a file system."""
 
 
 class FoundDirectory(NamedTuple):
-    """A data directory that was in use before."""
+    """A data directory that was used before."""
 
     data_dir: str
     meta: MetaProperties
     partitions: Sequence[Partition]
 
     def directories(self) -> list[Partition]:
-        """As `LogManager.directories`."""
+        """Return the partitions; see `LogManager.directories`."""
         return [*self.partitions]
 
 
 def found_directory(files: Files, data_dir: str, node_id: int) -> FoundDirectory | None:
-    """What is in the data directory of a node; None when it is new.
+    """Return the data directory of a node, or None if it is new.
 
-    Raises StorageError: it is somebody else's.
+    Raises:
+        StorageError: The directory belongs to another node or is not a data directory.
     """
     check_is_ours(files, data_dir)
     path = f"{data_dir}/{META_PROPERTIES}"
@@ -72,7 +73,7 @@ def found_directory(files: Files, data_dir: str, node_id: int) -> FoundDirectory
 
 
 def stray_directories(files: Files, path: str) -> list[str]:
-    """Return the names of the directories in a data directory that were set aside."""
+    """Return the names of the stray directories in a data directory."""
     return [
         name
         for name in files.listdir(path)
@@ -81,7 +82,7 @@ def stray_directories(files: Files, path: str) -> list[str]:
 
 
 def directories_with_records(files: Files, path: str) -> list[str]:
-    """Return the names of partitions and directories that were set aside in a data directory."""
+    """Return the names of partitions and stray directories in a data directory."""
     directories = [directory_name(*key) for key in partitions_among(files.listdir(path))]
     return [
         *(name for name in directories if files.is_directory(f"{path}/{name}")),
@@ -90,21 +91,21 @@ def directories_with_records(files: Files, path: str) -> list[str]:
 
 
 def check_is_ours(files: Files, path: str) -> None:
-    """Raise StorageError for a directory that holds what is neither kbroker's nor Apache Kafka's.
+    """Raise StorageError for a directory with contents of neither kbroker nor Apache Kafka.
 
-    A name that could be a partition's is not enough: many directories end in a number.
+    A name that could be a partition's is not enough, because many names end in a number.
     """
     if not _is_new(files, path) and not _is_in_use(files, path):
-        names = [each for each in files.listdir(path) if each not in NOTHING]
+        names = [each for each in files.listdir(path) if each not in IGNORED]
         raise StorageError(
-            f"{path} is no data directory: it has {names[0]!r} in it, and nothing of kbroker; name an "
-            "empty directory with --data-dir, one that does not exist yet, or that of an earlier run"
+            f"{path} is not a data directory: it contains {names[0]!r}, but no files of kbroker; set "
+            "--data-dir to an empty or new directory, or to that of an earlier run"
         )
 
 
 def _is_new(files: Files, path: str) -> bool:
     return all(
-        name in NOTHING or (NODE_DIRECTORY.fullmatch(name) and _is_new(files, f"{path}/{name}"))
+        name in IGNORED or (NODE_DIRECTORY.fullmatch(name) and _is_new(files, f"{path}/{name}"))
         for name in files.listdir(path)
     )
 

@@ -1,7 +1,7 @@
-"""SCRAM users, ACLs and quotas from the metadata log of a stopped Kafka.
+"""Import of SCRAM users, ACLs and quotas from the metadata log of a stopped Kafka.
 
-Users of SCRAM, ACLs and quotas are taken over. Delegation tokens are not: their passwords are made of
-a setting of the brokers, and they do not live long.
+Delegation tokens are not imported: their passwords depend on a setting of the brokers, and they are
+short-lived.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from kbroker.security.acls import (
 from kbroker.security.quotas import BadQuota, Entity, check_entity, check_value, text_of
 from kbroker.security.scram import ScramCredential, ScramMechanism
 
+# The entity of a quota: pairs of type and name, sorted by type.
 EntityKey = tuple[tuple[str, str | None], ...]
-"""Whom a quota is for: types and names, in the order of the types."""
 
 
 @dataclass(slots=True)
 class ImportedSecurity:
-    """Users, ACLs, quotas and tokens, as the records that were replayed leave them."""
+    """Users, ACLs, quotas and tokens after the replay of metadata records."""
 
     users: dict[str, dict[ScramMechanism, ScramCredential]] = field(default_factory=dict)
     acls: dict[UUID, Acl] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class ImportedSecurity:
     tokens: set[str] = field(default_factory=set)
 
     def replay(self, record: RightsRecord) -> None:
-        """Take in one record."""
+        """Apply one record."""
         match record:
             case UserScramCredentialRecord():
                 self._put_user(record)
@@ -107,7 +107,7 @@ class ImportedSecurity:
             del self.quotas[entity]
 
     def drop_unknown(self) -> Iterator[str]:
-        """Leave out what kbroker does not have; a sentence about each."""
+        """Remove quotas that kbroker does not support, and yield a sentence about all that is omitted."""
         for entity, values in [*self.quotas.items()]:
             for key, value in [*values.items()]:
                 try:
@@ -119,12 +119,13 @@ class ImportedSecurity:
             if not values:
                 del self.quotas[entity]
         if self.tokens:
-            yield f"{len(self.tokens)} delegation tokens: ask for new ones"
+            yield f"{len(self.tokens)} delegation tokens: create new ones"
 
     async def write(self, cluster: Cluster, *, cause: str) -> None:
-        """Put everything into a cluster's metadata; what is there already stays, or becomes the same.
+        """Write everything to the metadata of a cluster; existing entries stay or are replaced.
 
-        Raises KafkaError for more than a cluster keeps.
+        Raises:
+            KafkaError: A limit of the cluster is exceeded.
         """
         users = iter(self.users.items())
         while some := dict(islice(users, SCRAM_USERS_AT_ONCE)):

@@ -1,13 +1,11 @@
-"""Import the partitions of a stopped Apache Kafka: `kbroker log import`.
+"""Import of partitions from the directories of a stopped Apache Kafka: `kbroker log import`.
 
-Apache Kafka and kbroker write the same files, so segments, indexes, epochs, producer snapshots and
-`__consumer_offsets` are taken as they are, with the checkpoints that say how far they are safe.
-What Kafka keeps in its metadata log instead (settings of topics, leader epochs, producer ids, users,
-ACLs, quotas) is read from there.
+Apache Kafka and kbroker use the same file formats. So segments, indexes, epochs, producer snapshots,
+`__consumer_offsets` and the offset checkpoints are transferred unchanged. Kafka's metadata log
+contains the rest: topic settings, leader epochs, producer IDs, users, ACLs and quotas.
 
-The new data directory counts as one only when everything is in it: `meta.properties` is written last,
-and a broker refuses a directory with topics but without that file. A run that was interrupted is
-continued by the same command.
+`meta.properties` is written last, and a broker rejects a directory with topics but without that file.
+So an incomplete import cannot be started. The same command continues an interrupted import.
 """
 
 from __future__ import annotations
@@ -81,54 +79,54 @@ from .imported_security import ImportedSecurity
 logger = logging.getLogger(__name__)
 
 METADATA_TOPIC = "__cluster_metadata"
+# Files that are read besides the partitions.
 FILES = (META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)
-"""What is read of a directory beside its partitions."""
 INT32_MAX = 2**31 - 1
 CAUSE = "imported from Apache Kafka"
+# Producer IDs per block that Kafka gives a broker; IDs of a block may be used but not logged yet.
 PRODUCER_ID_BLOCK = 1000
-"""How many ids Kafka hands a broker at once: some above the last one seen may be out."""
 
 Key = tuple[str, int]
 
 
 class KafkaImportError(Exception):
-    """The directories cannot be taken over; the message says why and what to do."""
+    """The directories cannot be imported; the message contains the reason and the fix."""
 
 
 class Transfer(StrEnum):
-    """How files get to the new directory."""
+    """Ways to transfer files to the new directory."""
 
     COPY = "copy"
     MOVE = "move"
+    # Hard links of closed segments, and copies of all other files.
     LINK = "link"
-    """Hard links for segments that nobody writes to any more, copies of the rest."""
 
 
 @dataclass(slots=True)
 class Source:
-    """The directory of a stopped broker: one entry of its `log.dirs`."""
+    """A directory of a stopped broker: an entry of `log.dirs`."""
 
     path: Path
     cluster_id: str
     is_clean: bool
     partitions: dict[Key, UUID]
+    # Names of directories that only look like partitions.
     foreign: list[str]
-    """Names of directories that look like those of partitions, and are none."""
 
 
 @dataclass(slots=True)
 class KafkaMetadata:
-    """What Kafka's metadata log says beside what the directories say."""
+    """Data from Kafka's metadata log that the partition directories do not contain."""
 
     configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    # Dynamic broker settings.
     broker_configs: dict[str, str] = field(default_factory=dict)
-    """What was set on brokers while they ran."""
     leader_epochs: dict[tuple[UUID, int], int] = field(default_factory=dict)
     next_producer_id: int = 0
     security: ImportedSecurity = field(default_factory=ImportedSecurity)
 
     def replay(self, record: MetadataRecord | None) -> None:
-        """Take in one record."""
+        """Apply one record."""
         if isinstance(record, RightsRecord):
             self.security.replay(record)
         elif isinstance(record, ConfigRecord):
@@ -156,7 +154,7 @@ class KafkaMetadata:
 
 @dataclass(slots=True)
 class Plan:
-    """What is taken over: where each partition lies now, and the topics with their settings."""
+    """The imported data: directories of partitions, topics with settings, and security."""
 
     sources: list[Source]
     directories: dict[Key, Path]
@@ -164,8 +162,8 @@ class Plan:
     next_producer_id: int
     security: ImportedSecurity
     cluster_id: str
+    # Sentences about data that is not imported.
     left_out: list[str]
-    """Sentences about what is not taken over."""
 
     @property
     def is_clean(self) -> bool:
@@ -173,7 +171,7 @@ class Plan:
 
     @property
     def bytes(self) -> int:
-        """Size of all files."""
+        """Total size of all files in bytes."""
         return sum(_size(directory) for directory in self.directories.values())
 
 
@@ -181,7 +179,7 @@ class Plan:
 
 
 def read_source(path: Path) -> Source:
-    """Look at a directory of Apache Kafka. Raises KafkaImportError."""
+    """Read a log directory of Apache Kafka. Raises KafkaImportError."""
     for name in FILES:
         _check_plain(path / name)
     try:
@@ -192,7 +190,7 @@ def read_source(path: Path) -> Source:
         ) from None
     if "kbroker.format.version" in text:
         raise KafkaImportError(
-            f"{path} is a data directory of kbroker: kbroker serve --data-dir {path}"
+            f"{path} is a data directory of kbroker; use kbroker serve --data-dir {path}"
         )
     rows = (line.split("=", 1) for line in text.splitlines() if "=" in line)
     fields = {row[0].strip(): row[1].strip() for row in rows}
@@ -204,8 +202,10 @@ def read_source(path: Path) -> Source:
 
 
 def _partitions_in(path: Path) -> tuple[dict[Key, UUID], list[str]]:
-    """The partitions in a directory, which may not exist, with the ids of their topics; and the names
-    of directories that only look like theirs. Raises KafkaImportError."""
+    """Return the partitions of a directory with topic IDs, and names that only look like partitions.
+
+    The directory may not exist. Raises KafkaImportError.
+    """
     partitions, foreign = {}, []
     for directory in sorted(path.iterdir()) if path.is_dir() else ():
         key = parse_directory_name(directory.name) if directory.is_dir() else None
@@ -231,22 +231,22 @@ def _is_partition(key: Key) -> bool:
 
 
 def _check_plain(path: Path) -> None:
-    """Refuse what leads out of the directory, and what has no end when it is read.
+    """Raise KafkaImportError for links, pipes and devices; a missing path is accepted.
 
-    Nothing is said of a path that is not there. Raises KafkaImportError.
+    Links could lead out of the directory, and reading a device may not end.
     """
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
     if stat.S_ISLNK(mode):
-        raise KafkaImportError(f"{path} is a symbolic link; put what it leads to in its place")
+        raise KafkaImportError(f"{path} is a symbolic link; replace it by its target")
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise KafkaImportError(f"{path} is neither a file nor a directory; remove it")
 
 
 def _check_stopped(path: Path) -> None:
-    """Kafka holds a lock on a file while it runs; the lock is one that `fcntl` sees."""
+    """Raise KafkaImportError if Kafka runs, which then holds an `fcntl` lock on a file."""
     try:
         import fcntl
     except ImportError:  # pragma: no cover - Windows, where an open file cannot be copied anyway
@@ -257,9 +257,7 @@ def _check_stopped(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError:
-        raise KafkaImportError(
-            f"a broker still runs on {path}; stop it, then run this again"
-        ) from None
+        raise KafkaImportError(f"a broker uses {path}; stop it and retry") from None
 
 
 def _topic_id(directory: Path) -> UUID:
@@ -269,16 +267,17 @@ def _topic_id(directory: Path) -> UUID:
         held = None
     if held is None:
         raise KafkaImportError(
-            f"{directory / PARTITION_METADATA} is missing or damaged: start and stop the broker with "
-            "Kafka 2.8 or newer, which writes it"
+            f"{directory / PARTITION_METADATA} is missing or damaged; start and stop the broker with "
+            "Kafka 2.8 or newer to create it"
         )
     return held.topic_id
 
 
 def read_metadata(sources: Iterable[Source]) -> KafkaMetadata | None:
-    """Read the metadata log in the first directory that has it; None when none has.
+    """Read the metadata log of the first directory that contains it: newest snapshot, then records.
 
-    The newest snapshot comes first, then the records behind it.
+    Returns:
+        None if no directory contains it.
     """
     for source in sources:
         directory = source.path / directory_name(METADATA_TOPIC, 0)
@@ -314,21 +313,24 @@ def _values(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def plan(paths: Iterable[Path], data_dir: Path, *, only: Iterable[str] = ()) -> Plan:
-    """Find out what can be taken over from some directories. Raises KafkaImportError.
+    """Determine what to import. Raises KafkaImportError.
 
-    Parameters: `paths` are the `log.dirs` of one broker, or of several brokers of one cluster: the
-    first directory that has a partition counts. `data_dir` is where they will go; what an interrupted
-    run moved there already is part of the plan. `only` names topics; none are all.
+    Args:
+        paths: The `log.dirs` of one or several brokers of a cluster. If several directories contain
+            a partition, the first one is used.
+        data_dir: Target directory. Partitions that an interrupted run moved there are included.
+        only: Topics to import; empty for all.
     """
     if (data_dir / META_PROPERTIES).exists():
         raise KafkaImportError(
-            f"{data_dir} is a data directory already; name a new one with --data-dir"
+            f"{data_dir} is already a data directory; set a new one with --data-dir"
         )
     sources = [read_source(path) for path in paths]
     clusters = {source.cluster_id for source in sources}
     if len(clusters) > 1:
         raise KafkaImportError(
-            f"these directories are of different clusters: {', '.join(sorted(clusters))}"
+            f"the directories belong to different clusters: {', '.join(sorted(clusters))}; import one "
+            "cluster at a time"
         )
     metadata = read_metadata(sources)
     wanted = set(only)
@@ -341,11 +343,13 @@ def plan(paths: Iterable[Path], data_dir: Path, *, only: Iterable[str] = ()) -> 
                 continue
             directories.setdefault(key, path / directory_name(*key))
             if ids.setdefault(key[0], topic_id) != topic_id:
-                raise KafkaImportError(f"the partitions of {key[0]} are of two topics of that name")
+                raise KafkaImportError(
+                    f"the partitions of {key[0]} have different topic IDs; remove those of the deleted topic"
+                )
     if not directories:
-        raise KafkaImportError("there are no partitions of the topics that you name")
+        raise KafkaImportError("the directories contain no partitions of the requested topics")
     left_out = [
-        f"{source.path / name}: no topic of Kafka has such a name"
+        f"{source.path / name}: not a valid partition name"
         for source in sources
         for name in source.foreign
     ]
@@ -357,7 +361,7 @@ def plan(paths: Iterable[Path], data_dir: Path, *, only: Iterable[str] = ()) -> 
     left_out += security.drop_unknown()
     if metadata is None:
         left_out.append(
-            f"settings of topics, users, ACLs, quotas: no directory has {METADATA_TOPIC}-0"
+            f"topic settings, users, ACLs, quotas: no directory contains {METADATA_TOPIC}-0"
         )
     return Plan(sources, directories, topics, next_id, security, sources[0].cluster_id, left_out)
 
@@ -373,8 +377,8 @@ def _topic(
     if indexes != list(range(len(indexes))):
         missing = min(set(range(len(indexes))) - set(indexes))
         raise KafkaImportError(
-            f"partition {missing} of {name} is in none of the directories; name the other directories of "
-            "log.dirs, or those of the other brokers, too"
+            f"partition {missing} of {name} is in none of the directories; add the other directories of "
+            "log.dirs, or those of the other brokers"
         )
     topic = Topic(name, topic_id, configs=_known_configs(name, metadata, left_out))
     if topic.is_internal:
@@ -410,7 +414,7 @@ def _leader_epoch(directory: Path) -> int:
 
 
 def _next_producer_id(directories: Iterable[Path], metadata: KafkaMetadata | None) -> int:
-    """An id above all that were given out."""
+    """Return a producer ID above all that were used."""
     if metadata is not None and metadata.next_producer_id:
         return metadata.next_producer_id
     largest = max(
@@ -420,7 +424,7 @@ def _next_producer_id(directories: Iterable[Path], metadata: KafkaMetadata | Non
 
 
 def _producer_ids(directory: Path) -> Iterator[int]:
-    """Those that its snapshots name, and those of the segments that go on behind the newest one."""
+    """Yield the producer IDs in the snapshots, and in segments after the newest snapshot."""
     snapshots = sorted(directory.glob(f"*{SNAPSHOT}"))
     for path in snapshots:
         states = ProducerStates.from_bytes(path.read_bytes(), 0)
@@ -429,14 +433,14 @@ def _producer_ids(directory: Path) -> Iterator[int]:
     for path, following in zip_longest(logs, logs[1:]):
         if not snapshots or following is None or following.stem > snapshots[-1].stem:
             file = OsFiles(read_only=True).open(path.as_posix())
-            # What a crash has torn is cut at the first start.
+            # A torn tail is truncated at the first start.
             with closing(file), suppress(CorruptLogError):
                 for _, header in walk_headers(file, BEGINNING, Position(file.size)):
                     yield header.producer_id
 
 
 def _broker_settings(topics: Iterable[Topic], metadata: KafkaMetadata | None) -> Iterator[str]:
-    """Settings of brokers act on topics too: retention above all, which would delete records."""
+    """Yield warnings about broker settings that affect topics, above all retention."""
     kept = [
         topic.name
         for topic in topics
@@ -446,8 +450,8 @@ def _broker_settings(topics: Iterable[Topic], metadata: KafkaMetadata | None) ->
     if kept:
         named = ", ".join(kept[:3]) + (f" and {len(kept) - 3} more" if len(kept) > 3 else "")
         yield (
-            f"server.properties ({named}): no retention of their own, so kbroker deletes their "
-            "records after 7 days unless `kbroker serve --config server.properties` says otherwise"
+            f"server.properties ({named}): no topic retention, so kbroker deletes their records "
+            "after 7 days unless `kbroker serve --config server.properties` sets another retention"
         )
     if metadata is not None:
         for name, value in metadata.broker_configs.items():
@@ -455,14 +459,14 @@ def _broker_settings(topics: Iterable[Topic], metadata: KafkaMetadata | None) ->
 
 
 def _open_transactions(directories: Mapping[Key, Path]) -> Iterator[str]:
-    """Nobody will end these: readers of committed records stop at them."""
+    """Yield warnings about open transactions, which no producer will end."""
     for key, directory in directories.items():
         newest = max(directory.glob(f"*{SNAPSHOT}"), default=None)
         states = ProducerStates.from_bytes(newest.read_bytes(), 0) if newest else None
         if states is not None and states.first_open_offset is not None:
             yield (
-                f"the transaction that is open in {directory_name(*key)} from offset "
-                f"{states.first_open_offset} on: end it in Kafka first, or read_committed stops there"
+                f"open transaction in {directory_name(*key)} from offset "
+                f"{states.first_open_offset} on: end it in Kafka first, or read_committed consumers stop there"
             )
 
 
@@ -477,16 +481,24 @@ async def import_logs(
     transfer: Transfer,
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Make a data directory for node `node_id` out of a plan.
+    """Create a data directory from a plan.
 
-    Parameters: `data_dir` is the one of the plan; `progress` is told how many bytes are there.
-    Raises KafkaImportError; OSError or StorageError: plan again and call again, and it goes on where it
-    stopped.
+    After an OSError or StorageError, plan and call again to continue.
+
+    Args:
+        what: The plan.
+        data_dir: Target directory of the plan.
+        node_id: ID of the node that will use the directory.
+        transfer: How files are transferred.
+        progress: Called with the number of transferred bytes.
+
+    Raises:
+        KafkaImportError: Links were requested after an unclean shutdown, or a limit is exceeded.
     """
     if transfer == Transfer.LINK and not what.is_clean:
-        # The first start may cut a segment, and a link would cut Kafka's file too.
+        # The first start may truncate a segment, and through a link it would truncate Kafka's file.
         raise KafkaImportError(
-            "--link needs a Kafka that was stopped properly; copy the files instead"
+            "--link requires a clean shutdown of Kafka; shut it down cleanly, or copy the files"
         )
     files = OsFiles(at_once=at_once)
     _make_directory(data_dir)
@@ -531,7 +543,7 @@ def _transfer_all(
 
 
 async def _write_metadata(what: Plan, data_dir: Path, node_id: int) -> None:
-    """Write what the cluster knows; topics that an earlier run wrote stay as they are."""
+    """Write the cluster metadata; topics that an earlier run wrote stay unchanged."""
     for topic in what.topics:
         for partition in topic.partitions:
             partition.replicas = partition.isr = [node_id]
@@ -551,7 +563,7 @@ async def _write_metadata(what: Plan, data_dir: Path, node_id: int) -> None:
 
 
 def _write_checkpoints(what: Plan, data_dir: Path, files: OsFiles) -> None:
-    """Carry over how far each log is safe, and where it begins."""
+    """Transfer the recovery points, high watermarks and log start offsets."""
     checkpoints = OffsetCheckpoints(files, str(data_dir))
     known = {source.path: OffsetCheckpoints(files, str(source.path)) for source in what.sources}
     checkpoints.update(
@@ -562,14 +574,14 @@ def _write_checkpoints(what: Plan, data_dir: Path, files: OsFiles) -> None:
 
 
 def _offsets_of(known: OffsetCheckpoints, key: Key, directory: Path) -> Offsets:
-    """Return what is known of a log. Kafka checkpoints no log start at which a segment begins."""
+    """Return the checkpointed offsets; Kafka omits log starts that equal the first segment's."""
     offsets = known.get(key)
     segments = segments_from((path.name for path in directory.iterdir()), 0)
     return offsets._replace(log_start=max([offsets.log_start, *segments[:1]]))
 
 
 def _transfer(directory: Path, target: Path, how: Transfer) -> None:
-    """Bring one partition over; it has its name in the new directory only when it is whole."""
+    """Transfer one partition; it gets its final name when it is complete."""
     if how == Transfer.MOVE:
         try:
             directory.rename(target)

@@ -32,22 +32,31 @@ from .data_directories import (
 from .found_directories import JOURNAL_END, LEAVING_JOURNAL, METADATA_JOURNAL, SEEN_REVISION
 from .resize import finish, locked
 
+# Name under which the migrated journal is kept; kbroker does not read it.
 MIGRATED_JOURNAL = METADATA_JOURNAL + ".migrated"
-"""Name under which the journal is kept after its migration. kbroker does not read it."""
 
 
 async def move_to_store(
     files: Files, paths: Sequence[str], target: MetadataStore
 ) -> Mapping[int, Sequence[str]]:
-    """Move the metadata of data directories to another store; returns the directories of each node.
+    """Move the metadata of data directories to another store.
 
-    Parameters: `paths` are all data directories. Raises StorageError: a server runs on them, there is
-    nothing in them, or the target has another cluster.
+    Args:
+        files: The file system.
+        paths: All data directories of the cluster.
+        target: The store.
+
+    Returns:
+        The directories of each node.
+
+    Raises:
+        StorageError: A server uses the directories, they are empty, or the target contains another
+            cluster.
     """
     finish(files, paths)
     with locked(files, paths):
         nodes, cluster_id = _nodes_in(files, paths)
-        await is_migrated(target, cluster_id)  # nothing is touched where another one is
+        await is_migrated(target, cluster_id)  # raises before anything is changed
         directory = _directory_with(files, paths, METADATA_JOURNAL, LEAVING_JOURNAL)
         leaving = f"{directory}/{LEAVING_JOURNAL}"
         if not files.exists(leaving):
@@ -71,7 +80,16 @@ async def move_to_directories(
 ) -> Mapping[int, Sequence[str]]:
     """Move the metadata of a cluster back to the data directories of all its nodes.
 
-    Parameters: as of `move_to_store`. Raises StorageError: nodes run, or the directory of one is not there.
+    Args:
+        files: The file system.
+        paths: All data directories of the cluster.
+        source: The store.
+
+    Returns:
+        The directories of each node.
+
+    Raises:
+        StorageError: Nodes run, or the directory of a node is missing.
     """
     with locked(files, paths):
         nodes, cluster_id = _nodes_in(files, paths)
@@ -79,21 +97,23 @@ async def move_to_directories(
         mark = entries.get(META) or entries.get(LEAVING)
         if mark is None or mark.value["cluster_id"] != cluster_id:
             there = "no cluster" if mark is None else f"cluster {mark.value['cluster_id']}"
-            raise StorageError(f"there is {there}, and the directories are of {cluster_id}")
+            raise StorageError(
+                f"the store contains {there}, the directories belong to {cluster_id}; use matching ones"
+            )
         await check_nobody_runs(source)
         missing = {int(key.removeprefix(NODES)) for key in entries if key.startswith(NODES)}
         missing -= nodes.keys()
         if missing:
             wanted = " and ".join(node_directory(paths[0], each) for each in sorted(missing))
-            raise StorageError(f"the data of some nodes is not here: copy it to {wanted}")
+            raise StorageError(f"the directories of some nodes are missing; copy them to {wanted}")
         if META in entries:
             leaves = {META: None, LEAVING: mark.value}
             compares = {META: entries[META].revision}
             if await source.transact(leaves, compares=compares, cause=CAUSE) is None:
-                raise StorageError("the cluster has changed meanwhile; try again")
+                raise StorageError("the cluster changed during the migration; try again")
         await _write_journal(files, paths[0], source, mark.value)
         for path in (path for some in nodes.values() for path in some):
-            if files.exists(f"{path}/{SEEN_REVISION}"):  # it is of an etcd that they leave
+            if files.exists(f"{path}/{SEEN_REVISION}"):  # the revision belongs to the old etcd
                 files.remove(f"{path}/{SEEN_REVISION}")
         await remove_all(source)
         return nodes
@@ -102,25 +122,25 @@ async def move_to_directories(
 async def _write_journal(
     files: Files, directory: str, source: MetadataStore, meta: Document
 ) -> None:
-    """A journal that is there with its name has everything."""
-    journal, coming = f"{directory}/{METADATA_JOURNAL}", f"{directory}/{METADATA_JOURNAL}.tmp"
+    """Write the journal under a temporary name, and rename it when it is complete."""
+    journal, temporary = f"{directory}/{METADATA_JOURNAL}", f"{directory}/{METADATA_JOURNAL}.tmp"
     if files.exists(journal):
         return
-    if files.exists(coming):
-        files.remove(coming)
-    target = LocalStore(files, coming)
+    if files.exists(temporary):
+        files.remove(temporary)
+    target = LocalStore(files, temporary)
     try:
         await copy_metadata(source, target, meta)
     finally:
         await target.aclose()
-    files.remove(clean_end_path(coming))
+    files.remove(clean_end_path(temporary))
     files.remove(f"{directory}/{JOURNAL_END}")
-    files.rename(coming, journal)
+    files.rename(temporary, journal)
     files.sync_dir(directory)
 
 
 def _nodes_in(files: Files, paths: Sequence[str]) -> tuple[Mapping[int, Sequence[str]], str]:
-    """The directories of each node, and the id of the cluster. Raises StorageError."""
+    """Return the directories of each node and the cluster ID. Raises StorageError."""
     alone = lone_node(files, paths)
     if alone is not None:
         nodes: dict[int, list[str]] = {alone: [*paths]}
@@ -130,7 +150,7 @@ def _nodes_in(files: Files, paths: Sequence[str]) -> tuple[Mapping[int, Sequence
     every = [path for some in nodes.values() for path in some]
     cluster_id = known_cluster(files, every)
     if cluster_id is None:
-        raise StorageError(f"{' and '.join(paths)}: there is no data of a cluster here")
+        raise StorageError(f"{' and '.join(paths)}: the directories contain no data of a cluster")
     return nodes, cluster_id
 
 

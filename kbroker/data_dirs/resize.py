@@ -1,9 +1,8 @@
 """Changes of the number of nodes in the data directories of a stopped server.
 
-A node that is alone has its logs beside the journal of the metadata; of several, each has a directory
-of its own there. To change from one to the other, files are moved; nothing in them changes. What is
-to be moved is written down first. From then on the new state counts: whoever opens the directory next
-finishes what a crash broke off, and before it nothing was moved.
+A single node has its logs beside the metadata journal. Several nodes have a subdirectory each. A
+conversion moves files without changing them. It first writes a plan to a file, which commits the
+conversion: after a crash, the next command or start finishes it. Before that nothing is moved.
 """
 
 from __future__ import annotations
@@ -30,18 +29,26 @@ from .data_directories import (
 )
 from .found_directories import JOURNAL_END, METADATA_JOURNAL, directories_with_records
 
-NOTE = ".moving"
-"""The file that says what is to be moved, in the first directory."""
+# File with the plan, in the first directory.
+PLAN_FILE = ".moving"
+# Temporary name of a node's directory: a partition may be named like the final directory.
 HALFWAY = ".moved"
-"""The directory that becomes a node's, or was: a partition may have the name of a node's directory."""
-STAYING = (METADATA_JOURNAL, JOURNAL_END, JOURNAL_RESERVE, NOTE, f"{NOTE}.tmp", HALFWAY, LOCK)
-"""Files that are not moved with the logs of a node."""
+# Files that do not move with the logs of a node.
+STAYING = (
+    METADATA_JOURNAL,
+    JOURNAL_END,
+    JOURNAL_RESERVE,
+    PLAN_FILE,
+    f"{PLAN_FILE}.tmp",
+    HALFWAY,
+    LOCK,
+)
 
 
 class Plan(NamedTuple):
-    """What is to become of data directories: node `node_id` gets a directory of its own, or loses it.
+    """A conversion: node `node_id` gets a directory of its own (`grows`), or loses it.
 
-    `others` are the nodes that come into being with it.
+    `others` are the nodes that are created with it.
     """
 
     grows: bool
@@ -58,10 +65,18 @@ class Plan(NamedTuple):
 
 
 def grow(files: Files, paths: Sequence[str], nodes: int) -> list[int]:
-    """Let a stopped cluster have so many nodes; returns their ids.
+    """Increase the number of nodes of a stopped cluster.
 
-    Parameters: `paths` are all data directories. Raises StorageError: a broker runs on them, there is
-    nothing in them, or they have so many nodes already.
+    Args:
+        files: The file system.
+        paths: All data directories.
+        nodes: New number of nodes.
+
+    Returns:
+        The node IDs.
+
+    Raises:
+        StorageError: A broker uses the directories, they are empty, or they have as many nodes.
     """
     finish(files, paths)
     with locked(files, paths):
@@ -71,57 +86,58 @@ def grow(files: Files, paths: Sequence[str], nodes: int) -> list[int]:
             ids = [alone]
         if not ids:
             raise StorageError(
-                f"{' and '.join(paths)}: there is no data; start with `kbroker serve --nodes {nodes}`"
+                f"{' and '.join(paths)}: the directories are empty; start with `kbroker serve --nodes {nodes}`"
             )
         if nodes <= len(ids):
-            raise StorageError(f"{' and '.join(paths)}: here are {len(ids)} nodes already")
+            raise StorageError(f"{' and '.join(paths)}: there are already {len(ids)} nodes")
         new = [*range(ids[-1] + 1, ids[-1] + 1 + nodes - len(ids))]
         if alone is None:
             _make_directories(files, paths, new)
         else:
-            _note_and_apply(files, Plan(True, list(paths), alone, new))
+            _commit_and_apply(files, Plan(True, list(paths), alone, new))
         return [*ids, *new]
 
 
 async def shrink(files: Files, paths: Sequence[str]) -> int:
-    """Let a stopped cluster be the one node that has all partitions; returns its id.
+    """Convert a stopped cluster to the single node that has all partitions; return its ID.
 
-    Raises StorageError: a broker runs on the directories, several nodes have partitions, or there is
-    one node only.
+    Raises:
+        StorageError: A broker uses the directories, several nodes have partitions, or there is only
+            one node.
     """
     finish(files, paths)
     with locked(files, paths):
         ids = node_directories(files, paths)
         if not ids:
-            raise StorageError(f"{' and '.join(paths)}: there are no nodes with directories here")
-        stays = await _the_one(files, paths, sorted(ids))
+            raise StorageError(f"{' and '.join(paths)}: found no directories of nodes")
+        stays = await _remove_other_nodes(files, paths, sorted(ids))
         _check_nothing_is_lost(files, paths, ids - {stays})
-        _note_and_apply(files, Plan(False, list(paths), stays))
+        _commit_and_apply(files, Plan(False, list(paths), stays))
         return stays
 
 
-async def _the_one(files: Files, paths: Sequence[str], ids: Sequence[int]) -> int:
-    """The node that has all partitions; the others are forgotten."""
+async def _remove_other_nodes(files: Files, paths: Sequence[str], ids: Sequence[int]) -> int:
+    """Return the node that has all partitions, and remove all others from the metadata."""
     journal = next(
         (f"{path}/{METADATA_JOURNAL}" for path in paths if _has_journal(files, path)), ""
     )
     if not journal:
-        raise StorageError(f"{' and '.join(paths)}: there is no {METADATA_JOURNAL}")
+        raise StorageError(f"{' and '.join(paths)}: found no {METADATA_JOURNAL}")
     store = LocalStore(files, journal)
     try:
         cluster = await Cluster.open(store)
-        homes: dict[int, list[str]] = {}
+        replicas: dict[int, list[str]] = {}
         for topic in cluster.topics.values():
             for partition in topic.partitions:
                 for node_id in partition.replicas:
-                    homes.setdefault(node_id, []).append(f"{topic.name}-{partition.index}")
-        if len(homes) > 1:
-            said = "; ".join(f"node {i} has {len(homes[i])}" for i in sorted(homes))
+                    replicas.setdefault(node_id, []).append(f"{topic.name}-{partition.index}")
+        if len(replicas) > 1:
+            said = "; ".join(f"node {i} has {len(replicas[i])}" for i in sorted(replicas))
             raise StorageError(
                 f"partitions are on several nodes ({said}); start the cluster, move all to one node "
-                "with `kbroker cluster drain --allow-fewer-replicas` and try again"
+                "with `kbroker cluster drain --allow-fewer-replicas` and retry"
             )
-        stays = next(iter(homes), ids[0])
+        stays = next(iter(replicas), ids[0])
         for node_id in cluster.node_ids:
             if node_id != stays:
                 await cluster.unregister(node_id, cause=f"all partitions are on node {stays}")
@@ -131,16 +147,16 @@ async def _the_one(files: Files, paths: Sequence[str], ids: Sequence[int]) -> in
 
 
 def _check_nothing_is_lost(files: Files, paths: Sequence[str], node_ids: Iterable[int]) -> None:
-    """Raise StorageError if directories that are to be removed hold records."""
+    """Raise StorageError if directories to remove contain records."""
     for node_id in sorted(node_ids):
         for path in paths:
             directory = node_directory(path, node_id)
             names = directories_with_records(files, directory)
             if names:
                 raise StorageError(
-                    f"{directory} would be removed, and holds {', '.join(names[:3])}, which the metadata "
+                    f"{directory} would be removed, but contains {', '.join(names[:3])}, which the metadata "
                     "does not place there; move them away, or remove them if their records are not "
-                    "needed, and try again"
+                    "needed, and retry"
                 )
 
 
@@ -149,36 +165,36 @@ def _has_journal(files: Files, path: str) -> bool:
 
 
 def finish(files: Files, paths: Sequence[str]) -> None:
-    """Do what is left of a change that a crash broke off. Raises StorageError."""
+    """Finish a conversion that was interrupted by a crash. Raises StorageError."""
     for path in paths:
-        note = f"{path}/{NOTE}"
-        if files.exists(note):
-            plan = Plan.from_bytes(files.read_bytes(note))
-            _check_place(plan, paths, note)
+        plan_file = f"{path}/{PLAN_FILE}"
+        if files.exists(plan_file):
+            plan = Plan.from_bytes(files.read_bytes(plan_file))
+            _check_paths(plan, paths, plan_file)
             with locked(files, plan.paths):
                 _apply(files, plan)
             return
 
 
-def _check_place(plan: Plan, paths: Sequence[str], note: str) -> None:
-    """Raise StorageError for a plan about other places than these data directories and their nodes."""
+def _check_paths(plan: Plan, paths: Sequence[str], plan_file: str) -> None:
+    """Raise StorageError if a plan concerns other directories."""
     known = {Path(each).absolute() for each in paths}
     if not {Path(each).absolute() for each in plan.paths} <= known or not all(
         type(each) is int for each in (plan.node_id, *plan.others)
     ):
         raise StorageError(
-            f"{note} is about {' and '.join(map(str, plan.paths))}, not about {' and '.join(paths)}: "
-            "name all data directories of the broker, or move this file aside if they were never changed"
+            f"{plan_file} concerns {' and '.join(map(str, plan.paths))}, not {' and '.join(paths)}; "
+            "provide all data directories of the broker, or move this file aside if they never changed"
         )
 
 
-def _note_and_apply(files: Files, plan: Plan) -> None:
+def _commit_and_apply(files: Files, plan: Plan) -> None:
     for path in plan.paths:
         if plan.grows:
-            files.rmtree(f"{path}/{HALFWAY}")  # of a change that was never noted down
+            files.rmtree(f"{path}/{HALFWAY}")  # of an attempt that was never committed
             files.mkdir(f"{path}/{HALFWAY}")
             files.sync_dir(path)
-    files.write_atomic(f"{plan.paths[0]}/{NOTE}", plan.to_bytes())
+    files.write_atomic(f"{plan.paths[0]}/{PLAN_FILE}", plan.to_bytes())
     _apply(files, plan)
 
 
@@ -190,26 +206,26 @@ def _apply(files: Files, plan: Plan) -> None:
             _move_out(files, path, plan.node_id)
     if plan.grows:
         _make_directories(files, plan.paths, plan.others)
-    files.remove(f"{plan.paths[0]}/{NOTE}")
+    files.remove(f"{plan.paths[0]}/{PLAN_FILE}")
     files.sync_dir(plan.paths[0])
 
 
 def _move_in(files: Files, path: str, node_id: int) -> None:
-    """Move what a lone node has to a directory of its own."""
+    """Move the files of a single node to a directory of its own."""
     halfway = f"{path}/{HALFWAY}"
     if not files.exists(halfway):
-        return  # it was done before
+        return  # already done
     _move_all(files, path, halfway)
     files.rename(halfway, node_directory(path, node_id))
     files.sync_dir(path)
 
 
 def _move_out(files: Files, path: str, node_id: int) -> None:
-    """Move what a node has in its directory to where a lone node has it."""
+    """Move the files of a node from its own directory to the data directory."""
     own, halfway = node_directory(path, node_id), f"{path}/{HALFWAY}"
     if not files.exists(halfway):
         if not files.exists(f"{own}/{META_PROPERTIES}"):
-            return  # it was done before
+            return  # already done
         for other in node_directories(files, [path]) - {node_id}:
             files.rmtree(node_directory(path, other))
         files.rename(own, halfway)
@@ -223,13 +239,13 @@ def _move_all(files: Files, source: str, target: str) -> None:
     for name in files.listdir(source):
         if name not in STAYING:
             files.rename(f"{source}/{name}", f"{target}/{name}")
-    # What is in neither after a power cut would be lost: it is in the new one first.
+    # Sync the target first: a power failure could otherwise lose entries from both directories.
     files.sync_dir(target)
     files.sync_dir(source)
 
 
 def _make_directories(files: Files, paths: Sequence[str], ids: Sequence[int]) -> None:
-    """Give nodes directories that are empty."""
+    """Create empty directories for nodes."""
     there = [
         node_directory(path, each) for path in paths for each in node_directories(files, [path])
     ]
@@ -248,7 +264,7 @@ def _make_directories(files: Files, paths: Sequence[str], ids: Sequence[int]) ->
 
 @contextlib.contextmanager
 def locked(files: Files, paths: Sequence[str]) -> Iterator[None]:
-    """Let nobody else use the directories meanwhile. Raises StorageError: somebody does."""
+    """Lock the directories and those of the nodes. Raises StorageError if they are in use."""
     directories = [*paths]
     directories += [
         node_directory(path, each) for path in paths for each in node_directories(files, [path])

@@ -89,7 +89,7 @@ async def supervised(
 
 
 def _open_store(directories: DataDirectories, ids: Sequence[int]) -> LocalStore:
-    found = (each for node_id in ids for each in directories.look(node_id))
+    found = (each for node_id in ids for each in directories.inspect(node_id))
     return directories.open_store(found, in_thread=run_in_thread)
 
 

@@ -12,7 +12,7 @@ from kbroker.cli import main
 def test_resize_without_data_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["cluster", "resize", "--nodes", "3", str(tmp_path)])
     assert result.exit_code == 1
-    assert "there is no data" in result.output
+    assert "the directories are empty" in result.output
     result = CliRunner().invoke(main, ["cluster", "resize", "--nodes", "1", str(tmp_path)])
     assert result.exit_code == 1
-    assert "there are no nodes with directories here" in result.output
+    assert "found no directories of nodes" in result.output

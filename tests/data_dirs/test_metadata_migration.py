@@ -92,7 +92,7 @@ async def test_what_breaks_off_is_finished_by_the_same_command(tmp_path: Path) -
             await move_to_store(FILES, [str(directory)], store)
             break
         except StorageError:
-            with pytest.raises(StorageError, match="finish it"):
+            with pytest.raises(StorageError, match="finish the migration"):
                 async with started(directory):
                     pass
     assert fails_after >= 3
@@ -115,7 +115,7 @@ async def test_another_cluster_there_is_refused_and_nothing_has_changed(tmp_path
     before = await fill(directory, 1)
     store = Strict()
     await store.transact({META: {"cluster_id": "other"}}, compares={}, cause="test")
-    with pytest.raises(StorageError, match="there is a cluster already, other"):
+    with pytest.raises(StorageError, match="the target contains another cluster, other"):
         await move_to_store(FILES, [str(directory)], store)
     await check(directory, 1, before)
 
@@ -136,7 +136,7 @@ async def test_directories_that_are_elsewhere_are_named(tmp_path: Path) -> None:
     store = Strict()
     await move_to_store(FILES, [str(directory)], store)
     (directory / "node-2").rename(tmp_path / "away")
-    with pytest.raises(StorageError, match=r"copy it to .*node-2"):
+    with pytest.raises(StorageError, match=r"copy them to .*node-2"):
         await move_to_directories(FILES, [str(directory)], store)
 
 

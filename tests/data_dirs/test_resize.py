@@ -12,7 +12,7 @@ import pytest
 from kbroker.broker import Broker
 from kbroker.data_dirs.data_directories import JOURNAL_RESERVE
 from kbroker.data_dirs.found_directories import JOURNAL_END, METADATA_JOURNAL
-from kbroker.data_dirs.resize import NOTE, finish, grow, shrink
+from kbroker.data_dirs.resize import PLAN_FILE, finish, grow, shrink
 from kbroker.protocol.errors import ErrorCode
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import OsFiles
@@ -194,12 +194,12 @@ async def test_partitions_on_several_nodes_do_not_shrink(tmp_path: Path) -> None
 
 async def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        StorageError, match="there is no data; start with `kbroker serve --nodes 3`"
+        StorageError, match="the directories are empty; start with `kbroker serve --nodes 3`"
     ):
         grow(OsFiles(), [str(tmp_path)], 3)
     async with started(tmp_path, nodes=3):
         pass
-    with pytest.raises(StorageError, match="here are 3 nodes already"):
+    with pytest.raises(StorageError, match="there are already 3 nodes"):
         grow(OsFiles(), [str(tmp_path)], 3)
 
 
@@ -215,9 +215,9 @@ def test_noted_change_of_other_places_is_refused(tmp_path: Path, change: dict[st
     text = json.dumps(
         {"grows": True, "paths": [str(directory)], "node_id": 1, "others": [2]} | change
     )
-    (directory / NOTE).write_text(text.replace("OTHER", str(other)))
+    (directory / PLAN_FILE).write_text(text.replace("OTHER", str(other)))
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(StorageError, match="name all data directories"):
+    with pytest.raises(StorageError, match="provide all data directories"):
         finish(OsFiles(), [str(directory)])
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -233,6 +233,6 @@ async def test_shrink_refuses_to_remove_records_that_the_metadata_does_not_know(
     stray = tmp_path / "node-2" / f"x-0.{'0' * 32}-stray"
     stray.mkdir()
     (stray / "00000000000000000000.log").write_bytes(b"precious")
-    with pytest.raises(StorageError, match="node-2 would be removed, and holds x-0"):
+    with pytest.raises(StorageError, match="node-2 would be removed, but contains x-0"):
         await shrink(OsFiles(), [str(tmp_path)])
     assert (stray / "00000000000000000000.log").read_bytes() == b"precious"

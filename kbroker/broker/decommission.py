@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import trio
 
 from kbroker.cluster import Cluster
-from kbroker.cluster.placement import Placing, drain
+from kbroker.cluster.placement import TopicPartition, drain
 from kbroker.cluster.reassignment import target
 from kbroker.coordinator import some_of
 from kbroker.node.node import Node
@@ -38,7 +38,7 @@ async def decommission(beside: Node, local: LocalNode) -> None:
         await trio.sleep(LOOK_SECONDS)
 
 
-def _placed_on(cluster: Cluster, node_id: int) -> list[Placing]:
+def _placed_on(cluster: Cluster, node_id: int) -> list[TopicPartition]:
     """The partitions with a replica on a node."""
     return [
         (topic.name, partition.index)
@@ -48,7 +48,7 @@ def _placed_on(cluster: Cluster, node_id: int) -> list[Placing]:
     ]
 
 
-def _check_movable(cluster: Cluster, placed: Iterable[Placing], local: LocalNode) -> None:
+def _check_movable(cluster: Cluster, placed: Iterable[TopicPartition], local: LocalNode) -> None:
     if local.is_running:
         return
     stuck = [

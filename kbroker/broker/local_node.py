@@ -17,8 +17,8 @@ from kbroker.client.endpoint import PORT_MAX, Endpoint
 from kbroker.cluster import Cluster, MetadataStore
 from kbroker.cluster.cluster import check_cluster_id, create_or_load_cluster, known_node
 from kbroker.cluster.links import Links
-from kbroker.cluster.peers import Way, listener_of_nodes
-from kbroker.cluster.places import check_addresses, wait_for_place
+from kbroker.cluster.node_checks import check_addresses, wait_for_node_id
+from kbroker.cluster.peers import PeerTransport, listener_of_nodes
 from kbroker.cluster.registrations import KnownNode
 from kbroker.config import BrokerConfig
 from kbroker.data_dirs.data_directories import DataDirectories
@@ -216,7 +216,7 @@ class LocalNode:
 
     def look(self) -> list[FoundDirectory]:
         """What is in the directories that are not new. Raises StorageError: this node cannot use them."""
-        return self._shared.directories.look(self.id)
+        return self._shared.directories.inspect(self.id)
 
     async def check(self, store: MetadataStore, found: Sequence[FoundDirectory]) -> None:
         """Refuse directories that do not go with the metadata. Raises StorageError or ValueError."""
@@ -226,7 +226,7 @@ class LocalNode:
         directories = [each.meta.directory_id for each in found]
         if self._shared.others_are_anywhere and known.directories.keys().isdisjoint(directories):
             # On its directories no other process can run: they are locked.
-            await wait_for_place(store, self.id, seconds=self._seconds_to_be_missed)
+            await wait_for_node_id(store, self.id, seconds=self._seconds_to_be_missed)
         await self._check_no_identity_missing(store, directories, known)
         _check_none_missing(directories, known, self._config)
 
@@ -316,7 +316,7 @@ class LocalNode:
             config,
             shared.clock,
             in_memory=shared.in_memory,
-            way=Way(self.dial_other, self.log_in),
+            transport=PeerTransport(self.dial_other, self.log_in),
             listener_security=[
                 each.security for each in self.listeners if each.security is not None
             ],
@@ -326,7 +326,7 @@ class LocalNode:
         )
         told = self.server.advertised()
         for each in self.listeners:
-            shared.links.settle(self.id, told[each.name], _here(each))
+            shared.links.register(self.id, told[each.name], _here(each))
 
     async def dial_other(self, endpoint: Endpoint) -> trio.abc.Stream:
         """Reach another node: with TLS where nodes listen so to each other. Raises OSError."""
@@ -335,7 +335,7 @@ class LocalNode:
         if security is None or security.certificates is None:
             return stream
         try:
-            tls = security.certificates.to_others()
+            tls = security.certificates.peer_client_context()
         except BadSettings as error:
             await trio.aclose_forcefully(stream)
             raise OSError(str(error)) from None
@@ -495,7 +495,7 @@ class LocalNode:
         if self.is_running and self.ends_with_others:
             # Before the first node is gone: all are to be in sync as they are when they come back.
             self.node.controller.retire()
-            self.node.membership.stay()
+            self.node.membership.disable_handover()
         await self.stop()
         async with self._turn:
             await self._release()

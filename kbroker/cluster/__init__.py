@@ -1,6 +1,6 @@
-"""What is true for all nodes of a cluster, whatever machine they run on."""
+"""Cluster metadata, shared by all nodes: topics, partitions, leaders, settings and registrations."""
 
-from .cluster import Cluster, IsrChange, Leaving
+from .cluster import Cluster, IsrChange, Resignation
 from .local_store import LocalStore
 from .model import (
     EVERY_NODE,
@@ -28,13 +28,13 @@ __all__ = [
     "Cluster",
     "ConfigResource",
     "IsrChange",
-    "Leaving",
     "LocalStore",
     "MetadataStore",
     "NodesChanged",
     "Partition",
     "PartitionChange",
     "Registration",
+    "Resignation",
     "ResourceType",
     "Topic",
     "TopicsChanged",

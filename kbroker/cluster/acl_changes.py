@@ -1,4 +1,4 @@
-"""How ACLs are made and removed."""
+"""Creation and removal of ACLs in the metadata store."""
 
 from __future__ import annotations
 
@@ -11,25 +11,29 @@ from kbroker.security.acls import Acl
 from .acls import key_of, to_document
 from .cluster import Cluster
 
+# ACLs of a cluster; all nodes keep them in memory.
 ACLS_MAX = 50_000
-"""Of a cluster; all nodes have them in memory."""
+# ACLs per transaction.
 AT_ONCE = 100
-"""Of one transaction."""
 
 
 async def add_acls(cluster: Cluster, acls: Iterable[Acl], *, cause: str) -> None:
-    """Store ACLs; those that are there already stay as they are. Raises KafkaError."""
+    """Store ACLs that do not exist yet.
+
+    Raises:
+        KafkaError: POLICY_VIOLATION if the cluster would have too many ACLs.
+    """
     documents = {key_of(document): document for document in map(to_document, acls)}
     new = {key: document for key, document in documents.items() if key not in cluster.acls}
     if len(cluster.acls) + len(new) > ACLS_MAX:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"there are {len(cluster.acls)} ACLs, and at most {ACLS_MAX} are kept; remove some, or use "
-            "prefixed ones",
+            f"too many ACLs: the cluster has {len(cluster.acls)} (maximum: {ACLS_MAX}); remove some, "
+            "or use prefixed ones",
         )
     rest = iter(new.items())
     while some := dict(islice(rest, AT_ONCE)):
-        # Whoever else puts the same key puts the same ACL: there is nothing to compare.
+        # No compare needed: everyone who puts the same key puts the same ACL.
         await cluster.transact(some, compares={}, cause=cause)
 
 

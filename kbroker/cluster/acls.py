@@ -1,4 +1,4 @@
-"""ACLs in the metadata store: each stands by itself, under a key that is made of all that it says."""
+"""ACLs in the metadata store: one entry per ACL, with a key derived from its contents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .store import Document
 
 
 def read_acl(document: Document) -> Acl:
-    """An ACL as it is stored."""
+    """Parse a stored ACL."""
     return Acl(
         Pattern(
             AclResourceType[document["resource"]],
@@ -34,7 +34,7 @@ def read_acl(document: Document) -> Acl:
 
 
 def to_document(acl: Acl) -> Document:
-    """What is stored of an ACL."""
+    """Return the stored form of an ACL."""
     return {
         "resource": acl.pattern.resource_type.name,
         "pattern": acl.pattern.type.name,
@@ -47,6 +47,6 @@ def to_document(acl: Acl) -> Document:
 
 
 def key_of(document: Document) -> str:
-    """The same for the same ACL, so that it is there once whoever makes it."""
+    """Return the key of an ACL: a hash of its contents, so that each ACL is stored once."""
     text = json.dumps(document, sort_keys=True)
     return ACLS + hashlib.sha256(text.encode()).hexdigest()[:32]

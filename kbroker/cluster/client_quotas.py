@@ -1,4 +1,4 @@
-"""Quotas of clients (KIP-546), as a node knows them: those of one entity are one entry."""
+"""Client quotas (KIP-546) as a node caches them: one store entry per entity."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kbroker.security.quotas import IP, AddressLimits, Entity, Limits, QuotaKey
 from .keys import CLIENT_QUOTAS
 from .store import ABSENT, Document, Entry
 
+# Quotas of one entity, by key.
 Values: TypeAlias = Mapping[str, float]
-"""Quotas of one entity, by key."""
 NONE: Values = MappingProxyType({})
 
 
@@ -31,13 +31,13 @@ class _Stored(NamedTuple):
 
 
 class ClientQuotas:
-    """All of them. What they are changes when the store's changes come: see `view`."""
+    """The client quotas of the cluster. `view` updates them with each change of the store."""
 
     def __init__(self) -> None:
+        # Quotas of users and client IDs; None while there are none, which each request checks.
         self.of_clients: Mapping[QuotaKey, Limits] | None = None
-        """Those of users and client ids; None while there are none, which every request asks."""
+        # Quotas of IP addresses; None while there are none.
         self.of_addresses: AddressLimits | None = None
-        """None while there are none."""
         self._limits = {key: Limits() for key in QuotaKey}
         self._addresses = AddressLimits()
         self._known: dict[str, _Stored] = {}
@@ -50,21 +50,21 @@ class ClientQuotas:
 
     @property
     def all(self) -> Sequence[ClientQuota]:
-        """As they are now, in no order."""
+        """All quotas, unordered."""
         return [each.quota for each in self._known.values()]
 
     def values(self, key: str) -> Values:
-        """Those under a key of the store."""
+        """Return the quotas under a store key."""
         stored = self._known.get(key)
         return NONE if stored is None else stored.quota.values
 
     def revision(self, key: str) -> int:
-        """That of an entry."""
+        """Return the store revision of an entry."""
         stored = self._known.get(key)
         return ABSENT if stored is None else stored.revision
 
     def put(self, key: str, entry: Entry | None) -> None:
-        """Take over an entry; None forgets it."""
+        """Apply an entry; None removes it."""
         before = self._known.pop(key, None)
         if before is not None:
             self._set(before.quota.entity, dict.fromkeys(before.quota.values))
@@ -84,11 +84,11 @@ class ClientQuotas:
 
 
 def to_document(entity: Entity, values: Values) -> Document:
-    """The entry of an entity."""
+    """Return the stored form of an entity's quotas."""
     return {"entity": dict(entity), "values": dict(values)}
 
 
 def key_of(entity: Entity) -> str:
-    """The same for the same entity, however long its names are."""
+    """Return the store key of an entity: a hash, so that its length is fixed."""
     text = json.dumps(dict(entity), sort_keys=True)
     return CLIENT_QUOTAS + hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,8 +1,8 @@
-"""The truth that all nodes share: topics, ids, leaders, configs, producer-id blocks.
+"""The cluster metadata and its changes: topics, leaders, settings, producer ID blocks.
 
-Reads are plain attribute access on a cache that is fed by the store's changes (`view`). Writes are
-compare-and-set transactions on the store; the cache changes only when a change comes back
-(`ClusterView.apply`), so a node that wrote and one that watched see the same.
+Reads are attribute accesses on a cache, which the store's changes update (`view`). Writes are
+compare-and-set transactions on the store. The cache changes only when the store notifies it
+(`ClusterView.apply`), so the writing node and all other nodes see the same.
 """
 
 from __future__ import annotations
@@ -75,16 +75,16 @@ from .view import ClusterView, PartitionChange
 
 logger = logging.getLogger(__name__)
 
+# Format of the store's entries. Since format 2, a topic entry contains its partition placements.
 METADATA_FORMAT = 2
-"""What a store's entries are like: since 2 a topic says where its partitions were put."""
+# Users per transaction: the first write also creates the secret for fake credentials.
 SCRAM_USERS_AT_ONCE = OPERATIONS_MAX - 1
-"""Of one change: what is made with the first of them comes on top."""
+# New partitions per request, as in Kafka; bounds the memory that a request can allocate.
 MAX_NEW_PARTITIONS = 10_000
-"""Of one request, as Kafka; bounds what it can make us allocate."""
 
 
 async def check_cluster_id(store: MetadataStore, cluster_id: str) -> None:
-    """Raise ValueError when a store belongs to another cluster; an empty one does to none."""
+    """Raise ValueError if a store belongs to another cluster; an empty store matches."""
     meta = await entry_at(store, META)
     if meta is not None:
         _check_same(str(meta.value["cluster_id"]), cluster_id)
@@ -94,7 +94,7 @@ def _check_same(stored: str, cluster_id: str | None) -> None:
     if cluster_id is not None and cluster_id != stored:
         raise ValueError(
             f"the metadata belongs to cluster {stored}, the data directory to {cluster_id}; "
-            "start the server on the directory that belongs to it"
+            "start the server with the matching directory"
         )
 
 
@@ -113,11 +113,11 @@ async def create_or_load_cluster(store: MetadataStore, cluster_id: str | None) -
     if meta is None:
         if await entry_at(store, LEAVING) is not None:
             raise StorageError(
-                "this cluster's metadata was being moved to a directory: finish it, with the same "
-                "`kbroker cluster migrate-metadata --from` as before"
+                "this cluster's metadata is being migrated to a directory: finish the migration with the "
+                "same `kbroker cluster migrate-metadata --from` as before"
             )
         wanted = cluster_id or random_cluster_id()
-        # Of several nodes that begin at once, one is first.
+        # If several nodes start at once, the first transaction succeeds.
         await store.transact(
             {
                 META: {"cluster_id": wanted, "format": METADATA_FORMAT},
@@ -129,7 +129,9 @@ async def create_or_load_cluster(store: MetadataStore, cluster_id: str | None) -
         meta = await entry_at(store, META)
         assert meta is not None
     if meta.value.get("format", 1) > METADATA_FORMAT:
-        raise StorageError("a newer kbroker made this cluster's metadata; start that one")
+        raise StorageError(
+            "the cluster metadata has a newer format than this kbroker supports; start a newer version"
+        )
     features = await entry_at(store, FEATURES)
     if features is not None:
         check_levels(features.value)
@@ -137,13 +139,13 @@ async def create_or_load_cluster(store: MetadataStore, cluster_id: str | None) -
 
 
 async def known_node(store: MetadataStore, node_id: int) -> KnownNode:
-    """What a store remembers of a node, before anybody is a part of the cluster."""
+    """Return the stored data of a node, without opening the cluster."""
     entry = await entry_at(store, node_key(node_id))
     return KnownNode() if entry is None else KnownNode.from_entry(entry)
 
 
-class Leaving(NamedTuple):
-    """A partition that a node can append nothing to; `eligible` when it has all that is committed."""
+class Resignation(NamedTuple):
+    """A partition whose log a node cannot append to; `eligible` if it has all committed records."""
 
     topic: Topic
     partition: int
@@ -151,10 +153,10 @@ class Leaving(NamedTuple):
 
 
 class IsrChange(NamedTuple):
-    """Who is in sync from now on, as the leader of a partition finds.
+    """A new ISR, as the leader of a partition determined it.
 
-    `partition` is its state as the leader knows it; `registrations` has the broker epoch of the last
-    Fetch of each node that is added (KIP-903).
+    `partition` is the state that the leader knows. `registrations` contains, for each added node,
+    the broker epoch of its last Fetch (KIP-903).
     """
 
     topic: Topic
@@ -164,7 +166,7 @@ class IsrChange(NamedTuple):
 
 
 class Cluster(ClusterView):
-    """What is true for all nodes, and how it is changed; see the module's text."""
+    """The cluster metadata with all its changes; see the module docstring."""
 
     def __init__(self, store: MetadataStore, cluster_id: str) -> None:
         super().__init__()
@@ -173,10 +175,14 @@ class Cluster(ClusterView):
 
     @classmethod
     async def open(cls, store: MetadataStore, *, cluster_id: str | None = None) -> Cluster:
-        """Load the cluster from its store; a store that is empty becomes a new cluster.
+        """Load the cluster from its store, or create it in an empty store.
 
-        `cluster_id` is the id that a node's data directory names. Raises ValueError when the store
-        belongs to another cluster.
+        Args:
+            store: The metadata store.
+            cluster_id: Cluster ID in the node's log directories, if any.
+
+        Raises:
+            ValueError: The store belongs to another cluster.
         """
         stored = await create_or_load_cluster(store, cluster_id)
         _check_same(stored, cluster_id)
@@ -194,12 +200,12 @@ class Cluster(ClusterView):
         self._store.watch(self.apply, after=revision)
 
     async def aclose(self) -> None:
-        """Hear of no more changes; the store stays open."""
+        """Stop watching the store; the store stays open."""
         self._store.unwatch(self.apply)
 
     @property
     def revision(self) -> int:
-        """How many changes the metadata has seen."""
+        """Revision of the newest change that this node knows."""
         return self._store.revision
 
     @property
@@ -217,11 +223,11 @@ class Cluster(ClusterView):
         cause: str,
         lease: Lease | None = None,
     ) -> int | None:
-        """As `MetadataStore.transact`: returns the new revision, None when a compare failed."""
+        """Run a transaction; see `MetadataStore.transact`."""
         return await self._store.transact(puts, compares=compares, cause=cause, lease=lease)
 
     async def grant(self, ttl_seconds: float, *, holder: str) -> Lease:
-        """As `MetadataStore.grant`."""
+        """Grant a lease; see `MetadataStore.grant`."""
         return await self._store.grant(ttl_seconds, holder=holder)
 
     async def create_topic(
@@ -232,20 +238,26 @@ class Cluster(ClusterView):
         *,
         cause: str,
     ) -> Topic:
-        """Create a topic whose partition i lives on the nodes `assignments[i]`, leader first.
+        """Create a topic.
 
-        Raises KafkaError with TOPIC_ALREADY_EXISTS or INVALID_TOPIC_EXCEPTION.
+        Args:
+            name: Topic name.
+            assignments: Replicas of each partition, the preferred leader first.
+            configs: Topic settings.
+            cause: Reason for the log.
+
+        Raises:
+            KafkaError: TOPIC_ALREADY_EXISTS or INVALID_TOPIC_EXCEPTION.
         """
         self.check_new_topic(name)
         topic = Topic(name=name, id=random_uuid(), configs=dict(configs))
-        document = topic.to_document() | self._placing(topic, assignments)
+        document = topic.to_document() | self._with_placement(topic, assignments)
         return await self._add_topic(topic, {TOPICS + name: document}, cause=cause)
 
-    def _placing(self, topic: Topic, assignments: Sequence[Sequence[int]]) -> Document:
-        """What becomes of a topic's document with further partitions.
+    def _with_placement(self, topic: Topic, assignments: Sequence[Sequence[int]]) -> Document:
+        """Return the changed fields of a topic entry when partitions are added.
 
-        They have no entries of their own before something changes: so one put makes them, however
-        many they are.
+        New partitions have no entries of their own until they change, so one put creates any number.
         """
         first, ready = len(topic.partitions), self.registrations.ready
         return {
@@ -254,7 +266,7 @@ class Cluster(ClusterView):
         }
 
     async def import_topic(self, topic: Topic, *, cause: str) -> Topic:
-        """Take in a topic as it is, with its id and its partitions. Raises TOPIC_ALREADY_EXISTS."""
+        """Import a topic with its ID and partitions. Raises TOPIC_ALREADY_EXISTS."""
         puts: dict[str, Document | None] = {TOPICS + topic.name: topic.to_document()}
         for partition in topic.partitions:
             puts[partition_key(topic.id, partition.index)] = partition.to_document()
@@ -267,7 +279,7 @@ class Cluster(ClusterView):
         return self.topics[name]
 
     def check_new_topic(self, name: str) -> None:
-        """Raise what creating a topic of this name would raise."""
+        """Raise KafkaError if a topic with this name cannot be created."""
         check_topic_name(name)
         if name in self.topics:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
@@ -281,23 +293,26 @@ class Cluster(ClusterView):
     def place_partitions(
         self, count: int, replication_factor: int, topic: Topic | None = None
     ) -> Iterator[list[int]]:
-        """Spread `count` new partitions over the nodes, of `topic` if there is one already.
+        """Choose nodes for `count` new partitions, of `topic` if it exists already.
 
-        Nodes that are down are taken only when there are too few others, and do not lead. Raises
-        INVALID_REPLICATION_FACTOR, at once; the nodes are chosen as they are asked for.
+        Nodes that are down are chosen only if there are too few others, and never as leader. Nodes are
+        chosen lazily, while the caller iterates.
+
+        Raises:
+            KafkaError: INVALID_REPLICATION_FACTOR, before the first iteration.
         """
         nodes = self.open_ids
         if not nodes:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                "all data directories are cordoned; take one out of cordoned.log.dirs",
+                "all log directories are cordoned; remove one from cordoned.log.dirs",
             )
         down = set(nodes) - set(self.ready_ids)
         if not 1 <= replication_factor <= len(nodes):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"replication factor {replication_factor} needs as many nodes, this cluster has "
-                f"{len(nodes)}; replication.factor.clamp=true lowers it instead",
+                f"replication factor {replication_factor} exceeds the number of nodes, {len(nodes)}; "
+                "add nodes, or set replication.factor.clamp=true to lower it automatically",
             )
         if len(down) == len(nodes):
             raise KafkaError(
@@ -311,9 +326,9 @@ class Cluster(ClusterView):
         return place(racks, count, replication_factor, load=self.load, last=down, topic=own)
 
     async def delete_topic(self, name: str, *, cause: str) -> None:
-        """Delete a topic; its name is free again when this returns.
+        """Delete a topic; its name can be reused when this returns.
 
-        Of one with very many partitions the controller removes the rest.
+        If it has more partitions than fit into a transaction, the controller removes the rest.
         """
         topic = self.topics.get(name)
         if topic is None:
@@ -325,9 +340,9 @@ class Cluster(ClusterView):
         await self._transact(puts, compares={TOPICS + name: topic.revision}, cause=cause)
 
     async def sweep(self) -> None:
-        """Remove what is left of topics that are deleted: of large ones, or by who did not end it.
+        """Remove the remaining partition entries of deleted topics.
 
-        Their ids do not come back, so nothing is compared. Raises StorageError.
+        Topic IDs are never reused, so no compares are needed. Raises StorageError.
         """
         while self.strays:
             keys = [*islice(self.strays, OPERATIONS_MAX)]
@@ -337,9 +352,9 @@ class Cluster(ClusterView):
     async def add_partitions(
         self, name: str, assignments: Sequence[Sequence[int]], *, cause: str
     ) -> None:
-        """Add a partition to a topic for each entry of `assignments`."""
+        """Add one partition per entry of `assignments` to a topic."""
         topic = self.topics[name]
-        document = topic.to_document() | self._placing(topic, assignments)
+        document = topic.to_document() | self._with_placement(topic, assignments)
         puts: dict[str, Document | None] = {TOPICS + name: document}
         if not await self._transact(puts, compares={TOPICS + name: topic.revision}, cause=cause):
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -347,9 +362,10 @@ class Cluster(ClusterView):
     async def alter_topic_configs(
         self, topic: Topic, configs: dict[str, str], *, cause: str
     ) -> bool:
-        """Replace a topic's own settings; False when the topic changed in between.
+        """Replace a topic's settings; return False if the topic changed concurrently.
 
-        Raises UNKNOWN_TOPIC_OR_PARTITION when it is gone, also when another one has its name.
+        Raises:
+            KafkaError: UNKNOWN_TOPIC_OR_PARTITION if it was deleted, even if its name was reused.
         """
         if self.topics_by_id.get(topic.id) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -363,9 +379,10 @@ class Cluster(ClusterView):
     async def alter_configs(
         self, resource: ConfigResource, values: dict[str, str], *, cause: str
     ) -> bool:
-        """Replace the own settings of a resource other than a topic; without any it is forgotten.
+        """Replace the settings of a resource other than a topic; an empty dict removes its entry.
 
-        Returns False when they changed in between.
+        Returns:
+            False if they changed concurrently.
         """
         key = _configs_key(resource)
         stored = self.configs.get(resource)
@@ -376,10 +393,14 @@ class Cluster(ClusterView):
         )
 
     async def put_scram_users(self, users: Mapping[str, Credentials], *, cause: str) -> bool:
-        """Give SCRAM users these credentials in place of theirs; who gets none is forgotten.
+        """Replace the credentials of SCRAM users in one transaction; a user with none is removed.
 
-        All of them or none: False when one of them changed in between. Parameters: `users` are
-        `SCRAM_USERS_AT_ONCE` at most.
+        Args:
+            users: Credentials by name, at most `SCRAM_USERS_AT_ONCE`.
+            cause: Reason for the log.
+
+        Returns:
+            False, without any change, if one of them changed concurrently.
         """
         known = self.scram_users
         puts: dict[str, Document | None] = {}
@@ -391,7 +412,7 @@ class Cluster(ClusterView):
         return await self._transact(puts, compares=compares, cause=cause)
 
     async def make_scram_secret(self) -> None:
-        """Make the secret of the cluster for salts, unless there is one. Raises StorageError."""
+        """Create the cluster's secret for fake SCRAM credentials if it is missing. Raises StorageError."""
         if not self.scram_users.secret:
             await self._transact(
                 {SCRAM_SECRET: new_secret()},
@@ -400,7 +421,7 @@ class Cluster(ClusterView):
             )
 
     async def put_delegation_token(self, token: DelegationToken, *, cause: str) -> bool:
-        """Make a delegation token, or put it in the place of itself; False when it changed in between."""
+        """Create or update a delegation token; return False if it changed concurrently."""
         key = DELEGATION_TOKENS + token.id
         revision = self.delegation_tokens.revision(token.id)
         return await self._transact(
@@ -408,9 +429,14 @@ class Cluster(ClusterView):
         )
 
     async def remove_delegation_tokens(self, revisions: Mapping[str, int], *, cause: str) -> bool:
-        """Remove delegation tokens; False, and none is gone, when one of them changed in between.
+        """Remove delegation tokens in one transaction.
 
-        Parameters: `revisions` are those of their entries, by id, of `OPERATIONS_MAX` at most.
+        Args:
+            revisions: Revisions of their entries by token ID, at most `OPERATIONS_MAX`.
+            cause: Reason for the log.
+
+        Returns:
+            False, without any change, if one of them changed concurrently.
         """
         compares = {DELEGATION_TOKENS + each: known for each, known in revisions.items()}
         return await self._transact(dict.fromkeys(compares), compares=compares, cause=cause)
@@ -418,15 +444,21 @@ class Cluster(ClusterView):
     async def elect_leaders(
         self, places: Sequence[tuple[str, int]], *, unclean: bool, cause: str
     ) -> list[KafkaError | None]:
-        """Hand partitions to their preferred leaders; with `unclean` only those that have none at all.
+        """Elect the preferred leaders of partitions, or any leader where there is none.
 
-        An unclean election may take a replica that is not in sync, and loses what only others have
-        (KIP-460). All in one transaction, or, where something has changed, each in one of its own.
+        The partitions change in one transaction. If it conflicts with another change, each partition
+        gets its own transaction.
 
-        Parameters: `places` are topics and partitions, `OPERATIONS_MAX` at most. Returns what is wrong
-        with each of them: UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED,
-        PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, CONCURRENT_TRANSACTIONS, or that
-        of the store.
+        Args:
+            places: Topics and partitions, at most `OPERATIONS_MAX`.
+            unclean: Elect only for partitions without a leader, and allow replicas out of sync. Records
+                that only other replicas have are lost (KIP-460).
+            cause: Reason for the log.
+
+        Returns:
+            For each partition None or its error: UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED,
+            PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, CONCURRENT_TRANSACTIONS
+            or an error of the store.
         """
         changes = []
         outcomes: list[KafkaError | None] = []
@@ -435,7 +467,7 @@ class Cluster(ClusterView):
                 changes.append(self._elected(name, index, unclean=unclean))
                 outcomes.append(None)
             except KafkaError as error:
-                outcomes.append(error.with_traceback(None))  # or it would hold this list
+                outcomes.append(error.with_traceback(None))  # the traceback references this list
         if not changes:
             return outcomes
         try:
@@ -445,7 +477,7 @@ class Cluster(ClusterView):
             refused = error.with_traceback(None)
             return [refused if each is None else each for each in outcomes]
         if len(places) == 1:
-            return [_changed_meanwhile(*places[0])]
+            return [_concurrent_change(*places[0])]
         alone = [await self.elect_leaders([each], unclean=unclean, cause=cause) for each in places]
         return [*chain.from_iterable(alone)]
 
@@ -462,7 +494,7 @@ class Cluster(ClusterView):
             if after is None:
                 raise KafkaError(
                     ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-                    f"no node of {name}-{index} runs; start one of {partition.replicas}",
+                    f"no replica of {name}-{index} runs; start one of the nodes {partition.replicas}",
                 )
         else:
             after = elect_preferred(partition, ready=ready, live=live)
@@ -474,7 +506,7 @@ class Cluster(ClusterView):
         return PartitionChange(topic, partition, after)
 
     def _elect_any(self, topic: Topic, partition: Partition) -> Partition | None:
-        """The state with a leader that loses nothing if there is one, else with any."""
+        """Return the state after a clean election if one is possible, else after an unclean one."""
         ready, live = self.registrations.ready, self.registrations.live_epochs
         clean = elect(partition, ready=ready, live=live, min_in_sync=self.min_in_sync(topic))
         if clean is not None and clean.leader != NO_LEADER:
@@ -495,10 +527,19 @@ class Cluster(ClusterView):
     async def hand_over(
         self, name: str, index: int, *, to: int | None = None, cause: str
     ) -> int | None:
-        """Let another node that is in sync lead a partition; returns which one.
+        """Move the leadership of a partition to another in-sync node.
 
-        Parameters: `to` None is the next one of its replicas; None is returned when no other one
-        can lead. Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, CONCURRENT_TRANSACTIONS.
+        Args:
+            name: Topic name.
+            index: Partition number.
+            to: New leader; None selects the next in-sync replica.
+            cause: Reason for the log.
+
+        Returns:
+            The new leader, or None if no other node can lead.
+
+        Raises:
+            KafkaError: UNKNOWN_TOPIC_OR_PARTITION or CONCURRENT_TRANSACTIONS.
         """
         topic, partition = self.existing(name, index)
         ready = self.registrations.ready
@@ -513,7 +554,7 @@ class Cluster(ClusterView):
     async def renew_leader(
         self, name: str, index: int, *, after_epoch: int = 0, cause: str
     ) -> None:
-        """Let a partition's leader begin a new epoch, as one that lost it and was elected again.
+        """Start a new leader epoch with the same leader, as after its re-election.
 
         Args:
             name: Topic name.
@@ -532,9 +573,13 @@ class Cluster(ClusterView):
     async def raise_leader_epochs(
         self, least: Mapping[tuple[uuid.UUID, int], int], *, cause: str
     ) -> None:
-        """Let no leader epoch be below `least`, by topic id and partition: clients saw that one.
+        """Raise leader epochs to at least those that clients have seen.
 
-        For metadata that was put back to an earlier state.
+        Needed after the metadata was restored from an older copy.
+
+        Args:
+            least: Minimum leader epoch by topic ID and partition.
+            cause: Reason for the log.
         """
         puts: dict[str, Document | None] = {}
         for topic in self.topics.values():
@@ -555,40 +600,44 @@ class Cluster(ClusterView):
         factor_may_change: bool,
         cause: str,
     ) -> None:
-        """Begin to move a partition to `nodes`, the preferred leader first (KIP-455).
+        """Start a reassignment of a partition to `nodes`, the preferred leader first (KIP-455).
 
-        The controller ends the move when all of them are in sync. Raises KafkaError:
-        UNKNOWN_TOPIC_OR_PARTITION, INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR.
+        The controller completes it when all nodes are in sync.
+
+        Raises:
+            KafkaError: UNKNOWN_TOPIC_OR_PARTITION, INVALID_REPLICA_ASSIGNMENT or
+                INVALID_REPLICATION_FACTOR.
         """
         topic, partition = self.existing(name, index)
         if not nodes or len(set(nodes)) != len(nodes):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{list(nodes)} does not name each node once; give at least one node",
+                f"replicas {list(nodes)}: list each node once and at least one node",
             )
         if not set(nodes) <= set(self.node_ids):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"unknown node in {list(nodes)}; there are {self.node_ids}",
+                f"unknown node in replicas {list(nodes)} (valid: {self.node_ids})",
             )
         factor = len(target(partition))
         if len(nodes) != factor and not factor_may_change:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"{name}-{index} has {factor} replicas, not {len(nodes)}",
+                f"{name}-{index} has {factor} replicas, the request {len(nodes)}; list {factor} nodes",
             )
         await self._move(topic, partition, begin(partition, nodes), cause=cause)
 
     async def cancel_reassignment(self, name: str, index: int, *, cause: str) -> None:
-        """Let a partition stay where it was before its move began.
+        """Cancel a reassignment and restore the original replicas.
 
-        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS, or
-        INVALID_REPLICA_ASSIGNMENT when none of the nodes where it was is in sync.
+        Raises:
+            KafkaError: UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS, or
+                INVALID_REPLICA_ASSIGNMENT if no original replica is in sync.
         """
         topic, partition = self.existing(name, index)
         if not is_moving(partition):
             raise KafkaError(
-                ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"{name}-{index} is not being moved"
+                ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"{name}-{index} is not being reassigned"
             )
         await self._move(topic, partition, cancel(partition), cause=cause)
 
@@ -596,8 +645,8 @@ class Cluster(ClusterView):
         if not after.isr and not after.elr:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"only {before.isr} have all records of {topic.name}-{before.index}: wait until "
-                "one of the nodes that stay is in sync",
+                f"only {before.isr} have all records of {topic.name}-{before.index}; wait until "
+                "one of the remaining nodes is in sync",
             )
         if after.leader not in (*after.replicas, NO_LEADER):
             elected = elect(
@@ -613,10 +662,18 @@ class Cluster(ClusterView):
     async def put_partitions(
         self, changes: Iterable[PartitionChange], *, fences: Mapping[str, int], cause: str
     ) -> int | None:
-        """Store the next states of partitions, all or none; returns the new revision.
+        """Store new partition states in one transaction.
 
-        Each is compared with the revision of the state before it, and `fences` with what gives the
-        writer the right to it. None when a compare failed. Raises OutcomeUnknown.
+        Args:
+            changes: Each `before` is compared with its store revision.
+            fences: Further compares: revisions by key that authorize the writer.
+            cause: Reason for the log.
+
+        Returns:
+            The new revision, or None if a compare failed.
+
+        Raises:
+            OutcomeUnknown: The transaction may or may not have been applied.
         """
         puts: dict[str, Document | None] = {}
         compares = dict(fences)
@@ -631,29 +688,31 @@ class Cluster(ClusterView):
     ) -> None:
         change = PartitionChange(topic, before, after)
         if await self.put_partitions([change], fences={}, cause=cause) is None:
-            raise _changed_meanwhile(topic.name, before.index)
+            raise _concurrent_change(topic.name, before.index)
 
     async def unregister(self, node_id: int, *, cause: str) -> None:
-        """Forget a node that is gone for good.
+        """Remove a node from the cluster.
 
-        Raises KafkaError: BROKER_ID_NOT_REGISTERED; INVALID_REQUEST when it runs, or when
-        partitions are to be on it.
+        Raises:
+            KafkaError: BROKER_ID_NOT_REGISTERED, or INVALID_REQUEST if it runs or has replicas.
         """
         known = self.registrations.known.get(node_id)
         if known is None:
             raise KafkaError(
                 ErrorCode.BROKER_ID_NOT_REGISTERED,
-                f"there is no broker {node_id}; there are {self.node_ids}",
+                f"broker {node_id} is not registered (valid: {self.node_ids})",
             )
         if node_id in self.nodes:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"broker {node_id} runs; stop it first")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"broker {node_id} is running; stop it first"
+            )
         held = sum(
             node_id in each.replicas for topic in self.topics.values() for each in topic.partitions
         )
         if held:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                f"{held} partitions have a replica on broker {node_id}; move them away with "
+                f"broker {node_id} has {held} replicas; move them to other brokers with "
                 f"`kbroker cluster drain {node_id}`",
             )
         await self._transact(
@@ -670,12 +729,20 @@ class Cluster(ClusterView):
         self_epoch: BrokerEpoch,
         cause: str,
     ) -> int | None:
-        """Let the leader of partitions say who is in sync, all of it or nothing; returns the new
-        revision.
+        """Store ISR changes of partitions that a node leads, in one transaction.
 
-        Parameters: `self_id` and `self_epoch` are the leader and its broker epoch. None when any of
-        what the changes rest on is not so any more, or when an added node is not ready (KIP-841):
-        look at the state that is now, and decide again. Raises OutcomeUnknown.
+        Args:
+            changes: The new ISRs.
+            self_id: The leader.
+            self_epoch: Broker epoch of the leader.
+            cause: Reason for the log.
+
+        Returns:
+            The new revision. None if the state of a partition changed, or if an added node is not ready
+            (KIP-841): the caller must decide again on the current state.
+
+        Raises:
+            OutcomeUnknown: The transaction may or may not have been applied.
         """
         fences: dict[str, int] = {live_key(self_id): self_epoch}
         stored = []
@@ -693,13 +760,25 @@ class Cluster(ClusterView):
         return await self.put_partitions(stored, fences=fences, cause=cause)
 
     async def resign(
-        self, leavings: Sequence[Leaving], node_id: int, *, epoch: BrokerEpoch, cause: str
-    ) -> Sequence[Leaving]:
-        """Let others lead and be in sync in place of a node that can append nothing.
+        self, leavings: Sequence[Resignation], node_id: int, *, epoch: BrokerEpoch, cause: str
+    ) -> Sequence[Resignation]:
+        """Replace a node that cannot append to its logs as leader and ISR member.
 
-        All in one transaction, or, where something has changed, each in one of its own. `epoch` is
-        the node's broker epoch. Returns those that are not settled because something changed in
-        between; where there is nobody else nothing is to be done. Raises OutcomeUnknown.
+        The partitions change in one transaction. If it conflicts with another change, each partition
+        gets its own transaction.
+
+        Args:
+            leavings: The partitions.
+            node_id: The node.
+            epoch: Broker epoch of the node.
+            cause: Reason for the log.
+
+        Returns:
+            The partitions that changed concurrently and must be tried again. Partitions without
+            another candidate are not among them.
+
+        Raises:
+            OutcomeUnknown: The transaction may or may not have been applied.
         """
         registrations = self.registrations
         changes = []
@@ -726,9 +805,10 @@ class Cluster(ClusterView):
         return [*chain.from_iterable(alone)]
 
     async def finalize_features(self, levels: dict[str, int], *, revision: int, cause: str) -> bool:
-        """Let the cluster run these features at these levels, all others not at all.
+        """Finalize feature levels; all other features are disabled.
 
-        Returns False when since `revision` they have changed, or a node has come that supports others.
+        Returns:
+            False if the levels or the supported levels of a node have changed since `revision`.
         """
         running = {name: level for name, level in levels.items() if level}
         compares = {FEATURES: revision}
@@ -736,11 +816,11 @@ class Cluster(ClusterView):
 
     @property
     def next_producer_id(self) -> int:
-        """The first producer id that was never reserved."""
+        """First producer ID that was never reserved."""
         return self._next_producer_id
 
     async def allocate_producer_ids(self, count: int) -> range:
-        """Reserve `count` producer ids that nobody ever had or will have again."""
+        """Reserve `count` producer IDs, which are never reserved again."""
         while True:
             first = self._next_producer_id
             revision = await self._store.transact(
@@ -752,7 +832,7 @@ class Cluster(ClusterView):
                 return range(first, first + count)
 
     async def skip_producer_ids(self, first: int) -> None:
-        """Give out no producer id below `first`: others have those."""
+        """Raise the next producer ID to at least `first`."""
         if first > self._next_producer_id:
             await self.allocate_producer_ids(first - self._next_producer_id)
 
@@ -762,9 +842,9 @@ class Cluster(ClusterView):
         return await self._store.transact(puts, compares=compares, cause=cause) is not None
 
 
-def _changed_meanwhile(name: str, index: int) -> KafkaError:
+def _concurrent_change(name: str, index: int) -> KafkaError:
     return KafkaError(
-        ErrorCode.CONCURRENT_TRANSACTIONS, f"{name}-{index} changed at the same time; try again"
+        ErrorCode.CONCURRENT_TRANSACTIONS, f"{name}-{index} changed concurrently; try again"
     )
 
 

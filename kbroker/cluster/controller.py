@@ -1,4 +1,4 @@
-"""The controller: one node of the cluster elects leaders when nodes come and go."""
+"""The controller: the node that elects partition leaders when nodes start and stop."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from .store import ABSENT
 
 logger = logging.getLogger(__name__)
 
+# Partitions per transaction, which every store accepts. A single node has no such limit.
 BATCH_MAX = 100
-"""Partitions of one transaction: every store takes that many. That of a lone node takes all."""
-LOOKED_AT_ONCE = 200
-"""Partitions of one turn of the event loop."""
+# Partitions checked per event-loop iteration.
+CHECKED_AT_ONCE = 200
 NO_TERM = 0
 RETRY_BACKOFF_SECONDS = 0.5
 
@@ -35,14 +35,14 @@ Place = tuple[Topic, int]
 
 
 class Cause(NamedTuple):
-    """Why partitions change; a node that goes because somebody stopped it is nothing wrong."""
+    """The reason of partition changes; `is_ordered` if a node was stopped deliberately."""
 
     text: str
     is_ordered: bool = False
 
 
 class Step(NamedTuple):
-    """A partition's next state."""
+    """The next state of a partition."""
 
     topic: Topic
     before: Partition
@@ -50,23 +50,23 @@ class Step(NamedTuple):
     cause: Cause
 
 
+# Number of partitions by new leader, for each cause.
 Moved = dict[Cause, Counter[int]]
-"""How many partitions have which leader now, by cause."""
 
 
 class Controller:
-    """Every node runs one; the one that took over last is in charge.
+    """The controller role of a node; every node has one, and the newest to take over is active.
 
-    It is level-triggered: an event only says which partitions to look at, what is done follows from
-    the state that is now. So events may be late or repeated, and a new controller looks at all.
+    It is level-triggered: events only mark partitions to check, and the actions follow from the
+    current state. So events may be late or repeated, and a new controller checks all partitions.
     """
 
     def __init__(self, cluster: Cluster, membership: Membership, config: BrokerConfig) -> None:
         self._cluster = cluster
         self._config = config
         self._membership = membership
+        # Revision of the `controller` entry with which this node took over.
         self._term = NO_TERM
-        """The revision of the entry `controller` by which this node is in charge."""
         self._retired = False
         self._wake = Changes()
         self._look_at_all = True
@@ -74,7 +74,7 @@ class Controller:
 
     @property
     def in_charge(self) -> bool:
-        """Whether this node is the controller, as far as it knows."""
+        """True if this node is the active controller, as far as it knows."""
         registrations = self._cluster.registrations
         return (
             self._term != NO_TERM
@@ -84,12 +84,12 @@ class Controller:
         )
 
     def nodes_changed(self, event: NodesChanged) -> None:
-        """Nodes came or went: partitions may need other leaders."""
+        """Handle started and stopped nodes: all partitions may need other leaders."""
         self._look_at_all = True
         self._wake.happened()
 
     def topics_changed(self, event: TopicsChanged) -> None:
-        """Look at the partitions that have changed."""
+        """Mark the changed partitions to be checked."""
         for change in event.partitions:
             place = change.topic, change.after.index
             self._touched[change.topic.id.int, change.after.index] = place
@@ -97,15 +97,15 @@ class Controller:
             self._wake.happened()
 
     def retire(self) -> None:
-        """Do nothing any more: the whole cluster stops, and its state is to stay as it is."""
+        """Stop acting: the whole cluster shuts down, and its state must not change."""
         self._retired = True
 
     async def settle(self) -> None:
-        """Take over when nobody is in charge, and do what is to be done. Raises StorageError."""
+        """Become the controller if there is none, and process all changes. Raises StorageError."""
         if self._retired or not self._membership.is_registered:
             return
         if self._cluster.controller_id == NO_NODE:
-            await self._stand_for_it()
+            await self._claim()
         if self._cluster.controller_id == self._membership.node_id and not self.in_charge:
             await self._take_over()
         if self.in_charge:
@@ -113,29 +113,31 @@ class Controller:
             await self._cluster.sweep()
 
     async def run(self) -> None:
-        """Do so after each change, until cancelled."""
+        """Process changes until cancelled."""
         while True:
             changed = self._wake.next()
             try:
                 await self.settle()
             except StorageError as error:
-                logger.error("the controller tries again: %s", error.message)
+                logger.error(
+                    "the controller cannot write to the metadata store, retrying: %s", error.message
+                )
                 self._look_at_all = True
                 await trio.sleep(RETRY_BACKOFF_SECONDS)
             else:
                 await changed.wait()
 
     async def balance_regularly(self) -> None:
-        """Give leadership back to the preferred nodes, now and then; until cancelled."""
+        """Elect preferred leaders at regular intervals, until cancelled."""
         while True:
             await trio.sleep(self._config.leader_imbalance_check_interval_seconds)
             try:
                 await self.balance()
             except StorageError as error:
-                logger.error("leaderships stay where they are: %s", error.message)
+                logger.error("preferred leader election failed: %s", error.message)
 
     async def balance(self) -> None:
-        """Let preferred nodes lead wherever they are in sync. Raises StorageError."""
+        """Elect preferred leaders where they are in sync. Raises StorageError."""
         if self.in_charge and not self._retired:
             await self._apply(self._preferred_steps())
 
@@ -144,15 +146,15 @@ class Controller:
         ready, live = registrations.ready, registrations.live_epochs
         for topic in tuple(self._cluster.topics.values()):
             for before in tuple(topic.partitions):
-                if not before.index % LOOKED_AT_ONCE:
+                if not before.index % CHECKED_AT_ONCE:
                     yield None
                 after = elect_preferred(before, ready=ready, live=live)
                 if after is not None:
                     cause = Cause(f"node {after.leader} is the preferred leader")
                     yield Step(topic, before, after, cause)
 
-    async def _stand_for_it(self) -> None:
-        """Become the node that may take over, unless another one is faster."""
+    async def _claim(self) -> None:
+        """Claim the controller role, unless another node is faster."""
         node_id, epoch = self._membership.node_id, self._membership.epoch
         await self._cluster.transact(
             {CONTROLLER_ALIVE: {"node": node_id}},
@@ -162,7 +164,7 @@ class Controller:
         )
 
     async def _take_over(self) -> None:
-        """From now on nothing that an earlier controller writes is accepted."""
+        """Take over; from now on writes of earlier controllers are rejected."""
         registrations, node_id = self._cluster.registrations, self._membership.node_id
         term = await self._cluster.transact(
             {CONTROLLER: {"node": node_id, "epoch": registrations.controller_epoch + 1}},
@@ -177,7 +179,7 @@ class Controller:
             self._look_at_all = True
 
     async def _work(self) -> None:
-        """Look at what was touched until nothing is left to do."""
+        """Process the marked partitions until none is left."""
         while self.in_charge and not self._retired and (self._look_at_all or self._touched):
             places = self._places()
             self._look_at_all = False
@@ -193,10 +195,10 @@ class Controller:
         return [(topic, index) for topic in topics for index in range(len(topic.partitions))]
 
     def _elections(self, places: Iterable[Place], led: list[Place]) -> Iterator[Step | None]:
-        """The steps of partitions that need another leader; the others are put into `led`."""
+        """Yield the steps of partitions that need another leader; append the others to `led`."""
         ready, live = self._cluster.registrations.ready, self._cluster.registrations.live_epochs
         for count, place in enumerate(places, 1):
-            if not count % LOOKED_AT_ONCE:
+            if not count % CHECKED_AT_ONCE:
                 yield None
             partition = self._partition(place)
             if partition is None:
@@ -207,22 +209,22 @@ class Controller:
                 yield step
 
     def _steps(self, places: Iterable[Place]) -> Iterator[Step | None]:
-        """What is to be done, worked out one partition after the other as the caller goes on."""
+        """Yield the steps of partitions lazily, each computed on the current state."""
         ready, live = self._cluster.registrations.ready, self._cluster.registrations.live_epochs
         for count, place in enumerate(places, 1):
-            if not count % LOOKED_AT_ONCE:
+            if not count % CHECKED_AT_ONCE:
                 yield None
             partition = self._partition(place)
             if partition is not None and (step := self._step(place[0], partition, ready, live)):
                 yield step
 
     def _partition(self, place: Place) -> Partition | None:
-        """The state that is now; None when the topic is deleted."""
+        """Return the current state; None if the topic was deleted."""
         topic, index = place
         return topic.partitions[index] if topic.id in self._cluster.topics_by_id else None
 
     def _step(self, topic: Topic, before: Partition, ready: Epochs, live: Epochs) -> Step | None:
-        """What is to be done about a partition."""
+        """Return the necessary change of a partition, if any."""
         required = self._cluster.min_in_sync(topic)
         after = elect(before, ready=ready, live=live, min_in_sync=required)
         if after is not None:
@@ -234,9 +236,10 @@ class Controller:
         return None
 
     async def _apply(self, steps: Iterable[Step | None]) -> None:
-        """Write steps in batches of one cause each; a batch that fails is written one by one.
+        """Write steps in batches of one cause each; write a batch that fails one by one.
 
-        Parameters: `steps` has None where others are to have their turn.
+        Args:
+            steps: The steps, with None where the event loop must run other tasks.
         """
         batches: dict[Cause, list[Step]] = {}
         moved: Moved = {}
@@ -252,24 +255,24 @@ class Controller:
             for batch in batches.values():
                 await self._write(batch, moved)
         finally:
-            _tell(moved)
+            _log_moves(moved)
 
     async def _write(self, batch: list[Step], moved: Moved) -> None:
-        await trio.lowlevel.checkpoint()  # a store of this process never waits
+        await trio.lowlevel.checkpoint()  # an in-process store never yields
         if await self._written(batch, moved) or len(batch) == 1:
             return
         for step in batch:
             await self._written([step], moved)
 
     async def _written(self, batch: list[Step], moved: Moved) -> bool:
-        """False when a partition, or the controller, is another one now: there is news then."""
+        """Write steps; return False if a partition or the controller has changed concurrently."""
         revision = await self._cluster.put_partitions(
             [PartitionChange(step.topic, step.before, step.after) for step in batch],
             fences={CONTROLLER: self._term},
             cause=batch[0].cause.text,
         )
         if revision is not None:
-            # A leader that begins a new epoch is no news.
+            # A new epoch of the same leader is not logged.
             leaders = (
                 each.after.leader for each in batch if each.after.leader != each.before.leader
             )
@@ -277,7 +280,7 @@ class Controller:
         return revision is not None
 
     def _cause(self, before: Partition, after: Partition, live: Epochs) -> Cause:
-        """Why a partition changes, for its history."""
+        """Return why a partition changes, for its history."""
         if before.leader not in live and before.leader != NO_NODE:
             known = self._cluster.registrations.known.get(before.leader)
             if known is not None and known.clean_epoch == before.leader_registration:
@@ -291,8 +294,8 @@ class Controller:
         return Cause(f"{', '.join(f'node {each}' for each in gone)} is down or leaving")
 
 
-def _tell(moved: Moved) -> None:
-    """Say where leaders went, in a line for each cause, however many partitions there are."""
+def _log_moves(moved: Moved) -> None:
+    """Log the new leaders, one line per cause."""
     for cause, leaders in moved.items():
         without = leaders.pop(NO_NODE, 0)
         if leaders:

@@ -1,7 +1,7 @@
-"""Delegation tokens (KIP-48), as a node knows them.
+"""Delegation tokens (KIP-48) as a node caches them.
 
-Each has one entry under its id. The HMAC is not in it, but what a server keeps of a password, and a
-hash by which a token is found: who reads them cannot log in, and has 512 bits to guess.
+The store has one entry per token ID. It contains the SCRAM credentials and a hash of the HMAC for
+lookups, but not the HMAC: a reader of the entries cannot authenticate without guessing 512 bits.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kbroker.security.principals import Principal
 from .scram_users import credentials_from, to_document
 from .store import ABSENT, Document, Entry
 
+# Tokens of a cluster; all nodes keep them in memory.
 TOKENS_MAX = 10_000
-"""Of a cluster; they stay in memory."""
-OF_ONE_MAX = 1_000
-"""That one principal has made: nobody takes all the room there is."""
+# Tokens that one principal has requested, so that it cannot use up the limit of the cluster.
+TOKENS_PER_REQUESTER_MAX = 1_000
 
 
 class DelegationTokens:
-    """All of them. What they are changes when the store's changes come: see `view`."""
+    """The delegation tokens of the cluster. `view` updates them with each change of the store."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[DelegationToken, int]] = {}
@@ -39,31 +39,31 @@ class DelegationTokens:
         return (token for token, _ in tuple(self._known.values()))
 
     def get(self, token_id: str) -> DelegationToken | None:
-        """The token with this id."""
+        """Return the token with an ID."""
         known = self._known.get(token_id)
         return None if known is None else known[0]
 
     def with_hmac(self, hmac: bytes) -> DelegationToken | None:
-        """The token with this HMAC, which shows that who asks knows it."""
+        """Return the token with an HMAC."""
         token_id = self._by_digest.get(digest_of(hmac))
         return None if token_id is None else self.get(token_id)
 
     def revision(self, token_id: str) -> int:
-        """That of a token's entry."""
+        """Return the store revision of a token's entry."""
         known = self._known.get(token_id)
         return ABSENT if known is None else known[1]
 
     def check_room(self, requester: Principal) -> None:
-        """Raise KafkaError where there are as many tokens as may be, of all or of one."""
-        if len(self) >= TOKENS_MAX or self._of[requester] >= OF_ONE_MAX:
+        """Raise KafkaError if the cluster or the requester has the maximum number of tokens."""
+        if len(self) >= TOKENS_MAX or self._of[requester] >= TOKENS_PER_REQUESTER_MAX:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
-                f"there may be {TOKENS_MAX} tokens, and {OF_ONE_MAX} of {requester}; let some end that "
-                "are not needed",
+                f"token limit reached ({TOKENS_MAX} in total, {TOKENS_PER_REQUESTER_MAX} for {requester}); "
+                "expire unused tokens",
             )
 
     def over(self, now_ms: int, count: int) -> dict[str, int]:
-        """Ids and revisions of some tokens that have ended."""
+        """Return IDs and revisions of at most `count` expired tokens."""
         found = (
             (token.id, revision)
             for token, revision in self._known.values()
@@ -72,7 +72,7 @@ class DelegationTokens:
         return dict(islice(found, count))
 
     def put(self, token_id: str, entry: Entry | None) -> None:
-        """Take over a token's entry; None forgets it."""
+        """Apply a token's entry; None removes it."""
         known = self._known.pop(token_id, None)
         if known is not None:
             del self._by_digest[known[0].digest]
@@ -85,7 +85,7 @@ class DelegationTokens:
 
 
 def document_of(token: DelegationToken) -> Document:
-    """A token's entry."""
+    """Return the stored form of a token."""
     return {
         "owner": [*token.owner],
         "requester": [*token.requester],
@@ -99,7 +99,7 @@ def document_of(token: DelegationToken) -> Document:
 
 
 def read_token(token_id: str, document: Document) -> DelegationToken:
-    """A token as it is stored."""
+    """Parse a stored token."""
     return DelegationToken(
         token_id,
         Principal(*document["owner"]),

@@ -1,7 +1,7 @@
-"""Who leads a partition, who is in sync, and who may lead when nobody in sync is there.
+"""Election of partition leaders, and the changes of ISR and ELR that follow from it.
 
-Pure functions from one state of a partition to the next. What they keep true: every member of the
-ISR and of the ELR has all committed records (KIP-966), so any of them may lead.
+Pure functions from one partition state to the next. Invariant: every member of the ISR and of the
+ELR has all committed records (KIP-966), so each of them may become leader.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from kbroker.protocol.schema import BrokerEpoch
 from .model import NO_LEADER, Partition
 from .registrations import NO_EPOCH
 
+# Broker epochs by node ID.
 Epochs = Mapping[int, BrokerEpoch]
-"""Node ids and the broker epochs that they have."""
 
 
 def leads_soundly(partition: Partition, live: Epochs) -> bool:
-    """Whether the leader still runs as it did when it was elected."""
+    """Return True if the leader has the same broker epoch as when it was elected."""
     epoch = live.get(partition.leader)
     return epoch is not None and epoch == partition.leader_registration
 
@@ -27,12 +27,12 @@ def leads_soundly(partition: Partition, live: Epochs) -> bool:
 def elect(
     partition: Partition, *, ready: Epochs, live: Epochs, min_in_sync: int
 ) -> Partition | None:
-    """Return the state that fits the nodes that there are now; None when it is that one already.
+    """Return the partition state for the current nodes, or None if nothing changes.
 
-    A leader that runs stays; one that is live but not ready is leaving, and hands over to another
-    node in sync. Nodes that are not ready leave the ISR. With nobody to elect the partition has no
-    leader, and its ISR stays as it is: who comes back first of it leads. While one of them is live
-    and about to be ready, nothing changes.
+    A live and ready leader stays. A leader that is live but not ready is shutting down, and another
+    in-sync node replaces it. Nodes that are not ready leave the ISR. Without a candidate the
+    partition has no leader and keeps its ISR, whose first member to return becomes leader. While a
+    member of the ISR or the ELR is live but not ready yet, nothing changes.
     """
     sound = leads_soundly(partition, live)
     if not (sound and partition.leader in ready):
@@ -62,12 +62,12 @@ def _elect_of_elr(
 
 
 def _ready_of(partition: Partition, nodes: Sequence[int], ready: Epochs) -> list[int]:
-    """Those of `nodes` that are ready, in order of preference."""
+    """Return those of `nodes` that are ready, in replica order."""
     return [each for each in partition.replicas if each in nodes and each in ready]
 
 
 def led_by(partition: Partition, node_id: int, ready: Epochs) -> Partition:
-    """The same with a leader that was just elected."""
+    """Return the partition with a newly elected leader."""
     return replace(
         partition,
         leader=node_id,
@@ -77,7 +77,7 @@ def led_by(partition: Partition, node_id: int, ready: Epochs) -> Partition:
 
 
 def without_leader(partition: Partition) -> Partition:
-    """The same when nobody leads it."""
+    """Return the partition without a leader."""
     return replace(
         partition,
         leader=NO_LEADER,
@@ -89,11 +89,11 @@ def without_leader(partition: Partition) -> Partition:
 def after_isr_change(
     partition: Partition, isr: Sequence[int], min_in_sync: int, *, before: Partition | None = None
 ) -> Partition:
-    """The same with another ISR, and the ELR that follows from it.
+    """Return the partition with another ISR and the resulting ELR.
 
-    While fewer than `min_in_sync` are in sync nothing is committed, so those that left since then
-    have everything and stay eligible. `before` is the state with the old ISR and ELR if `partition`
-    is not.
+    With fewer than `min_in_sync` members nothing is committed, so nodes that leave such an ISR have
+    all committed records and stay eligible. `before` is the state with the old ISR and ELR if
+    `partition` does not have it.
     """
     before = before or partition
     elr: tuple[int, ...] = ()
@@ -101,15 +101,15 @@ def after_isr_change(
         had_all = {*before.isr, *before.elr} - set(isr)
         elr = tuple(each for each in partition.replicas if each in had_all)
     if list(isr) == partition.isr and elr == tuple(partition.elr):
-        return partition  # at a start this is so for every partition, of which there may be many
+        return partition  # the common case at startup, for possibly many partitions
     return replace(partition, isr=list(isr), elr=elr)
 
 
 def withdraw(partition: Partition, node_id: int, *, lost_disk: bool) -> Partition | None:
-    """Take out of ISR and ELR a node that may have lost committed records; None if it stays.
+    """Remove a node that may lack committed records from ISR and ELR; return None if it stays.
 
-    The last one of all stays, because nobody knows more than it does; but one that lost its disk
-    and is not the only replica knows nothing, and only an unclean election brings it back.
+    The last member of both stays, because no other node has more records. It is removed only if it
+    lost its disk and there are other replicas; then only an unclean election can select it again.
     """
     if node_id not in partition.isr and node_id not in partition.elr:
         return None
@@ -130,10 +130,18 @@ def resign(
     min_in_sync: int,
     eligible: bool,
 ) -> Partition | None:
-    """Let others lead and be in sync in place of a node that cannot append to its log.
+    """Replace a node that cannot append to its log as leader and ISR member.
 
-    `eligible`: its log can be read, so it may lead again when nobody else can. None when nobody else
-    can now, or when the node has no part in it.
+    Args:
+        partition: Current state.
+        node_id: The node.
+        ready: Broker epochs of the nodes that may lead.
+        live: Broker epochs of the running nodes.
+        min_in_sync: Value of min.insync.replicas.
+        eligible: True if the log is readable, so the node can lead again if no other node can.
+
+    Returns:
+        The next state, or None if no other node can replace it or if it is not in the ISR.
     """
     others = {each: epoch for each, epoch in ready.items() if each != node_id}
     if node_id not in partition.isr or not _ready_of(partition, partition.isr, others):
@@ -145,7 +153,7 @@ def resign(
 
 
 def elect_preferred(partition: Partition, *, ready: Epochs, live: Epochs) -> Partition | None:
-    """Let the first of the replicas lead if it is in sync and another one leads."""
+    """Return the partition led by its preferred leader; None if it leads already or is not in sync."""
     preferred = partition.replicas[0]
     if partition.leader == preferred and leads_soundly(partition, live):
         return None
@@ -155,7 +163,7 @@ def elect_preferred(partition: Partition, *, ready: Epochs, live: Epochs) -> Par
 
 
 def elect_unclean(partition: Partition, *, ready: Epochs) -> Partition | None:
-    """Let any replica that is ready lead; what only others had is lost (KIP-460)."""
+    """Elect any ready replica (KIP-460). Records that only other nodes have are lost."""
     candidates = _ready_of(partition, partition.replicas, ready)
     if not candidates:
         return None

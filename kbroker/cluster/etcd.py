@@ -1,4 +1,4 @@
-"""A cluster's metadata on etcd, by the address that an operator gives."""
+"""Connection to an etcd metadata store by its URL."""
 
 from __future__ import annotations
 
@@ -29,16 +29,21 @@ _ADDRESS = re.compile(
     r"(?:\?(?P<options>.*))?"
 )
 _MEMBER = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[\w.-]+)(?::(?P<port>\d{1,5}))?")
+# Seconds until the first response of etcd must arrive.
 START_SECONDS = 15
-"""How long etcd may take to answer the first time."""
 CLOCK_SECONDS_MAX = 5
 
 
 class EtcdAddress(NamedTuple):
-    """Where the metadata of a cluster is. Make it with `parse`.
+    """The address of a cluster's metadata in etcd. Use `parse` to create it.
 
-    `endpoints` are those of etcd's members, `name` is the cluster's; the files are of TLS: whom to
-    trust, and the certificate of this client with its key.
+    Attributes:
+        endpoints: URLs of the etcd members.
+        name: Name of the cluster.
+        login: User of etcd, if etcd requires authentication.
+        ca: PEM file with the trusted CAs.
+        cert: PEM file with the client certificate.
+        key: PEM file with the private key of `cert`.
     """
 
     endpoints: tuple[str, ...]
@@ -49,7 +54,7 @@ class EtcdAddress(NamedTuple):
     key: str | None = None
 
     def __str__(self) -> str:
-        """Without a password: it is for logs."""
+        """Return the address without a password, for logs."""
         scheme, hosts = "etcd", []
         for each in self.endpoints:
             scheme = "etcds" if each.startswith("https:") else "etcd"
@@ -58,14 +63,17 @@ class EtcdAddress(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `etcd://[USER:PASSWORD@]HOST[:PORT],.../NAME[?OPTION=VALUE&...]`.
+        """Parse `etcd://[USER:PASSWORD@]HOST[:PORT],.../NAME[?OPTION=VALUE&...]`.
 
-        With `etcds` members are asked over TLS. Options are `ca`, `cert` and `key`, files in PEM,
-        and `password-file`, so that no password is in a list of processes. Raises ConfigError.
+        The scheme `etcds` selects TLS. Options are the PEM files `ca`, `cert` and `key`, and
+        `password-file`, which keeps the password out of process lists.
+
+        Raises:
+            ConfigError: The address is invalid.
         """
         match = _ADDRESS.fullmatch(text)
         if match is None or not match["name"]:
-            raise ConfigError(f"the cluster's address is not {FORM}: NAME is that of the cluster")
+            raise ConfigError(f"cluster address: expected {FORM}, where NAME names the cluster")
         scheme = "https" if match["scheme"] == "etcds" else "http"
         endpoints = tuple(_endpoint(scheme, each) for each in match["members"].split(","))
         options = dict(parse_qsl(match["options"] or "", keep_blank_values=True))
@@ -73,22 +81,24 @@ class EtcdAddress(NamedTuple):
         unknown = options.keys() - {"ca", "cert", "key"}
         if unknown:
             raise ConfigError(
-                f"the cluster's address has {', '.join(sorted(unknown))}; there are ca, cert, key "
-                "and password-file"
+                f"cluster address: unknown option {', '.join(sorted(unknown))} (valid: ca, cert, key, "
+                "password-file)"
             )
         if options and scheme != "https":
-            raise ConfigError(f"{', '.join(options)} are of TLS: write etcds:// for it")
+            raise ConfigError(
+                f"cluster address: {', '.join(options)} requires TLS; use the scheme etcds://"
+            )
         if "key" in options and "cert" not in options:
-            raise ConfigError("the cluster's address has a key without its cert")
+            raise ConfigError("cluster address: the option key requires cert; add cert")
         return cls(endpoints, match["name"], _login(match["login"], password_file), **options)
 
     @property
     def prefix(self) -> str:
-        """What all keys of the cluster begin with."""
+        """Prefix of all keys of the cluster."""
         return f"/kb/{self.name}/"
 
     def trusted(self) -> ssl.SSLContext | None:
-        """How members are known; None without TLS. Raises ConfigError."""
+        """Return the TLS context for etcd; None without TLS. Raises ConfigError."""
         if not self.endpoints[0].startswith("https:"):
             return None
         try:
@@ -104,20 +114,20 @@ class EtcdAddress(NamedTuple):
 def _endpoint(scheme: str, member: str) -> str:
     match = _MEMBER.fullmatch(member)
     if match is None:
-        raise ConfigError(f"the cluster's address is not {FORM}: {member!r} is no HOST:PORT")
+        raise ConfigError(f"cluster address: {member!r} is not HOST:PORT; expected {FORM}")
     return f"{scheme}://{match['host']}:{match['port'] or PORT}"
 
 
 def _login(text: str | None, password_file: str | None) -> Login | None:
     if not text:
         if password_file is not None:
-            raise ConfigError("password-file goes with a user: etcd://USER@HOST:2379/NAME")
+            raise ConfigError("password-file requires a user: etcd://USER@HOST:2379/NAME")
         return None
     user, has_password, password = text.partition(":")
     if has_password and password_file is None:
         return Login(unquote(user), unquote(password))
     if has_password or password_file is None:
-        raise ConfigError("the user of etcd needs a password, or a password-file, and not both")
+        raise ConfigError("etcd user: provide either a password or a password-file")
     try:
         return Login(unquote(user), Path(password_file).read_text(encoding="utf-8").strip())
     except OSError as error:
@@ -128,7 +138,12 @@ def _login(text: str | None, password_file: str | None) -> Login | None:
 async def connected(
     address: EtcdAddress, *, patience_seconds: float = START_SECONDS
 ) -> AsyncIterator[EtcdStore]:
-    """A store on etcd that has read what there is. Raises ConfigError, StorageError."""
+    """Open a store on etcd, and wait until it has read all entries.
+
+    Raises:
+        ConfigError: A TLS file is unusable.
+        StorageError: etcd did not respond within `patience_seconds`.
+    """
     gateway = Gateway(address.endpoints, login=address.login, trusted=address.trusted())
     store = EtcdStore(gateway, address.prefix)
     async with running(store):
@@ -136,20 +151,20 @@ async def connected(
             await store.wait_until_read()
         if not store.is_read:
             raise StorageError(
-                f"the cluster's metadata at {address} cannot be read: "
-                f"{store.trouble or f'no answer in {patience_seconds:g} s'}; see whether most members of "
-                "etcd run, and whether this machine reaches them"
+                f"cannot read the cluster metadata at {address}: "
+                f"{store.trouble or f'no response in {patience_seconds:g} s'}; check that most members of "
+                "etcd run, and that this machine reaches them"
             )
         _check_clock(gateway.clock_ahead_seconds or 0)
         yield store
 
 
 def _check_clock(ahead_seconds: float) -> None:
-    """Warn of a clock with which records would be too old or too new for other nodes."""
+    """Log a warning if the clock differs from etcd's: record timestamps would be wrong."""
     if abs(ahead_seconds) > CLOCK_SECONDS_MAX:
         logger.warning(
-            "the clock of this machine is %.0f s %s that of etcd: times of records, retention and "
-            "time-outs of transactions would differ between nodes; let both be set by NTP",
+            "the clock of this machine is %.0f s %s that of etcd: record timestamps, retention and "
+            "transaction timeouts would differ between nodes; synchronize both with NTP",
             abs(ahead_seconds),
             "ahead of" if ahead_seconds > 0 else "behind",
         )

@@ -1,7 +1,7 @@
-"""etcd's JSON gateway: requests to one of several members, and what came of them.
+"""Client of etcd's JSON gateway.
 
-The gateway speaks proto3's JSON: 64-bit integers are texts, keys and values are base64, and a field
-that has its default is left out. Source: https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway/.
+The gateway uses proto3 JSON: 64-bit integers are strings, keys and values are base64, and fields with
+default values are omitted. Source: https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway/.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Message = dict[str, Any]
 
 
 class Status(IntEnum):
-    """Those of gRPC's codes that are looked at."""
+    """The gRPC status codes that kbroker handles."""
 
     INVALID_ARGUMENT = 3
     NOT_FOUND = 5
@@ -49,15 +49,15 @@ class Status(IntEnum):
     UNAUTHENTICATED = 16
 
 
+# Status codes of requests that etcd certainly did not apply; after other errors it may have.
 REFUSALS = frozenset(Status)
-"""What is answered so was not done; all others may have been."""
 
 
 class Refusal(StorageError):
-    """etcd says that something is not done, and why."""
+    """etcd rejected a request."""
 
     def __init__(self, status: int, message: str) -> None:
-        super().__init__(f"etcd refuses: {message}")
+        super().__init__(f"etcd rejected the request: {message}")
         self.status = status
 
 
@@ -73,11 +73,13 @@ def to_base64(data: bytes) -> str:
 
 
 class Gateway:
-    """A client of one cluster of etcd. Call `aclose` at the end.
+    """A client of one etcd cluster. Call `aclose` at the end.
 
-    Parameters: `endpoints` are addresses such as http://host:2379, of which one is asked until it
-    fails; `timeout_seconds` is how long one of them has for an answer; `login` is who asks, and
-    `trusted` whom to believe, where etcd wants that.
+    Args:
+        endpoints: URLs such as http://host:2379. One is used until it fails.
+        timeout_seconds: Maximum time for a response.
+        login: User of etcd, if it requires authentication.
+        trusted: TLS context for https endpoints.
     """
 
     def __init__(
@@ -89,33 +91,39 @@ class Gateway:
         trusted: ssl.SSLContext | None = None,
     ) -> None:
         self._endpoints = [urlsplit(each.rstrip("/")) for each in endpoints]
-        self._asked = 0
-        """The number of the endpoint that is asked."""
+        # Index of the current endpoint.
+        self._current = 0
         self._timeout_seconds = timeout_seconds
         self._login = login
         self._trusted = trusted
         self._token: str | None = None
+        # Idle connections to the current endpoint.
         self._idle: list[HttpConnection] = []
-        """Connections to that endpoint."""
+        # Seconds by which the local clock is ahead of the first responding member's, about 1 s exact.
         self.clock_ahead_seconds: float | None = None
-        """How far this machine's clock is ahead of the member's that answered first, to a second."""
 
     async def aclose(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the idle connections."""
         while self._idle:
             await self._idle.pop().close()
 
     async def ask(self, path: str, message: Message, *, changes: bool = False) -> Message:
-        """Send a message to /v3/`path` and return the answer, from whichever member gives one.
+        """Send a message to /v3/`path` and return the response of any member.
 
-        Parameters: `changes` says that it must not be done twice: no other member is asked once it
-        was sent.
+        Args:
+            path: Path below /v3/.
+            message: The JSON message.
+            changes: True if the request must not be repeated: once it was sent, no other member is
+                tried.
 
-        Raises Refusal; OutcomeUnknown for something that changes, and Unreachable, when there is none.
+        Raises:
+            Refusal: etcd rejected the request.
+            OutcomeUnknown: A request with `changes` got no response.
+            Unreachable: No member responded.
         """
         reason = ""
         for _ in self._endpoints:
-            asked = self._asked
+            asked = self._current
             try:
                 return await self._ask_one(path, message)
             except Refusal:
@@ -123,18 +131,19 @@ class Gateway:
             except (StorageError, HttpError) as error:
                 reason = await self._next(asked, error)
                 if changes and not isinstance(error, ConnectionFailed):
-                    raise OutcomeUnknown(f"etcd gave no answer: {reason}") from error
-        raise Unreachable(f"no member of etcd answers: {reason}")
+                    raise OutcomeUnknown(f"etcd did not respond: {reason}") from error
+        raise Unreachable(f"no member of etcd responds: {reason}")
 
     @asynccontextmanager
     async def stream(self, path: str, message: Message) -> AsyncIterator[Results]:
-        """As `ask`, for many answers: nobody can say when the next one comes.
+        """Send a message and receive a stream of responses without a time limit.
 
-        Raises StorageError.
+        Raises:
+            StorageError: etcd rejected the request or did not respond.
         """
-        asked, connection = self._asked, None
+        asked, connection = self._current, None
         try:
-            # With this header etcd ends a watch that hears of nothing, for want of a majority.
+            # With this header, etcd ends a watch if it loses its quorum.
             headers = {**await self._headers(), "Grpc-Metadata-hasleader": "true"}
             connection = await self._connect()
             with _limited(self._timeout_seconds):
@@ -142,11 +151,11 @@ class Gateway:
                 if status != HTTP_OK:
                     raise _problem(status, await connection.body())
         except BaseException as error:
-            if connection is not None:  # also when whoever waits is cancelled
+            if connection is not None:  # also on cancellation
                 await connection.close()
             if not isinstance(error, StorageError | HttpError):
                 raise
-            self._token = None  # it may be too old, and another one is soon had
+            self._token = None  # it may have expired, and a new one is cheap
             raise StorageError(f"etcd: {await self._next(asked, error)}") from error
         try:
             yield Results(connection)
@@ -159,7 +168,7 @@ class Gateway:
         except Refusal as error:
             if self._login is None or error.status != Status.UNAUTHENTICATED:
                 raise
-            self._token = None  # it lives for some minutes
+            self._token = None  # it has expired
             return await self._post(path, message, await self._headers())
 
     async def _headers(self) -> Mapping[str, str]:
@@ -171,7 +180,7 @@ class Gateway:
         return {"Authorization": self._token}
 
     async def _post(self, path: str, message: Message, headers: Mapping[str, str]) -> Message:
-        asked = self._asked
+        asked = self._current
         connection = self._idle.pop() if self._idle else await self._connect()
         is_reusable = False
         try:
@@ -183,7 +192,7 @@ class Gateway:
                 self.clock_ahead_seconds = time.time() - said
             is_reusable = connection.is_reusable
         finally:
-            if is_reusable and asked == self._asked:
+            if is_reusable and asked == self._current:
                 self._idle.append(connection)
             else:
                 await connection.close()
@@ -193,35 +202,35 @@ class Gateway:
         return answer
 
     async def _connect(self) -> HttpConnection:
-        return await connect(self._endpoints[self._asked], self._timeout_seconds, self._trusted)
+        return await connect(self._endpoints[self._current], self._timeout_seconds, self._trusted)
 
     async def _next(self, failed: int, error: StorageError | HttpError) -> str:
-        """Ask another member than this one from now on; returns what was wrong with it."""
-        if failed == self._asked:  # else somebody has seen it already
-            self._asked = (failed + 1) % len(self._endpoints)
+        """Switch to another member than the failed one; return the error with its address."""
+        if failed == self._current:  # otherwise another task has switched already
+            self._current = (failed + 1) % len(self._endpoints)
             await self.aclose()
         return f"{self._endpoints[failed].geturl()}: {error.message}"
 
 
 class Results:
-    """The answers that come of one message, until etcd ends them."""
+    """The stream of responses to one message."""
 
     def __init__(self, connection: HttpConnection) -> None:
         self._connection = connection
         self._lines = Lines()
-        self._come: deque[Message] = deque()
+        self._received: deque[Message] = deque()
 
     async def next(self) -> Message | None:
-        """The next one, None at the end. Raises StorageError: an error is in one of them."""
-        while not self._come:
+        """Return the next response; None at the end. Raises StorageError if it is an error."""
+        while not self._received:
             try:
                 part = await self._connection.more()
             except HttpError as error:
                 raise StorageError(error.message) from error
             if part is None:
                 return None
-            self._come.extend(json.loads(line) for line in self._lines.feed(part))
-        said = self._come.popleft()
+            self._received.extend(json.loads(line) for line in self._lines.feed(part))
+        said = self._received.popleft()
         if "error" in said:
             raise StorageError(f"etcd: {said['error'].get('message', said['error'])}")
         result: Message = said["result"]
@@ -230,15 +239,15 @@ class Results:
 
 @contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """A time for what is done within; raises NoAnswer."""
+    """Limit the duration of a block; raises NoAnswer."""
     with trio.move_on_after(seconds) as scope:
         yield
     if scope.cancelled_caught:
-        raise NoAnswer(f"no answer in {seconds:g} s")
+        raise NoAnswer(f"no response in {seconds:g} s")
 
 
 def _problem(status: int, body: bytes) -> StorageError:
-    """What an answer that is none says: Refusal, or another error when it may have been done."""
+    """Return the error of a response: a Refusal if etcd certainly did not apply the request."""
     try:
         said = json.loads(body)
         code, text = int(said.get("code", 0)), said.get("message") or said.get("error")

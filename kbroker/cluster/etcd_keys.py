@@ -1,4 +1,4 @@
-"""Keys of one cluster in etcd: their names on the wire, and their values."""
+"""Keys and values of a cluster in etcd."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from .store import Document
 
 
 class Held(NamedTuple):
-    """A key in etcd. `created` is the revision of the put that created it, and `version` counts the
-    puts since then."""
+    """A key in etcd: `created` is its create revision, and `version` counts the puts since then."""
 
     key: str
     value: Document
@@ -62,8 +61,8 @@ class EtcdKeys:
             value = json.loads(b64decode(pair.get("value", "")))
         except ValueError:
             raise StorageError(
-                f"what etcd holds at {self._prefix}{key} was not written by kbroker: give the "
-                "cluster a prefix of its own"
+                f"{self._prefix}{key} in etcd was not written by kbroker; use another name for the "
+                "cluster"
             ) from None
         numbers = (int(pair[each]) for each in ("mod_revision", "create_revision", "version"))
         return Held(key, value, *numbers)

@@ -1,18 +1,18 @@
-"""Metadata on etcd: each node has a client of its own, which follows what all of them write.
+"""A metadata store on etcd: each node has a client, which follows the writes of all.
 
-Below the prefix of a cluster there are its entries (`entry/`), the holders of leases (`lease/`), each
-hanging on its own lease, and `cause`, which every transaction writes: so a change says why it was made,
-and makes a revision even if it deletes what was not there.
+Below the prefix of a cluster are its entries (`entry/`), the holders of leases (`lease/`, each attached
+to its lease), and `cause`, which every transaction writes. So each change has a reason, and each
+transaction creates a revision even if it deletes keys that do not exist.
 
-A client knows all entries. It reads them once, and then follows a watch. Watches of etcd may fall
-silent while members are stopped, and older ones had lost events, so it is looked regularly whether the
-watch has come as far as a read, and now and then all entries are compared.
+A client caches all entries. It reads them once and then follows a watch. Watches of etcd can stall while
+members are stopped, and older versions of etcd lost events. So the client regularly checks whether the
+watch has reached the current revision, and less often compares all entries.
 
-If etcd returns an older revision than before, it was restored from an older snapshot, or another etcd has its
-address. Its state would delete topics and elect leaders that lack records. So a client keeps its entries,
-and neither reads nor writes until etcd holds the newer state again.
-Sources: https://etcd.io/docs/v3.5/learning/api/, .../api_guarantees/ (events of one revision come
-together, in order).
+If etcd returns an older revision than before, it was restored from an older snapshot, or the address
+belongs to another etcd. Its state would delete topics and elect leaders that lack records. So the client
+keeps its entries, and neither reads nor writes until etcd has the newer state again.
+Sources: https://etcd.io/docs/v3.5/learning/api/, .../api_guarantees/ (events of one revision arrive
+together and in order).
 """
 
 from __future__ import annotations
@@ -49,18 +49,20 @@ from .watchers import Watchers
 logger = logging.getLogger(__name__)
 
 ENTRY, LEASE, CAUSE = "entry/", "lease/", "cause"
+# Cause of combined changes that a client missed.
 MISSED = "changes that were missed"
-HEAR_SECONDS = 0.2
-"""How long a change may be on its way before the store writes something to see it arrive."""
-HEARD_SECONDS_MAX = 10.0
-"""After that it is not known what came of it."""
+# Seconds that a change may take to arrive before the client writes a heartbeat.
+WATCH_DELAY_SECONDS = 0.2
+# Seconds after which the outcome of a change counts as unknown.
+WATCH_TIMEOUT_SECONDS = 10.0
 RETRY_BACKOFF_SECONDS = 0.5
-REACH_ACTION = "see whether most members of etcd run, and whether this machine reaches them"
+REACH_ACTION = "check that most members of etcd run, and that this machine reaches them"
 RESTORE_ACTION = (
     "restore the newest snapshot of etcd, or point this node to the right etcd; if there is no newer "
-    "state, stop all nodes, copy their data directories, and follow 'etcd holds an older state' in "
+    "state, stop all nodes, copy their log directories, and follow 'etcd holds an older state' in "
     "docs/how-to/cluster.md"
 )
+# Problems by the name of etcd's alarm.
 ALARMS = {
     "NOSPACE": StoreTrouble(
         "etcd has reached its quota (alarm NOSPACE): topics, leaders and in-sync replicas cannot change",
@@ -72,8 +74,8 @@ ALARMS = {
         "replace the member that etcd's log names, then run 'etcdctl alarm disarm'",
     ),
 }
-"""Problems by the name of etcd's alarm."""
-LOOK_SECONDS = 2.0
+# Seconds between checks of the watch, of alarms, and of all entries.
+CHECK_SECONDS = 2.0
 ALARM_SECONDS = 10.0
 COMPARE_SECONDS = 60.0
 
@@ -97,7 +99,7 @@ class EtcdLease(TimedLease):
     async def _renew(self) -> bool:
         self._check()
         answer = await self._gateway.ask("lease/keepalive", {"ID": self.number})
-        # A lease that is over has no time left, and what is 0 is left out.
+        # Of an expired lease, TTL is 0, and the gateway omits zeros.
         return "TTL" in answer.get("result", {})
 
     async def revoke(self) -> None:
@@ -109,36 +111,38 @@ class EtcdLease(TimedLease):
 
 
 class EtcdStore:
-    """One node's view of a cluster's metadata on etcd; see `MetadataStore`.
+    """The metadata on etcd as one node sees it; see `MetadataStore`.
 
-    Parameters: `prefix` is what all keys of the cluster begin with, in etcd.
+    Args:
+        gateway: Client of etcd.
+        prefix: Prefix of all keys of the cluster in etcd.
     """
 
+    # Changed entries kept for `watch`.
     HISTORY_ENTRIES = 10_000
-    """Of the newest changes, kept for `watch`."""
+    # Keys per range request.
     PAGE_KEYS = 500
-    """That are read at once."""
 
     def __init__(self, gateway: Gateway, prefix: str) -> None:
         self._gateway = gateway
         self._keys = EtcdKeys(prefix)
+        # All keys of the cluster, without the prefix.
         self._held: dict[str, Held] = {}
-        """All keys below the prefix, without it."""
         self._revision = 0
         self._watchers = Watchers()
         self._is_read = trio.Event()
-        self._heard = trio.Event()
-        """Set, and replaced, when the revision rises."""
+        # Set, and replaced, when the revision increases.
+        self._advanced = trio.Event()
         self._following = trio.CancelScope()
+        # The cache differs from etcd, or may differ.
         self._is_wrong = False
-        """What is held is not what there is, or not known to be."""
+        # Highest revision in a response of etcd.
         self._newest = 0
-        """The highest revision in a response of etcd."""
+        # Set while etcd holds an older state than this client.
         self._rollback: StoreTrouble | None = None
-        """Set while etcd holds an older state than this client."""
         self._alarm: StoreTrouble | None = None
         self._trouble: str | None = None
-        self._is_beating = False
+        self._is_sending_heartbeat = False
 
     @property
     def revision(self) -> int:
@@ -146,7 +150,7 @@ class EtcdStore:
 
     @property
     def trouble(self) -> StoreTrouble | None:
-        """What is wrong with etcd, as far as this client knows."""
+        """The problem with etcd that this client knows; None if there is none."""
         unreached = None if self._trouble is None else StoreTrouble(self._trouble, REACH_ACTION)
         return self._rollback or self._alarm or unreached
 
@@ -157,11 +161,11 @@ class EtcdStore:
 
     @property
     def is_read(self) -> bool:
-        """Whether this client knows what there is: the first read is done."""
+        """True after the first read of all entries."""
         return self._is_read.is_set()
 
     async def wait_until_read(self) -> None:
-        """Wait for that, without an end when etcd does not answer."""
+        """Wait for the first read, without a time limit."""
         await self._is_read.wait()
 
     async def range(self, prefix: str) -> Snapshot:
@@ -182,13 +186,13 @@ class EtcdStore:
         lease: Lease | None = None,
     ) -> int | None:
         await self.wait_until_read()
-        hung = {"lease": str(lease.id)} if lease is not None else {}
+        attached = {"lease": str(lease.id)} if lease is not None else {}
         done = [self._put(CAUSE, {"cause": cause})]
         for key, value in puts.items():
             if value is None:
                 done.append({"request_delete_range": {"key": self._keys.encode(ENTRY + key)}})
             else:
-                done.append(self._put(ENTRY + key, value, hung))
+                done.append(self._put(ENTRY + key, value, attached))
         asked = {
             "compare": [self._compare(key, at) for key, at in compares.items()],
             "success": done,
@@ -199,16 +203,16 @@ class EtcdStore:
             if lease is None or error.status != Status.NOT_FOUND:
                 raise
             newest, _ = await self._read(CAUSE)
-            await self._hear_of(newest)
-            return None  # the lease is over
+            await self._wait_for_revision(newest)
+            return None  # the lease has expired
         revision = int(answer["header"]["revision"])
         if not answer.get("succeeded"):
-            await self._hear_of(revision)
+            await self._wait_for_revision(revision)
             return None
         try:
-            await self._hear_of(revision)
+            await self._wait_for_revision(revision)
         except StorageError as error:
-            raise OutcomeUnknown(f"it is stored, but {error.message}") from error
+            raise OutcomeUnknown(f"the change is stored, but {error.message}") from error
         return revision
 
     def _compare(self, key: str, revision: int) -> Message:
@@ -217,12 +221,12 @@ class EtcdStore:
             at = {"target": "CREATE", "create_revision": "0"}
         return {"key": self._keys.encode(ENTRY + key), "result": "EQUAL", **at}
 
-    def _put(self, key: str, value: Document, hung: Message | None = None) -> Message:
+    def _put(self, key: str, value: Document, attached: Message | None = None) -> Message:
         data = to_base64(json.dumps(value, separators=(",", ":")).encode())
-        return {"request_put": {"key": self._keys.encode(key), "value": data, **(hung or {})}}
+        return {"request_put": {"key": self._keys.encode(key), "value": data, **(attached or {})}}
 
     async def _read(self, prefix: str) -> tuple[int, list[Held]]:
-        """The revision of now, and all keys that begin so. Raises Compacted: begin again."""
+        """Return the current revision and all keys with a prefix. Raises Compacted: start again."""
         found: list[Held] = []
         revision = await self._read_pages(
             prefix, lambda pair: found.append(self._keys.held_in(pair))
@@ -232,10 +236,9 @@ class EtcdStore:
     async def _read_pages(
         self, prefix: str, take: Callable[[Message], None], **options: Any
     ) -> int:
-        """Tell all keys that begin so, as they were at the revision of now; returns that.
+        """Pass all keys with a prefix, at one current revision, to `take`; return the revision.
 
-        To tell all at once would take etcd longer than a member may take, and the event loop longer
-        than a turn. Raises Compacted.
+        Reading in pages avoids timeouts in etcd and long blocking of the event loop. Raises Compacted.
         """
         asked = {**self._keys.range_of(prefix), "limit": str(self.PAGE_KEYS), **options}
         while True:
@@ -244,7 +247,7 @@ class EtcdStore:
             except Refusal as error:
                 if error.status != Status.OUT_OF_RANGE:
                     raise
-                raise Compacted("etcd has forgotten what was being read") from error
+                raise Compacted("etcd compacted the revision that was being read") from error
             pairs = answer.get("kvs", [])
             for pair in pairs:
                 take(pair)
@@ -253,32 +256,34 @@ class EtcdStore:
                 return int(asked["revision"])
             asked["key"] = to_base64(b64decode(pairs[-1]["key"]) + b"\0")
 
-    async def _hear_of(self, revision: int) -> None:
-        """Wait until the watch has come to a revision. Raises StorageError when it does not.
+    async def _wait_for_revision(self, revision: int) -> None:
+        """Wait until the watch has reached a revision. Raises StorageError if it does not.
 
-        One of somebody else's makes no event here: something of our own, written after it, does.
+        A revision of another cluster's keys produces no event here, but a later write of ours does.
         """
-        with trio.move_on_after(HEARD_SECONDS_MAX):
+        with trio.move_on_after(WATCH_TIMEOUT_SECONDS):
             while self._revision < revision:
-                with trio.move_on_after(HEAR_SECONDS) as patience:
+                with trio.move_on_after(WATCH_DELAY_SECONDS) as patience:
                     while self._revision < revision:
-                        await self._heard.wait()
+                        await self._advanced.wait()
                 if patience.cancelled_caught:
-                    await self._quietly(self._beat_for_all())
+                    await self._log_errors(self._send_shared_heartbeat())
             return
-        raise StorageError("etcd does not tell what was changed")
+        raise StorageError("the watch of etcd does not deliver the change")
 
-    async def _beat_for_all(self) -> None:
-        """Write something for all who wait, unless that is on its way: where many wait because etcd
-        is busy, it is not to have as much again to do."""
-        if not self._is_beating:
-            self._is_beating = True
+    async def _send_shared_heartbeat(self) -> None:
+        """Write a heartbeat for all waiting tasks, unless one is being written.
+
+        If many tasks wait because etcd is overloaded, it should not get as many additional writes.
+        """
+        if not self._is_sending_heartbeat:
+            self._is_sending_heartbeat = True
             try:
-                await self._beat()
+                await self._send_heartbeat()
             finally:
-                self._is_beating = False
+                self._is_sending_heartbeat = False
 
-    async def _beat(self) -> None:
+    async def _send_heartbeat(self) -> None:
         await self._ask("kv/txn", {"success": [self._put(CAUSE, {})]})
 
     # -- an older state
@@ -286,7 +291,7 @@ class EtcdStore:
     async def _ask(self, path: str, message: Message, *, changes: bool = False) -> Message:
         """Read or write keys, and detect an etcd that holds an older state.
 
-        Such reads and writes are linearizable: the revision in the response is never lower than
+        These reads and writes are linearizable: the revision in the response is never lower than
         a revision that was returned before the request.
 
         Raises:
@@ -311,7 +316,7 @@ class EtcdStore:
             raise StorageError(self._rollback.problem)
 
     def _rolled_back(self, revision: int, known: int) -> StorageError:
-        """Keep the entries, and stop reading and writing; returns the error to raise."""
+        """Stop reading and writing but keep the entries; return the error to raise."""
         self._rollback = StoreTrouble(
             f"etcd holds an older state of the metadata (revision {revision}) than this node knows "
             f"(revision {known})",
@@ -321,7 +326,7 @@ class EtcdStore:
         self._following.cancel()
         return StorageError(self._rollback.problem)
 
-    async def _look_for_return(self) -> None:
+    async def _check_restored(self) -> None:
         """Resume if etcd holds the newer state again."""
         answer = await self._gateway.ask("kv/range", {"key": self._keys.encode(CAUSE)})
         found = [self._keys.held_in(pair) for pair in answer.get("kvs", ())]
@@ -336,7 +341,7 @@ class EtcdStore:
 
     @property
     def written(self) -> int:
-        """The revision of the newest transaction that this client holds."""
+        """Revision of the newest transaction that this client knows."""
         cause = self._held.get(CAUSE)
         return 0 if cause is None else cause.revision
 
@@ -344,7 +349,7 @@ class EtcdStore:
 
     async def grant(self, ttl_seconds: float, *, holder: str) -> EtcdLease:
         if not math.isfinite(ttl_seconds):
-            raise StorageError("etcd grants no lease without an end")
+            raise StorageError("etcd: leases require a finite duration")
         await self.wait_until_read()
         self._check_rollback()
         asked, asked_at = {"TTL": str(math.ceil(ttl_seconds))}, trio.current_time()
@@ -363,23 +368,23 @@ class EtcdStore:
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.remove(watcher)
 
-    def _tell(self, change: Change) -> None:
-        self._watchers.tell(change, keep=self.HISTORY_ENTRIES)
+    def _notify(self, change: Change) -> None:
+        self._watchers.notify(change, keep=self.HISTORY_ENTRIES)
 
     def _advance(self, revision: int) -> None:
         self._revision = revision
-        self._heard.set()
-        self._heard = trio.Event()
+        self._advanced.set()
+        self._advanced = trio.Event()
 
     # -- following
 
     async def run(self) -> None:
-        """Follow what is written, until cancelled; without etcd, until it is back."""
+        """Follow all writes until cancelled; while etcd is unreachable, retry."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow)
-            nursery.start_soon(self._regularly, LOOK_SECONDS, self._look)
+            nursery.start_soon(self._regularly, CHECK_SECONDS, self._check_watch)
             nursery.start_soon(self._regularly, COMPARE_SECONDS, self._compare_all)
-            nursery.start_soon(self._regularly, ALARM_SECONDS, self._look_for_alarms)
+            nursery.start_soon(self._regularly, ALARM_SECONDS, self._check_alarms)
 
     async def _follow(self) -> None:
         while True:
@@ -411,14 +416,14 @@ class EtcdStore:
         async with self._gateway.stream("watch", {"create_request": wanted}) as answers:
             while (answer := await answers.next()) is not None:
                 if "compact_revision" in answer:
-                    raise Compacted("etcd has forgotten what was not heard yet")
+                    raise Compacted("etcd compacted revisions that this node has not read yet")
                 if answer.get("canceled"):
                     raise StorageError(f"etcd ended a watch: {answer.get('cancel_reason', '')}")
                 self._take(answer.get("events", ()))
                 self._note(None)
 
     def _take(self, events: Iterable[Message]) -> None:
-        """Take over events of whole revisions, in order; some may have come before."""
+        """Apply the events of whole revisions in order, and skip known ones."""
         for revision, of_it in groupby(events, lambda each: int(each["kv"]["mod_revision"])):
             if revision > self._revision:
                 self._take_revision(revision, of_it)
@@ -443,13 +448,13 @@ class EtcdStore:
             cause = f"lease of {' and '.join(ended)} ended"
         self._advance(revision)
         if entries:
-            self._tell(Change(revision, entries, cause))
+            self._notify(Change(revision, entries, cause))
 
     async def _catch_up(self) -> None:
-        """Take over what is there now, in place of changes that nobody can tell any more."""
+        """Replace changes that are no longer available by the current state."""
         await self._is_behind()  # before the heartbeats, which raise the revision of an older state
-        for _ in range(2):  # a revision for what is gone, and one for what is new
-            await self._beat()
+        for _ in range(2):  # one revision for deletions, and one for new entries
+            await self._send_heartbeat()
         revision, found = await self._read("")
         self._check_newer(found)
         known, self._held = self._held, {each.key: each for each in found}
@@ -466,9 +471,9 @@ class EtcdStore:
                 new[name] = Entry(now.value, now.revision)
         self._advance(revision)
         if gone:
-            self._tell(Change(revision - 1, gone, MISSED))
+            self._notify(Change(revision - 1, gone, MISSED))
         if new:
-            self._tell(Change(revision, new, MISSED))
+            self._notify(Change(revision, new, MISSED))
         self._watchers.forget(revision)
         self._is_wrong = False
 
@@ -479,31 +484,31 @@ class EtcdStore:
             if known is not None and each.is_older_than(known):
                 raise self._rolled_back(each.revision, known.revision)
 
-    # -- doubts
+    # -- consistency checks
 
     async def _regularly(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await trio.sleep(seconds)
             if self.is_read:
-                await self._quietly(work())
+                await self._log_errors(work())
 
-    async def _quietly(self, work: Awaitable[None]) -> None:
-        """Do what is done again later, if etcd gives no answer."""
+    async def _log_errors(self, work: Awaitable[None]) -> None:
+        """Run work that is repeated later, and log its errors."""
         try:
             await work
         except StorageError as error:
             self._note(error)
 
     def _note(self, error: StorageError | None) -> None:
-        """Say what is wrong with etcd, or that all is well again; the same thing once."""
+        """Log a new problem with etcd, or its end."""
         trouble = None if error is None else error.message
         if trouble is not None and self._trouble is None:
             logger.warning("metadata: %s", trouble)
         elif trouble is None and self._trouble is not None:
-            logger.info("metadata: etcd answers again")
+            logger.info("metadata: etcd responds again")
         self._trouble = trouble
 
-    async def _look_for_alarms(self) -> None:
+    async def _check_alarms(self) -> None:
         """Check etcd's alarms. Without permission to read alarms, a failing write reports them."""
         try:
             answer = await self._gateway.ask("maintenance/alarm", {"action": "GET"})
@@ -516,17 +521,17 @@ class EtcdStore:
         if alarm is not None and alarm != self._alarm:
             logger.error("metadata: %s", alarm)
         elif alarm is None and self._alarm is not None:
-            logger.info("metadata: etcd takes writes again")
+            logger.info("metadata: etcd accepts writes again")
         self._alarm = alarm
 
-    async def _look(self) -> None:
-        """Follow anew where the watch has not come as far as a read, and does not come on."""
+    async def _check_watch(self) -> None:
+        """Restart the watch if it lags behind a read and makes no progress."""
         if self._rollback is not None:
-            await self._look_for_return()
+            await self._check_restored()
             return
         known = self._revision
         if await self._is_behind():
-            await trio.sleep(HEAR_SECONDS)
+            await trio.sleep(WATCH_DELAY_SECONDS)
             if self._revision == known:
                 self._following.cancel()
 
@@ -544,24 +549,26 @@ class EtcdStore:
         return newest > self._revision or int(counted.get("count", 0)) != len(self._held)
 
     async def _compare_all(self) -> None:
-        """Take over what is there where the watch has told something else."""
+        """Compare all entries with etcd, and read all of them again if the watch was wrong."""
         found: dict[str, int] = {}
 
         def take(pair: Message) -> None:
             found[self._keys.decode(pair["key"])] = int(pair["mod_revision"])
 
         revision = await self._read_pages(ENTRY, take, keys_only=True)
-        await self._hear_of(revision)
+        await self._wait_for_revision(revision)
         wrong = await self._wrong_at(revision, found)
         if wrong:
-            logger.error("the watch of etcd left out %d keys, such as %s", len(wrong), wrong[0])
+            logger.error("the watch of etcd missed %d keys, for example %s", len(wrong), wrong[0])
             self._is_wrong = True
             self._following.cancel()
 
     async def _wrong_at(self, revision: int, found: Mapping[str, int]) -> list[str]:
-        """Entries that are held otherwise than `found`, which is of a revision that was heard of.
+        """Return the cached entries that differ from those of a revision.
 
-        Parameters: `found` has the revision of each entry. What came after is told by the watch.
+        Args:
+            revision: A revision that the watch has reached.
+            found: Revisions of all entries at that revision. Later changes come by the watch.
         """
         suspected = []
         for count, key in enumerate([*found.keys() | self._held.keys()], 1):
@@ -577,7 +584,7 @@ class EtcdStore:
         ]
 
     def _is_wrong_at(self, revision: int, key: str, there: int | None) -> bool:
-        """Whether an entry is missing or old here, or is gone at etcd, unless that was told since."""
+        """Return True if an entry is missing, outdated or deleted in etcd, without a later change."""
         here = self._held.get(key)
         if there is None:
             return here is not None and here.revision <= revision

@@ -5,30 +5,30 @@ from __future__ import annotations
 import uuid
 
 META = "meta"
+# Replaces META while the metadata is migrated to another store.
 LEAVING = "leaving"
-"""In the place of `META` while a cluster's metadata is moved to another store."""
 FEATURES = "features"
 PRODUCER_IDS = "pid_block"
 TOPICS = "topics/"
 PARTITIONS = "p/"
 CONFIGS = "configs/"
 SCRAM_USERS = "scram/"
+# Secret for fake credentials of unknown SCRAM users; all nodes must fake the same ones.
 SCRAM_SECRET = "scram_secret"
-"""What pretended SCRAM users are made with: all nodes pretend alike."""
 ACLS = "acls/"
 DELEGATION_TOKENS = "tokens/"
 CLIENT_QUOTAS = "quotas/"
 
+# Persistent data of a node: its log directories, and whether its last shutdown was clean.
 NODES = "nodes/"
-"""What outlives a node's runs: its data directories, and whether its last run ended well."""
+# Attached to a node's lease; its revision is the broker epoch of this run.
 LIVE = "live/"
-"""Hangs on a node's lease. Its revision is the broker epoch of this run of the node."""
+# Attached to a node's lease: the node may lead and join ISRs.
 READY = "ready/"
-"""Hangs on a node's lease: it may lead and be in sync."""
+# Rewritten by each new controller; its revision fences the writes of older ones.
 CONTROLLER = "controller"
-"""Written anew by each controller when it takes over; its revision fences all that it writes."""
+# Attached to the lease of the active controller.
 CONTROLLER_ALIVE = "controller_alive"
-"""Hangs on the lease of the node that is the controller."""
 
 
 def partition_key(topic_id: uuid.UUID, index: int) -> str:

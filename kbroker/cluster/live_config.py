@@ -1,4 +1,4 @@
-"""The settings of a node while it runs."""
+"""The effective settings of a running node."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ SET_BY_CLIENTS = "set by clients"
 
 
 class LiveConfig:
-    """What a node was started with, under what clients have set since.
+    """The static settings of a node, overlaid with dynamic broker settings.
 
-    `now` is all of it; `static` is the first part.
+    Attributes:
+        now: The effective settings.
+        static: The settings at startup.
+        resources: Config resources that apply to this node, in ascending precedence.
     """
 
     def __init__(self, cluster: Cluster, static: BrokerConfig) -> None:
@@ -27,44 +30,42 @@ class LiveConfig:
             (ConfigResource(ResourceType.BROKER, EVERY_NODE), Source.DYNAMIC_DEFAULT_BROKER),
             (ConfigResource(ResourceType.BROKER, str(static.node_id)), Source.DYNAMIC_BROKER),
         )
-        """What has settings of this node that change while it runs, the weaker first."""
         self._cluster = cluster
-        self.now = self._laid_over()
+        self.now = self._with_dynamic_settings()
 
     def changed(self, resource: ConfigResource) -> bool:
-        """Take what the cluster says now; returns whether a resource has to do with this node."""
+        """Apply changed settings; return True if the resource applies to this node."""
         if resource not in (each for each, _ in self.resources):
             return False
-        self.now = self._laid_over()
+        self.now = self._with_dynamic_settings()
         return True
 
-    def _laid_over(self) -> BrokerConfig:
+    def _with_dynamic_settings(self) -> BrokerConfig:
         config = self.static
         for resource, source in self.resources:
-            config = _with_settings_that_fit(config, self._cluster.own_configs(resource), source)
+            config = _with_valid_settings(config, self._cluster.own_configs(resource), source)
         return config
 
 
-def _with_settings_that_fit(
+def _with_valid_settings(
     config: BrokerConfig, values: Mapping[str, str], source: Source
 ) -> BrokerConfig:
-    """Lay what clients gave brokers over `config`.
+    """Overlay `config` with dynamic settings, without invalid ones.
 
-    What was good once need not be so after a change of what the node is started with, or in
-    another version: then the rest still holds, because dropping a retention with it would drop
-    records.
+    A setting can become invalid by a change of the static settings or in another version. The
+    other settings must still apply: ignoring a retention limit, for example, would delete records.
     """
     try:
         return config.overlay(values, origin=SET_BY_CLIENTS, source=source)
     except ConfigError:
         pass
     result = config
-    fitting: dict[str, str] = {}
+    valid: dict[str, str] = {}
     for name, value in values.items():
         try:
-            result = config.overlay({**fitting, name: value}, origin=SET_BY_CLIENTS, source=source)
+            result = config.overlay({**valid, name: value}, origin=SET_BY_CLIENTS, source=source)
         except ConfigError as error:
-            logger.error("a setting that clients gave brokers is left out: %s", error)
+            logger.error("ignoring an invalid dynamic broker setting: %s", error)
         else:
-            fitting[name] = value
+            valid[name] = value
     return result

@@ -1,4 +1,4 @@
-"""Metadata of a cluster that lives in one process."""
+"""A metadata store in one process, with a journal file."""
 
 from __future__ import annotations
 
@@ -28,41 +28,45 @@ logger = logging.getLogger(__name__)
 CLEAN_END = ".clean"
 NO_LEASE = 0
 RETRY_ACTION = (
-    "free space on the disk (`kbroker topic delete`, a larger disk) or make it writable: kbroker tries "
-    "again every few seconds"
+    "free space on the disk (`kbroker topic delete`, a larger disk) or make it writable: kbroker retries "
+    "every few seconds"
 )
 
 
 class LocalStore:
-    """A journal file, replayed at start; one object that all nodes of the process share.
+    """A store with a journal file, which all nodes of the process share.
 
-    Format: one line a transaction, `crc32-in-hex SP json LF`. A line is synced before the
-    transaction answers. Crash policy: what a crash tears can only be the last line, that of a
-    transaction that was never answered, so it is cut. A bad line that sound ones follow is damage:
-    StorageError, and the file is left as it is. A clean stop stores the size and the revision of the
-    journal in a second file (`.clean`, removed before the first write). A journal that does not match
-    that file was truncated or replaced by another copy, and raises StorageError. Entries that hang on a lease are in the journal
-    with its id, and are dropped when it is opened: the process that held it is gone.
-    A journal that is mostly history is rewritten without its history (temporary file, rename): before
-    the first write, and by `run` when the journal has grown. A torn journal is rewritten before the
-    first write.
-    A reserve beside the journal lets metadata change on a full disk: topics can be deleted there.
+    Format: one line per transaction, `crc32-in-hex SP json LF`, which is synced before the
+    transaction returns. The journal is replayed at startup.
 
-    Watchers are called within `transact`: when it returns, all nodes have heard of the change.
+    * Crashes: a crash can only tear the last line, of a transaction that never returned. It is
+      truncated. A bad line before good ones is damage: StorageError, and the file is not modified.
+    * Clean stops: the size and the revision of the journal are stored in a second file (`.clean`,
+      removed before the first write). If the journal does not match it, the journal was truncated or
+      replaced by another copy: StorageError.
+    * Leases: entries with a lease contain its ID. They are dropped at startup, because the process
+      that held the lease has terminated.
+    * Rewrites: a journal with much history is rewritten without it (temporary file, rename), by the
+      first write and by `run`. A torn journal is rewritten by the first write.
+    * Full disks: a reserve file allows metadata changes on a full disk, so topics can be deleted.
 
-    Parameters: `in_thread` is where lines are synced, so that only who changes metadata waits for
-    a slow disk; without it that is done in the event loop. Changes go one after the other.
+    Watchers are called within `transact`: when it returns, all nodes know the change. Changes are
+    serialized. A failed write sets `trouble`. Then `run` writes a line without entries every
+    `PROBE_SECONDS`, so `trouble` ends even without changes.
 
-    A write that fails sets `trouble`. Then `run` writes a line without entries every `PROBE_SECONDS`, so
-    that `trouble` ends although nobody changes the metadata.
+    Args:
+        files: The file system.
+        path: Path of the journal.
+        in_thread: Runs syncs, so that a slow disk blocks only metadata changes; without it syncs
+            block the event loop.
     """
 
     REWRITE_BYTES = 1 << 20
+    # Changed entries kept for `watch`.
     HISTORY_ENTRIES = 10_000
-    """Of the newest changes, kept for `watch`."""
     TICK_SECONDS = 0.05
+    # Seconds between attempts to write after a failed write.
     PROBE_SECONDS = 5.0
-    """Between two attempts to write while the last one failed."""
 
     def __init__(self, files: Files, path: str, *, in_thread: InThread | None = None) -> None:
         self._files = files
@@ -77,16 +81,16 @@ class LocalStore:
         self._last_lease = 0
         self._expiring = trio.Event()
         self._trouble: StoreTrouble | None = None
+        # A sync failed: the journal is not written any more.
         self._is_failed = False
-        """A sync failed: nothing more is written."""
+        # Set, and replaced, when a write fails.
         self._refused = trio.Event()
-        """Set, and replaced, when a write fails."""
         self._reserve = Reserve(files, path + RESERVE)
-        self._keeps_room = not files.durable
+        self._has_reserve = not files.durable
+        # Opened by the first write, so that read-only use leaves no trace.
         self._journal: File | None = None
-        """Opened by the first write: who only looks leaves no trace."""
+        # Entries in the journal, including those that were replaced later.
         self._written_entries = 0
-        """Number of entries in the journal, including entries that were replaced later."""
         self._grew = trio.Event()
         self._read_bytes = self._torn_bytes = 0
         self._load()
@@ -115,12 +119,16 @@ class LocalStore:
         self._read_bytes, self._torn_bytes = len(text), len(text) - good
 
     def _open_journal(self) -> File:
-        """Open the journal for the first line that is written. Raises StorageError."""
+        """Open the journal for the first write. Raises StorageError."""
         created = not self._files.exists(self._path)
         if self._read_bytes != (0 if created else self._files.size(self._path)):
-            raise StorageError(f"{self._path} was written by somebody else; start the server again")
+            raise StorageError(
+                f"{self._path} was written by another process; start the server again"
+            )
         if self._torn_bytes:
-            logger.warning("%s: cut %d bytes of a torn last line", self._path, self._torn_bytes)
+            logger.warning(
+                "%s: truncated %d bytes of a torn last line", self._path, self._torn_bytes
+            )
         clean_end = clean_end_path(self._path)
         if self._files.exists(clean_end):
             self._files.remove(clean_end)
@@ -133,30 +141,30 @@ class LocalStore:
         journal = self._files.open(self._path, create=True)
         if created:
             self._files.sync_dir(_parent(self._path))
-        self._keep_room()
+        self._create_reserve()
         return journal
 
     def _with_reserve(self, write: Callable[[], object]) -> None:
-        """Do a write, on a full disk with the room that was kept back for it."""
+        """Run a write; if the disk is full, release the reserve and try again."""
         try:
             write()
         except WriteRefusedError:
-            self._keeps_room = is_released = False
-            with suppress(StorageError):  # the first error is the one to report
+            self._has_reserve = is_released = False
+            with suppress(StorageError):  # report the first error
                 is_released = self._reserve.release()
             if not is_released:
                 raise
             write()
 
-    def _keep_room(self) -> None:
-        """Keep room back for later writes, if there is enough of it."""
-        if not self._keeps_room:
+    def _create_reserve(self) -> None:
+        """Create the reserve file if there is enough free space."""
+        if not self._has_reserve:
             with suppress(StorageError):
                 self._reserve.make()
-                self._keeps_room = True
+                self._has_reserve = True
 
     def _is_history(self, size: int) -> bool:
-        """Return True if a journal of `size` bytes is mostly history, so that a rewrite is worthwhile."""
+        """Return True if a journal of `size` bytes is mostly history and should be rewritten."""
         return size > self.REWRITE_BYTES and self._written_entries > 2 * len(self._entries)
 
     def _check_clean_end(self) -> None:
@@ -189,12 +197,12 @@ class LocalStore:
         end = {"bytes": self._files.size(self._path), "revision": self._revision}
         self._files.write_atomic(clean_end_path(self._path), _format_line(_to_json(end)))
 
-    def _check_torn(self, number: int, behind: list[bytes]) -> None:
-        """Raise StorageError when a crash cannot have left a bad line `number`."""
-        sound = sum(_parse_line(line) is not None for line in behind)
-        if sound:
+    def _check_torn(self, number: int, following: list[bytes]) -> None:
+        """Raise StorageError if a crash cannot explain the bad line `number`."""
+        intact = sum(_parse_line(line) is not None for line in following)
+        if intact:
             raise StorageError(
-                f"{self._path}: line {number} is damaged, and {sound} sound ones follow; restore "
+                f"{self._path}: line {number} is damaged, and {intact} intact lines follow; restore "
                 "the file from a copy"
             )
 
@@ -245,7 +253,7 @@ class LocalStore:
         cause: str,
         lease: Lease | None = None,
     ) -> int | None:
-        async with self._alone():
+        async with self._exclusive():
             if not all(self._is_at(key, revision) for key, revision in compares.items()):
                 return None
             if lease is None:
@@ -254,8 +262,8 @@ class LocalStore:
             return None if held is None else await self._commit(puts, cause, held)
 
     @asynccontextmanager
-    async def _alone(self) -> AsyncIterator[None]:
-        """Let the change before come to its end, and this one when it is begun."""
+    async def _exclusive(self) -> AsyncIterator[None]:
+        """Wait for the previous change, and shield this one from cancellation."""
         try:
             self._writing.acquire_nowait()
         except trio.WouldBlock:
@@ -278,22 +286,21 @@ class LocalStore:
             record["lease"] = lease.id
         body = _to_json(record)
         await self._write(_format_line(body))
-        # As a restart would read them, and not what the caller may change afterwards.
+        # Parsed again, as after a restart, because the caller may modify its values.
         change = _change(self._revision + 1, json.loads(body)["entries"], cause)
         self._apply(change)
         self._written_entries += len(puts)
         if self._journal is not None and self._is_history(self._journal.size):
             self._grew.set()
-        self._hang(change.entries, lease)
-        self._watchers.tell(change, keep=self.HISTORY_ENTRIES)
+        self._attach(change.entries, lease)
+        self._watchers.notify(change, keep=self.HISTORY_ENTRIES)
         return change.revision
 
     async def _write(self, line: bytes) -> None:
         """Append a line and make it durable.
 
-        An append that fails takes back what it wrote: on a disk that was full, the next one may do.
-        After a sync that failed nothing is known of the end of the file, so nothing more is written
-        to it.
+        A failed append removes what it wrote, so a later one may succeed when the disk has space again.
+        After a failed sync the end of the file is unknown, so nothing more is written.
         """
         if self._is_failed:
             raise StorageError(str(self._trouble))
@@ -311,15 +318,15 @@ class LocalStore:
                 journal.sync()
             else:
                 await self._in_thread(journal.sync)
-                await trio.lowlevel.checkpoint()  # it may have been done at once
+                await trio.lowlevel.checkpoint()  # the thread may have been done immediately
         except StorageError as error:
             self._fail(error)
             raise
         self._accept()
-        self._keep_room()
+        self._create_reserve()
 
     def _refuse(self, error: StorageError) -> None:
-        """Report that the metadata cannot change, and let `run` try again."""
+        """Report that the metadata cannot be changed, and let `run` retry."""
         problem, _, action = str(error.message).partition("; ")
         problem = f"the metadata cannot be written: {problem}"
         if self._trouble is None:
@@ -329,13 +336,13 @@ class LocalStore:
             logger.error("%s", self._trouble)
 
     def _accept(self) -> None:
-        """Report that the metadata can change."""
+        """Report that the metadata can be changed."""
         if self._trouble is not None:
             self._trouble = None
             logger.warning("the metadata can be written again: %s", self._path)
 
     def _fail(self, error: StorageError) -> None:
-        """Stop writing: the contents of the journal on the disk are unknown."""
+        """Stop writing, because the contents of the journal on the disk are unknown."""
         problem = f"{self._path} cannot be written ({error.message})"
         self._trouble, self._is_failed = StoreTrouble(problem, "restart the server"), True
         logger.error("%s", self._trouble)
@@ -346,7 +353,7 @@ class LocalStore:
             self._refused = trio.Event()
             while self._is_refused:
                 await trio.sleep(self.PROBE_SECONDS)
-                async with self._alone():
+                async with self._exclusive():
                     if self._is_refused:
                         await self._probe()
 
@@ -355,7 +362,7 @@ class LocalStore:
         return self._trouble is not None and not self._is_failed
 
     async def _probe(self) -> None:
-        """Write a line that changes nothing; a journal without history ends with such a line too."""
+        """Write a line without changes; a journal without history ends with such a line too."""
         with suppress(StorageError):
             await self._write(_format_line(_to_json({"revision": self._revision, "entries": {}})))
 
@@ -378,17 +385,17 @@ class LocalStore:
         return lease
 
     def has(self, lease: LocalLease) -> bool:
-        """Whether a lease has not ended."""
+        """Return True if a lease has not ended."""
         return lease.id in self._leases
 
     async def end(self, lease: LocalLease, cause: str) -> None:
-        """Delete what hangs on a lease. Raises StorageError; the lease goes on then."""
-        async with self._alone():
+        """End a lease and delete its entries. Raises StorageError, and then the lease continues."""
+        async with self._exclusive():
             if lease.keys:
                 await self._commit(dict.fromkeys(lease.keys), cause, None)
             self._leases.pop(lease.id, None)
 
-    def _hang(self, entries: Mapping[str, Entry | None], lease: LocalLease | None) -> None:
+    def _attach(self, entries: Mapping[str, Entry | None], lease: LocalLease | None) -> None:
         for key, entry in entries.items():
             before = self._lease_of.pop(key, None)
             if before is not None:
@@ -408,7 +415,7 @@ class LocalStore:
         while True:
             await self._grew.wait()
             self._grew = trio.Event()
-            async with self._alone():
+            async with self._exclusive():
                 if self._journal is not None and self._is_history(self._journal.size):
                     await self._rewrite(self._journal)
 
@@ -440,10 +447,10 @@ class LocalStore:
         journal.close()
 
     async def _end_leases(self) -> None:
-        """End the leases that nobody keeps alive.
+        """End the leases that are not kept alive.
 
-        All holders live in this event loop. What counts is therefore not the time that went by but
-        the ticks, in each of which they had a turn: a loop that stood still ends no lease.
+        All holders run in this event loop. So the remaining time counts ticks, in which the holders
+        can run, instead of elapsed time: a blocked event loop does not end leases.
         """
         while True:
             await self._expiring.wait()
@@ -462,7 +469,7 @@ class LocalStore:
     async def _expire(self, lease: LocalLease) -> None:
         try:
             await self.end(lease, f"lease of {lease.holder} ended")
-        except StorageError:  # logged; without it the disk would be asked in each tick
+        except StorageError:  # it was logged; do not retry in every tick
             lease.seconds_left = lease.ttl_seconds
 
     async def aclose(self) -> None:
@@ -480,7 +487,7 @@ class LocalStore:
 
 
 class LocalLease:
-    """A lease of a `LocalStore`, and the keys that hang on it."""
+    """A lease of a `LocalStore`, and the keys attached to it."""
 
     def __init__(self, store: LocalStore, number: int, ttl_seconds: float, holder: str) -> None:
         self._store = store
@@ -499,7 +506,7 @@ class LocalLease:
 
     async def revoke(self) -> None:
         if self._store.has(self):
-            await self._store.end(self, f"{self.holder} gave its lease back")
+            await self._store.end(self, f"{self.holder} revoked its lease")
 
 
 def clean_end_path(path: str) -> str:
@@ -530,7 +537,7 @@ def _format_line(body: bytes) -> bytes:
 
 
 def _parse_line(line: bytes) -> Any | None:
-    """Return the transaction of a journal line, None when the line is torn."""
+    """Return the transaction of a journal line; None if the line is torn."""
     checksum, _, body = line.rstrip(b"\n").partition(b" ")
     if not line.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(body):
         return None

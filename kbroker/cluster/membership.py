@@ -1,4 +1,4 @@
-"""A node's place in the cluster: it registers, gets ready, stays alive and leaves in order."""
+"""The registration of a node in the cluster, from startup to controlled shutdown."""
 
 from __future__ import annotations
 
@@ -26,16 +26,21 @@ from .store import ABSENT, Document, Lease
 
 logger = logging.getLogger(__name__)
 
+# Partitions per transaction, which every store accepts.
 WITHDRAWALS_MAX = 100
-"""Partitions of one transaction: every store takes that many."""
 
 
 class Membership:
-    """The registration of one node, and the lease that it hangs on.
+    """The registration of one node, and its lease.
 
-    Parameters: `directories` are the node's data directories, id and path; `keeps_records` says that
-    nothing acknowledged can be missing from them since the last run: it ended in order, or the
-    flush policy waits for the disk; `on_epoch` is told the broker epoch, and -1 when it is over.
+    Args:
+        cluster: The cluster metadata.
+        config: Settings of the node.
+        directories: Paths of the node's log directories by directory ID.
+        is_clean: True if the last shutdown was clean.
+        keeps_records: True if no acknowledged records can be missing since the last run, because
+            of a clean shutdown or because the flush policy waits for the disk.
+        on_epoch: Called with each new broker epoch, -1 when the registration ends.
     """
 
     def __init__(
@@ -49,8 +54,8 @@ class Membership:
         on_epoch: Callable[[BrokerEpoch], None] = lambda _: None,
     ) -> None:
         self.node_id = config.node_id
+        # Broker epoch; -1 while the node is not registered.
         self.epoch = NO_EPOCH
-        """The broker epoch; -1 while this node is not registered."""
         self._cluster = cluster
         self._config = config
         self._directories = directories
@@ -59,43 +64,43 @@ class Membership:
         self._keeps_records = keeps_records
         self._incarnation = str(random_uuid())
         self._lease: Lease | None = None
+        # Lost log directories; the metadata lists them until no ISR or ELR relies on them.
         self._lost: dict[str, str] = {}
-        """Data directories that are gone; the cluster knows of them until nothing counts on them."""
         self._listeners: Mapping[str, Endpoint] = {}
         self._hands_over = config.controlled_shutdown_enable
         self._leaving = False
-        self._beats = trio.CancelScope()
+        self._heartbeats = trio.CancelScope()
+        # `end` was called; later events do not concern this registration.
         self._is_over = False
-        """`end` was called: nothing that is heard from then on is about this registration."""
+        # Another process uses this node ID.
         self._is_elsewhere = False
-        """Another process took this node's id."""
-        self._unheard = False
-        """The last attempt to keep the lease alive failed."""
+        # The last heartbeat failed.
+        self._has_missed_heartbeat = False
         self._news = Changes()
+        # Set when the registration is lost, so that the node registers again immediately.
         self._registration_lost = trio.Event()
-        """Set when the registration is lost, so that this node registers again at once."""
         self._cordoned = False
         self._cordons = Changes()
 
     @property
     def lease(self) -> Lease:
-        """What this node's entries hang on. Only after `register`."""
+        """The lease of this node's entries; only available after `register`."""
         assert self._lease is not None
         return self._lease
 
     @property
-    def may_be_missed(self) -> bool:
-        """Whether others may have given this node up, and lead what it led, before it has heard."""
+    def may_have_expired(self) -> bool:
+        """True if the lease may have expired, so that other nodes may lead its partitions already."""
         return self._lease is not None and self._lease.may_be_over()
 
     @property
     def is_registered(self) -> bool:
-        """Whether this node is part of the cluster now."""
+        """True if this node is registered now."""
         return self.epoch != NO_EPOCH
 
     @property
     def is_alone(self) -> bool:
-        """Whether this node is the whole cluster: then it lives as long as its process."""
+        """True for a single-node cluster, whose registration lasts as long as the process."""
         return self._config.nodes == 1
 
     @property
@@ -103,10 +108,10 @@ class Membership:
         return self._cluster.registrations.known.get(self.node_id, KnownNode())
 
     async def register(self, listeners: Mapping[str, Endpoint]) -> None:
-        """Let the others know that this node runs, but is not ready yet.
+        """Register this node as running but not ready.
 
-        An earlier run of this node that has not ended for the others ends now: this process has its
-        data directories, so that one is gone. Raises StorageError.
+        An earlier registration of this node ends: this process holds the locks of its log directories,
+        so the earlier process must have terminated. Raises StorageError.
         """
         before = self._known
         self._lost = {
@@ -124,19 +129,19 @@ class Membership:
         self._on_epoch(epoch)
 
     def cordon(self, cordoned: bool) -> None:
-        """Take new partitions no more, or again (KIP-1066)."""
+        """Exclude this node from new partitions, or include it again (KIP-1066)."""
         self._cordoned = cordoned
         self._cordons.happened()
 
     async def run(self) -> None:
-        """Keep the registration alive, and register anew when it was lost, until cancelled.
+        """Send heartbeats, and register again if the registration is lost, until cancelled.
 
-        A node alone needs nothing of that.
+        A single-node cluster needs no heartbeats.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._publish_cordons)
             if not self.is_alone:
-                nursery.start_soon(self._beat_regularly)
+                nursery.start_soon(self._send_heartbeats)
 
     async def _publish_cordons(self) -> None:
         while True:
@@ -145,67 +150,67 @@ class Membership:
                 try:
                     await self._remember(clean_epoch=NO_EPOCH)
                 except StorageError as error:
-                    logger.error("the others do not know what is cordoned: %s", error.message)
+                    logger.error("cannot publish the cordoned log directories: %s", error.message)
             await changed.wait()
 
-    async def _beat_regularly(self) -> None:
-        with self._beats:
-            await self._beat_until_cancelled()
+    async def _send_heartbeats(self) -> None:
+        with self._heartbeats:
+            await self._send_heartbeats_until_cancelled()
 
-    async def _beat_until_cancelled(self) -> None:
+    async def _send_heartbeats_until_cancelled(self) -> None:
         while True:
             with trio.move_on_after(self._config.broker_heartbeat_interval_ms / 1000):
                 await self._registration_lost.wait()
             self._registration_lost = trio.Event()
             try:
-                await self._beat()
-                self._unheard = False
+                await self._send_heartbeat()
+                self._has_missed_heartbeat = False
             except StorageError as error:
-                if not self._unheard:
-                    text = "node %d cannot say that it is alive, and goes on trying: %s"
+                if not self._has_missed_heartbeat:
+                    text = "node %d cannot renew its registration, retrying: %s"
                     logger.warning(text, self.node_id, error.message)
-                self._unheard = True
+                self._has_missed_heartbeat = True
 
-    async def _beat(self) -> None:
+    async def _send_heartbeat(self) -> None:
         if self._leaving:
             await self.lease.keep_alive()
         elif not self.is_registered:
-            await self._return()
+            await self._register_again()
         elif await self.lease.keep_alive():
             await self._stay_ready()
         else:
             self._lose()
-            await self._return()
+            await self._register_again()
 
     async def _stay_ready(self) -> None:
-        """Say it again if it was lost on its way to the store."""
+        """Store readiness again if the first write was lost."""
         registration = self._cluster.registration(self.node_id)
         if registration is not None and registration.epoch == self.epoch and not registration.ready:
             await self._put_ready()
 
     def nodes_changed(self, event: NodesChanged) -> None:
-        """Nodes came or went; this one may be missed by the others."""
+        """Handle started and stopped nodes; this node may have lost its registration."""
         is_about_this = self.node_id in event.node_ids and not self._is_over
-        if is_about_this and self.is_registered and not self._stands_there():
+        if is_about_this and self.is_registered and not self._has_current_registration():
             self._lose()
         self._news.happened()
 
     def topics_changed(self, _: TopicsChanged) -> None:
-        """Who waits for others to take over looks again."""
+        """Wake a controlled shutdown, which waits for other leaders."""
         self._news.happened()
 
-    def _stands_there(self) -> bool:
-        """Whether the registration is still this one, as far as this node has heard."""
+    def _has_current_registration(self) -> bool:
+        """Return True if the registration in the metadata is that of this process."""
         registration = self._cluster.registration(self.node_id)
         return registration is not None and registration.epoch == self.epoch
 
     def _lose(self) -> None:
-        logger.warning("node %d was given up by the others: it begins anew", self.node_id)
+        logger.warning("node %d lost its registration; registering again", self.node_id)
         self._set_epoch(NO_EPOCH)
         self._registration_lost.set()
 
-    async def _return(self) -> None:
-        """Register anew. The process went on, so its logs have everything that they had."""
+    async def _register_again(self) -> None:
+        """Register again. The process never stopped, so its logs lack no records."""
         registration = self._cluster.registration(self.node_id)
         if registration is not None and registration.incarnation != self._incarnation:
             if not self._is_elsewhere:
@@ -224,7 +229,7 @@ class Membership:
         return await self._cluster.grant(seconds, holder=f"node {self.node_id}")
 
     async def _remember(self, *, clean_epoch: BrokerEpoch) -> None:
-        """Write what outlives this run, unless it stands there already. Raises StorageError."""
+        """Write the node's persistent data if it has changed. Raises StorageError."""
         while True:
             check_levels(self._cluster.features)
             before = self._known
@@ -240,18 +245,18 @@ class Membership:
             key = node_key(self.node_id)
             cause = f"node {self.node_id} started"
             if clean_epoch != NO_EPOCH:
-                cause = f"node {self.node_id} ended in order"
+                cause = f"node {self.node_id} shut down cleanly"
             puts: dict[str, Document | None] = {key: after.to_document()}
             compares = {key: before.revision}
             if before.revision == ABSENT or after.features != before.features:
-                # Who finalizes a level at this moment has to look again: what this node supports.
+                # Makes a concurrent finalization of a feature level check this node's levels again.
                 puts[FEATURES] = self._cluster.features
                 compares[FEATURES] = self._cluster.features_revision
             if await self._cluster.transact(puts, compares=compares, cause=cause):
                 return
 
     async def _put_live(self) -> BrokerEpoch:
-        """Returns the broker epoch."""
+        """Store the registration and return the broker epoch."""
         key = live_key(self.node_id)
         document = Registration(
             self.node_id,
@@ -272,7 +277,7 @@ class Membership:
                 puts[CONTROLLER_ALIVE] = None
                 compares[CONTROLLER_ALIVE] = registrations.controller_alive_revision
             if self.is_alone and not self._must_withdraw:
-                # Nothing to wait for: each write less is a shorter start.
+                # Nothing to wait for: one write instead of several shortens startup.
                 puts[ready_key(self.node_id)] = {}
                 puts[CONTROLLER_ALIVE] = {"node": self.node_id}
             revision = await self._cluster.transact(
@@ -283,16 +288,16 @@ class Membership:
             )
             if revision is not None:
                 return BrokerEpoch(revision)
-            if not await self.lease.keep_alive():  # it ended meanwhile
+            if not await self.lease.keep_alive():  # it has expired
                 self._lease = await self._granted()
 
     @property
     def _must_withdraw(self) -> bool:
-        """Whether this node's logs may miss committed records."""
+        """True if this node's logs may lack committed records."""
         return bool(self._lost) or not self._keeps_records
 
     async def become_ready(self) -> None:
-        """Give up what this node may not hold, then let it lead and be in sync.
+        """Withdraw from ISRs if records may be missing, then become eligible as leader.
 
         Raises StorageError.
         """
@@ -314,48 +319,52 @@ class Membership:
         return done is not None
 
     async def _withdraw(self) -> None:
-        """Leave every ISR and ELR in which this node's log may miss committed records."""
-        reason = "lost a data directory" if self._lost else "did not end in order"
+        """Leave every ISR and ELR whose committed records this node's log may lack."""
+        reason = "lost a log directory" if self._lost else "did not shut down cleanly"
         cause = f"node {self.node_id} {reason}"
         left = 0
-        while wanted := list(itertools.islice(self._not_to_hold(), WITHDRAWALS_MAX)):
-            left += await self._give_up(wanted, cause)
+        while wanted := list(itertools.islice(self._withdrawals(), WITHDRAWALS_MAX)):
+            left += await self._write_withdrawals(wanted, cause)
         if left:
-            text = "%s: it leaves the in-sync replicas of its partitions (%d) until it caught up"
+            text = "%s: it leaves the ISRs of its partitions (%d) until it has caught up"
             logger.warning(text, cause, left)
         if self._lost:
             self._lost = {}
             await self._remember(clean_epoch=NO_EPOCH)
 
-    async def _give_up(self, wanted: list[PartitionChange], cause: str) -> int:
-        """Write withdrawals at once, or what can be of them; returns how many."""
+    async def _write_withdrawals(self, wanted: list[PartitionChange], cause: str) -> int:
+        """Write withdrawals in one transaction, or those that are possible; return their number."""
         fences = {live_key(self.node_id): self.epoch}
         if await self._cluster.put_partitions(wanted, fences=fences, cause=cause):
             return len(wanted)
-        if not self._stands_there():
+        if not self._has_current_registration():
             raise self._started_elsewhere()
         return (
-            0 if len(wanted) == 1 else sum([await self._give_up([each], cause) for each in wanted])
+            0
+            if len(wanted) == 1
+            else sum([await self._write_withdrawals([each], cause) for each in wanted])
         )
 
     def _started_elsewhere(self) -> KafkaError:
-        return KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"node {self.node_id} started elsewhere")
+        return KafkaError(
+            ErrorCode.STALE_BROKER_EPOCH, f"node {self.node_id} was started by another process"
+        )
 
-    def _not_to_hold(self) -> Iterator[PartitionChange]:
+    def _withdrawals(self) -> Iterator[PartitionChange]:
         for topic in self._cluster.topics.values():
             for partition in topic.partitions:
                 after = withdraw(partition, self.node_id, lost_disk=bool(self._lost))
                 if after is not None:
                     yield PartitionChange(topic, partition, after)
 
-    def stay(self) -> None:
-        """Hand nothing over when this node stops: the others stop with it."""
+    def disable_handover(self) -> None:
+        """Disable controlled shutdown, because all nodes stop together."""
         self._hands_over = False
 
     async def leave(self) -> None:
-        """Let other nodes lead what this one leads, as far as they can, before it stops.
+        """Hand leaderships over to other nodes before this node stops (controlled shutdown).
 
-        May take long; what is not handed over then is, when the registration ends.
+        This can take long. Remaining leaderships move when the registration ends.
         """
         is_last = len(self._cluster.nodes) < 2
         if is_last or not self.is_registered or not self._hands_over:
@@ -368,13 +377,15 @@ class Membership:
                 cause=f"node {self.node_id} is leaving",
             )
         except StorageError as error:
-            logger.warning("node %d cannot hand over: %s", self.node_id, error.message)
+            logger.warning(
+                "node %d cannot hand over its leaderships: %s", self.node_id, error.message
+            )
             return
         while gone is not None and self._has_successors():
             await self._news.next().wait()
 
     def _has_successors(self) -> bool:
-        """Whether this node leads what others could."""
+        """Return True if other nodes could lead a partition that this node leads."""
         ready = self._cluster.registrations.ready
         return any(
             partition.leader == self.node_id and any(each in ready for each in partition.isr)
@@ -383,9 +394,9 @@ class Membership:
         )
 
     async def end(self, *, clean: bool) -> None:
-        """Say that this node is gone; `clean` when all that it acknowledged is durable."""
+        """End the registration; `clean` if all acknowledged records are durable."""
         self._is_over = True
-        self._beats.cancel()  # a heartbeat would register the node again
+        self._heartbeats.cancel()  # a heartbeat would register the node again
         epoch, self.epoch = self.epoch, NO_EPOCH
         try:
             if clean and epoch != NO_EPOCH:
@@ -393,4 +404,4 @@ class Membership:
             if self._lease is not None:
                 await self._lease.revoke()
         except StorageError as error:
-            logger.error("node %d could not deregister: %s", self.node_id, error.message)
+            logger.error("node %d cannot end its registration: %s", self.node_id, error.message)

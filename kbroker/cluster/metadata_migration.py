@@ -1,4 +1,4 @@
-"""Migration of a cluster's metadata from one store to another, while none of its nodes runs."""
+"""Migration of cluster metadata between stores, while no node of the cluster runs."""
 
 from __future__ import annotations
 
@@ -18,34 +18,38 @@ T = TypeVar("T")
 
 
 async def check_nobody_runs(store: MetadataStore) -> None:
-    """Raise StorageError when nodes of a cluster run."""
+    """Raise StorageError if nodes of the cluster run."""
     live = sorted(int(key.removeprefix(LIVE)) for key in (await store.range(LIVE)).entries)
     if live:
         raise StorageError(
-            f"nodes {', '.join(map(str, live))} of this cluster run, or have crashed and are not "
-            "missed yet; stop them, and try again"
+            f"nodes {', '.join(map(str, live))} of this cluster run, or have crashed and their leases "
+            "have not expired yet; stop them and retry"
         )
 
 
 async def is_migrated(target: MetadataStore, cluster_id: str) -> bool:
-    """Return True if a store already has all metadata of a cluster.
+    """Return True if a store has all metadata of a cluster.
 
-    Raises StorageError: it has another cluster.
+    Raises:
+        StorageError: The store belongs to another cluster.
     """
     meta = await entry_at(target, META)
     if meta is not None and meta.value["cluster_id"] != cluster_id:
         there = meta.value["cluster_id"]
         raise StorageError(
-            f"there is a cluster already, {there}, and this is {cluster_id}; name another one"
+            f"the target contains another cluster, {there} instead of {cluster_id}; choose another name"
         )
     return meta is not None
 
 
 async def copy_metadata(source: MetadataStore, target: MetadataStore, meta: Document) -> None:
-    """Copy all of a cluster's metadata to a store that has none.
+    """Copy the metadata of a cluster to an empty store.
 
-    What an attempt left there that was broken off is removed first, and `META`, which makes it a
-    cluster, comes last: a target that has it already has all. Raises StorageError: it has another one.
+    Leftovers of an interrupted attempt are removed first. `META` marks the copy as complete and is
+    written last. A target with `META` is left unchanged.
+
+    Raises:
+        StorageError: The target belongs to another cluster, or nodes run.
     """
     if await is_migrated(target, meta["cluster_id"]):
         return
@@ -56,18 +60,20 @@ async def copy_metadata(source: MetadataStore, target: MetadataStore, meta: Docu
     for some in _parts(kept):
         await target.transact(dict(some), compares={}, cause=CAUSE)
     if await target.transact({META: meta}, compares={META: ABSENT}, cause=CAUSE) is None:
-        raise StorageError("somebody made a cluster there at the same moment; name another one")
+        raise StorageError(
+            "another process created a cluster in the target concurrently; choose another name"
+        )
 
 
 async def remove_all(store: MetadataStore) -> None:
-    """Remove everything that a store has, the mark that it is left behind at the end."""
+    """Remove all entries of a store, and `LEAVING` last."""
     keys = [key for key in (await store.range("")).entries if key != LEAVING]
     for some in _parts([*keys, LEAVING]):
         await store.transact(dict.fromkeys(some), compares={}, cause=CAUSE)
 
 
 def _migrated(entries: Mapping[str, Entry]) -> Iterable[tuple[str, Document]]:
-    """What is worth keeping: revisions are of one store, so nobody's registration holds."""
+    """Yield the entries to copy, without registrations: broker epochs are revisions of one store."""
     for key, (value, _) in entries.items():
         if key.startswith(PARTITIONS):
             yield key, value | {"leader_registration": NO_EPOCH}
@@ -83,7 +89,7 @@ def _without_epochs(placed: Iterable[Document]) -> Iterator[Document]:
 
 
 def _parts(items: Iterable[T]) -> Iterator[Sequence[T]]:
-    """As many as every store takes at once."""
+    """Split items into batches that every store accepts."""
     left = iter(items)
     while part := [*islice(left, OPERATIONS_MAX)]:
         yield part

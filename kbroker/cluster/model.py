@@ -1,4 +1,4 @@
-"""What the nodes of a cluster agree on: topics, partitions and where they live."""
+"""The data model of the cluster metadata: topics, partitions and config resources."""
 
 from __future__ import annotations
 
@@ -23,21 +23,29 @@ SHARE_STATE_TOPIC = "__share_group_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC})
 
 NO_LEADER = -1
+# Name of the BROKER resource whose settings apply to all nodes.
 EVERY_NODE = ""
-"""The name of the BROKER resource whose settings hold for all nodes."""
 TOPIC_NAME_MAX = 249
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 @dataclass(slots=True)
 class Partition:
-    """One partition's place in the cluster.
+    """The replicated state of a partition.
 
-    `leader_epoch` rises with each election, `revision` is that of its entry in the store. A node
-    leads only while its broker epoch is `leader_registration`: after a restart it has to be elected
-    again. `elr` are the nodes that are out of sync but have all that was committed, because nothing
-    is while the in-sync ones are too few (KIP-966). `adding` and `removing` say what a reassignment
-    does (KIP-455).
+    Attributes:
+        index: Partition number.
+        replicas: Assigned nodes, the preferred leader first.
+        isr: In-sync replicas.
+        leader: Leader, or -1.
+        leader_epoch: Increases with each election.
+        revision: Revision of the entry in the store.
+        leader_registration: Broker epoch of the leader at its election. The leader loses the
+            leadership if it registers again.
+        elr: Eligible leader replicas: out of sync, but with all committed records, because an ISR
+            below min.insync.replicas commits nothing (KIP-966).
+        adding: Replicas that a reassignment adds (KIP-455).
+        removing: Replicas that a reassignment removes.
     """
 
     index: int
@@ -52,15 +60,18 @@ class Partition:
     removing: Sequence[int] = ()
 
     @classmethod
-    def nowhere(cls, index: int) -> Partition:
-        """Not placed yet."""
+    def unplaced(cls, index: int) -> Partition:
+        """Return a partition without replicas."""
         return cls(index, [], [], NO_LEADER, 0)
 
     @classmethod
     def new(cls, index: int, replicas: list[int], ready: Mapping[int, BrokerEpoch]) -> Partition:
-        """In sync on all its nodes that are ready: their logs are empty alike.
+        """Return a new partition whose ready replicas are in sync, because all logs are empty.
 
-        Parameters: `ready` are the broker epochs of nodes that may lead.
+        Args:
+            index: Partition number.
+            replicas: Assigned nodes, the preferred leader first.
+            ready: Broker epochs of the nodes that may lead.
         """
         isr = [each for each in replicas if each in ready] or list(replicas)
         leader = isr[0] if isr[0] in ready else NO_LEADER
@@ -85,20 +96,20 @@ class Partition:
 
 @dataclass(slots=True)
 class Topic:
-    """A topic; a topic that is deleted and made again has a new id (KIP-516)."""
+    """A topic. A topic that is deleted and created again gets a new ID (KIP-516)."""
 
     name: str
     id: uuid.UUID
     revision: int = 0
     configs: dict[str, str] = field(default_factory=dict)
     partitions: list[Partition] = field(default_factory=list)
+    # A `placement` for each creation of partitions.
     placed: list[Document] = field(default_factory=list)
-    """Where partitions were put when they were made: a `placement` for each time."""
 
     def take_over(self, document: Document) -> list[Partition]:
-        """Be as a document says; returns the partitions that are new.
+        """Apply a stored topic entry and return the new partitions.
 
-        One that is placed nowhere is followed by its own entry.
+        A partition that stays unplaced has an entry of its own, which follows.
         """
         known = len(self.partitions)
         self.configs = dict(document["configs"])
@@ -112,7 +123,7 @@ class Topic:
 
     def _fill_up(self, count: int) -> None:
         for index in range(len(self.partitions), count):
-            self.partitions.append(Partition.nowhere(index))
+            self.partitions.append(Partition.unplaced(index))
 
     @property
     def is_internal(self) -> bool:
@@ -135,9 +146,12 @@ class Topic:
 def placement(
     first: int, replicas: Sequence[Sequence[int]], ready: Mapping[int, BrokerEpoch]
 ) -> Document:
-    """Where new partitions are put, of which `first` is the lowest.
+    """Return the stored form of the replicas of new partitions.
 
-    Parameters: `ready` are the broker epochs of nodes that may lead.
+    Args:
+        first: Number of the first new partition.
+        replicas: Nodes of each partition, the preferred leader first.
+        ready: Broker epochs of the nodes that may lead.
     """
     return {
         "first": first,
@@ -147,14 +161,14 @@ def placement(
 
 
 def _placed(document: Document) -> Iterator[Partition]:
-    """The partitions of a `placement`."""
+    """Yield the partitions of a `placement`."""
     ready = {int(node_id): epoch for node_id, epoch in document["ready"].items()}
     for index, replicas in enumerate(document["replicas"], document["first"]):
         yield Partition.new(index, [*replicas], ready)
 
 
 class ResourceType(IntEnum):
-    """What has settings, as numbered in requests (Kafka's ``ConfigResource.Type``)."""
+    """Types of config resources, by their wire number (Kafka's ``ConfigResource.Type``)."""
 
     TOPIC = 2
     BROKER = 4
@@ -164,7 +178,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigResource(NamedTuple):
-    """One thing that has settings."""
+    """A resource with settings."""
 
     type: ResourceType
     name: str
@@ -172,16 +186,16 @@ class ConfigResource(NamedTuple):
 
 @dataclass(slots=True)
 class StoredConfigs:
-    """The own settings of a resource other than a topic; `revision` is that of their entry."""
+    """The settings of a resource other than a topic, and the revision of their entry."""
 
     values: dict[str, str]
     revision: int
 
 
 def check_topic_name(name: str) -> None:
-    """Raise INVALID_TOPIC_EXCEPTION unless `name` can be a topic's name in Kafka."""
+    """Raise INVALID_TOPIC_EXCEPTION unless Kafka accepts `name` as a topic name."""
     if not name or name in {".", ".."}:
-        reason = f"the topic name {name!r} is not allowed"
+        reason = f"the topic name {name!r} is not allowed; choose another name"
     elif len(name) > TOPIC_NAME_MAX:
         reason = f"a topic name has at most {TOPIC_NAME_MAX} characters, this one has {len(name)}"
     elif not _LEGAL_NAME.fullmatch(name):
@@ -192,14 +206,14 @@ def check_topic_name(name: str) -> None:
 
 
 def collision_key(name: str) -> str:
-    """Names that are equal here collide: Kafka's metric names cannot tell '.' from '_'."""
+    """Return a key that is equal for colliding names: Kafka metric names treat '.' as '_'."""
     return name.replace(".", "_")
 
 
 def random_cluster_id() -> str:
-    """A random id of 22 characters as Kafka prints them: URL-safe base64 of 16 bytes.
+    """Return a random ID of 22 characters like Kafka's: URL-safe base64 of 16 bytes.
 
-    One that starts with '-' would look like an option on a command line.
+    It never starts with '-', which command lines would parse as an option.
     """
     while True:
         text = base64.urlsafe_b64encode(random_uuid().bytes).decode().rstrip("=")

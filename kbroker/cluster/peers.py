@@ -22,52 +22,52 @@ if TYPE_CHECKING:
     from .live_config import LiveConfig
 
 
-LogIn: TypeAlias = Callable[[Connection], Awaitable[None]]
-"""Shows another node who this one is. Raises OSError."""
+# Authenticates this node to another node. Raises OSError.
+Authenticate: TypeAlias = Callable[[Connection], Awaitable[None]]
 
 
 def client_id_of(node_id: int) -> str:
-    """As what a node asks other nodes."""
+    """Return the client ID of a node's requests to other nodes."""
     return f"node-{node_id}"
 
 
 def listener_of_nodes(config: BrokerConfig, names: Collection[str]) -> str:
-    """By which of the listeners of a node, named `names`, other nodes reach it.
+    """Return the name of the listener that other nodes use.
 
-    As in Kafka: the one of ``inter.broker.listener.name``, or that which has the name of the protocol of
-    ``security.inter.broker.protocol``; where there is none of that name, the first one.
+    As in Kafka, it is the listener named by ``inter.broker.listener.name``, or the one named like the
+    protocol in ``security.inter.broker.protocol``. If there is no such listener, it is the first one.
     """
     name = config.inter_broker_listener_name or config.inter_broker_protocol
     return name if name in names else next(iter(names))
 
 
 class Unreachable(OSError):
-    """Another node did not answer; the text says which one, where, and why."""
+    """Another node did not respond; the message contains the node, its address and the cause."""
 
 
-class Gone(Unreachable):
-    """The other side ended the connection, or takes none: its process is gone, as it seems."""
+class ConnectionLost(Unreachable):
+    """The node closed or refused the connection: its process has probably terminated."""
 
 
-async def asked_for_nothing(connection: Connection) -> None:
-    """Where nodes need not show who they are."""
+async def no_authentication(connection: Connection) -> None:
+    """Do nothing: the listener requires no authentication."""
 
 
-class Way(NamedTuple):
-    """How a node comes to others."""
+class PeerTransport(NamedTuple):
+    """Functions that connect a node to other nodes and authenticate it."""
 
     dial: Dial = dial_tcp
-    log_in: LogIn = asked_for_nothing
+    authenticate: Authenticate = no_authentication
 
 
-PLAIN_WAY = Way()
+PLAIN_TRANSPORT = PeerTransport()
 
 
 class Peer:
     """A connection to one run of another node.
 
-    Requests of several tasks wait for each other, so whoever waits long for its answers has one
-    of its own.
+    It processes one request at a time, so tasks that wait long for responses need a connection of
+    their own.
     """
 
     __slots__ = ("_connection", "_timeout_seconds", "registration")
@@ -81,66 +81,69 @@ class Peer:
 
     @property
     def broken(self) -> bool:
-        """Whether a request was not answered, so that no other one can be."""
+        """True if a request got no response, so that the connection is unusable."""
         return self._connection.broken
 
     @property
     def is_closed_by_peer(self) -> bool:
-        """Whether the other node has closed the connection, also when nobody has noticed yet."""
+        """True if the other node has closed the connection, even if no request has failed yet."""
         return self._connection.is_closed_by_peer
 
     async def ask(self, message: Any) -> Any:
-        """Send a request in the newest version that both nodes speak; returns the answer.
+        """Send a request in the newest version that both nodes support, and return the response.
 
-        Raises Unreachable; Gone when the other side ended the connection.
+        Raises:
+            Unreachable: No response; ConnectionLost if the other node closed the connection.
         """
         node_id = self.registration.node_id
         with trio.move_on_after(self._timeout_seconds):
             try:
                 return await self._connection.ask(message)
             except OSError as error:
-                raise _unreachable(node_id, None, str(error), Gone) from error
+                raise _unreachable(node_id, None, str(error), ConnectionLost) from error
             except (ClientError, DecodeError, KafkaError) as error:
                 raise _unreachable(node_id, None, str(error)) from error
-        raise _unreachable(node_id, None, f"no answer within {self._timeout_seconds:g} s")
+        raise _unreachable(node_id, None, f"no response within {self._timeout_seconds:g} s")
 
     async def aclose(self) -> None:
-        """Close the connection, without waiting for the other side."""
+        """Close the connection without waiting for the other node."""
         with trio.CancelScope(shield=True) as scope:
             scope.cancel()
             await self._connection.aclose()
 
 
 class Peers:
-    """The other nodes of the cluster, as one node talks to them."""
+    """The connections of one node to the other nodes of the cluster."""
 
     def __init__(
         self,
         cluster: Cluster,
         config: LiveConfig,
-        way: Way = PLAIN_WAY,
+        transport: PeerTransport = PLAIN_TRANSPORT,
     ) -> None:
         self._cluster = cluster
         self._config = config
-        self._way = way
-        self._kept: dict[int, Peer] = {}
+        self._transport = transport
+        self._pool: dict[int, Peer] = {}
 
-    def apart(self) -> Peers:
-        """The same nodes over other connections, for who may wait long for answers; to be closed."""
-        return Peers(self._cluster, self._config, self._way)
+    def with_own_connections(self) -> Peers:
+        """Return a copy with separate connections, for long waits; the caller closes it."""
+        return Peers(self._cluster, self._config, self._transport)
 
     async def ask(self, node_id: int, message: Any) -> Any:
-        """Ask another node over a connection that is kept; returns the answer.
+        """Send a request over a pooled connection and return the response.
 
-        For requests that are answered at once, and that may arrive twice: when a connection that
-        was kept turns out to be closed, the request goes out again over a new one. Raises
-        Unreachable; the request may have been carried out all the same.
+        For idempotent requests with immediate responses: if the pooled connection turns out to be
+        closed, the request is sent again over a new one.
+
+        Raises:
+            Unreachable: No response. The node may have executed the request nevertheless.
         """
-        kept = self._kept.get(node_id)
-        if kept is not None and self._is_current(kept):
-            with contextlib.suppress(Gone):
-                return await kept.ask(message)
-        peer = await self._renewed(node_id, kept)
+        pooled = self._pool.get(node_id)
+        if pooled is not None and self._is_current(pooled):
+            with contextlib.suppress(ConnectionLost):
+                return await pooled.ask(message)
+        peer = await self._reconnect(node_id, pooled)
         return await peer.ask(message)
 
     def _is_current(self, peer: Peer) -> bool:
@@ -148,58 +151,59 @@ class Peers:
         known = self._cluster.registration(registration.node_id)
         return not peer.broken and known is not None and known.epoch == registration.epoch
 
-    async def _renewed(self, node_id: int, old: Peer | None) -> Peer:
-        """A connection in the place of `old`; another task may have made it meanwhile."""
+    async def _reconnect(self, node_id: int, old: Peer | None) -> Peer:
+        """Return a connection that replaces `old`; another task may have opened it concurrently."""
         fresh = await self.connect(node_id)
-        kept = self._kept.get(node_id)
-        if kept is not None and kept is not old and self._is_current(kept):
+        pooled = self._pool.get(node_id)
+        if pooled is not None and pooled is not old and self._is_current(pooled):
             await fresh.aclose()
-            return kept
-        self._kept[node_id] = fresh
-        if kept is not None:
-            await kept.aclose()
+            return pooled
+        self._pool[node_id] = fresh
+        if pooled is not None:
+            await pooled.aclose()
         return fresh
 
     async def connect(self, node_id: int) -> Peer:
         """Open a connection to another node; the caller closes it.
 
-        Raises Unreachable; Gone when nobody listens there.
+        Raises:
+            Unreachable: The node did not respond; ConnectionLost if it refused the connection.
         """
         registration = self._cluster.registration(node_id)
         if registration is None:
-            raise _unreachable(node_id, None, "it is not alive")
+            raise _unreachable(node_id, None, "it is not running")
         endpoint = self.endpoint_of(registration)
         with trio.move_on_after(CONNECT_SECONDS):
             try:
-                stream = await self._way.dial(endpoint)
+                stream = await self._transport.dial(endpoint)
                 connection = Connection(stream, client_id_of(self._config.static.node_id))
                 try:
                     await connection.negotiate()
-                    await self._way.log_in(connection)
+                    await self._transport.authenticate(connection)
                 except BaseException:
                     await trio.aclose_forcefully(stream)
                     raise
             except (OSError, DecodeError) as error:
-                kind = Gone if _is_refused(error) else Unreachable
+                kind = ConnectionLost if _is_refused(error) else Unreachable
                 raise _unreachable(node_id, endpoint, str(error), kind) from error
             timeout_seconds = self._config.now.replica_socket_timeout_ms / 1000
             return Peer(connection, registration, timeout_seconds)
-        raise _unreachable(node_id, endpoint, f"no answer within {CONNECT_SECONDS} s")
+        raise _unreachable(node_id, endpoint, f"no response within {CONNECT_SECONDS} s")
 
     def endpoint_of(self, registration: Registration) -> Endpoint:
-        """Where nodes reach a node."""
+        """Return the endpoint at which other nodes reach a node."""
         listeners = registration.listeners
         return listeners[listener_of_nodes(self._config.now, listeners)]
 
     async def aclose(self) -> None:
-        """Close the connections that are kept."""
-        for peer in self._kept.values():
+        """Close the pooled connections."""
+        for peer in self._pool.values():
             await peer.aclose()
-        self._kept.clear()
+        self._pool.clear()
 
 
 def _is_refused(error: Exception) -> bool:
-    """Whether no address of a node takes connections: trio tells of each one in the cause."""
+    """Return True if all addresses refused the connection; trio reports each one in the cause."""
     found = error.__cause__ or error
     reasons = found.exceptions if isinstance(found, ExceptionGroup) else (found,)
     return all(isinstance(each, ConnectionRefusedError) for each in reasons)

@@ -1,48 +1,47 @@
-"""Which nodes hold a partition: new ones, and those that move."""
+"""Placement of partition replicas on nodes: new partitions, draining and rebalancing."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+# Rack by node; None for nodes without a rack.
 Racks = Mapping[int, str | None]
-"""The rack of each node; None for one that has none."""
-Placing = tuple[str, int]
-"""A topic and the index of a partition."""
+# Topic and partition number.
+TopicPartition = tuple[str, int]
 
 
 class Load:
-    """How many partitions each node leads and holds; the preferred leader counts as the leader."""
+    """Number of partitions that each node leads and holds; preferred leaders count as leaders."""
 
     def __init__(self, placed: Iterable[Sequence[int]] = ()) -> None:
         self.leaders: Counter[int] = Counter()
         self.replicas: Counter[int] = Counter()
+        # Pairs of leader and follower, weighted 2 if the follower is next in line, else 1.
         self.successors: Counter[tuple[int, int]] = Counter()
-        """How often the second node stands behind the first, which leads; twice as much where it is
-        the next to lead."""
         for nodes in placed:
             self.add(nodes)
 
     def add(self, nodes: Sequence[int]) -> None:
-        """Count a partition."""
+        """Add the replicas of a partition to the counts."""
         self._count(nodes, 1)
 
     def remove(self, nodes: Sequence[int]) -> None:
-        """Count a partition no more."""
+        """Remove the replicas of a partition from the counts."""
         self._count(nodes, -1)
 
     def _count(self, nodes: Sequence[int], times: int) -> None:
-        # `Counter.update` would take several times as long, for each partition of a large topic.
+        # `Counter.update` is several times slower, which matters for large topics.
         for leader in nodes[:1]:
             self.leaders[leader] += times
         for node_id in nodes:
             self.replicas[node_id] += times
-        for pair in _behind(nodes):
+        for pair in _leader_pairs(nodes):
             self.successors[pair] += times
 
 
-def _behind(nodes: Sequence[int]) -> list[tuple[int, int]]:
-    """The leader with each of those behind it; with the next one twice."""
+def _leader_pairs(nodes: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the leader paired with each follower, and with the first follower twice."""
     return [(nodes[0], each) for each in (*nodes[1:], *nodes[1:2])]
 
 
@@ -55,13 +54,20 @@ def place(
     last: Iterable[int] = (),
     topic: Iterable[Sequence[int]] = (),
 ) -> Iterator[list[int]]:
-    """Spread new partitions of a topic: the leaders go round, and so do the other replicas.
+    """Place new partitions of a topic: leaders and followers round-robin.
 
-    Parameters: `racks` has the nodes to choose from, at least `factor`; a partition is in as many
-    racks as there are. `load` is what the nodes have in all, to choose between equals; `last` are
-    nodes that come only when there are no others (they are down), and never lead. `topic` is where
-    its other partitions are. Gives a list of node ids for each partition, its preferred leader
-    first; each is chosen when it is asked for, because among many nodes that takes a while.
+    Args:
+        racks: Nodes to choose from, at least `factor`, with their racks. A partition uses as many
+            different racks as possible.
+        count: Number of new partitions.
+        factor: Replicas per partition.
+        load: Partitions of all topics per node, to break ties.
+        last: Nodes that are down: used only if there are no others, and never as leader.
+        topic: Replicas of the existing partitions of the topic.
+
+    Yields:
+        The nodes of each partition, the preferred leader first. Placement is lazy, because it takes
+        long with many nodes.
     """
     if len(racks) == 1:
         yield from (list(racks) for _ in range(count))
@@ -93,7 +99,7 @@ def _place_one(racks: Racks, factor: int, own: Load, load: Load, shunned: set[in
 def _next_replica(
     racks: Racks, nodes: Sequence[int], own: Load, load: Load, shunned: Iterable[int] = ()
 ) -> int:
-    """The node that a partition on `nodes` gets next: in another rack, with little to do."""
+    """Return the best additional node for a partition: in another rack, with few replicas."""
     taken = {racks[each] for each in nodes if each in racks}
     ring = {node: number for number, node in enumerate(sorted(racks))}
     after = ring.get(nodes[0], 0) if nodes else 0
@@ -111,12 +117,19 @@ def _next_replica(
 
 
 def drain(
-    placed: Mapping[Placing, Sequence[int]], node_id: int, racks: Racks
-) -> dict[Placing, list[int]]:
-    """Where the partitions of a node go when it is to have none.
+    placed: Mapping[TopicPartition, Sequence[int]], node_id: int, racks: Racks
+) -> dict[TopicPartition, list[int]]:
+    """Return the moves that remove all partitions from a node.
 
-    `racks` has the nodes that may take them. Each keeps its number of replicas as far as there are
-    nodes. Returns the partitions that move.
+    Partitions keep their replication factor as far as there are enough nodes.
+
+    Args:
+        placed: Replicas by partition.
+        node_id: Node to drain.
+        racks: Nodes that can take partitions, with their racks.
+
+    Returns:
+        New replicas of the partitions that move.
     """
     others = {each: rack for each, rack in racks.items() if each != node_id}
     load = Load(placed.values())
@@ -140,39 +153,46 @@ def drain(
 
 
 def rebalance(
-    placed: Mapping[Placing, Sequence[int]],
+    placed: Mapping[TopicPartition, Sequence[int]],
     racks: Racks,
-    at_least: Mapping[Placing, int] | None = None,
-) -> dict[Placing, list[int]]:
-    """The moves after which all nodes hold and lead about as many partitions as the others.
+    at_least: Mapping[TopicPartition, int] | None = None,
+) -> dict[TopicPartition, list[int]]:
+    """Return moves that balance replicas and leaders over all nodes.
 
-    Partitions that are to have more replicas (`at_least`) get them, as far as there are nodes. As
-    few others as possible move, one replica each; then preferred leaders change places with another
-    replica. Racks that a partition is in already are kept apart.
+    As few replicas as possible move, at most one per partition. Then preferred leaders are
+    swapped with followers. Partitions do not lose racks.
+
+    Args:
+        placed: Replicas by partition.
+        racks: Nodes with their racks.
+        at_least: Minimum replication factor by partition, applied as far as there are nodes.
+
+    Returns:
+        New replicas of the partitions that move.
     """
     now = {partition: list(nodes) for partition, nodes in placed.items()}
     load = Load(now.values())
     wanted = at_least or {}
     for partition, nodes in now.items():
-        _widen(nodes, wanted.get(partition, 0), racks, load)
+        _add_replicas(nodes, wanted.get(partition, 0), racks, load)
     for partition, nodes in now.items():
-        _relieve(nodes, racks, load)
+        _move_replica(nodes, racks, load)
         now[partition] = nodes
     for nodes in now.values():
         _swap_leader(nodes, racks, load)
     return {each: nodes for each, nodes in now.items() if nodes != list(placed[each])}
 
 
-def _widen(nodes: list[int], factor: int, racks: Racks, load: Load) -> None:
-    """Add replicas until there are `factor` of them, or no more nodes."""
+def _add_replicas(nodes: list[int], factor: int, racks: Racks, load: Load) -> None:
+    """Add replicas until there are `factor`, or no more nodes."""
     load.remove(nodes)
     while len(nodes) < factor and set(racks) - set(nodes):
         nodes.append(_next_replica(racks, nodes, load, load))
     load.add(nodes)
 
 
-def _relieve(nodes: list[int], racks: Racks, load: Load) -> None:
-    """Move one replica from a node that has more than its share to the one that has least."""
+def _move_replica(nodes: list[int], racks: Racks, load: Load) -> None:
+    """Move one replica from the most loaded node to the least loaded one."""
     takers = [each for each in racks if each not in nodes]
     for giver in sorted(nodes, key=lambda node: -load.replicas[node]):
         for taker in sorted(takers, key=lambda node: (load.replicas[node], node)):

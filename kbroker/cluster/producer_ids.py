@@ -1,4 +1,4 @@
-"""Producer ids: unique in the cluster for ever, handed out from reserved blocks (KIP-730)."""
+"""Producer IDs that are unique in the cluster, allocated from reserved blocks (KIP-730)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from . import Cluster
 
 logger = logging.getLogger(__name__)
 
+# Producer IDs per reserved block.
 BLOCK_SIZE = 1000
+# Minimum seconds between two warnings that no IDs can be reserved.
 WARN_SECONDS = 60.0
-"""Minimum time between two warnings that no ids can be reserved."""
 
 
 class ProducerIds:
-    """Hands out producer ids of one node.
+    """The producer IDs of one node.
 
-    A block is reserved in the cluster's metadata before its first id is used; what is left of it
-    at a restart is never used again. The end of the newest block is stored in the node's log
-    directories as well: the metadata may be replaced by an older copy, while logs with ids of later
-    blocks stay.
+    A block is reserved in the cluster metadata before its first ID is used. After a restart, its
+    remaining IDs are never used. The end of the newest block is also stored in the log directories:
+    the metadata may be replaced by an older copy, while the logs contain IDs of later blocks.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class ProducerIds:
         in_thread: InThread,
         sync_failed: Callable[[SyncFailedError], None],
     ) -> None:
-        """Wire it.
+        """Initialize without reserving IDs.
 
         Args:
-            cluster: Where blocks are reserved.
-            logs: The log directories of the node.
-            in_thread: Where files are read and written.
+            cluster: Metadata of the cluster, which reserves blocks.
+            logs: Log directories of the node.
+            in_thread: Runs blocking file operations.
             sync_failed: Called if an fsync fails in a log directory.
         """
         self._cluster = cluster
@@ -54,15 +54,16 @@ class ProducerIds:
         self._sync_failed = sync_failed
         self._block = iter(range(0))
         self._storing = trio.Lock()
+        # First ID after the newest block of this node; None before the log directories were read.
         self._reserved_end: int | None = None
-        """First id after the newest block of this node, None before the log directories were read."""
+        # Time from which a failed reservation is logged again (`trio.current_time`).
         self._next_warning = -math.inf
-        """Time from which a failed reservation is logged (`trio.current_time`)."""
 
     async def next(self) -> int:
-        """Return an id that nobody had before.
+        """Return an ID that was never used.
 
-        Raises COORDINATOR_LOAD_IN_PROGRESS, as Kafka, while none can be reserved.
+        Raises:
+            KafkaError: COORDINATOR_LOAD_IN_PROGRESS, as in Kafka, if no block can be reserved.
         """
         while True:
             for producer_id in self._block:

@@ -1,4 +1,4 @@
-"""How quotas of clients are set and taken away."""
+"""Changes of client quotas."""
 
 from __future__ import annotations
 
@@ -12,47 +12,55 @@ from .client_quotas import Values, key_of, to_document
 from .cluster import Cluster
 from .store import OPERATIONS_MAX, Document
 
+# Entities with quotas in a cluster; all nodes keep them in memory.
 QUOTAS_MAX = 10_000
-"""Entities of a cluster that have quotas; all nodes have them in memory."""
+# Entities per transaction.
 AT_ONCE = OPERATIONS_MAX
-"""Entities of one transaction."""
 
+# Quotas of an entity by key; None removes a quota.
 Alteration: TypeAlias = Mapping[str, float | None]
-"""Quotas of an entity by key; None takes one away."""
 
 
 async def alter_quotas(
     cluster: Cluster, changes: list[tuple[Entity, Alteration]], *, cause: str
 ) -> None:
-    """Change the quotas of at most `AT_ONCE` entities, each of which stands there once: all or none.
+    """Change the quotas of distinct entities in one transaction.
 
-    What they do not name stays. Raises KafkaError: POLICY_VIOLATION for more than there may be.
+    Args:
+        cluster: The cluster metadata.
+        changes: At most `AT_ONCE` entities with their changes; other quotas stay.
+        cause: Reason for the log.
+
+    Raises:
+        KafkaError: POLICY_VIOLATION if the cluster would have too many entities with quotas.
     """
     while True:
         puts, compares = _planned(cluster, changes)
         if not puts:
             return
         known = cluster.client_quotas
-        check_room(cluster, sum(new is not None and key not in known for key, new in puts.items()))
+        check_quota_limit(
+            cluster, sum(new is not None and key not in known for key, new in puts.items())
+        )
         if await cluster.transact(puts, compares=compares, cause=cause) is not None:
             return
 
 
-def check_room(cluster: Cluster, count: int) -> None:
-    """Raise POLICY_VIOLATION where there is no room for so many more entities."""
+def check_quota_limit(cluster: Cluster, count: int) -> None:
+    """Raise POLICY_VIOLATION if `count` more entities with quotas exceed the limit."""
     quotas = cluster.client_quotas
     if len(quotas) + count > QUOTAS_MAX:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"there are quotas of {len(quotas)} entities, and at most {QUOTAS_MAX} are kept; remove "
-            "some, or set a default",
+            f"too many quotas: the cluster has those of {len(quotas)} entities (maximum: {QUOTAS_MAX}); "
+            "remove some, or set a default",
         )
 
 
 def _planned(
     cluster: Cluster, changes: list[tuple[Entity, Alteration]]
 ) -> tuple[dict[str, Document | None], dict[str, int]]:
-    """What is to be stored, and the revisions that this rests on."""
+    """Return the entries to store, and the revisions to compare."""
     quotas = cluster.client_quotas
     puts: dict[str, Document | None] = {}
     for entity, alteration in changes:

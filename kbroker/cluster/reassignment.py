@@ -1,8 +1,7 @@
-"""Moving a partition to other nodes while it is used (KIP-455).
+"""Reassignment of a partition to other nodes (KIP-455).
 
-The nodes that come are `adding`, those that go are `removing`; `replicas` has both. When all that
-come are in sync, those that go are dropped. Pure functions from one state of a partition to the
-next.
+`adding` contains the new replicas, `removing` the old ones, and `replicas` both. When all new
+replicas are in sync, the old ones are removed. Pure functions from one partition state to the next.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from .model import Partition
 
 
 def is_moving(partition: Partition) -> bool:
-    """Whether a reassignment is under way."""
+    """Return True if a reassignment is in progress."""
     return bool(partition.adding or partition.removing)
 
 
 def target(partition: Partition) -> list[int]:
-    """The nodes that it will have when the reassignment is done."""
+    """Return the replicas after the reassignment."""
     return [each for each in partition.replicas if each not in partition.removing]
 
 
 def begin(partition: Partition, nodes: Sequence[int]) -> Partition:
-    """Let a partition move to `nodes`, from where it was before a move that is under way."""
+    """Start a reassignment to `nodes`; it replaces one in progress."""
     before = [each for each in partition.replicas if each not in partition.adding]
     removing = [each for each in before if each not in nodes]
     replicas = [*nodes, *removing]
@@ -40,14 +39,14 @@ def begin(partition: Partition, nodes: Sequence[int]) -> Partition:
 
 
 def cancel(partition: Partition) -> Partition:
-    """Let a partition stay where it was; those that were coming are dropped, in sync or not."""
+    """Restore the original replicas, and remove the added ones even if they are in sync."""
     return begin(partition, [each for each in partition.replicas if each not in partition.adding])
 
 
 def complete(partition: Partition, *, ready: Epochs, min_in_sync: int) -> Partition | None:
-    """Drop those that go when those that come are in sync; None while that cannot be.
+    """Finish the reassignment if all added replicas are in sync; return None if it must continue.
 
-    A leader that goes hands over to the first that is ready.
+    If the leader is removed, the first ready replica of the new ones becomes leader.
     """
     isr = [each for each in partition.isr if each not in partition.removing]
     leaders = [each for each in target(partition) if each in isr and each in ready]

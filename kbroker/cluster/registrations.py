@@ -1,4 +1,4 @@
-"""Which nodes there are: those that were ever part of the cluster, and those that run."""
+"""The nodes of a cluster: all known ones, and the registrations of those that run."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from .keys import CONTROLLER, CONTROLLER_ALIVE, LIVE, NODES, READY
 from .store import ABSENT, Document, Entry
 
 NO_NODE = -1
+# Broker epoch of a node that is not registered.
 NO_EPOCH = BrokerEpoch(-1)
-"""Of a node that is not registered."""
 
 
 class Registration(NamedTuple):
-    """A node that runs. `epoch` is its broker epoch: another one for each run (KIP-631)."""
+    """A running node. Its broker epoch `epoch` is different for each run (KIP-631)."""
 
     node_id: int
     epoch: BrokerEpoch
     incarnation: str
     listeners: Mapping[str, Endpoint]
     rack: str | None
+    # True if it may lead partitions and join ISRs.
     ready: bool
-    """It may lead partitions and be in sync with their leaders."""
 
     @classmethod
     def from_entry(cls, node_id: int, entry: Entry, *, ready: bool) -> Registration:
@@ -42,11 +42,15 @@ class Registration(NamedTuple):
 
 
 class KnownNode(NamedTuple):
-    """What is remembered of a node that may be down.
+    """The persistent data of a node, which may be down.
 
-    `directories` are its data directories at its last start, id and path. `clean_epoch` is the broker
-    epoch of its last run if that ended in order, else -1. A node that is `cordoned` takes no new
-    partitions (KIP-1066). `features` are the levels that it can run.
+    Attributes:
+        directories: Paths of its log directories at its last start, by directory ID.
+        cordoned: True if it gets no new partitions (KIP-1066).
+        clean_epoch: Broker epoch of its last run if that shut down cleanly, else -1.
+        rack: Rack of the node.
+        features: Level ranges that it supports.
+        revision: Revision of the entry in the store.
     """
 
     directories: Mapping[str, str] = MappingProxyType({})
@@ -79,7 +83,7 @@ class KnownNode(NamedTuple):
 
 
 class Registrations:
-    """The cache of all that the metadata says of nodes."""
+    """A cache of the metadata about nodes and the controller."""
 
     def __init__(self) -> None:
         self.known: dict[int, KnownNode] = {}
@@ -91,9 +95,10 @@ class Registrations:
         self.controller_epoch = 0
 
     def put(self, key: str, entry: Entry | None) -> int | None:
-        """Take over an entry, None is a deleted one; returns the node that it is about.
+        """Apply an entry (None if deleted), and return the node that it concerns.
 
-        None when it is about something else.
+        Returns:
+            The node ID, or None if the entry does not concern nodes.
         """
         if key == CONTROLLER:
             return self._put_controller(entry)
@@ -143,10 +148,10 @@ class Registrations:
 
     @property
     def ready(self) -> dict[int, BrokerEpoch]:
-        """The broker epochs of the nodes that may lead."""
+        """Broker epochs of the nodes that may lead partitions."""
         return {each.node_id: each.epoch for each in self.live.values() if each.ready}
 
     @property
     def live_epochs(self) -> dict[int, BrokerEpoch]:
-        """The broker epochs of all nodes that run."""
+        """Broker epochs of all running nodes."""
         return {each.node_id: each.epoch for each in self.live.values()}

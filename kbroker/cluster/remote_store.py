@@ -1,4 +1,4 @@
-"""A client of a store in another process of the same machine: see `store_server`."""
+"""A client of a metadata store in another process of the machine; see `store_server`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from .store_link import Link, LinkBroken, Message, change_of
 from .timed_lease import TimedLease
 from .watchers import Watchers
 
-GONE = "the process that has the metadata is gone"
+GONE = "the process with the metadata store has terminated"
 
 
 class RemoteLease(TimedLease):
-    """A lease; it ends with the connection too."""
+    """A lease of a remote store; it also ends with the connection."""
 
     def __init__(
         self, store: RemoteStore, number: int, ttl_seconds: float, granted_at: float
@@ -44,33 +44,33 @@ class RemoteLease(TimedLease):
         await self._store.ask({"do": "revoke", "lease": self.id})
 
 
-class _Asked:
-    """What waits for an answer; without one the connection is gone."""
+class _PendingRequest:
+    """A request that waits for its response; without a response the connection was closed."""
 
     def __init__(self) -> None:
         self.done = trio.Event()
-        self.answer: Message | None = None
+        self.response: Message | None = None
 
 
 class RemoteStore:
-    """One process's view of the metadata; see `MetadataStore`. Make it with `open`."""
+    """The metadata store as one client process sees it; see `MetadataStore`. Use `open`."""
 
+    # Changed entries kept for `watch`.
     HISTORY_ENTRIES = 10_000
-    """Of the newest changes, kept for `watch`."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self._revision = 0
         self._watchers = Watchers()
-        self._asked: dict[int, _Asked] = {}
+        self._pending: dict[int, _PendingRequest] = {}
         self._numbers = count()
         self._is_gone = False
+        # Problem in the newest response; keeping leases alive produces responses regularly.
         self._trouble: StoreTrouble | None = None
-        """Problem in the newest response. Responses arrive regularly, because leases are kept alive."""
 
     @classmethod
     async def open(cls, path: str) -> RemoteStore:
-        """Connect to the socket at `path`. Raises StorageError."""
+        """Connect to the Unix socket at `path`. Raises StorageError."""
         try:
             return cls(Link(await trio.open_unix_socket(path)))
         except OSError as error:
@@ -85,18 +85,18 @@ class RemoteStore:
         return self._trouble
 
     async def run(self) -> None:
-        """Hear what is told, until cancelled. Raises StorageError: nothing more will come."""
+        """Receive changes and responses until cancelled. Raises StorageError if the connection ends."""
         try:
             while True:
-                self._take(await self._link.receive())
+                self._receive(await self._link.receive())
         except LinkBroken:
             raise StorageError(GONE) from None
         finally:
             self._is_gone = True
-            for asked in self._asked.values():
-                asked.done.set()
+            for request in self._pending.values():
+                request.done.set()
 
-    def _take(self, message: Message) -> None:
+    def _receive(self, message: Message) -> None:
         if "begin" in message:
             self._revision = message["begin"]
             self._watchers.forget(self._revision)
@@ -104,36 +104,39 @@ class RemoteStore:
         if "change" not in message:
             trouble = message["trouble"]
             self._trouble = None if trouble is None else StoreTrouble(*trouble)
-            asked = self._asked.get(message["id"])
-            if asked is not None:
-                asked.answer = message
-                asked.done.set()
+            request = self._pending.get(message["id"])
+            if request is not None:
+                request.response = message
+                request.done.set()
             return
         change = change_of(message)
         self._revision = change.revision
-        self._watchers.tell(change, keep=self.HISTORY_ENTRIES)
+        self._watchers.notify(change, keep=self.HISTORY_ENTRIES)
 
     async def ask(self, message: Message) -> Message:
-        """Ask for something, and return the answer.
+        """Send a request and return its response.
 
-        Raises OutcomeUnknown when the connection ends meanwhile, Unreachable, and StorageError.
+        Raises:
+            Unreachable: The connection was closed before.
+            OutcomeUnknown: The connection was closed during the request.
+            StorageError: The store reported an error.
         """
         if self._is_gone:
             raise Unreachable(GONE)
         number = next(self._numbers)
-        asked = self._asked[number] = _Asked()
+        request = self._pending[number] = _PendingRequest()
         try:
             await self._link.send({"id": number, **message})
-            await asked.done.wait()
+            await request.done.wait()
         except LinkBroken:
             raise OutcomeUnknown(GONE) from None
         finally:
-            del self._asked[number]
-        if asked.answer is None:
+            del self._pending[number]
+        if request.response is None:
             raise OutcomeUnknown(GONE)
-        if "error" in asked.answer:
-            raise StorageError(asked.answer["error"])
-        return asked.answer
+        if "error" in request.response:
+            raise StorageError(request.response["error"])
+        return request.response
 
     async def range(self, prefix: str) -> Snapshot:
         answer = await self.ask({"do": "range", "prefix": prefix})
@@ -166,7 +169,7 @@ class RemoteStore:
 
     async def grant(self, ttl_seconds: float, *, holder: str) -> RemoteLease:
         if not math.isfinite(ttl_seconds):
-            raise StorageError("a store in another process grants no lease without an end")
+            raise StorageError("remote store: leases require a finite duration")
         asked_at = trio.current_time()
         answer = await self.ask({"do": "grant", "seconds": ttl_seconds, "holder": holder})
         return RemoteLease(self, answer["lease"], answer["seconds"], asked_at)

@@ -1,4 +1,4 @@
-"""A store at work for as long as somebody uses it."""
+"""Lifetime of a metadata store's background work."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .store import MetadataStore
 
 @asynccontextmanager
 async def running(store: MetadataStore) -> AsyncIterator[None]:
-    """Let a store do its work, and close it at the end.
+    """Run a store's background work, and close the store at the end.
 
-    It goes on working when whoever uses it is cancelled: to stop in order changes metadata.
+    Cancellation of the caller does not stop the work, because an orderly shutdown changes metadata.
     """
     work = trio.CancelScope(shield=True)
     async with trio.open_nursery() as nursery:

@@ -1,7 +1,7 @@
-"""SCRAM users that clients make (KIP-554), as a node knows them.
+"""SCRAM users created at runtime (KIP-554) as a node caches them.
 
-Each has one entry: by mechanism what a server keeps of a password, which shows no password to who
-reads it, but lets him guess.
+The store has one entry per user, with the credentials by mechanism. A reader of the entries does not
+see passwords, but can guess them offline.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from .store import ABSENT, Document, Entry
 
 SECRET_BYTES = 32
 
+# Credentials of one user.
 Credentials: TypeAlias = Mapping[ScramMechanism, ScramCredential]
-"""Those of one user."""
 
 NOBODY: tuple[Credentials, int] = MappingProxyType({}), ABSENT
 
 
 class ScramUsers:
-    """All of them. What they are changes when the store's changes come: see `view`."""
+    """The SCRAM users of the cluster. `view` updates them with each change of the store."""
 
     def __init__(self) -> None:
+        # Secret for the salts of other users; empty until a node with SASL listeners has started.
         self.secret = b""
-        """Secret for salts of configured and unknown users; empty before a node with logins started."""
         self._known: dict[str, tuple[Credentials, int]] = {}
         self._shapes: Counter[tuple[ScramMechanism, Shape]] = Counter()
 
@@ -42,27 +42,27 @@ class ScramUsers:
 
     @property
     def names(self) -> Iterable[str]:
-        """In no order."""
+        """Names of all users, unordered."""
         return self._known.keys()
 
     def credentials(self, name: str) -> Credentials:
-        """Those of a user; none of a user whom there is not."""
+        """Return the credentials of a user; empty for an unknown user."""
         return self._known.get(name, NOBODY)[0]
 
     def revision(self, name: str) -> int:
-        """That of a user's entry."""
+        """Return the store revision of a user's entry."""
         return self._known.get(name, NOBODY)[1]
 
     def find(self, mechanism: ScramMechanism, name: str) -> ScramCredential | None:
-        """A user's credential of a mechanism."""
+        """Return a user's credential for a mechanism."""
         return self.credentials(name).get(mechanism)
 
     def shapes(self, mechanism: ScramMechanism) -> Sequence[Shape]:
-        """What the credentials of a mechanism look like from outside, each once."""
+        """Return the distinct shapes of a mechanism's credentials, as clients see them."""
         return [shape for of, shape in self._shapes if of is mechanism]
 
     def put(self, name: str, entry: Entry | None) -> None:
-        """Take over a user's entry; None forgets the user."""
+        """Apply a user's entry; None removes the user."""
         for mechanism, credential in self.credentials(name).items():
             shape = mechanism, credential.shape
             self._shapes[shape] -= 1
@@ -76,17 +76,17 @@ class ScramUsers:
         self._shapes.update((each, credential.shape) for each, credential in credentials.items())
 
     def put_secret(self, entry: Entry) -> None:
-        """Take over the secret for salts."""
+        """Apply the secret for salts."""
         self.secret = base64.b64decode(entry.value["secret"])
 
 
 def new_secret() -> Document:
-    """Make a secret for salts."""
+    """Return a new random secret for salts."""
     return {"secret": _text(secrets.token_bytes(SECRET_BYTES))}
 
 
 def to_document(credentials: Credentials) -> Document:
-    """A user's entry; a token has the like."""
+    """Return the stored form of credentials, of a user or a delegation token."""
     return {
         mechanism.value: {
             "salt": _text(each.salt),
@@ -99,7 +99,7 @@ def to_document(credentials: Credentials) -> Document:
 
 
 def credentials_from(document: Document) -> Credentials:
-    """Those of an entry."""
+    """Parse stored credentials."""
     return {
         ScramMechanism(mechanism): ScramCredential(
             base64.b64decode(each["salt"]),

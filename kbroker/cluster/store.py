@@ -1,12 +1,11 @@
-"""Where cluster metadata lives: keys with revisions, changed by compare-and-set.
+"""The interface of metadata stores: keys with revisions, changed by compare-and-set.
 
-The interface is what a single process, a simulator and etcd can all give: a transaction compares
-the revision of keys and then puts or deletes others, all or nothing, and returns the revision that
-it made. A revision is never used twice, so a compare on it cannot be fooled by an equal value that
-was written later (the ABA problem of comparing values).
+A single process, a simulator and etcd can all implement it. A transaction compares the revisions of
+keys, then puts or deletes other keys atomically, and returns its revision. Revisions are never
+reused, so a compare is safe even if an equal value was written later (ABA problem).
 
-Each node is a client of the store. What it reads is the state at one revision, and what it hears
-after that begins with the next one, so nothing falls between the two.
+Each node is a client of the store. A read returns the state at one revision, and a watch delivers all
+later changes, so a client misses none.
 """
 
 from __future__ import annotations
@@ -17,33 +16,33 @@ from typing import Any, NamedTuple, Protocol
 from kbroker.protocol.errors import ErrorCode
 from kbroker.storage.errors import StorageError
 
+# A JSON value. Stored values must not be modified, because clients share them.
 Document = dict[str, Any]
-"""A value: what JSON can say. Nobody changes one that is stored: all clients may share it."""
 
+# Revision of a key that does not exist.
 ABSENT = 0
-"""The revision of a key that does not exist."""
 
+# Puts, and compares, per transaction that every store accepts: etcd's default limit minus one put
+# for the cause.
 OPERATIONS_MAX = 127
-"""Puts of one transaction, and compares of one, that every store takes: etcd's default, but for the
-put that says why."""
 
 
 class Entry(NamedTuple):
-    """One stored value and the revision of the transaction that wrote it."""
+    """A stored value and the revision of the transaction that wrote it."""
 
     value: Document
     revision: int
 
 
 class Snapshot(NamedTuple):
-    """Entries as they were right after the transaction `revision`."""
+    """All requested entries at one revision."""
 
     revision: int
     entries: dict[str, Entry]
 
 
 class Change(NamedTuple):
-    """What one transaction did, or several of them. None stands for a deleted key."""
+    """The changes of one transaction, or of several combined; None is a deleted key."""
 
     revision: int
     entries: Mapping[str, Entry | None]
@@ -54,55 +53,56 @@ Watcher = Callable[[Change], None]
 
 
 class Unreachable(StorageError):
-    """The store cannot be asked now; a client is answered REQUEST_TIMED_OUT, and may try again."""
+    """The store cannot be reached. Clients get REQUEST_TIMED_OUT and may retry."""
 
     code = ErrorCode.REQUEST_TIMED_OUT
 
 
 class OutcomeUnknown(Unreachable):
-    """No answer came: what was asked for may have been done, or may be done later, or never.
+    """No response arrived: the transaction was applied, will be applied later, or never.
 
-    Only a later transaction that succeeds on the same keys shows that this one can no longer be
+    Only a later successful transaction on the same keys proves that this one can no longer be
     applied; a read does not.
     """
 
 
 class Compacted(StorageError):
-    """What happened after a revision is forgotten: read everything, and watch from there."""
+    """The changes after a revision are no longer available: read all entries and watch again."""
 
 
 class Lease(Protocol):
-    """What keeps entries alive. When it ends, by itself or by `revoke`, they are deleted."""
+    """A lease; when it expires or is revoked, its entries are deleted."""
 
     @property
     def id(self) -> int: ...
 
     @property
     def ttl_seconds(self) -> float:
-        """How long it lives after it was granted or last kept alive; at least what was wanted."""
+        """Duration after the grant or the last renewal; at least the requested one."""
         ...
 
     def may_be_over(self) -> bool:
-        """Whether it may have ended by itself without the holder having heard of it.
+        """Return True if the lease may have expired without the holder knowing.
 
-        The holder counts its time from before the calls that began it and let it live.
+        The holder measures the duration from before the call that granted or renewed it.
         """
         ...
 
     async def keep_alive(self) -> bool:
-        """Let it live for another `ttl_seconds`. Returns False when it is over.
+        """Renew the lease for another `ttl_seconds`; return False if it has expired.
 
-        Raises StorageError.
+        Raises:
+            StorageError: The store cannot be reached.
         """
         ...
 
     async def revoke(self) -> None:
-        """End it now; one that is over stays so. Raises StorageError."""
+        """End the lease now; does nothing if it has expired. Raises StorageError."""
         ...
 
 
 class StoreTrouble(NamedTuple):
-    """Why the metadata cannot be changed, and what the operator can do about it."""
+    """A problem that prevents changes of the metadata, and what the operator can do."""
 
     problem: str
     action: str
@@ -112,27 +112,29 @@ class StoreTrouble(NamedTuple):
 
 
 class MetadataStore(Protocol):
-    """One client's view of the shared truth of a cluster.
+    """One client's view of the cluster metadata.
 
-    Resource handling: whoever opens a store starts `run` in a task before it is used, and closes it
-    when all that use it are done.
+    The owner of a store must start `run` in a task before using it, and close it when all users
+    are done.
     """
 
     @property
     def revision(self) -> int:
-        """That of the newest transaction that this client has heard of. Each one has a higher."""
+        """Revision of the newest transaction that this client knows; revisions increase."""
         ...
 
     @property
     def trouble(self) -> StoreTrouble | None:
-        """Problem that prevents changes of the metadata, None if this client knows none."""
+        """The problem that prevents changes of the metadata; None if this client knows none."""
         ...
 
     async def range(self, prefix: str) -> Snapshot:
         """Return all entries whose key starts with `prefix`.
 
-        They may be older than the truth, but not than `revision` was when this was called. Raises
-        StorageError.
+        The result may be older than the newest state, but not older than `revision` at the call.
+
+        Raises:
+            StorageError: The entries cannot be read.
         """
         ...
 
@@ -144,49 +146,62 @@ class MetadataStore(Protocol):
         cause: str,
         lease: Lease | None = None,
     ) -> int | None:
-        """Write all of `puts` if every compare holds, else nothing.
+        """Write all of `puts` if every compare succeeds, otherwise nothing.
 
-        Parameters: `puts` maps keys to new values, None deletes; `compares` maps keys to the
-        revision that they must have now (`ABSENT`: must not exist); `cause` says why, for logs
-        and watchers; `lease` is what the new values hang on, without one they stay.
+        Args:
+            puts: New values by key; None deletes a key.
+            compares: Required current revisions by key; `ABSENT` if the key must not exist.
+            cause: Reason for logs and watchers.
+            lease: Lease of the new values; without one they stay until deleted.
 
-        Returns the new revision, or None when a compare failed or the lease is over. In both cases
-        this client's watchers have heard of everything up to that revision, or to the one that the
-        compare failed on. Raises OutcomeUnknown, and StorageError when it was surely not stored.
+        Returns:
+            The new revision, or None if a compare failed or the lease has expired. In both cases the
+            watchers of this client have received all changes up to this revision, or up to the one
+            that made the compare fail.
+
+        Raises:
+            OutcomeUnknown: The transaction may or may not have been applied.
+            StorageError: The transaction was certainly not applied.
         """
         ...
 
     def watch(self, watcher: Watcher, *, after: int) -> None:
-        """Call `watcher` with every change of a revision above `after`, once and in order.
+        """Call `watcher` once, in order, for every change with a revision above `after`.
 
-        A store that could not follow until changes were forgotten gives two instead of them: first
-        what is gone, also where it is there anew, then what is new. Raises Compacted when what
-        follows `after` is forgotten already.
+        A store that missed changes that are no longer available delivers two combined changes instead:
+        first the deletions, including those of keys that exist again, then the new entries.
+
+        Raises:
+            Compacted: The changes after `after` are no longer available.
         """
         ...
 
     def unwatch(self, watcher: Watcher) -> None:
-        """Call `watcher` no more."""
+        """Stop calling `watcher`."""
         ...
 
     async def grant(self, ttl_seconds: float, *, holder: str) -> Lease:
-        """Begin a lease; a store may let it live longer, etcd counts whole seconds.
+        """Grant a lease; the store may round its duration up (etcd to seconds).
 
-        `holder` says whose it is, for the cause of the change that its end makes. With `math.inf`
-        it lives as long as the process, which only a store within that process can tell. Raises
-        StorageError.
+        Args:
+            ttl_seconds: Duration. With `math.inf` the lease ends with the process, which only an
+                in-process store supports.
+            holder: Name of the holder, for the cause of the change when the lease ends.
+
+        Raises:
+            StorageError: The lease cannot be granted.
         """
         ...
 
     async def run(self) -> None:
-        """Background work, until cancelled."""
+        """Run background work until cancelled."""
         ...
 
     async def aclose(self) -> None:
-        """Release what the store holds open."""
+        """Release the resources of the store."""
         ...
 
 
 async def entry_at(store: MetadataStore, key: str) -> Entry | None:
-    """One entry; None when there is none. Raises StorageError."""
+    """Return one entry, or None if it does not exist. Raises StorageError."""
     return (await store.range(key)).entries.get(key)

@@ -1,4 +1,4 @@
-"""Messages between a store and its clients in other processes of one machine."""
+"""Messages between a metadata store and its clients in other processes of the machine."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _LENGTH = struct.Struct(">I")
 
 
 class LinkBroken(Exception):
-    """The other process has ended, or closed its end."""
+    """The connection was closed, usually because the other process terminated."""
 
 
 class Link:
-    """One end of a connection: JSON behind its length of four bytes. Call `aclose` at the end."""
+    """One end of a connection; messages are JSON with a four-byte length prefix. Call `aclose`."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
@@ -29,7 +29,7 @@ class Link:
         self._sending = trio.Lock()
 
     async def send(self, message: Message) -> None:
-        """Send a message, whole also if the caller is cancelled. Raises LinkBroken."""
+        """Send a message completely, even if the caller is cancelled. Raises LinkBroken."""
         data = json.dumps(message).encode()
         async with self._sending:
             with trio.CancelScope(shield=True):
@@ -39,7 +39,7 @@ class Link:
                     raise LinkBroken from error
 
     async def receive(self) -> Message:
-        """The next message. Raises LinkBroken."""
+        """Return the next message. Raises LinkBroken."""
         (length,) = _LENGTH.unpack(await self._receive(_LENGTH.size))
         message: Message = json.loads(await self._receive(length))
         return message
@@ -58,18 +58,18 @@ class Link:
         return data
 
     async def aclose(self) -> None:
-        """Close it at once."""
+        """Close the connection immediately."""
         await trio.aclose_forcefully(self._stream)
 
 
 def message_of(change: Change) -> Message:
-    """A change, for who watches."""
+    """Return the message that announces a change to a client."""
     values = {key: entry and entry.value for key, entry in change.entries.items()}
     return {"change": change.revision, "values": values, "cause": change.cause}
 
 
 def change_of(message: Message) -> Change:
-    """The change that a message tells of."""
+    """Parse the message that announces a change."""
     revision = message["change"]
     entries = {
         key: None if value is None else Entry(value, revision)

@@ -1,8 +1,8 @@
-"""A store for clients in other processes of the same machine.
+"""A server that makes a metadata store available to other processes of the machine.
 
-A client's leases end with its connection: the system closes it in the moment in which the process ends,
-so others take over at once what a node that died has led. Nothing is guessed: whoever cannot be heard
-cannot keep a lease alive either.
+A client's leases end with its connection. The operating system closes the connection immediately when
+the process terminates, so other nodes take over at once. This needs no failure detection: a client
+without a connection cannot renew its leases either.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from .store_link import Link, LinkBroken, Message, message_of
 
 logger = logging.getLogger(__name__)
 
+# Unsent messages of a client; a client that stalls beyond this is disconnected and must start again.
 UNSENT_MAX = 100_000
-"""Messages that a client has not taken: one that stands still for long has to begin anew."""
 
 
 async def serve_store(store: MetadataStore, listener: trio.SocketListener) -> None:
-    """Serve whoever connects, until cancelled."""
+    """Serve all connecting clients, until cancelled."""
     await trio.serve_listeners(partial(serve_client, store), [listener])
 
 
 async def serve_client(store: MetadataStore, stream: trio.abc.Stream) -> None:
-    """Serve one client, until it closes the connection."""
+    """Serve one client until it closes the connection."""
     await _Client(store, Link(stream)).run()
 
 
 class _Client:
-    """One client. What it is told goes out in order: changes before the answer to what made them."""
+    """One client. Messages are sent in order: a change before the response to its transaction."""
 
     def __init__(self, store: MetadataStore, link: Link) -> None:
         self._store = store
@@ -45,18 +45,18 @@ class _Client:
         self._work = trio.CancelScope()
 
     async def run(self) -> None:
-        self._tell({"begin": self._store.revision})
-        self._store.watch(self._changed, after=self._store.revision)
+        self._queue({"begin": self._store.revision})
+        self._store.watch(self._on_change, after=self._store.revision)
         try:
             with self._work:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._send)
                     while True:
-                        nursery.start_soon(self._answer, await self._link.receive())
+                        nursery.start_soon(self._respond, await self._link.receive())
         except* LinkBroken:
             pass
         finally:
-            self._store.unwatch(self._changed)
+            self._store.unwatch(self._on_change)
             with trio.CancelScope(shield=True):
                 await self._link.aclose()
                 await self._end_leases()
@@ -65,60 +65,65 @@ class _Client:
         for lease in self._leases.values():
             try:
                 await lease.revoke()
-            except StorageError as error:  # it ends by itself
-                logger.error("a lease of a process that is gone goes on: %s", error.message)
+            except StorageError as error:  # it expires on its own
+                logger.error(
+                    "cannot revoke the lease of a terminated node process, it will expire on its own: %s",
+                    error.message,
+                )
 
-    def _changed(self, change: Change) -> None:
-        self._tell(message_of(change))
+    def _on_change(self, change: Change) -> None:
+        self._queue(message_of(change))
 
-    def _tell(self, message: Message) -> None:
+    def _queue(self, message: Message) -> None:
         try:
             self._unsent.send_nowait(message)
         except trio.WouldBlock:
-            logger.warning("a process has not taken %d changes of metadata: it is cut", UNSENT_MAX)
+            logger.warning(
+                "disconnecting a node process that lags behind by %d metadata changes", UNSENT_MAX
+            )
             self._work.cancel()
 
     async def _send(self) -> None:
         async for message in self._to_send:
             await self._link.send(message)
 
-    async def _answer(self, asked: Message) -> None:
+    async def _respond(self, request: Message) -> None:
         try:
-            answer = await self._VERBS[asked["do"]](self, asked)
+            response = await self._VERBS[request["do"]](self, request)
         except StorageError as error:
-            answer = {"error": error.message}
-        self._tell({"id": asked["id"], "trouble": self._store.trouble, **answer})
+            response = {"error": error.message}
+        self._queue({"id": request["id"], "trouble": self._store.trouble, **response})
 
-    async def _range(self, asked: Message) -> Message:
-        revision, entries = await self._store.range(asked["prefix"])
+    async def _range(self, request: Message) -> Message:
+        revision, entries = await self._store.range(request["prefix"])
         found = {key: [entry.value, entry.revision] for key, entry in entries.items()}
         return {"revision": revision, "entries": found}
 
-    async def _transact(self, asked: Message) -> Message:
+    async def _transact(self, request: Message) -> Message:
         lease = None
-        if asked["lease"] is not None:
-            lease = self._leases.get(asked["lease"])
+        if request["lease"] is not None:
+            lease = self._leases.get(request["lease"])
             if lease is None:
                 return {"revision": None}
         revision = await self._store.transact(
-            asked["puts"], compares=asked["compares"], cause=asked["cause"], lease=lease
+            request["puts"], compares=request["compares"], cause=request["cause"], lease=lease
         )
         return {"revision": revision}
 
-    async def _grant(self, asked: Message) -> Message:
-        lease = await self._store.grant(asked["seconds"], holder=asked["holder"])
+    async def _grant(self, request: Message) -> Message:
+        lease = await self._store.grant(request["seconds"], holder=request["holder"])
         self._leases[lease.id] = lease
         return {"lease": lease.id, "seconds": lease.ttl_seconds}
 
-    async def _keep_alive(self, asked: Message) -> Message:
-        lease = self._leases.get(asked["lease"])
+    async def _keep_alive(self, request: Message) -> Message:
+        lease = self._leases.get(request["lease"])
         return {"lives": lease is not None and await lease.keep_alive()}
 
-    async def _revoke(self, asked: Message) -> Message:
-        lease = self._leases.get(asked["lease"])
+    async def _revoke(self, request: Message) -> Message:
+        lease = self._leases.get(request["lease"])
         if lease is not None:
             await lease.revoke()
-            del self._leases[asked["lease"]]
+            del self._leases[request["lease"]]
         return {}
 
     _VERBS: Mapping[str, Callable[[_Client, Message], Awaitable[Message]]] = {

@@ -1,4 +1,4 @@
-"""A lease of a store elsewhere: its holder may be cut off, and counts the time itself."""
+"""Leases of remote stores, whose holders measure the remaining time themselves."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import trio
 
 
 class TimedLease:
-    """What stores elsewhere have in common; see `Lease`.
+    """The common part of leases of remote stores; see `Lease`.
 
-    Parameters: `granted_at` is when it was asked for, as `trio.current_time` says.
+    Args:
+        number: ID of the lease.
+        ttl_seconds: Duration.
+        granted_at: Time at which the lease was requested (`trio.current_time`).
     """
 
     def __init__(self, number: int, ttl_seconds: float, granted_at: float) -> None:
@@ -20,12 +23,12 @@ class TimedLease:
         return trio.current_time() > self._lives_until
 
     async def keep_alive(self) -> bool:
-        asked_at = trio.current_time()
+        requested_at = trio.current_time()
         lives = await self._renew()
         if lives:
-            self._lives_until = asked_at + self.ttl_seconds
+            self._lives_until = requested_at + self.ttl_seconds
         return lives
 
     async def _renew(self) -> bool:
-        """Ask the store for it; returns whether it lives."""
+        """Renew the lease in the store; return False if it has expired."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Topics as clients ask for them: look-up by name or id, creation with defaults filled in."""
+"""Topics in client requests: lookup by name or ID, and creation with defaults."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from .cluster import MAX_NEW_PARTITIONS
 
 logger = logging.getLogger(__name__)
 
+# Partition count or replication factor that selects the broker's default.
 DEFAULT = -1
-"""A count or factor that asks for the broker's default."""
 
 
 def find_topic(cluster: Cluster, name: str, topic_id: uuid.UUID, *, by_id: bool) -> Topic:
-    """Return the topic that a request names.
+    """Return the topic of a request.
 
-    Raises KafkaError: UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION.
+    Raises:
+        KafkaError: UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION.
     """
     topic = cluster.topics_by_id.get(topic_id) if by_id else cluster.topics.get(name)
     if topic is None and by_id:
@@ -34,9 +35,9 @@ def find_topic(cluster: Cluster, name: str, topic_id: uuid.UUID, *, by_id: bool)
 
 @dataclass(slots=True)
 class NewTopic:
-    """What a client says of a topic to create.
+    """A topic that a client wants to create.
 
-    `assignments` maps a partition to its nodes, leader first; it excludes the two numbers.
+    `assignments` maps a partition to its nodes, the leader first, and excludes the two counts.
     """
 
     name: str
@@ -48,10 +49,10 @@ class NewTopic:
 
 @dataclass(slots=True)
 class TopicPlan:
-    """A topic that may be made: where its partitions go and what it overrides.
+    """A valid new topic: its placement and its settings.
 
-    `assignments` gives the nodes of each partition as it is asked for, because of thousands that
-    takes a while. Raises INVALID_REPLICA_ASSIGNMENT for those that a client has chosen.
+    `assignments` yields the nodes of each partition lazily, because thousands of placements take
+    long. For assignments of a client it raises INVALID_REPLICA_ASSIGNMENT if one is invalid.
     """
 
     name: str
@@ -60,14 +61,14 @@ class TopicPlan:
 
 
 def plan_topic(cluster: Cluster, config: BrokerConfig, new: NewTopic) -> TopicPlan:
-    """Check a topic and fill in the defaults. Raises KafkaError for each rule of Kafka's."""
+    """Validate a new topic and apply defaults. Raises KafkaError with Kafka's error codes."""
     cluster.check_new_topic(new.name)
     configs = _check_configs(new.configs, config)
     if new.assignments:
         if new.partitions != DEFAULT or new.replication_factor != DEFAULT:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                "give an assignment, or a number of partitions and a replication factor, not both",
+                "provide either assignments, or partitions and replication factor, not both",
             )
         check_new_partitions(len(new.assignments))
         placed = _check_assignments(cluster, new.assignments)
@@ -82,18 +83,19 @@ def plan_topic(cluster: Cluster, config: BrokerConfig, new: NewTopic) -> TopicPl
 def _check_count(partitions: int) -> int:
     if partitions <= 0:
         raise KafkaError(
-            ErrorCode.INVALID_PARTITIONS, f"a topic has at least one partition, not {partitions}"
+            ErrorCode.INVALID_PARTITIONS,
+            f"invalid number of partitions {partitions}; use at least 1",
         )
     check_new_partitions(partitions)
     return partitions
 
 
 def check_new_partitions(count: int) -> None:
-    """Raise POLICY_VIOLATION for more new partitions than one request may ask for."""
+    """Raise POLICY_VIOLATION if a request creates too many partitions."""
     if count > MAX_NEW_PARTITIONS:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"{count} new partitions at once; make {MAX_NEW_PARTITIONS}, then add more",
+            f"too many new partitions: {count}; create {MAX_NEW_PARTITIONS}, then add more",
         )
 
 
@@ -127,20 +129,20 @@ def _check_assignments(
 ) -> Iterator[list[int]]:
     if sorted(assignments) != list(range(len(assignments))):
         raise KafkaError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions must count from 0 without a gap"
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions must be numbered from 0 without gaps"
         )
     factor = len(assignments[0])
     return (check_replicas(cluster, assignments[i], factor) for i in range(len(assignments)))
 
 
 def check_replicas(cluster: Cluster, nodes: Sequence[int], factor: int) -> list[int]:
-    """Return `nodes` as a list if one partition can live there, else raise."""
+    """Return `nodes` as a list if they are valid replicas of one partition, else raise."""
     if not nodes or len(nodes) != factor:
-        reason = f"a partition has {len(nodes)} replicas, others {factor}"
+        reason = f"a partition has {len(nodes)} replicas, others {factor}; list equally many"
     elif len(set(nodes)) != len(nodes):
-        reason = "a node is named twice for one partition"
+        reason = "a node is listed twice for one partition; list it once"
     elif not set(nodes) <= set(cluster.node_ids):
-        reason = f"unknown node in {list(nodes)}; there are {cluster.node_ids}"
+        reason = f"unknown node in replicas {list(nodes)} (valid: {cluster.node_ids})"
     else:
         return list(nodes)
     raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
@@ -149,6 +151,6 @@ def check_replicas(cluster: Cluster, nodes: Sequence[int], factor: int) -> list[
 async def create_topic(
     cluster: Cluster, config: BrokerConfig, new: NewTopic, *, cause: str
 ) -> Topic:
-    """Create a topic; it is usable when this returns. Raises what `plan_topic` raises."""
+    """Create a topic and return it when it is usable. Raises the errors of `plan_topic`."""
     plan = plan_topic(cluster, config, new)
     return await cluster.create_topic(plan.name, [*plan.assignments], plan.configs, cause=cause)

@@ -1,6 +1,6 @@
-"""What a node knows of its cluster: a cache that the store's changes feed, and who hears of them.
+"""A node's cache of the cluster metadata, updated by store changes, with listeners.
 
-Reads are plain attribute access. Nothing here writes: see `cluster`.
+Reads are attribute accesses. This module writes nothing to the store; see `cluster`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .store import ABSENT, Change, Entry
 
 
 class PartitionChange(NamedTuple):
-    """A partition that one store change gave another leader, or other nodes."""
+    """A change of a partition's state."""
 
     topic: Topic
     before: Partition
@@ -52,11 +52,16 @@ class PartitionChange(NamedTuple):
 
 
 class TopicsChanged(NamedTuple):
-    """Which topics one store change touched.
+    """The topics that one store change concerns.
 
-    `changed` has the topics that were there before, `altered` those of them that got other settings
-    or more partitions; `moved` their partitions that got another leader or other nodes,
-    `partitions` all partitions of which anything changed.
+    Attributes:
+        created: New topics.
+        deleted: Deleted topics.
+        changed: Topics that existed before and changed.
+        altered: Those of `changed` with other settings or more partitions.
+        moved: Partitions with another leader, ISR or replicas.
+        partitions: All changed partitions.
+        cause: Reason of the change.
     """
 
     created: list[Topic]
@@ -69,7 +74,7 @@ class TopicsChanged(NamedTuple):
 
 
 class NodesChanged(NamedTuple):
-    """Which nodes began or ended to run, to be ready or to be the controller."""
+    """Nodes that started, stopped, or changed their readiness or controller role."""
 
     node_ids: frozenset[int]
     cause: str
@@ -81,7 +86,16 @@ NodesListener = Callable[[NodesChanged], None]
 
 
 class ClusterView:
-    """What is true for all nodes, as far as this one has heard."""
+    """The cluster metadata as far as this node knows it.
+
+    Attributes:
+        default_min_in_sync: min.insync.replicas of topics without the setting.
+        features: Finalized feature levels (KIP-584).
+        unclean_elections: Unclean elections by this node.
+        load: Number of partitions per node.
+        strays: Keys of partition entries whose topics are deleted.
+        changes_seen: Number of changes since the metadata was loaded.
+    """
 
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
@@ -93,18 +107,12 @@ class ClusterView:
         self.delegation_tokens = DelegationTokens()
         self.client_quotas = ClientQuotas()
         self.default_min_in_sync = 1
-        """The min.insync.replicas of topics that have none of their own: what a node says."""
         self.features = {name: levels[-1] for name, levels in UNSAID.items()}
-        """Finalized levels (KIP-584)."""
         self.features_revision = ABSENT
         self.unclean_elections = 0
-        """By this node."""
         self.load = Load()
-        """How many partitions each node has in all."""
         self.strays: set[str] = set()
-        """The keys of partitions whose topics are deleted."""
         self.changes_seen = 0
-        """How often anything has changed since this was loaded."""
         self._collisions: dict[str, str] = {}
         self._producer_ids_revision = ABSENT
         self._next_producer_id = 0
@@ -117,57 +125,57 @@ class ClusterView:
         self._listeners.append(listener)
 
     def subscribe_configs(self, listener: ConfigsListener) -> None:
-        """Call `listener` after each change of the settings of anything but a topic."""
+        """Call `listener` after each change of settings of other resources than topics."""
         self._configs_listeners.append(listener)
 
     def subscribe_nodes(self, listener: NodesListener) -> None:
-        """Call `listener` after each change of the nodes, before listeners to topics."""
+        """Call `listener` after each change of nodes, before the topic listeners."""
         self._nodes_listeners.append(listener)
 
-    # -- look-ups
+    # -- lookups
 
     @property
     def nodes(self) -> dict[int, Registration]:
-        """The nodes that run; not to be changed."""
+        """Running nodes by ID; do not modify."""
         return self.registrations.live
 
     @property
     def node_ids(self) -> list[int]:
-        """All nodes that belong to the cluster, also those that are down."""
+        """IDs of all nodes of the cluster, including those that are down."""
         return sorted(self.registrations.known)
 
     @property
     def ready_ids(self) -> list[int]:
-        """The nodes that may lead partitions."""
+        """IDs of the nodes that may lead partitions."""
         return sorted(self.registrations.ready)
 
     @property
     def controller_id(self) -> int:
-        """The node that elects leaders now; -1 when there is none."""
+        """ID of the active controller; -1 if there is none."""
         return self.registrations.controller_id
 
     @property
     def controller_epoch(self) -> int:
-        """How often a node took the metadata over: once at each start of a cluster of one."""
+        """Number of controller takeovers; a single node takes over at each start."""
         return self.registrations.controller_epoch
 
     @property
     def open_ids(self) -> list[int]:
-        """The nodes that take new partitions: all but those that are cordoned (KIP-1066)."""
+        """IDs of the nodes that accept new partitions, without cordoned ones (KIP-1066)."""
         known = self.registrations.known
         return sorted(node_id for node_id, each in known.items() if not each.cordoned)
 
     def registration(self, node_id: int) -> Registration | None:
-        """A node that runs."""
+        """Return the registration of a running node."""
         return self.registrations.live.get(node_id)
 
     def is_ready(self, node_id: int) -> bool:
-        """Whether a node runs and may lead."""
+        """Return True if a node runs and may lead partitions."""
         registration = self.registrations.live.get(node_id)
         return registration is not None and registration.ready
 
     def directories(self, node_id: int) -> Mapping[str, str]:
-        """The data directories of a node: where each directory id was at its last start."""
+        """Return the paths of a node's log directories at its last start, by directory ID."""
         known = self.registrations.known.get(node_id)
         return known.directories if known else {}
 
@@ -175,7 +183,7 @@ class ClusterView:
         return self.topics.get(name)
 
     def min_in_sync(self, topic: Topic) -> int:
-        """The min.insync.replicas of a topic."""
+        """Return min.insync.replicas of a topic."""
         own = topic.configs.get("min.insync.replicas")
         return self.default_min_in_sync if own is None else int(own)
 
@@ -186,16 +194,16 @@ class ClusterView:
         return topic.partitions[index]
 
     def count_partitions(self) -> int:
-        """How many partitions all topics have together."""
+        """Return the number of partitions of all topics."""
         return sum(len(topic.partitions) for topic in self.topics.values())
 
     def own_configs(self, resource: ConfigResource) -> dict[str, str]:
-        """The settings that were given to a resource other than a topic; not to be changed."""
+        """Return the dynamic settings of a resource other than a topic; do not modify."""
         stored = self.configs.get(resource)
         return stored.values if stored else {}
 
     def existing(self, name: str, index: int) -> tuple[Topic, Partition]:
-        """A topic and one of its partitions. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+        """Return a topic and one of its partitions. Raises UNKNOWN_TOPIC_OR_PARTITION."""
         topic, partition = self.topics.get(name), self.partition(name, index)
         if topic is None or partition is None:
             raise KafkaError(
@@ -206,7 +214,7 @@ class ClusterView:
     # -- the cache
 
     def fill(self, entries: Mapping[str, Entry]) -> None:
-        """Take over all that a store holds; nobody is told."""
+        """Load all entries of a store, without calling listeners."""
         topics = {key: entry for key, entry in entries.items() if key.startswith(TOPICS)}
         for key, entry in topics.items():
             self._put_topic(key.removeprefix(TOPICS), entry)
@@ -219,7 +227,7 @@ class ClusterView:
                 self._put_single(key, entry)
 
     def apply(self, change: Change) -> None:
-        """Take over one change of the store, and tell whoever listens."""
+        """Apply a change of the store and call the listeners."""
         self.changes_seen += 1
         created: list[Topic] = []
         deleted: list[Topic] = []
@@ -259,7 +267,7 @@ class ClusterView:
                 if node_id is not None:
                     nodes.add(node_id)
         if nodes:
-            self._tell_nodes(NodesChanged(frozenset(nodes), change.cause))
+            self._notify_nodes(NodesChanged(frozenset(nodes), change.cause))
         changed = [topic for topic in touched.values() if topic not in created]
         if created or deleted or changed:
             event = TopicsChanged(
@@ -272,7 +280,7 @@ class ClusterView:
                 listen(resource)
 
     def _put_topic(self, name: str, entry: Entry) -> tuple[Topic, list[PartitionChange]]:
-        """Returns the partitions that are new as well, if the topic says where they are."""
+        """Apply a topic entry; return the topic and its new placed partitions."""
         topic_id = uuid.UUID(entry.value["id"])
         topic = self.topics_by_id.get(topic_id)
         if topic is None:
@@ -284,7 +292,7 @@ class ClusterView:
         new = [each for each in topic.take_over(entry.value) if each.replicas]
         for each in new:
             self.load.add(each.replicas)
-        return topic, [PartitionChange(topic, Partition.nowhere(each.index), each) for each in new]
+        return topic, [PartitionChange(topic, Partition.unplaced(each.index), each) for each in new]
 
     def _put_partition(self, key: str, entry: Entry) -> PartitionChange | None:
         _, topic_id, index = key.split("/")
@@ -297,12 +305,12 @@ class ClusterView:
         after = Partition.from_document(position, entry.value, entry.revision)
         topic.partitions[position] = after
         if before.replicas != after.replicas:
-            self._count_no_more(before)
+            self._uncount(before)
             self.load.add(after.replicas)
         return PartitionChange(topic, before, after)
 
-    def _count_no_more(self, partition: Partition) -> None:
-        if partition.replicas:  # else it was placed nowhere
+    def _uncount(self, partition: Partition) -> None:
+        if partition.replicas:  # unplaced partitions are not counted
             self.load.remove(partition.replicas)
 
     def _remove_topic(self, name: str) -> list[Topic]:
@@ -311,7 +319,7 @@ class ClusterView:
             return []
         del self.topics_by_id[topic.id]
         for partition in topic.partitions:
-            self._count_no_more(partition)
+            self._uncount(partition)
         stored = (each for each in topic.partitions if each.revision != ABSENT)
         self.strays.update(partition_key(topic.id, each.index) for each in stored)
         self._collisions.pop(collision_key(name), None)
@@ -327,7 +335,7 @@ class ClusterView:
         return resource
 
     def _put_single(self, key: str, entry: Entry | None) -> int | None:
-        """Take over an entry that stands alone under its key; returns the node it is about."""
+        """Apply an entry with a key of its own; return the node that it concerns."""
         if key.startswith(SCRAM_USERS):
             self.scram_users.put(key.removeprefix(SCRAM_USERS), entry)
         elif entry is not None and key == SCRAM_SECRET:
@@ -353,18 +361,18 @@ class ClusterView:
         else:
             self.acls.put(key, read_acl(entry.value))
 
-    def _tell_nodes(self, event: NodesChanged) -> None:
+    def _notify_nodes(self, event: NodesChanged) -> None:
         for listener in self._nodes_listeners:
             listener(event)
 
 
 def _topics_first(entries: Mapping[str, Entry | None]) -> list[tuple[str, Entry | None]]:
-    """A partition can be placed when its topic is known."""
+    """Order topics first, because partitions need their topic."""
     return sorted(entries.items(), key=lambda item: not item[0].startswith(TOPICS))
 
 
 def _has_moved(change: PartitionChange) -> bool:
-    """Whether a partition that was placed before is placed otherwise now."""
+    """Return True if a placed partition got another leader, ISR or replicas."""
     before, after = change.before, change.after
     return bool(before.replicas) and (before.leader, before.replicas, before.isr) != (
         after.leader,

@@ -1,4 +1,4 @@
-"""Who hears of changes, and the newest changes for those who come later: of every store alike."""
+"""Watchers of metadata changes, with a history for watchers that are added later."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from .store import Change, Compacted, Watcher
 
 
 class Watchers:
-    """The watchers of one client of a store, and what they may still be told."""
+    """The watchers of one store client, and the newest changes."""
 
     def __init__(self) -> None:
         self._forgotten = 0
         self._history: deque[Change] = deque()
         self._entries = 0
+        # Revision after which each watcher wants changes.
         self._watchers: dict[Watcher, int] = {}
-        """After which revision each of them wants to hear."""
 
     def add(self, watcher: Watcher, *, after: int) -> None:
-        """As `MetadataStore.watch`. Raises Compacted."""
+        """Add a watcher; see `MetadataStore.watch`. Raises Compacted."""
         if after < self._forgotten:
             raise Compacted(
-                f"changes of metadata up to revision {self._forgotten} are forgotten, those after "
-                f"{after} were wanted; read everything again"
+                f"metadata changes up to revision {self._forgotten} are no longer available, those after "
+                f"{after} were requested; read all entries again"
             )
         for change in self._history:
             if change.revision > after:
@@ -32,13 +32,15 @@ class Watchers:
         self._watchers[watcher] = after
 
     def remove(self, watcher: Watcher) -> None:
-        """As `MetadataStore.unwatch`."""
+        """Remove a watcher; see `MetadataStore.unwatch`."""
         del self._watchers[watcher]
 
-    def tell(self, change: Change, *, keep: int) -> None:
-        """Tell everybody; what goes wrong in one of them is raised when all have heard of it.
+    def notify(self, change: Change, *, keep: int) -> None:
+        """Call all watchers; an error of a watcher is raised after all others were called.
 
-        Parameters: `keep` is how many entries of the newest changes are kept for who comes later.
+        Args:
+            change: The change.
+            keep: Changed entries to keep for later watchers.
         """
         self._history.append(change)
         self._entries += len(change.entries)
@@ -47,18 +49,20 @@ class Watchers:
             self._entries -= len(oldest.entries)
             self._forgotten = oldest.revision
         with ExitStack() as stack:
-            for watcher, after in reversed(self._watchers.items()):  # the last one in comes first
+            for watcher, after in reversed(
+                self._watchers.items()
+            ):  # the stack calls them in reverse
                 if change.revision > after:
                     stack.callback(watcher, change)
 
     def forget(self, revision: int) -> None:
-        """Nobody can be told any more what was changed up to a revision, the newest that there is."""
+        """Forget all changes up to `revision`, the newest one."""
         self._history.clear()
         self._entries = 0
         self._forgotten = revision
 
     def deleted_after(self, revision: int) -> Iterator[str]:
-        """The keys that were deleted by later changes, as far as they are kept."""
+        """Yield the keys that later changes deleted, as far as they are kept."""
         for change in self._history:
             if change.revision > revision:
                 yield from (key for key, entry in change.entries.items() if entry is None)

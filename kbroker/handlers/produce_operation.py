@@ -555,7 +555,7 @@ def _expired_lease_error() -> KafkaError:
 
 def _lease_may_have_expired(node: Node) -> bool:
     """Return True if this node's lease may have expired, and acks=0/1 must be rejected then."""
-    return node.membership.may_be_missed and not node.config.expired_lease_acks_enable
+    return node.membership.may_have_expired and not node.config.expired_lease_acks_enable
 
 
 def _error_row(index: int, error: KafkaError) -> ProduceResponse.Partition:

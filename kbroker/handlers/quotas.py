@@ -8,7 +8,7 @@ from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from kbroker.cluster.client_quotas import ClientQuota, key_of
-from kbroker.cluster.quota_changes import AT_ONCE, Alteration, alter_quotas, check_room
+from kbroker.cluster.quota_changes import AT_ONCE, Alteration, alter_quotas, check_quota_limit
 from kbroker.coordinator import some_of
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -246,7 +246,7 @@ async def _apply(ctx: Context, outcomes: dict[str, Outcome], *, validate_only: b
         changes = [(_entity(outcomes[key].row), outcomes[key].alteration) for key in keys]
         try:
             if validate_only:
-                check_room(cluster, sum(key not in cluster.client_quotas for key in keys))
+                check_quota_limit(cluster, sum(key not in cluster.client_quotas for key in keys))
             else:
                 await alter_quotas(cluster, changes, cause=cause)
                 logger.info("%s: %s", cause, some_of([text_of(entity) for entity, _ in changes]))
@@ -263,7 +263,7 @@ def _audit(ctx: Context, changes: Iterable[tuple[Entity, Alteration]]) -> None:
         removed = [key for key in alteration if key not in values]
         changed = [f"{key}={value:.12g}" for key, value in values.items()]
         changed += [f"no {key}" for key in removed if key in [*QuotaKey]]
-        ctx.node.audit.changed(
+        ctx.node.audit.log_change(
             ctx.peer.client,
             f"quotas of {text_of(entity)}: {', '.join(changed)}",
             entity=dict(entity),

@@ -22,7 +22,7 @@ from kbroker.cluster.controller import Controller
 from kbroker.cluster.live_config import LiveConfig
 from kbroker.cluster.membership import Membership
 from kbroker.cluster.node_context import NodeContext
-from kbroker.cluster.peers import PLAIN_WAY, Peers, Way
+from kbroker.cluster.peers import PLAIN_TRANSPORT, Peers, PeerTransport
 from kbroker.cluster.producer_ids import ProducerIds
 from kbroker.cluster.topics import NewTopic, create_topic
 from kbroker.config import BrokerConfig, ConfigError
@@ -80,7 +80,7 @@ class Node:
         *,
         in_memory: bool,
         in_thread: InThread = run_in_thread,
-        way: Way = PLAIN_WAY,
+        transport: PeerTransport = PLAIN_TRANSPORT,
         listener_security: Sequence[ListenerSecurity] = (),
     ) -> None:
         self.context = context = NodeContext(
@@ -112,9 +112,9 @@ class Node:
             config
         )  # what this node was started with is right, or it does not
         self.controller = Controller(cluster, self.membership, config)
-        self.peers = Peers(cluster, self.context.live_config, way)
+        self.peers = Peers(cluster, self.context.live_config, transport)
         self.replication = Replication(context, self.partitions, self.peers)
-        self._coordinate(way)
+        self._coordinate(transport)
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max, cluster.count_partitions)
         self.quota_manager = ClientQuotaManager(cluster.client_quotas, config, clock)
         self.client_metrics = ClientMetrics(cluster, config, clock)
@@ -131,10 +131,12 @@ class Node:
         self._obey_config()
         self._connect()
 
-    def _coordinate(self, way: Way) -> None:
+    def _coordinate(self, transport: PeerTransport) -> None:
         """The coordinators of all kinds, and how others of this node ask them."""
         context, partitions = self.context, self.partitions
-        self.share = ShareGroups(context, partitions, Peers(self.cluster, context.live_config, way))
+        self.share = ShareGroups(
+            context, partitions, Peers(self.cluster, context.live_config, transport)
+        )
         self.groups = GroupCoordinatorService(context, partitions, self.share.persister)
         producer_ids = ProducerIds(
             self.cluster,
@@ -278,7 +280,7 @@ class Node:
 
     async def close(self) -> None:
         """Make everything durable and write the clean-shutdown marker."""
-        self.audit.sum_up()
+        self.audit.log_counts()
         await self.replication.fetcher_manager.stop()
         await self.peers.aclose()
         await self.share.persister.aclose()

@@ -35,7 +35,7 @@ def check_between_nodes(config: BrokerConfig, listeners: Sequence[Listener]) -> 
                 "without an ACL that allows them CLUSTER_ACTION on the cluster",
                 principal,
             )
-    elif not listener.asks_clients and str(ANONYMOUS) not in supers:
+    elif not listener.requires_client_certificate and str(ANONYMOUS) not in supers:
         raise StartFailed(
             f"nodes reach each other by listener {listener.name} and show nobody who they are there, so "
             "that none could follow another one with authorizer.class.name: name one with a login, or of "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from kbroker.cluster.places import give_up_place
+from kbroker.cluster.node_checks import end_registration
 from kbroker.data_dirs.data_directories import absolute_paths, lone_node
 from kbroker.data_dirs.found_directories import found_directory
 from kbroker.data_dirs.resize import locked
@@ -38,5 +38,5 @@ def end_node(address: str, directories: Sequence[str]) -> Ended:
         )
     directories = [each.meta.directory_id for each in found if each is not None]
     with locked(files, paths):
-        work = partial(give_up_place, node_id=node_id, directories=directories)
+        work = partial(end_registration, node_id=node_id, directories=directories)
         return Ended(node_id, on_etcd(address, work))

@@ -23,9 +23,9 @@ def open_listeners(listeners: Iterable[Listener]) -> Iterator[str]:
         if each.host in LOOPBACK_NAMES:
             continue
         if each.certificates is None:
-            lacks = "no TLS" if each.asks_clients else "neither TLS nor a login"
+            lacks = "no TLS" if each.requires_client_certificate else "neither TLS nor a login"
             advice = "use SASL_SSL, for which --tls-dev makes all that it takes"
-        elif not each.asks_clients:
+        elif not each.requires_client_certificate:
             lacks = "TLS, but asks for no login"
             advice = "use SASL_SSL, or set ssl.client.auth=required"
         else:
@@ -34,7 +34,7 @@ def open_listeners(listeners: Iterable[Listener]) -> Iterator[str]:
         if each.users is not None:
             reads_passwords = "PLAIN" in each.users.mechanisms
             what = "read along, passwords included" if reads_passwords else "read along"
-        elif each.asks_clients:
+        elif each.requires_client_certificate:
             what = "read along"
         yield (
             f"anyone who can reach {each.host or 'this machine'} can {what}: listener {each.name} has {lacks}; listen on "

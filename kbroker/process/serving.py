@@ -416,11 +416,11 @@ class _Serving:
             await check_round_trip(*endpoint, START_SECONDS_MAX, self.dev.own)
             return
         certificates = self._first_listener.certificates
-        if self._first_listener.asks_clients:
+        if self._first_listener.requires_client_certificate:
             # It is no user, and its own certificate need not be one that clients may have.
             await (await trio.open_tcp_stream(*endpoint)).aclose()
             return
-        tls = None if certificates is None else certificates.to_itself()
+        tls = None if certificates is None else certificates.self_client_context()
         await check_round_trip(*endpoint, START_SECONDS_MAX, Security(tls))
 
     def _more_info(self, nodes: Sequence[NodeInfo]) -> Iterator[tuple[str, str]]:

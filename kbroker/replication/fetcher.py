@@ -16,7 +16,7 @@ import trio
 
 from kbroker.client.errors import error_code
 from kbroker.cluster.node_context import NodeContext
-from kbroker.cluster.peers import Gone, Peer, Peers, Unreachable
+from kbroker.cluster.peers import ConnectionLost, Peer, Peers, Unreachable
 from kbroker.partitions.partitions import Partitions
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -406,7 +406,7 @@ class Fetcher:
     async def _note_lost(self, error: Unreachable) -> None:
         """Say once that the leader cannot be reached; wait before the next attempt but the second."""
         now = trio.current_time()
-        if not isinstance(error, Gone):
+        if not isinstance(error, ConnectionLost):
             self._gone_since = None
         elif self._gone_since is None:
             self._gone_since = now

@@ -18,7 +18,7 @@ from uuid import UUID
 
 import trio
 
-from kbroker.cluster import IsrChange, Leaving, Topic
+from kbroker.cluster import IsrChange, Resignation, Topic
 from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.store import OPERATIONS_MAX, OutcomeUnknown
 from kbroker.partitions.leader_state import LeaderState
@@ -201,7 +201,7 @@ class IsrManager:
             self._leaves = trio.Event()
             topics = self._context.cluster.topics_by_id
             leavings = [
-                Leaving(topics[topic_id], index, eligible)
+                Resignation(topics[topic_id], index, eligible)
                 for (topic_id, index), eligible in self._leaving.items()
                 if topic_id in topics
             ]
@@ -211,7 +211,7 @@ class IsrManager:
             if self._leaving:
                 await trio.sleep(RETRY_BACKOFF_SECONDS)
 
-    async def _resign(self, leavings: Sequence[Leaving]) -> None:
+    async def _resign(self, leavings: Sequence[Resignation]) -> None:
         """Give partitions away; those with which something else happened meanwhile are left."""
         node_id, cluster = self._context.node_id, self._context.cluster
         epoch = self._partitions.epoch

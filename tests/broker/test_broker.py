@@ -75,7 +75,7 @@ async def test_a_node_whose_disk_was_replaced_comes_back_under_its_id(
 async def test_fewer_nodes_than_a_directory_has_are_refused(tmp_path: Path) -> None:
     async with started(tmp_path, nodes=3):
         pass
-    with pytest.raises(StorageError, match="here are nodes 1, 2, 3; start with --nodes 3"):
+    with pytest.raises(StorageError, match="found nodes 1, 2, 3; start with --nodes 3"):
         await _start(tmp_path, 2)
 
 

@@ -65,15 +65,15 @@ async def test_a_directory_of_somebody_else(tmp_path: Path, make: object, nodes:
     directory = make(tmp_path / "work")
     await is_refused(
         tmp_path,
-        "is no data directory: it has .* name an empty directory",
+        "is not a data directory: it contains .* set --data-dir to an empty",
         started(directory, nodes=nodes),
     )
-    await is_refused(tmp_path, "is no data directory", started([tmp_path / "new", directory]))
+    await is_refused(tmp_path, "is not a data directory", started([tmp_path / "new", directory]))
 
 
 async def test_a_file_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("mine")
-    await is_refused(tmp_path, "is a file; name a directory", started(tmp_path / "data"))
+    await is_refused(tmp_path, "is a file; set a directory", started(tmp_path / "data"))
 
 
 async def test_what_a_file_system_or_a_crash_leaves_is_nothing(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ async def test_a_node_is_emptied_filled_again_and_forgotten(cli: Cli) -> None:
         assert [held.count(each) for each in (1, 2, 3)] == [6, 6, 6]
         assert (await cli("cluster", "rebalance", *where)).stdout == "nothing moves\n"
         said = await cli("cluster", "unregister", "3", *where, status=1)
-        assert "broker 3 runs; stop it first" in said.stderr
+        assert "broker 3 is running; stop it first" in said.stderr
         await broker.local_node(3).stop()
         said = await cli("cluster", "unregister", "3", *where, status=1)
         assert "kbroker cluster drain 3" in said.stderr

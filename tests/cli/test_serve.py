@@ -115,7 +115,7 @@ def test_a_taken_port_names_the_flag_and_leaves_no_directory(tmp_path: Path) -> 
     ("flags", "status", "message"),
     [
         (["--memory", "--port", "0", "--strict", "--host", "0.0.0.0"], 3, "refused by --strict"),
-        (["--memory", "--port", "0", "--topic", "t:0"], 3, "at least one partition"),
+        (["--memory", "--port", "0", "--topic", "t:0"], 3, "use at least 1"),
         (["--memory", "--port", "0", "--topic", "t:1:foo=1"], 3, "foo"),
         (["--memory", "--host", "no.such.host.invalid"], 3, "--host"),
         (["--memory", "--port-file", "/no/such/directory/p"], 3, "--port-file"),

@@ -46,12 +46,12 @@ def test_tls() -> None:
         ("etcd:///shop", "etcd://HOST:2379"),
         ("http://one:2379/shop", "etcd://HOST:2379"),
         ("etcd://one:x/shop", "one:x"),
-        ("etcd://one,,two/shop", "no HOST:PORT"),
+        ("etcd://one,,two/shop", "not HOST:PORT"),
         ("etcd://one/shop?cat=x", "cat"),
         ("etcd://one/shop?ca=x", "etcds://"),
         ("etcds://one/shop?key=x", "cert"),
         ("etcd://me@one/shop", "password"),
-        ("etcd://me:a@one/shop?password-file=x", "not both"),
+        ("etcd://me:a@one/shop?password-file=x", "either a password"),
         ("etcd://one/shop?password-file=x", "USER"),
         ("etcd://me@one/shop?password-file=/no/such/file", "/no/such/file"),
     ],
@@ -82,7 +82,7 @@ def test_migrate_metadata_ignores_the_address_of_a_server(tmp_path: Path) -> Non
     words = ["cluster", "resize", "--nodes", "1", str(tmp_path)]
     done = CliRunner().invoke(main, words, env=environment)
     assert done.exit_code == 1
-    assert "there are no nodes with directories here" in done.output
+    assert "found no directories of nodes" in done.output
     done = CliRunner().invoke(main, ["cluster", "migrate-metadata", str(tmp_path)], env=environment)
     assert done.exit_code == 2
     assert "say --to or --from" in done.output

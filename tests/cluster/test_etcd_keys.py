@@ -41,7 +41,7 @@ def test_pair_of_etcd_decodes_to_key_with_revisions() -> None:
 
 
 def test_foreign_value_raises_error_that_names_key() -> None:
-    with pytest.raises(StorageError, match=r"at /k/cause was not written by kbroker"):
+    with pytest.raises(StorageError, match=r"/k/cause in etcd was not written by kbroker"):
         EtcdKeys("/k/").held_in(pair(b"/k/cause", b"not JSON"))
 
 

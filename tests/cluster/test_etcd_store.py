@@ -395,7 +395,7 @@ async def test_what_others_wrote_below_the_prefix_is_refused(
     key = b64encode(b"/kb/theirs/entry/a").decode()
     etcd.ask("kv/put", {"key": key, "value": b64encode(b"no JSON").decode()})
     async with store_at(etcd.endpoints, "theirs"):
-        await until(lambda: "give the cluster a prefix of its own" in caplog.text, WAIT_SECONDS)
+        await until(lambda: "use another name for the cluster" in caplog.text, WAIT_SECONDS)
 
 
 async def test_the_next_member_is_asked_where_nobody_listens(etcd: Etcd) -> None:

@@ -96,7 +96,7 @@ async def test_a_bad_line_that_sound_ones_follow_is_damage_and_nothing_is_cut(
     await store.aclose()
     damaged = b"?" + files.read_bytes(PATH)[1:]
     files.write_atomic(PATH, damaged)
-    with pytest.raises(StorageError, match="line 1 is damaged, and 1 sound ones follow; restore"):
+    with pytest.raises(StorageError, match="line 1 is damaged, and 1 intact lines follow; restore"):
         LocalStore(files, PATH)
     assert files.read_bytes(PATH) == damaged
 
@@ -139,7 +139,7 @@ async def test_who_only_looks_writes_nothing_and_nobody_else_meanwhile(files: Me
     store = LocalStore(files, PATH)
     assert not files.exists(PATH)
     await put(LocalStore(files, PATH), "a", 1)
-    with pytest.raises(StorageError, match="written by somebody else; start the server again"):
+    with pytest.raises(StorageError, match="written by another process; start the server again"):
         await put(store, "b", 1)
     assert await keys(LocalStore(files, PATH)) == {"a"}
 

@@ -19,12 +19,12 @@ async def test_a_kept_connection_that_was_cut_is_made_anew() -> None:
         ask = request(ApiKey.DESCRIBE_CLUSTER)
         first = await peers.ask(2, ask)
         assert {each.broker_id for each in first.brokers} == {1, 2}
-        kept = peers._kept[2]
+        kept = peers._pool[2]
         assert await peers.ask(2, ask) == first
-        assert peers._kept[2] is kept
+        assert peers._pool[2] is kept
         broker.local_node(2).server.close_connections()
         assert await peers.ask(2, ask) == first
-        assert peers._kept[2] is not kept
+        assert peers._pool[2] is not kept
 
 
 async def test_another_run_of_a_node_has_another_connection() -> None:
@@ -32,13 +32,13 @@ async def test_another_run_of_a_node_has_another_connection() -> None:
         peers = broker.local_node(1).node.peers
         ask = request(ApiKey.DESCRIBE_CLUSTER)
         await peers.ask(2, ask)
-        before = peers._kept[2].registration.epoch
+        before = peers._pool[2].registration.epoch
         await broker.local_node(2).stop()
-        with pytest.raises(Unreachable, match="node 2: it is not alive"):
+        with pytest.raises(Unreachable, match="node 2: it is not running"):
             await peers.ask(2, ask)
         await broker.local_node(2).start()
         await peers.ask(2, ask)
-        assert peers._kept[2].registration.epoch > before
+        assert peers._pool[2].registration.epoch > before
 
 
 async def test_tasks_that_ask_at_once_share_a_connection() -> None:
@@ -47,8 +47,8 @@ async def test_tasks_that_ask_at_once_share_a_connection() -> None:
         async with trio.open_nursery() as nursery:
             for _ in range(5):
                 nursery.start_soon(peers.ask, 2, request(ApiKey.DESCRIBE_CLUSTER))
-        assert list(peers._kept) == [2]
-        assert not peers._kept[2].broken
+        assert list(peers._pool) == [2]
+        assert not peers._pool[2].broken
 
 
 async def test_an_answer_that_does_not_come_is_not_waited_for_long(
@@ -58,7 +58,7 @@ async def test_an_answer_that_does_not_come_is_not_waited_for_long(
         peers = broker.local_node(1).node.peers
         peer = await peers.connect(2)
         monkeypatch.setattr(peer._connection, "_receive_frame", trio.sleep_forever)
-        with pytest.raises(Unreachable, match=r"node 2: no answer within 0\.05 s"):
+        with pytest.raises(Unreachable, match=r"node 2: no response within 0\.05 s"):
             await peer.ask(request(ApiKey.DESCRIBE_CLUSTER))
         assert peer.broken
         await peer.aclose()
@@ -81,6 +81,6 @@ async def test_nobody_there() -> None:
 
     async with started(nodes=2) as broker:
         peers = broker.local_node(1).node.peers
-        peers._way = peers._way._replace(dial=refuse)
+        peers._transport = peers._transport._replace(dial=refuse)
         with pytest.raises(Unreachable, match="connection refused"):
             await peers.ask(2, request(ApiKey.DESCRIBE_CLUSTER))

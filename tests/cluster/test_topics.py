@@ -229,5 +229,5 @@ async def test_metadata_of_before_is_read() -> None:
 async def test_metadata_of_a_newer_format_is_refused() -> None:
     store = Strict(MemFiles())
     await store.transact({META: {"cluster_id": "a", "format": 3}}, compares={}, cause="newer")
-    with pytest.raises(StorageError, match="newer kbroker"):
+    with pytest.raises(StorageError, match="newer format"):
         await Cluster.open(store)

@@ -223,7 +223,7 @@ async def test_the_order_of_requests_is_that_of_their_effects() -> None:
 
 async def test_there_is_an_end_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delegation_tokens, "TOKENS_MAX", 5)
-    monkeypatch.setattr(delegation_tokens, "OF_ONE_MAX", 3)
+    monkeypatch.setattr(delegation_tokens, "TOKENS_PER_REQUESTER_MAX", 3)
     full = ErrorCode.POLICY_VIOLATION
     async with (
         guarded() as broker,
@@ -301,7 +301,7 @@ async def test_who_sees_which_tokens() -> None:
 
 async def test_many_who_make_tokens_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not make more than there may be."""
-    monkeypatch.setattr(delegation_tokens, "OF_ONE_MAX", 3)
+    monkeypatch.setattr(delegation_tokens, "TOKENS_PER_REQUESTER_MAX", 3)
     async with guarded() as broker:
         codes: list[int] = []
 

@@ -208,7 +208,7 @@ def test_two_nodes_cannot_have_one_address(address: str, tmp_path: Path) -> None
         taken = f"127.0.0.1:{node.port}"
         words = ("--node-id", "2", "--port", "0", "--advertise", taken)
         said = refused_at(address, tmp_path / "other", *words)
-        assert f"node 1 is at {taken} already" in said
+        assert f"node 1 already uses the address {taken}" in said
         assert "--advertise" in said
         assert not (tmp_path / "other").exists()
     finally:
@@ -246,7 +246,7 @@ def test_an_address_that_nobody_can_reach_is_refused(address: str, tmp_path: Pat
 
 def test_an_address_that_is_none_is_one_sentence(tmp_path: Path) -> None:
     said = refused_at("etcd://one", tmp_path / "data")
-    assert said.startswith("kbroker: the cluster's address is not etcd://HOST:2379")
+    assert said.startswith("kbroker: cluster address: expected etcd://HOST:2379")
     assert not (tmp_path / "data").exists()
 
 

@@ -32,7 +32,7 @@ TOPIC = "orders"
 JARS = repository.ROOT / ".work" / "compat" / "kafka-4.3" / "lib"
 """Kafka's own client, where compat-tests has brought it."""
 JAVA_PRODUCER = Path(__file__).with_name("IdempotentProducer.java")
-GIVEN_UP = "was given up by the others"
+GIVEN_UP = "lost its registration"
 
 
 class Client(Protocol):

@@ -122,7 +122,7 @@ def test_an_upgrade_and_the_way_back(tmp_path: Path, etcd: Etcd, newer: str) -> 
             more()
         code, message = cluster.finalize(3, UPGRADE)
         assert code == ErrorCode.INVALID_UPDATE_VERSION
-        assert message == f"{FEATURE}: level 3, but node 3 can run 0 to 2 only"
+        assert message == f"{FEATURE}: node 3 does not support level 3 (valid: 0 to 2)"
         cluster.replace(3, is_newer=True)
         assert cluster.finalize(3, UPGRADE) == (0, None)
         more()

@@ -14,7 +14,7 @@ from kbroker.broker.local_node import LocalNode
 from kbroker.client.endpoint import Endpoint
 from kbroker.cluster import Cluster
 from kbroker.cluster.live_config import LiveConfig
-from kbroker.cluster.peers import Peers, Way
+from kbroker.cluster.peers import Peers, PeerTransport
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.records import read_records
 from kbroker.storage.log import Log
@@ -100,17 +100,17 @@ def links(monkeypatch: pytest.MonkeyPatch) -> Links:
     """The links of all nodes that are made afterwards."""
     found = Links()
 
-    def peers(cluster: Cluster, config: LiveConfig, way: Way) -> Peers:
+    def peers(cluster: Cluster, config: LiveConfig, transport: PeerTransport) -> Peers:
         node_id = config.static.node_id
 
         async def held_dial(endpoint: Endpoint) -> trio.abc.Stream:
             return HeldStream(
-                await way.dial(endpoint),
+                await transport.dial(endpoint),
                 lambda: found.open_for(node_id),
                 lambda: found.received(node_id),
             )
 
-        return Peers(cluster, config, way._replace(dial=held_dial))
+        return Peers(cluster, config, transport._replace(dial=held_dial))
 
     monkeypatch.setattr("kbroker.node.node.Peers", peers)
     return found

@@ -182,16 +182,16 @@ async def test_a_leader_that_cannot_be_reached_is_said_once(
         topic = await place_topic(broker, "t", 1, 2)
         await send(broker, 1, topic, b"x")
         refusing = broker.local_node(2).node.peers
-        way = refusing._way
+        way = refusing._transport
 
         async def refuse(endpoint: object) -> trio.abc.Stream:
             raise OSError("nobody there")
 
-        refusing._way = way._replace(dial=refuse)
+        refusing._transport = way._replace(dial=refuse)
         broker.local_node(1).server.close_connections()
         await until(lambda: "is not copied until it answers" in caplog.text)
         await trio.sleep(0.3)
-        refusing._way = way
+        refusing._transport = way
         await send(broker, 1, topic, b"y")
         await until_equal(broker, "t", 1, 2)
     assert caplog.text.count("is not copied until it answers") == 1
@@ -253,7 +253,7 @@ async def test_a_leader_that_refuses_but_lives_is_told_again_after_its_session()
             raise ConnectionRefusedError
 
         peers = broker.local_node(2).node.peers
-        way, peers._way = peers._way, peers._way._replace(dial=refuse)
+        way, peers._transport = peers._transport, peers._transport._replace(dial=refuse)
         broker.local_node(1).server.close_connections()
         await until(
             lambda: broker.local_node(2).node.replication.fetcher_manager.is_leader_unreachable(1)
@@ -266,7 +266,7 @@ async def test_a_leader_that_refuses_but_lives_is_told_again_after_its_session()
             )
         )
         assert await _leader_told_by(broker, 2) == (1, ErrorCode.NONE)
-        peers._way = way
+        peers._transport = way
         await until_equal(broker, "t", 1, 2)
 
 

@@ -11,7 +11,7 @@ import trio
 
 from kbroker.client.endpoint import Endpoint
 from kbroker.cluster import Cluster
-from kbroker.cluster.peers import Way
+from kbroker.cluster.peers import PeerTransport
 from kbroker.cluster.store import MetadataStore
 from kbroker.config import BrokerConfig
 from kbroker.handlers.context import Peer
@@ -207,7 +207,7 @@ class Machine:
             SimulatedClock(),
             in_memory=False,
             in_thread=self.disk.in_thread,
-            way=Way(partial(self._network.dial, self.name)),
+            transport=PeerTransport(partial(self._network.dial, self.name)),
         )
         node.fetch_sessions = FetchSessions(
             node.config.fetch_sessions_max,

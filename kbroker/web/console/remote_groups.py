@@ -86,7 +86,7 @@ class RemoteGroups:
         """Connections of a node, which is another one after each start."""
         if self._node is not node or self._peers is None:
             await self.aclose()
-            self._node, self._peers = node, node.peers.apart()
+            self._node, self._peers = node, node.peers.with_own_connections()
         return self._peers
 
     def _wake(self) -> None:

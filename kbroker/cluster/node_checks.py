@@ -1,4 +1,4 @@
-"""Whether there is a place for a node in a cluster that has others elsewhere, before it starts."""
+"""Checks of a node ID and its addresses in a shared cluster, before the node starts."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 0.5
 
 
-async def wait_for_place(store: MetadataStore, node_id: int, *, seconds: float) -> None:
-    """Wait until no other process runs a node, as one that crashed seems to for a while.
+async def wait_for_node_id(store: MetadataStore, node_id: int, *, seconds: float) -> None:
+    """Wait until no other process runs a node; a crashed one runs until its lease expires.
 
-    Raises StorageError: one still does after so many seconds.
+    Raises:
+        StorageError: The node still runs after `seconds`.
     """
     ends_at = trio.current_time() + seconds
-    told = False
+    warned = False
     while (other := await _registration(store, node_id)) is not None:
         where = ", ".join(map(str, other.listeners.values()))
         if trio.current_time() > ends_at:
             raise StorageError(
-                f"node {node_id} runs already, at {where}, on other data directories; stop that "
-                "process, or give this one another --node-id"
+                f"node {node_id} already runs at {where} with other log directories; stop that process, "
+                "or start this one with another --node-id"
             )
-        if not told:
-            text = "node %d seems to run at %s; waiting up to %g s for the end of its lease"
+        if not warned:
+            text = "node %d seems to run at %s; waiting up to %g s until its lease expires"
             logger.warning(text, node_id, where, seconds)
-            told = True
+            warned = True
         await trio.sleep(LOOK_SECONDS)
 
 
@@ -47,16 +48,27 @@ async def _registration(store: MetadataStore, node_id: int) -> Registration | No
     return None if entry is None else Registration.from_entry(node_id, entry, ready=False)
 
 
-async def give_up_place(store: MetadataStore, node_id: int, directories: Collection[str]) -> bool:
-    """Let others miss a node at once whose process has ended; returns whether it was there.
+async def end_registration(
+    store: MetadataStore, node_id: int, directories: Collection[str]
+) -> bool:
+    """End the registration of a node whose process has terminated, before its lease expires.
 
-    Parameters: `directories` are the ids of its data directories, which the caller holds locked: so nobody
-    else can run on them. Raises StorageError: the node that runs has other directories.
+    Args:
+        store: The metadata store.
+        node_id: The node.
+        directories: IDs of its log directories. The caller holds their locks, so that no other
+            process can use them.
+
+    Returns:
+        True if the node was registered.
+
+    Raises:
+        StorageError: The registered node has other log directories.
     """
     while (entry := await entry_at(store, live_key(node_id))) is not None:
         known = await known_node(store, node_id)
         if known.directories.keys().isdisjoint(directories):
-            raise StorageError(f"node {node_id} runs on other data directories than these")
+            raise StorageError(f"node {node_id} runs with other log directories; stop it first")
         puts: dict[str, Document | None] = {live_key(node_id): None, ready_key(node_id): None}
         compares = {live_key(node_id): entry.revision}
         controller = await entry_at(store, CONTROLLER_ALIVE)
@@ -72,15 +84,21 @@ async def give_up_place(store: MetadataStore, node_id: int, directories: Collect
 async def check_addresses(
     store: MetadataStore, node_id: int, addresses: Mapping[str, Endpoint]
 ) -> None:
-    """Refuse addresses of a node, by listener, that would lead others somewhere else.
+    """Check the advertised addresses of a node.
 
-    Raises StorageError: one means every interface, or is that of another node.
+    Args:
+        store: The metadata store.
+        node_id: The node.
+        addresses: Advertised addresses by listener.
+
+    Raises:
+        StorageError: An address is a wildcard, or belongs to another node.
     """
     for name, address in addresses.items():
-        if _is_every_interface(address.host):
+        if _is_wildcard(address.host):
             raise StorageError(
-                f"other nodes cannot be told {address} for listener {name}; name the address at which "
-                "they reach this one, with --advertise HOST:PORT"
+                f"listener {name}: other nodes cannot connect to the wildcard address {address}; set a "
+                "reachable address with --advertise HOST:PORT"
             )
     live = (await store.range(LIVE)).entries
     for key, entry in live.items():
@@ -88,12 +106,12 @@ async def check_addresses(
         taken = set(other.listeners.values()) & set(addresses.values())
         if other.node_id != node_id and taken:
             raise StorageError(
-                f"node {other.node_id} is at {taken.pop()} already; name the address at which other "
-                f"nodes reach node {node_id}, with --advertise HOST:PORT"
+                f"node {other.node_id} already uses the address {taken.pop()}; set the address of node "
+                f"{node_id} with --advertise HOST:PORT"
             )
 
 
-def _is_every_interface(host: str) -> bool:
+def _is_wildcard(host: str) -> bool:
     if not host:
         return True
     try:

@@ -100,7 +100,7 @@ def test_kcat(told: Told, unique: Unique) -> None:
     command = told.texts[KCAT]
     if _librdkafka() < KNOWS_SCRAM:
         _shell(f"! {command}")
-        assert "take a newer one" in told.log.read_text()
+        assert "upgrade the client" in told.log.read_text()
         return
     listed = _shell(command)
     assert "broker 1 at localhost:" in listed, listed

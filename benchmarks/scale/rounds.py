@@ -100,7 +100,7 @@ def _made(cluster: Cluster, partitions: int) -> Iterator[Figure]:
 
 
 def _is_made(cluster: Cluster, node: int, partitions: int) -> bool:
-    places = cluster.places(node, TOPIC)
+    places = cluster.node_checks(node, TOPIC)
     return len(places) == partitions and all(each.leader > 0 for each in places)
 
 
@@ -210,12 +210,12 @@ def _other_than(node: int) -> int:
 
 def _led_by(cluster: Cluster, witness: int, leaders: set[int]) -> list[int]:
     """The partitions that have one of these leaders, as a node tells."""
-    places = cluster.places(witness, TOPIC)
+    places = cluster.node_checks(witness, TOPIC)
     return [index for index, each in enumerate(places) if each.leader in leaders]
 
 
 def _are_in_sync(cluster: Cluster) -> bool:
-    places = cluster.places(1, TOPIC)
+    places = cluster.node_checks(1, TOPIC)
     return bool(places) and all(each.in_sync == FACTOR for each in places)
 
 

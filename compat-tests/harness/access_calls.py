@@ -24,7 +24,7 @@ from kbroker.security.acls import (
     Pattern,
     PatternType,
 )
-from kbroker.security.rights import MEANT_FOR
+from kbroker.security.rights import VALID_OPERATIONS
 
 from .admin_calls import NODE, NOWHERE, STARTED_MS, World, of, request
 
@@ -76,9 +76,9 @@ def operators() -> list[Acl]:
     cluster = Pattern(AclResourceType.CLUSTER, PatternType.LITERAL, CLUSTER_NAME)
     rows = [
         (cluster, operation.name.lower(), operation)
-        for operation in sorted(MEANT_FOR[AclResourceType.CLUSTER])
+        for operation in sorted(VALID_OPERATIONS[AclResourceType.CLUSTER])
     ]
-    for kind in MEANT_FOR:
+    for kind in VALID_OPERATIONS:
         is_cluster = kind is AclResourceType.CLUSTER
         pattern = cluster if is_cluster else Pattern(kind, PatternType.LITERAL, WILDCARD)
         rows.append((pattern, "all", AclOperation.ALL))
@@ -100,7 +100,7 @@ def _acl(rng: random.Random, principals: Sequence[str]) -> Acl:
     denies = rng.random() < 0.2
     kind = rng.choice(_KINDS)
     pattern = _pattern(rng, kind, denies)
-    operations = sorted(MEANT_FOR[kind])
+    operations = sorted(VALID_OPERATIONS[kind])
     who = rng.choice(principals)
     if rng.random() < 0.2 and kind not in (AclResourceType.CLUSTER, AclResourceType.USER):
         who = WILDCARD  # and not everything: nothing else would decide

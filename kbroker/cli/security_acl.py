@@ -30,15 +30,15 @@ from kbroker.security.rights import (
     CONSUMER,
     CONSUMING,
     IDEMPOTENCE,
-    MEANT_FOR,
     PRODUCER,
     PRODUCING,
-    Answer,
+    VALID_OPERATIONS,
     Operations,
-    Right,
-    answer,
-    option_of,
-    rights,
+    Permission,
+    PermissionCheck,
+    check_permission,
+    cli_name,
+    required_permissions,
 )
 
 from .completion import complete_groups, complete_topics, complete_users
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., object])
 
 TOPIC, GROUP = AclResourceType.TOPIC, AclResourceType.GROUP
-OPERATIONS = {option_of(each): each for each in AclOperation if each >= AclOperation.ALL}
+OPERATIONS = {cli_name(each): each for each in AclOperation if each >= AclOperation.ALL}
 LISTED = ("principal", "permission", "operation", "resource_type", "resource", "pattern", "host")
 
 
@@ -192,8 +192,8 @@ def row_of(each: Acl) -> dict[str, str]:
     return {
         "principal": each.principal,
         "permission": each.permission.name.lower(),
-        "operation": option_of(each.operation),
-        "resource_type": option_of(each.pattern.resource_type),
+        "operation": cli_name(each.operation),
+        "resource_type": cli_name(each.pattern.resource_type),
         "resource": each.pattern.name,
         "pattern": each.pattern.type.name.lower(),
         "host": each.host,
@@ -290,24 +290,24 @@ def _shortcuts(
     return [*([producing] if producer else []), *([consuming] if consumer else [])]
 
 
-def _rights(asked: Asked, shortcuts: list[Operations], idempotent: bool) -> list[Right]:
+def _rights(asked: Asked, shortcuts: list[Operations], idempotent: bool) -> list[Permission]:
     """What is asked for, each once. Raises UsageError for what no request ever needs."""
     if not shortcuts and not (asked.operations and asked.resources):
         raise click.UsageError(
             "say what: --operation NAME and --topic NAME (or --group, --cluster, ...), or --producer "
             "or --consumer"
         )
-    found = [right for each in shortcuts for right in rights(each, asked.resources)]
+    found = [right for each in shortcuts for right in required_permissions(each, asked.resources)]
     if idempotent:
         found.append(IDEMPOTENCE)
     for operation, resource in itertools.product(asked.operations, asked.resources):
-        meant = MEANT_FOR[resource.type]
+        meant = VALID_OPERATIONS[resource.type]
         if operation not in (*meant, AclOperation.ALL):
             raise click.UsageError(
-                f"there is no {option_of(operation)} on a {option_of(resource.type)}; there are "
-                f"{', '.join(sorted(map(option_of, meant)))} and all"
+                f"there is no {cli_name(operation)} on a {cli_name(resource.type)}; there are "
+                f"{', '.join(sorted(map(cli_name, meant)))} and all"
             )
-        found.append(Right(operation, resource))
+        found.append(Permission(operation, resource))
     return list(dict.fromkeys(found))
 
 
@@ -380,13 +380,13 @@ def explain(
     kind, _, name = asked.principals[0].partition(":")
     client = Client(Principal(kind, name), host or WILDCARD)
     acls, told = run(target, lambda cluster: _known(cluster, needed))
-    answers = [answer(acls, told.rules, client, right) for right in needed]
+    answers = [check_permission(acls, told.rules, client, right) for right in needed]
     notes = list(_notes(acls, told, answers, host))
     value = [_row(each) for each in answers]
     show(output, value, lambda _: [*_sentences(answers), *notes])
 
 
-async def _known(cluster: ClusterClient, needed: list[Right]) -> tuple[Acls, DescribedRules]:
+async def _known(cluster: ClusterClient, needed: list[Permission]) -> tuple[Acls, DescribedRules]:
     """All that decides about some rights."""
     from kbroker.client.acls import describe_acls, describe_rules
 
@@ -413,14 +413,14 @@ def _covering(resource: Resource) -> AclFilter:
     )
 
 
-def _sentences(answers: list[Answer]) -> Iterator[str]:
+def _sentences(answers: list[PermissionCheck]) -> Iterator[str]:
     for each in answers:
-        yield f"{'allowed' if each.allowed else 'denied'}: {each.right}: {each.rule}"
+        yield f"{'allowed' if each.allowed else 'denied'}: {each.permission}: {each.rule}"
         yield from (f"    {change.command}" for change in each.changes)
 
 
 def _notes(
-    acls: Acls, told: DescribedRules, answers: list[Answer], host: str | None
+    acls: Acls, told: DescribedRules, answers: list[PermissionCheck], host: str | None
 ) -> Iterator[str]:
     """What the answers do not take into account."""
     if told.hidden_settings and not all(each.allowed for each in answers):
@@ -428,21 +428,21 @@ def _notes(
     client = answers[0].client
     hosts = {
         each.host
-        for right in (one.right for one in answers)
-        for each in acls.about(right.resource)
+        for right in (one.permission for one in answers)
+        for each in acls.matching(right.resource)
         if each.host != WILDCARD and each.covers(str(client.principal), each.host, right.operation)
     }
     if host is None and hosts:
         yield f"Other ACLs rule for --host {', '.join(sorted(hosts))}."
 
 
-def _row(each: Answer) -> dict[str, object]:
-    operation, resource = each.right
+def _row(each: PermissionCheck) -> dict[str, object]:
+    operation, resource = each.permission
     return {
         "principal": str(each.client.principal),
         "host": each.client.host,
-        "operation": option_of(operation),
-        "resource_type": option_of(resource.type),
+        "operation": cli_name(operation),
+        "resource_type": cli_name(resource.type),
         "resource": resource.name,
         "allowed": each.allowed,
         "rule": each.rule,

@@ -12,7 +12,7 @@ from kbroker.protocol.messages.security import (
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
 )
-from kbroker.security.errors import BadSettings, LoginFailed
+from kbroker.security.errors import AuthenticationError, BadSettings
 from kbroker.security.jaas import BadJaas, LoginModule, parse_jaas
 from kbroker.security.oauth import SEEN, first_message
 from kbroker.security.protocols import SecurityProtocol
@@ -149,7 +149,7 @@ async def _log_in(ask: Ask, credentials: Credentials) -> int:
             first = await _tell(ask, client.first())
             answer = await _tell(ask, client.final(bytes(first.auth_bytes)))
             client.check(bytes(answer.auth_bytes))
-    except LoginFailed as error:
+    except AuthenticationError as error:
         who = name or "this token"
         raise OSError(f"cannot authenticate as {who}: {error}") from None
     return int(answer.session_lifetime_ms)
@@ -158,5 +158,5 @@ async def _log_in(ask: Ask, credentials: Credentials) -> int:
 async def _tell(ask: Ask, message: bytes) -> SaslAuthenticateResponse:
     answer: SaslAuthenticateResponse = await ask(SaslAuthenticateRequest(auth_bytes=message))
     if answer.error_code:
-        raise LoginFailed(answer.error_message or f"error {answer.error_code}")
+        raise AuthenticationError(answer.error_message or f"error {answer.error_code}")
     return answer

@@ -15,7 +15,7 @@ import trio
 from kbroker.security.errors import BadSettings
 from kbroker.security.jaas import LoginModule
 from kbroker.security.stores import read_file
-from kbroker.security.urls import file_of, place_of, trusted_by
+from kbroker.security.urls import client_context_of, file_of, without_query
 
 TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
 CLIENT_ID = "sasl.oauthbearer.client.credentials.client.id"
@@ -54,7 +54,7 @@ class TokenSource:
             setting(CLIENT_SECRET, "clientSecret"),
         )
         self._scope = setting(SCOPE, "scope")
-        self._trusted = None if self._file else trusted_by(module)
+        self._trusted = None if self._file else client_context_of(module)
         if self._file is None and find_spec("h11") is None:
             raise BadSettings(
                 f"{TOKEN_URL} with https needs an extra package: pip install 'kbroker[oauth]'"
@@ -95,7 +95,7 @@ class TokenSource:
             fetch,
         )  # not needed for token files
 
-        place = place_of(self._url)
+        place = without_query(self._url)
         try:
             status, body = await fetch(
                 self._url,

@@ -105,7 +105,7 @@ async def describe_acls(ctx: Context, request: DescribeAclsRequest) -> DescribeA
         return cls(error_code=error.code, error_message=error.message)
     rows: dict[Pattern, DescribeAclsResponse.Resource] = {}
     async for acl in ctx.time_slice.each(ctx.node.cluster.acls):
-        if wanted.fits(acl):
+        if wanted.matches(acl):
             pattern = acl.pattern
             row = rows.get(pattern)
             if row is None:
@@ -170,7 +170,7 @@ def _cause(ctx: Context) -> str:
 async def _audit(ctx: Context, done: str, acls: Iterable[Acl]) -> None:
     """Write changes to the audit log."""
     async for acl in ctx.time_slice.each(acls):
-        ctx.node.audit.changed(
+        ctx.node.audit.log_change(
             ctx.peer.client,
             f"ACL {done}: {acl}",
             acl_principal=acl.principal,
@@ -283,7 +283,7 @@ async def _matching(ctx: Context, wanted: AclFilter, count_max: int) -> dict[str
     """
     found = {}
     async for key, acl in ctx.time_slice.each(ctx.node.cluster.acls.items()):
-        if wanted.fits(acl):
+        if wanted.matches(acl):
             found[key] = acl
         if len(found) > count_max:
             raise KafkaError(

@@ -22,7 +22,7 @@ from kbroker.security.acls import (
 )
 from kbroker.security.audit import NAME_CHARACTERS_MAX, audit_logger
 from kbroker.security.principals import ANONYMOUS, Principal
-from kbroker.security.rights import MEANT_FOR
+from kbroker.security.rights import VALID_OPERATIONS
 
 if TYPE_CHECKING:
     from kbroker.cluster import Registration
@@ -40,7 +40,7 @@ TRANSACTIONAL_ID = AclResourceType.TRANSACTIONAL_ID
 USER = AclResourceType.USER
 # Bit field of all operations that apply to each resource type (KIP-430).
 OPERATIONS = {
-    kind: sum(1 << each for each in MEANT_FOR[kind])
+    kind: sum(1 << each for each in VALID_OPERATIONS[kind])
     for kind in (TOPIC, GROUP, AclResourceType.CLUSTER)
 }
 _DENIED = {
@@ -263,7 +263,7 @@ class Context:
         if audit_logger.isEnabledFor(level):
             client = self.peer.client
             verdict = authorizer.verdict(client, operation, resource)
-            self.node.audit.decided(
+            self.node.audit.log_decision(
                 verdict,
                 client,
                 operation,

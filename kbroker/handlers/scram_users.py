@@ -167,7 +167,7 @@ async def alter_user_scram_credentials(
 def _audit(ctx: Context, name: str, change: Change) -> None:
     """Write a change to the audit log."""
     done = "removed from" if change.credential is None else "set for"
-    ctx.node.audit.changed(
+    ctx.node.audit.log_change(
         ctx.peer.client,
         f"password of {change.mechanism} {done} {name}",
         user=name,

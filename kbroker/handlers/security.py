@@ -15,7 +15,7 @@ from kbroker.protocol.messages.security import (
     SaslHandshakeResponse,
 )
 from kbroker.security.acls import Client
-from kbroker.security.errors import LoginFailed
+from kbroker.security.errors import AuthenticationError
 
 from .context import Context, Peer
 from .registry import handles
@@ -65,9 +65,10 @@ async def sasl_authenticate(
         )
     try:
         answer = await authenticate(ctx.node, ctx.peer, login, bytes(request.auth_bytes))
-    except LoginFailed as error:
+    except AuthenticationError as error:
         return SaslAuthenticateResponse(
-            error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=error.told or WRONG
+            error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
+            error_message=error.client_message or WRONG,
         )
     if not login.is_done:
         return SaslAuthenticateResponse(auth_bytes=answer)
@@ -87,14 +88,14 @@ async def authenticate(node: Node, peer: Peer, login: Login, message: bytes) -> 
         The server's message.
 
     Raises:
-        LoginFailed: After `connection.failed.authentication.delay.ms`.
+        AuthenticationError: After `connection.failed.authentication.delay.ms`.
     """
     try:
         answer = await login.answer(message, trio.current_time)
-    except LoginFailed:
+    except AuthenticationError:
         await trio.sleep(node.config.failed_login_delay_ms / 1000)
         raise
     if login.is_done:
         client = Client(login.principal, peer.host)
-        node.audit.came_in(client, peer.listener, login.mechanism)
+        node.audit.log_authentication(client, peer.listener, login.mechanism)
     return answer

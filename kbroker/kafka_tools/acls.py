@@ -20,7 +20,7 @@ from kbroker.security.acls import (
     Pattern,
     PatternType,
 )
-from kbroker.security.rights import CONSUMER, IDEMPOTENCE, MEANT_FOR, PRODUCER, Operations
+from kbroker.security.rights import CONSUMER, IDEMPOTENCE, PRODUCER, VALID_OPERATIONS, Operations
 
 from .base import FAILED, Parser, run
 
@@ -154,7 +154,7 @@ def _check_operations(
     parser: Parser, patterns: Iterable[Pattern], operations: Iterable[AclOperation]
 ) -> None:
     for pattern in patterns:
-        meant = {*MEANT_FOR[pattern.resource_type], AclOperation.ALL}
+        meant = {*VALID_OPERATIONS[pattern.resource_type], AclOperation.ALL}
         if not meant.issuperset(operations):
             names = ", ".join(sorted(each.name for each in meant))
             parser.error(

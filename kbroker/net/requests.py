@@ -34,7 +34,7 @@ from kbroker.protocol.framing import FrameReader
 from kbroker.protocol.headers import RequestHeader, decode_request_header
 from kbroker.protocol.messages import response_class
 from kbroker.protocol.schema import Message, as_message
-from kbroker.security.errors import LoginFailed
+from kbroker.security.errors import AuthenticationError
 
 from .replies import PRODUCE, SMALL_ROWS, Replies, wire_logger
 
@@ -405,7 +405,7 @@ class Requests:
         """Answer a SASL message without a header, as after SaslHandshake version 0 (KIP-43)."""
         try:
             answer = await authenticate(self._node, self._peer, login, message)
-        except LoginFailed:
+        except AuthenticationError:
             return  # `finish_one` closes the connection
         framed = len(answer).to_bytes(4, "big") + answer
         self._replies.add_parts(_RAW_SASL, [framed], self._read_at)
@@ -413,7 +413,7 @@ class Requests:
     def _check_login(self, login: Login) -> None:
         """Apply the state of the authentication after a request. Raises DisconnectError if it failed."""
         if login.failure:
-            self._node.audit.kept_out(
+            self._node.audit.log_authentication_failure(
                 self._peer.host, self._peer.listener, login.mechanism, login.claimed, login.failure
             )
             raise DisconnectError(f"the login has failed: {login.failure}")

@@ -26,7 +26,7 @@ from kbroker.node.node import Node
 from kbroker.runtime.descriptors import shares
 from kbroker.runtime.time_slices import StepThrottle
 from kbroker.security.acls import IN_PROCESS_CLIENT, Client
-from kbroker.security.errors import LoginFailed
+from kbroker.security.errors import AuthenticationError
 from kbroker.security.principals import ANONYMOUS
 
 from .connection import Connection, Intercept
@@ -102,9 +102,9 @@ class Listener:
         return None if self.security is None else self.security.users
 
     @property
-    def asks_clients(self) -> bool:
+    def requires_client_certificate(self) -> bool:
         """Return True if clients must authenticate."""
-        return self.security is not None and self.security.asks_clients
+        return self.security is not None and self.security.requires_client_certificate
 
 
 class CannotListen(Exception):
@@ -468,17 +468,17 @@ class Server:
             )
             with trio.fail_after(self._node.config.connection_setup_timeout_ms / 1000):
                 await transport.shake_hands(self._handshakes)
-            if transport.asked_name:
-                peer.set_sni_host(transport.asked_name)
+            if transport.requested_host:
+                peer.set_sni_host(transport.requested_host)
             if peer.login is None:
                 peer.set_principal(security.principal_of(transport.certificate))
                 if peer.client.principal != ANONYMOUS:
-                    self._node.audit.came_in(peer.client, listener.name, CERTIFICATE)
+                    self._node.audit.log_authentication(peer.client, listener.name, CERTIFICATE)
         except BaseException as error:
             plain.close()
             if isinstance(error, MemoryError):
                 self._node.context.error_log.memory_errors.happened()
-            elif not isinstance(error, OSError | trio.TooSlowError | LoginFailed):
+            elif not isinstance(error, OSError | trio.TooSlowError | AuthenticationError):
                 raise
             self._tell_of_handshake(listener, peer.host, error)
             return None
@@ -486,9 +486,11 @@ class Server:
 
     def _tell_of_handshake(self, listener: Listener, host: str, error: BaseException) -> None:
         slow = isinstance(error, trio.TooSlowError)
-        if isinstance(error, LoginFailed):
-            self._node.audit.kept_out(host, listener.name, CERTIFICATE, "", str(error))
-        told = str(error) if isinstance(error, LoginFailed) else repr(error)
+        if isinstance(error, AuthenticationError):
+            self._node.audit.log_authentication_failure(
+                host, listener.name, CERTIFICATE, "", str(error)
+            )
+        told = str(error) if isinstance(error, AuthenticationError) else repr(error)
         reason = "it took too long" if slow else getattr(error, "reason", None) or told
         message = f"no TLS with {host} on listener {listener.name}: {reason}"
         if self._node.context.error_log.is_new(message):

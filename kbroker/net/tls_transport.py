@@ -126,9 +126,9 @@ class TlsTransport:
         return self._tls.getpeercert(binary_form=True)
 
     @property
-    def asked_name(self) -> str | None:
+    def requested_host(self) -> str | None:
         """The host that the client has named, if it has."""
-        return self._tls.asked_name
+        return self._tls.requested_host
 
     async def _flush(self) -> None:
         left: list[Any] = [self._outgoing.read()] if self._outgoing.pending else []

@@ -25,4 +25,4 @@ class NodeAudit(Audit):
             await self._has_counted.wait()
             await trio.sleep(WINDOW_SECONDS)
             self._has_counted = trio.Event()
-            self.sum_up()
+            self.log_counts()

@@ -79,9 +79,11 @@ class ListenerSecurity:
         return ListenerSecurity(self.name, self._protocol, config, is_exposed=self._is_exposed)
 
     @property
-    def asks_clients(self) -> bool:
+    def requires_client_certificate(self) -> bool:
         """Return True if clients must authenticate."""
-        has_certificate = self.certificates is not None and self.certificates.asks_clients
+        has_certificate = (
+            self.certificates is not None and self.certificates.requires_client_certificate
+        )
         return has_certificate or self._protocol.has_login
 
     @property
@@ -99,7 +101,7 @@ class ListenerSecurity:
     def principal_of(self, certificate: bytes | None) -> Principal:
         """Who comes in with that certificate (DER), which was verified, and does not log in.
 
-        Raises LoginFailed for one that names nobody.
+        Raises AuthenticationError for one that names nobody.
         """
         if certificate is None or self._rules is None:
             return ANONYMOUS
@@ -206,18 +208,18 @@ class ListenerSecurity:
         return _Asked(certificates, users, rules)
 
     def _certificates(self, setting: Callable[..., str]) -> Certificates:
-        from kbroker.security.tls import Certificates, asked  # most nodes never need it
+        from kbroker.security.tls import Certificates, settings_snapshot  # most nodes never need it
 
         known = self.certificates
-        if known is not None and known.asked == asked(setting):
+        if known is not None and known.settings == settings_snapshot(setting):
             return known
         return Certificates(setting, time.monotonic)
 
     def _users(self, setting: Callable[..., str]) -> Users:
-        from kbroker.security.users import OAUTHBEARER, PLAIN, Users, asked  # as above
+        from kbroker.security.users import OAUTHBEARER, PLAIN, Users, settings_snapshot  # as above
 
         known = self._newest_users
-        if known is not None and known.asked == asked(setting):
+        if known is not None and known.settings == settings_snapshot(setting):
             return known
         users = Users(setting, lambda: self.stored_users, lambda: self.delegation)
         if self._is_exposed and not self._protocol.is_encrypted:

@@ -14,7 +14,7 @@ import trio
 from kbroker.runtime.http_client import HTTP_OK, HttpError, fetch
 from kbroker.security.errors import BadSettings
 from kbroker.security.tokens import KEYS_BYTES_MAX, KeySet, Tokens
-from kbroker.security.urls import place_of
+from kbroker.security.urls import without_query
 
 if TYPE_CHECKING:
     from kbroker.runtime.threads import InThread
@@ -94,4 +94,4 @@ class TokenKeys:
                 raise ValueError(f"HTTP status {status}")
             self._tokens.keys = await in_thread(lambda: KeySet(data))
         except (HttpError, ValueError) as error:
-            raise ValueError(f"{place_of(self._tokens.url)}: {error}") from None
+            raise ValueError(f"{without_query(self._tokens.url)}: {error}") from None

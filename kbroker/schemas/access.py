@@ -61,7 +61,7 @@ class Access:
         level = logging.INFO if allowed is None else logging.DEBUG
         if audit_logger.isEnabledFor(level):
             told = allowed or resource
-            self._local.node.audit.decided(
+            self._local.node.audit.log_decision(
                 authorizer.verdict(client, operation, told),
                 client,
                 operation,

@@ -1,1 +1,1 @@
-"""Who may connect and how: certificates, TLS, logins. It knows settings, and nothing of nodes."""
+"""Authentication, authorization, TLS and quotas; independent of broker nodes."""

@@ -1,7 +1,7 @@
-"""Kafka's ACLs: what they are, and which of them decides (KIP-11, KIP-290; StandardAuthorizer, KIP-801).
+"""Kafka ACLs and the decisions of StandardAuthorizer (KIP-11, KIP-290, KIP-801).
 
-An ACL allows a principal, or denies it, one operation from one host on the resources that its pattern
-covers. One that denies goes before all that allow; where none says anything, nobody may.
+An ACL allows or denies a principal one operation from one host on the resources that match its
+pattern. A matching DENY overrides every ALLOW. If no ACL matches, access is denied.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import NamedTuple, Self, TypeVar
 
 from .principals import USER, Principal
 
+# Matches all resources of a type or all hosts; after ``User:``, all principals.
 WILDCARD = "*"
-"""Stands for all resources of a type, for all hosts, and after ``User:`` for everybody."""
 EVERYBODY = f"{USER}:{WILDCARD}"
+# Name of the only resource of type CLUSTER.
 CLUSTER_NAME = "kafka-cluster"
-"""The name of the one resource of type CLUSTER."""
 
 
 class AclResourceType(IntEnum):
-    """What a right can be about, by its number on the wire."""
+    """Resource types, by their wire number."""
 
     UNKNOWN = 0
     ANY = 1
@@ -34,18 +34,18 @@ class AclResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How a name covers resources: that one, or all that begin so."""
+    """Types of resource patterns: an exact name or a prefix."""
 
     UNKNOWN = 0
     ANY = 1
+    # In filters only: every pattern that matches a resource with this name.
     MATCH = 2
-    """In filters only: whatever covers the resource of that name."""
     LITERAL = 3
     PREFIXED = 4
 
 
 class AclOperation(IntEnum):
-    """What somebody may do."""
+    """Operations, by their wire number."""
 
     UNKNOWN = 0
     ANY = 1
@@ -66,7 +66,7 @@ class AclOperation(IntEnum):
 
 
 class AclPermission(IntEnum):
-    """What an ACL says."""
+    """Permission types, by their wire number."""
 
     UNKNOWN = 0
     ANY = 1
@@ -78,24 +78,24 @@ Number = TypeVar("Number", bound=IntEnum)
 
 
 def known(kind: type[Number], number: int) -> Number:
-    """The member of that number; UNKNOWN for one that this version does not know."""
+    """Return the enum member with a number, or UNKNOWN if this version does not define it."""
     try:
         return kind(number)
     except ValueError:
         return kind(0)
 
 
+# Operations whose ALLOW implies the key; a DENY of them does not imply a DENY of the key.
 _IMPLIED_BY = {
     AclOperation.DESCRIBE: frozenset(
         {AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER}
     ),
     AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.ALTER_CONFIGS}),
 }
-"""Who may do one of these may do that as well. Who is denied them is not denied it."""
 
 
 class Resource(NamedTuple):
-    """One thing that rights are about."""
+    """A resource that ACLs apply to."""
 
     type: AclResourceType
     name: str
@@ -108,7 +108,7 @@ CLUSTER = Resource(AclResourceType.CLUSTER, CLUSTER_NAME)
 
 
 class Client(NamedTuple):
-    """Who asks, and from which address."""
+    """The principal and the address of a client."""
 
     principal: Principal
     host: str
@@ -118,7 +118,7 @@ class Client(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """Which resources an ACL is about."""
+    """The resources that an ACL applies to."""
 
     resource_type: AclResourceType
     type: PatternType
@@ -130,7 +130,7 @@ class Pattern(NamedTuple):
 
 
 class Acl(NamedTuple):
-    """One rule."""
+    """One access control entry with its resource pattern."""
 
     pattern: Pattern
     principal: str
@@ -145,7 +145,7 @@ class Acl(NamedTuple):
         )
 
     def covers(self, principal: str, host: str, operation: AclOperation) -> bool:
-        """Whether it speaks of what somebody wants to do with a resource that its pattern covers."""
+        """Return True if the ACL applies to this principal, host and operation."""
         return (
             self.principal in (principal, EVERYBODY)
             and self.host in (host, WILDCARD)
@@ -160,7 +160,7 @@ class Acl(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """Which ACLs are asked for; None, ANY and MATCH leave open what they stand for."""
+    """A filter for ACLs. None, ANY and MATCH leave their field open."""
 
     resource_type: AclResourceType
     name: str | None
@@ -170,18 +170,18 @@ class AclFilter(NamedTuple):
     operation: AclOperation
     permission: AclPermission
 
-    def fits(self, acl: Acl) -> bool:
-        """Whether an ACL is one of those."""
+    def matches(self, acl: Acl) -> bool:
+        """Return True if the filter matches an ACL."""
         return (
             self.resource_type in (AclResourceType.ANY, acl.pattern.resource_type)
-            and self._fits_name(acl.pattern)
+            and self._matches_name(acl.pattern)
             and self.principal in (None, acl.principal)
             and self.host in (None, acl.host)
             and self.operation in (AclOperation.ANY, acl.operation)
             and self.permission in (AclPermission.ANY, acl.permission)
         )
 
-    def _fits_name(self, pattern: Pattern) -> bool:
+    def _matches_name(self, pattern: Pattern) -> bool:
         if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, pattern.type):
             return False
         if self.name in (None, pattern.name):
@@ -194,10 +194,13 @@ class AclFilter(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether somebody may do something, and what decided it.
+    """The result of an authorization.
 
-    `acl` is the one that did; None where there is none: `is_super` says that it needs none, and
-    `has_acls` that there are some for the resource, of which none allows it.
+    Attributes:
+        allowed: True if access is granted.
+        acl: The ACL that decided; None if none matched.
+        is_super: True if the principal is a super user.
+        has_acls: True if the resource has ACLs.
     """
 
     allowed: bool
@@ -218,15 +221,15 @@ class Verdict(NamedTuple):
 
 
 class Acls:
-    """All ACLs of a cluster, each under a key of its own."""
+    """All ACLs of a cluster, by a unique key."""
 
     def __init__(self) -> None:
+        # Number of changes so far.
         self.version = 0
-        """How often they have changed."""
         self._by_key: dict[str, Acl] = {}
         self._by_pattern: dict[Pattern, dict[str, Acl]] = {}
+        # Number of prefixed patterns, by resource type and prefix length.
         self._prefix_lengths: Counter[tuple[AclResourceType, int]] = Counter()
-        """How many patterns there are by the length of their prefix."""
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -238,11 +241,11 @@ class Acls:
         return key in self._by_key
 
     def items(self) -> Iterator[tuple[str, Acl]]:
-        """Each with its key."""
+        """Return each key with its ACL."""
         return iter(tuple(self._by_key.items()))
 
     def put(self, key: str, acl: Acl) -> None:
-        """Take one in."""
+        """Add an ACL, or replace the one with the same key."""
         self.drop(key)
         self.version += 1
         self._by_key[key] = acl
@@ -254,7 +257,7 @@ class Acls:
         self._by_pattern[pattern][key] = acl
 
     def drop(self, key: str) -> None:
-        """Leave one out, if it is there."""
+        """Remove an ACL if it exists."""
         acl = self._by_key.pop(key, None)
         if acl is None:
             return
@@ -266,8 +269,8 @@ class Acls:
             if pattern.type is PatternType.PREFIXED:
                 self._prefix_lengths -= Counter([(pattern.resource_type, len(pattern.name))])
 
-    def about(self, resource: Resource) -> Iterator[Acl]:
-        """Those that cover a resource."""
+    def matching(self, resource: Resource) -> Iterator[Acl]:
+        """Return the ACLs whose pattern matches a resource."""
         kind, name = resource
         for pattern in (
             Pattern(kind, PatternType.LITERAL, name),
@@ -281,33 +284,41 @@ class Acls:
 
 
 class Rules(NamedTuple):
-    """What decides beside ACLs: ``super.users``, and ``allow.everyone.if.no.acl.found``."""
+    """Authorizer settings: ``super.users`` and ``allow.everyone.if.no.acl.found``."""
 
     super_users: frozenset[str] = frozenset()
     allows_without_acls: bool = False
 
     @classmethod
     def read(cls, super_users: str, *, allows_without_acls: bool) -> Self:
-        """From the text of ``super.users``: ``User:a;User:b``."""
+        """Parse ``super.users`` (``User:a;User:b``)."""
         names = (each.strip() for each in super_users.split(";"))
         return cls(frozenset(each for each in names if each), allows_without_acls)
 
 
+# In-process connections of the broker itself, which may do everything. Network clients have an IP
+# address as their host, so they cannot claim this one.
 IN_PROCESS_CLIENT = Client(Principal("Process", "kbroker"), "inside")
-"""The process of the broker itself, which may do everything. Nobody else has this host: those of
-clients are addresses."""
 
 
 def decide(
     acls: Acls, rules: Rules, client: Client, operation: AclOperation, resource: Resource
 ) -> Verdict:
-    """Whether somebody may do something, as Kafka's StandardAuthorizer says it."""
+    """Decide whether a client may perform an operation on a resource, like StandardAuthorizer.
+
+    Args:
+        acls: ACLs of the cluster.
+        rules: Super users and the default without ACLs.
+        client: Principal and host of the client.
+        operation: The requested operation.
+        resource: The resource; it need not exist.
+    """
     principal = str(client.principal)
     if principal in rules.super_users or client == IN_PROCESS_CLIENT:
         return Verdict(True, is_super=True)
     allowing: Acl | None = None
     has_acls = False
-    for acl in acls.about(resource):
+    for acl in acls.matching(resource):
         has_acls = True
         if acl.covers(principal, client.host, operation):
             if acl.permission is AclPermission.DENY:
@@ -321,9 +332,10 @@ def decide(
 def decide_any(
     acls: Acls, rules: Rules, client: Client, operation: AclOperation, kind: AclResourceType
 ) -> bool:
-    """Whether somebody may do something with any resource of a type, of whatever name (KIP-679).
+    """Return True if a client may perform an operation on some resource of a type (KIP-679).
 
-    A prefix that is allowed counts unless it is denied as a whole, a name unless it is denied itself.
+    An allowed prefix counts unless a denied prefix covers it. An allowed name counts unless the
+    same name or one of its prefixes is denied.
     """
     if decide(acls, rules, client, operation, Resource(kind, "hardcode")).allowed:
         return True

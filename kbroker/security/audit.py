@@ -1,11 +1,12 @@
-"""The audit log: who was denied what, and from where; who came in; who changed who may.
+"""The audit log: denied requests, authentications, and changes of ACLs, users and quotas.
 
-All of it goes to the logger ``kbroker.audit``: what was denied, failed or changed at INFO, what was
-allowed at DEBUG. Each record has its parts in `fields`, which logs of JSON show, beside the sentence.
+The logger ``kbroker.audit`` gets denials, failures and changes at INFO, and allowed requests and
+successful authentications at DEBUG. Each log record has its values in `fields`; the JSON log
+format prints them.
 
-What clients ask for again and again does not fill the disk: within a second the same thing is told once
-and then counted, and so is what a client asks for beyond `OF_CLIENT_MAX` different things. What was
-counted is told when the second is over. This holds for INFO; who asks for DEBUG gets everything.
+Repeated events cannot fill the disk: within one second the log writes an event once and counts
+repetitions. It also only counts events beyond `EVENTS_PER_CLIENT_MAX` per client. The counts are
+logged at the end of the second. If the logger is enabled for DEBUG, every event is logged.
 """
 
 from __future__ import annotations
@@ -20,66 +21,74 @@ from kbroker.text.printable import printable
 
 from .acls import AclOperation, Client, Resource, Verdict
 
+# Denials are logged at INFO, allowed requests at DEBUG.
 audit_logger = logging.getLogger("kbroker.audit")
-"""What was denied at INFO, what was allowed at DEBUG."""
 
 WINDOW_SECONDS: Final = 1.0
-OF_CLIENT_MAX: Final = 20
-"""Different things of one principal and address that are told in one window."""
+# Distinct events of one principal and address that are logged per window.
+EVENTS_PER_CLIENT_MAX: Final = 20
+# Pairs of principal and address whose events are logged per window.
 CLIENTS_MAX: Final = 100
-"""Principals and addresses of which things are told in one window."""
+# Characters of a name from a client that are logged.
 NAME_CHARACTERS_MAX: Final = 256
-"""Of a name that a client chose."""
 
 Fields = dict[str, object]
 K = TypeVar("K", bound=Hashable)
 
 
-class _Told(NamedTuple):
+class _Event(NamedTuple):
     sentence: str
     fields: Fields
 
 
 class Audit:
-    """Writes the audit log of one node.
+    """Writer of the audit log of one node.
 
-    Parameters: `now` is a steady time in seconds; `when_counting` is called when there is something
-    counted for the first time, so that `sum_up` is called a while later.
+    Args:
+        now: Monotonic clock in seconds.
+        on_first_count: Called when the first event of a window is counted, to schedule a call
+            of `log_counts`.
     """
 
     def __init__(
-        self, now: Callable[[], float], when_counting: Callable[[], None] = lambda: None
+        self, now: Callable[[], float], on_first_count: Callable[[], None] = lambda: None
     ) -> None:
         self._now = now
-        self._when_counting = when_counting
+        self._on_first_count = on_first_count
         self._began_at = -math.inf
-        self._told: dict[Hashable, _Told] = {}
-        self._again: Counter[Hashable] = Counter()
-        self._of_client: Counter[tuple[str, str]] = Counter()
-        self._beyond: Counter[tuple[str, str]] = Counter()
+        self._logged: dict[Hashable, _Event] = {}
+        self._repeated: Counter[Hashable] = Counter()
+        self._logged_by_client: Counter[tuple[str, str]] = Counter()
+        self._suppressed: Counter[tuple[str, str]] = Counter()
 
-    # -- what happens
+    # -- events
 
-    def decided(
+    def log_decision(
         self,
         verdict: Verdict,
         client: Client,
         operation: AclOperation,
         resource: Resource,
         level: int,
-        **asked: str | int,
+        **request: str | int,
     ) -> None:
-        """Somebody was allowed something, or denied it.
+        """Log that a request was allowed or denied.
 
-        Parameters: `asked` are the API, its version and the client id.
+        Args:
+            verdict: The decision and its reason.
+            client: Principal and address of the client.
+            operation: The requested operation.
+            resource: The resource of the request.
+            level: Log level.
+            **request: The API, its version and the client ID.
         """
         outcome = "allowed" if verdict.allowed else "denied"
         name, who = _short(resource.name), _short(str(client.principal))
-        self._tell(
+        self._log_once(
             level,
             (client, operation, resource.type, name),
             f"{outcome}: {who} at {client.host}, {operation.name} on {resource._replace(name=name)}, for "
-            f"{asked['api']} {asked['version']} of client {str(asked['client_id'])!r} ({verdict})",
+            f"{request['api']} {request['version']} of client {str(request['client_id'])!r} ({verdict})",
             {
                 "outcome": outcome,
                 "principal": who,
@@ -88,32 +97,49 @@ class Audit:
                 "resource_type": resource.type.name,
                 "resource": name,
                 "rule": str(verdict),
-                **asked,
+                **request,
             },
         )
 
-    def came_in(self, client: Client, listener: str, how: str) -> None:
-        """Somebody has shown who it is; `how` is the mechanism, or a certificate."""
-        self._tell(
+    def log_authentication(self, client: Client, listener: str, how: str) -> None:
+        """Log a successful authentication.
+
+        Args:
+            client: Principal and address of the client.
+            listener: Name of the listener.
+            how: The SASL mechanism, or that the client presented a certificate.
+        """
+        self._log_once(
             logging.DEBUG,
             None,
-            f"came in: {client}, by {how} at listener {listener}",
-            _login("came in", str(client.principal), client.host, listener, how),
+            f"authenticated: {client}, by {how} at listener {listener}",
+            _login("authenticated", str(client.principal), client.host, listener, how),
         )
 
-    def kept_out(self, host: str, listener: str, how: str, who: str, why: str) -> None:
-        """Somebody has not shown who it is; `who` is the name that it gave, if it did."""
+    def log_authentication_failure(
+        self, host: str, listener: str, how: str, who: str, why: str
+    ) -> None:
+        """Log a failed authentication.
+
+        Args:
+            host: Address of the client.
+            listener: Name of the listener.
+            how: The SASL mechanism, or the other way of authentication.
+            who: Name that the client claimed, or empty.
+            why: Reason of the failure.
+        """
         who, how = _short(who), _short(how) or "no mechanism"
         named = f" as {who!r}" if who else ""
-        self._tell(
+        self._log_once(
             logging.INFO,
-            ("kept out", host, listener, how, who),
-            f"kept out: somebody at {host}{named}, by {how} at listener {listener}: {why}",
-            _login("kept out", f"User:{who}" if who else "", host, listener, how) | {"rule": why},
+            ("authentication failed", host, listener, how, who),
+            f"authentication failed: client at {host}{named}, by {how} at listener {listener}: {why}",
+            _login("authentication failed", f"User:{who}" if who else "", host, listener, how)
+            | {"rule": why},
         )
 
-    def changed(self, client: Client, what: str, **fields: object) -> None:
-        """Somebody has changed who may do what, or who can log in. Each change is told."""
+    def log_change(self, client: Client, what: str, **fields: object) -> None:
+        """Log a change of ACLs, users or quotas; never suppressed."""
         shown = {"outcome": "changed", "principal": str(client.principal), "host": client.host}
         self._log(
             logging.INFO,
@@ -121,9 +147,9 @@ class Audit:
             {**shown, "change": what, **fields},
         )
 
-    # -- how it is told
+    # -- suppression of repeated events
 
-    def _tell(self, level: int, key: Hashable, sentence: str, fields: Fields) -> None:
+    def _log_once(self, level: int, key: Hashable, sentence: str, fields: Fields) -> None:
         if not audit_logger.isEnabledFor(level):
             return
         if level <= logging.DEBUG or audit_logger.isEnabledFor(logging.DEBUG):
@@ -131,41 +157,41 @@ class Audit:
             return
         now = self._now()
         if now - self._began_at >= WINDOW_SECONDS:
-            self.sum_up()
+            self.log_counts()
             self._began_at = now
         client = (str(fields["principal"]), str(fields["host"]))
-        if key in self._told:
-            self._count(self._again, key)
-        elif self._may_be_told(client):
-            self._of_client[client] += 1
-            self._told[key] = _Told(sentence, fields)
+        if key in self._logged:
+            self._count(self._repeated, key)
+        elif self._may_log(client):
+            self._logged_by_client[client] += 1
+            self._logged[key] = _Event(sentence, fields)
             self._log(level, sentence, fields)
         else:
-            known = client in self._beyond or len(self._beyond) < CLIENTS_MAX
-            self._count(self._beyond, client if known else ("others", "elsewhere"))
+            known = client in self._suppressed or len(self._suppressed) < CLIENTS_MAX
+            self._count(self._suppressed, client if known else ("others", "elsewhere"))
 
-    def _may_be_told(self, client: tuple[str, str]) -> bool:
-        if client not in self._of_client and len(self._of_client) >= CLIENTS_MAX:
+    def _may_log(self, client: tuple[str, str]) -> bool:
+        if client not in self._logged_by_client and len(self._logged_by_client) >= CLIENTS_MAX:
             return False
-        return self._of_client[client] < OF_CLIENT_MAX
+        return self._logged_by_client[client] < EVENTS_PER_CLIENT_MAX
 
     def _count(self, counts: Counter[K], key: K) -> None:
-        if not self._again and not self._beyond:
-            self._when_counting()
+        if not self._repeated and not self._suppressed:
+            self._on_first_count()
         counts[key] += 1
 
-    def sum_up(self) -> None:
-        """Tell what was counted, and begin anew."""
-        for key, count in self._again.items():
-            sentence, fields = self._told[key]
+    def log_counts(self) -> None:
+        """Log the counts of the current window, and start a new window."""
+        for key, count in self._repeated.items():
+            sentence, fields = self._logged[key]
             self._log(logging.INFO, f"{count} times more, {sentence}", {**fields, "count": count})
-        for (principal, host), count in self._beyond.items():
+        for (principal, host), count in self._suppressed.items():
             self._log(
                 logging.INFO,
-                f"{count} more of {principal} at {host} that are not told one by one",
-                {"outcome": "not told", "principal": principal, "host": host, "count": count},
+                f"{count} more events of {principal} at {host} were not logged one by one",
+                {"outcome": "suppressed", "principal": principal, "host": host, "count": count},
             )
-        for kept in (self._told, self._again, self._of_client, self._beyond):
+        for kept in (self._logged, self._repeated, self._logged_by_client, self._suppressed):
             kept.clear()
 
     def _log(self, level: int, sentence: str, fields: Fields) -> None:

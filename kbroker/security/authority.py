@@ -1,7 +1,7 @@
-"""An authority of one's own: the certificate of a server, and the one by which clients trust it.
+"""A private certificate authority (CA) that issues server certificates.
 
-Certificates are as RFC 5280 has them, so that clients that look closely (Python's
-``VERIFY_X509_STRICT``, Java) take them too. Keys are of P-256, and PKCS#8 as Java reads them.
+Certificates follow RFC 5280, so that strict clients (Python's ``VERIFY_X509_STRICT``, Java) accept
+them. Keys use the curve P-256 and the PKCS#8 format, which Java can read.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+# Validity of a CA certificate.
 AUTHORITY_TIME = timedelta(days=3650)
+# Validity of a server certificate.
 SERVER_TIME = timedelta(days=365)
+# A certificate with less remaining validity is replaced.
 RENEWED_BEFORE_END = timedelta(days=60)
-"""A certificate that is good for less is made anew."""
+# Clock skew of clients that certificates tolerate.
 CLOCKS_DIFFER = timedelta(days=1)
-"""What a client's clock may be behind."""
 
 
 class Pair(NamedTuple):
@@ -37,23 +39,30 @@ class Pair(NamedTuple):
     key: str
 
     def __repr__(self) -> str:
-        """Without the key."""
+        """Hide the key."""
         return "Pair()"
 
 
 class Authority:
-    """Issues certificates. Raises ValueError for a pair that is none, or is not its own."""
+    """A CA that issues server certificates.
+
+    Args:
+        pair: Certificate and private key of the CA.
+
+    Raises:
+        ValueError: The pair cannot be read, or the key does not match the certificate.
+    """
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
         self._certificate = x509.load_pem_x509_certificate(pair.certificate.encode())
         self._key = _read_key(pair)
         if self._certificate.public_key() != self._key.public_key():
-            raise ValueError("the key is not that of the certificate")
+            raise ValueError("CA: the private key does not match the certificate")
 
     @classmethod
     def new(cls, name: str, now: datetime) -> Authority:
-        """One that nobody knows yet, good for ten years."""
+        """Create a CA with a new key, valid for ten years."""
         key = ec.generate_private_key(ec.SECP256R1())
         own = _subject(name)
         builder = (
@@ -65,13 +74,14 @@ class Authority:
 
     @property
     def ends_at(self) -> datetime:
-        """When nobody trusts it any more."""
+        """End of the validity of the CA certificate."""
         return self._certificate.not_valid_after_utc
 
     def issue(self, hosts: Iterable[str], now: datetime) -> Pair:
-        """A certificate of a server that clients reach by these names and addresses, good for a year.
+        """Issue a server certificate for host names and addresses, valid for a year.
 
-        Raises ValueError for what is no name of a host.
+        Raises:
+            ValueError: A host name is invalid.
         """
         names = _names(hosts)
         key = ec.generate_private_key(ec.SECP256R1())
@@ -91,14 +101,20 @@ class Authority:
         return _pair(builder.sign(self._key, SHA256()), key)
 
     def stands_for(self, pair: Pair, hosts: Iterable[str], now: datetime) -> bool:
-        """Whether it has issued that for exactly these names, and for long enough yet.
+        """Return True if this CA issued a certificate for exactly these names that is still valid.
 
-        Raises ValueError for a pair that is none.
+        Args:
+            pair: The certificate and its private key.
+            hosts: Host names and addresses that the certificate must contain.
+            now: Current time; less than 60 days of remaining validity give False.
+
+        Raises:
+            ValueError: The pair cannot be read.
         """
         certificate = x509.load_pem_x509_certificate(pair.certificate.encode())
         try:
             certificate.verify_directly_issued_by(self._certificate)
-        except Exception:  # noqa: BLE001  # ValueError, TypeError, or one of the signature's own
+        except Exception:  # noqa: BLE001  # ValueError, TypeError, or an error of the signature library
             return False
         if certificate.public_key() != _read_key(pair).public_key():
             return False
@@ -164,7 +180,7 @@ def _read_key(pair: Pair) -> ec.EllipticCurvePrivateKey:
     try:
         key = load_pem_private_key(pair.key.encode(), None)
     except TypeError:
-        raise ValueError("the key has a password") from None
+        raise ValueError("private key: it is encrypted with a password") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError("the key is of another kind")  # noqa: TRY004
+        raise ValueError("private key: it is not an elliptic-curve key")  # noqa: TRY004
     return key

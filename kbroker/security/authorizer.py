@@ -1,4 +1,4 @@
-"""Who may do what: the answers that handlers ask for."""
+"""The authorizer of a node, with a cache of decisions."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from .acls import (
 )
 from .audit import audit_logger
 
+# Cached decisions.
 KEPT_MAX: Final = 10_000
-"""Answers that are kept."""
+# Characters of the longest resource name whose decision is cached.
 KEPT_CHARACTERS_MAX: Final = 256
-"""Of a name for which an answer is kept."""
 
 
 class Authorizer:
-    """Answers whether somebody may do something, by the ACLs of a cluster as they are now."""
+    """Decides by the current ACLs of the cluster whether clients may perform operations."""
 
     def __init__(self, acls: Acls, rules: Rules) -> None:
         self.acls = acls
         self.rules = rules
         self._kept: dict[tuple[Client, AclOperation, Resource | AclResourceType], bool] = {}
+        # Allowed topic operations. Each Produce and Fetch checks them, and creating a `Resource` costs as
+        # much as the decision.
         self._topics: set[tuple[Client, AclOperation, str]] = set()
-        """What was allowed of topics: each Produce and Fetch asks, and a `Resource` costs as much as the
-        answer."""
         self._version = acls.version
 
     def has_allowed(self, client: Client, operation: AclOperation, topic: str) -> bool:
-        """Whether it is known that somebody may do something with a topic, and nobody logs that.
+        """Return True if a cached decision allows an operation and needs no log line.
 
-        If not, ask `allows`.
+        If it returns False, call `allows`.
         """
         if self._version != self.acls.version or audit_logger.isEnabledFor(logging.DEBUG):
             return False
         return (client, operation, topic) in self._topics
 
     def allows(self, client: Client, operation: AclOperation, resource: Resource) -> bool:
-        """Whether somebody may do something with a resource, be there such a one or not."""
+        """Return True if a client may perform an operation on a resource, which need not exist."""
         self._forget()
         asked = client, operation, resource
         allowed = self._kept.get(asked)
@@ -61,7 +61,7 @@ class Authorizer:
     def allows_any(
         self, client: Client, operation: AclOperation, resource_type: AclResourceType
     ) -> bool:
-        """Whether there could be a resource of a type with which somebody may do something."""
+        """Return True if a client may perform an operation on some resource of a type (KIP-679)."""
         self._forget()
         asked = client, operation, resource_type
         allowed = self._kept.get(asked)
@@ -71,12 +71,12 @@ class Authorizer:
         return allowed
 
     def _forget(self) -> None:
-        """Keep no answer that may not be true any more, nor too many of them."""
+        """Clear the cache if the ACLs have changed or if it is full."""
         if self._version != self.acls.version or len(self._kept) >= KEPT_MAX:
             self._kept.clear()
             self._topics.clear()
             self._version = self.acls.version
 
     def verdict(self, client: Client, operation: AclOperation, resource: Resource) -> Verdict:
-        """The same as `allows`, with what decides it."""
+        """Return the decision of `allows` with its reason."""
         return decide(self.acls, self.rules, client, operation, resource)

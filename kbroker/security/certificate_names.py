@@ -1,8 +1,8 @@
-"""Who a client is by its certificate, as access rules name it.
+"""Principal names of clients that authenticate with a TLS certificate.
 
-The name is the certificate's subject as Java writes it, by which Kafka's ACLs and super users were
-written: RFC 2253 with the short names that Java has, and every special character escaped.
-``ssl.principal.mapping.rules`` may make a shorter one of it (KIP-371).
+The name is the subject of the certificate as Java prints it, so that Kafka's ACLs and super users
+match: RFC 2253 with Java's short attribute names and every special character escaped.
+``ssl.principal.mapping.rules`` can shorten it (KIP-371).
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from typing import NamedTuple, TypeAlias
 
 import re2
 
-from .errors import BadSettings, LoginFailed
+from .errors import AuthenticationError, BadSettings
 
 RULES = "ssl.principal.mapping.rules"
 DEFAULT = "DEFAULT"
+# Bytes of the longest accepted subject. The rules scan it several times, and errors quote it.
 SUBJECT_BYTES_MAX = 8 * 1024
-"""Much for a name; rules look at it a few times, and refusals repeat it."""
 
+# Tag and content of an ASN.1 element.
 Element: TypeAlias = tuple[int, bytes]
-"""The tag of an element of ASN.1, and what it has in it."""
 
 _VERSION = 0xA0
+# Fields of a certificate before the subject (RFC 5280, 4.1): serial number, algorithm, issuer,
+# validity.
 _FIELDS_BEFORE_SUBJECT = 4
-"""Of a certificate (RFC 5280, 4.1): serial number, algorithm, issuer, validity."""
+# String types that Java decodes as UTF-8; it prints other values in hexadecimal.
 _TEXT_TAGS = frozenset((0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1E))
-"""Kinds of text whose bytes Java reads as UTF-8; any other value it writes in hexadecimal digits."""
 _KEYWORDS = {
     bytes.fromhex("550403"): "CN",
     bytes.fromhex("550406"): "C",
@@ -44,9 +45,12 @@ _EDGES = re.compile(r"^[ \r]+|[ \r]+$")
 
 
 def subject_of(certificate: bytes) -> str:
-    """The subject of a certificate (DER), as ``X500Principal.getName`` of Java writes it.
+    """Return the subject of a DER certificate, formatted like Java's ``X500Principal.getName``.
 
-    The certificate is one that OpenSSL has verified. Raises LoginFailed.
+    OpenSSL must have verified the certificate.
+
+    Raises:
+        AuthenticationError: The subject is too long or cannot be parsed.
     """
     try:
         ((_, whole),) = _elements(certificate)
@@ -55,15 +59,17 @@ def subject_of(certificate: bytes) -> str:
             del fields[0]
         _, subject = fields[_FIELDS_BEFORE_SUBJECT]
         if len(subject) > SUBJECT_BYTES_MAX:
-            raise LoginFailed(f"its subject is longer than {SUBJECT_BYTES_MAX} bytes")
+            raise AuthenticationError(
+                f"certificate: the subject is longer than {SUBJECT_BYTES_MAX} bytes"
+            )
         sets = [content for _, content in _elements(subject)]
         return ",".join("+".join(map(_attribute, _elements(each))) for each in reversed(sets))
     except (IndexError, ValueError, StopIteration):
-        raise LoginFailed("its subject is not understood") from None
+        raise AuthenticationError("certificate: the subject is malformed") from None
 
 
 def _elements(data: bytes) -> Iterator[Element]:
-    """What follows each other in `data`, in the encoding of X.690, 8.1. Raises IndexError."""
+    """Return the consecutive DER elements of `data` (X.690, 8.1). Raises IndexError."""
     at = 0
     while at < len(data):
         tag, length = data[at], data[at + 1]
@@ -92,7 +98,7 @@ def _with_escapes(found: re.Match[str]) -> str:
 
 
 def _dotted(oid: bytes) -> str:
-    """An object identifier in numbers (X.690, 8.19)."""
+    """Return an object identifier in dotted decimal form (X.690, 8.19)."""
     numbers, number = [], 0
     for byte in oid:
         number = number << 7 | byte & 0x7F
@@ -112,14 +118,14 @@ def _encoded(tag: int, value: bytes) -> bytes:
 
 
 class _Rule(NamedTuple):
-    """`pattern` None takes every name as it is."""
+    """A mapping rule. The pattern None keeps every name unchanged."""
 
     pattern: re.Pattern[str] | None
     replacement: str
     case: str
 
     def apply(self, name: str) -> str | None:
-        """The name that it makes; None when it is for others."""
+        """Return the mapped name, or None if the rule does not match."""
         if self.pattern is None:
             return name
         if self.pattern.fullmatch(name) is None:
@@ -128,7 +134,7 @@ class _Rule(NamedTuple):
         return {"L": made.lower(), "U": made.upper()}.get(self.case, made)
 
     def _expanded(self, match: re.Match[str]) -> str:
-        """The replacement with the groups in it: ``$1`` or ``${name}``, `\\` before what means itself."""
+        """Expand ``$1`` and ``${name}`` in the replacement; a backslash quotes a character."""
         return _REFERENCE.sub(lambda one: _referred(match, one), self.replacement)
 
 
@@ -145,7 +151,7 @@ def _referred(match: re.Match[str], reference: re.Match[str]) -> str:
     if reference["name"] is not None:
         return match.group(reference["name"]) or ""
     digits = reference["number"]
-    # As in Java: as many digits as there are groups for, the others stand for themselves.
+    # As in Java: use as many digits as name an existing group; the rest is literal text.
     for size in range(len(digits), 0, -1):
         if int(digits[:size]) <= match.re.groups:
             return (match.group(int(digits[:size])) or "") + digits[size:]
@@ -153,23 +159,31 @@ def _referred(match: re.Match[str], reference: re.Match[str]) -> str:
 
 
 class MappingRules:
-    """``ssl.principal.mapping.rules``: ``RULE:pattern/replacement/[LU]`` and DEFAULT, by commas.
+    """The parsed ``ssl.principal.mapping.rules``.
 
-    The first rule whose pattern is the whole subject makes the name (KIP-371). Patterns are those of
-    RE2, because who has a certificate chooses what they look at, and RE2 is done in linear time: no
-    look-around and no references back within a pattern. Raises BadSettings.
+    The setting lists ``RULE:pattern/replacement/[LU]`` and DEFAULT, separated by commas. The first
+    rule whose pattern matches the whole subject gives the name (KIP-371). Patterns use RE2, which
+    matches in linear time, because the owner of a certificate chooses the matched text. RE2 has no
+    look-around and no back-references.
+
+    Raises:
+        BadSettings: A rule or a pattern is invalid.
     """
 
     def __init__(self, text: str) -> None:
         self._rules = [*_rules(text.strip() or DEFAULT)]
 
     def name_of(self, subject: str) -> str:
-        """The name of who has a certificate of that subject. Raises LoginFailed when no rule is for it."""
+        """Return the principal name for a certificate subject.
+
+        Raises:
+            AuthenticationError: No rule matches.
+        """
         for rule in self._rules:
             name = rule.apply(subject)
             if name:
                 return name
-        raise LoginFailed(f"no rule of {RULES} is for {subject}")
+        raise AuthenticationError(f"no rule of {RULES} matches the subject {subject}")
 
 
 def _rules(text: str) -> Iterator[_Rule]:
@@ -178,8 +192,8 @@ def _rules(text: str) -> Iterator[_Rule]:
         found = _RULE.match(text, at)
         if found is None or text[found.end() :][:1] not in ("", ","):
             raise BadSettings(
-                f"{RULES}: {text[at:].strip()!r} does not begin with a rule; rules are "
-                "RULE:pattern/replacement/, with L or U at the end for lower or upper case, and DEFAULT"
+                f"{RULES}: {text[at:].strip()!r} does not begin with a rule; use "
+                "RULE:pattern/replacement/ (append L or U for lower or upper case) or DEFAULT"
             )
         if found["default"]:
             yield _Rule(None, "", "")
@@ -191,13 +205,13 @@ def _rules(text: str) -> Iterator[_Rule]:
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern with RE2, whose patterns have the methods of those of `re`."""
+    """Compile a pattern with RE2; the result has the methods of an `re` pattern."""
     options = re2.Options()
     options.log_errors = False
     try:
         compiled: re.Pattern[str] = re2.compile(pattern, options)
     except re2.error as error:
         reason = error.args[0]
-        told = reason.decode() if isinstance(reason, bytes) else reason
-        raise BadSettings(f"{RULES}: {pattern!r} is no pattern of RE2: {told}") from None
+        message = reason.decode() if isinstance(reason, bytes) else reason
+        raise BadSettings(f"{RULES}: {pattern!r} is not a valid RE2 pattern: {message}") from None
     return compiled

@@ -1,6 +1,6 @@
-"""Cipher suites of TLS, by the names that Kafka's settings have: IANA's, which are Java's.
+"""TLS cipher suites by their IANA names, which Java and Kafka's settings use.
 
-OpenSSL has names of its own for those before TLS 1.3, made from the same parts.
+OpenSSL uses other names for the suites before TLS 1.3, made from the same parts.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from .errors import BadSettings
 
 SETTING = "ssl.cipher.suites"
+# All suites that authenticate the server with a certificate.
 _EVERY = "ALL:!aNULL:!eNULL:!PSK:!SRP"
-"""All that show who the server is by a certificate."""
 _RULES = (
     (r"^TLS_", ""),
-    (r"^RSA_WITH_", ""),  # the usual one, which OpenSSL does not mention
+    (r"^RSA_WITH_", ""),  # RSA key exchange, which OpenSSL's names omit
     (r"_WITH_", "_"),
     (r"CHACHA20_POLY1305_SHA256$", "CHACHA20_POLY1305"),
     (r"CCM_8$", "CCM8"),
@@ -28,10 +28,12 @@ _RULES = (
 
 
 def limit_suites(context: ssl.SSLContext, names: Sequence[str]) -> None:
-    """Let a context use these cipher suites only; without any it is left as it is.
+    """Restrict a TLS context to cipher suites; an empty list leaves the context unchanged.
 
-    A version of TLS of which none is named is not spoken, as in Java. Raises BadSettings, which names
-    those that there are not.
+    As in Java, a TLS version for which no suite is listed is disabled.
+
+    Raises:
+        BadSettings: A suite is unknown, or no suite belongs to the enabled versions.
     """
     if not names:
         return
@@ -42,8 +44,8 @@ def limit_suites(context: ssl.SSLContext, names: Sequence[str]) -> None:
     unknown = [name for name in names if name not in newest and known.get(name) not in older]
     if unknown:
         raise BadSettings(
-            f"{SETTING}: {', '.join(unknown)}: there is no such cipher suite here; they are named as "
-            f"{', '.join(sorted(newest))} and TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
+            f"{SETTING}: {', '.join(unknown)}: unknown cipher suite; use IANA names, for example "
+            f"{', '.join(sorted(newest))} or TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
         )
     wanted = [known[name] for name in names if name not in newest]
     _limit_newest(context, [name for name in names if name in newest], newest)
@@ -53,12 +55,13 @@ def limit_suites(context: ssl.SSLContext, names: Sequence[str]) -> None:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
     if context.minimum_version > _maximum(context):
         raise BadSettings(
-            f"{SETTING}: none of them belongs to the versions that ssl.enabled.protocols names"
+            f"{SETTING}: none of them belongs to the versions in ssl.enabled.protocols; add a suite "
+            "of such a version"
         )
 
 
 def _newest(context: ssl.SSLContext) -> set[str]:
-    """Those of TLS 1.3, by names that all agree about."""
+    """Return the TLS 1.3 suites, whose names are the same everywhere."""
     return {each["name"] for each in context.get_ciphers() if each["protocol"] == "TLSv1.3"}
 
 
@@ -66,18 +69,18 @@ def _limit_newest(context: ssl.SSLContext, wanted: Sequence[str], every: set[str
     if not wanted:
         context.maximum_version = min(_maximum(context), ssl.TLSVersion.TLSv1_2)
     elif {*wanted} != every:
-        # Python has this from 3.15 on.
+        # Python has set_ciphersuites since 3.15.
         choose = getattr(context, "set_ciphersuites", None)
         if choose is None:
             raise BadSettings(
-                f"{SETTING}: this Python cannot choose among those of TLS 1.3; name all of "
-                f"{', '.join(sorted(every))}, or none of them, and then only TLS 1.2 is spoken"
+                f"{SETTING}: this Python cannot choose among those of TLS 1.3; list all of "
+                f"{', '.join(sorted(every))}, or none of them to allow TLS 1.2 only"
             )
         choose(":".join(wanted))
 
 
 def _maximum(context: ssl.SSLContext) -> ssl.TLSVersion:
-    """Comparable: the one that stands for the newest version is below all others."""
+    """Return the maximum version in comparable form: MAXIMUM_SUPPORTED sorts below all others."""
     found = context.maximum_version
     return ssl.TLSVersion.TLSv1_3 if found is ssl.TLSVersion.MAXIMUM_SUPPORTED else found
 

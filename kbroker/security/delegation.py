@@ -1,12 +1,12 @@
-"""Delegation tokens: what somebody gives to those who work for him, in place of a password (KIP-48).
+"""Delegation tokens: short-lived credentials that act for their owner (KIP-48).
 
-A token has an id and an HMAC of that, made with a key that only the cluster's nodes know. Who shows
-both logs in by SCRAM, as the token's owner: the id is the user's name, the HMAC in base64 the password.
-A token ends, and may be renewed before that up to its greatest age, by its owner and by those whom it
-names. Somebody may make one for another one who lets him (KIP-373).
+A token has an ID and an HMAC of the ID, made with a key that only the cluster's nodes know. A client
+authenticates by SCRAM with the ID as the user name and the base64 HMAC as the password, and gets the
+principal of the owner. A token expires; its owner and its renewers can renew it up to its maximum
+lifetime. A user can create a token for another user if an ACL permits it (KIP-373).
 
-Here are the rules; `now_ms` is milliseconds since 1970, as all times of a token. Where tokens are kept
-says `kbroker.cluster.delegation_tokens`.
+This module contains the rules; all times are in milliseconds since the epoch.
+`kbroker.cluster.delegation_tokens` stores the tokens.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from typing import NamedTuple, Protocol
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
-from .errors import LoginFailed
+from .errors import AuthenticationError
 from .principals import USER, Principal
 from .scram import ScramCredential, ScramMechanism, ScramServer, ScramUser, credential_of
 
+# Renewers of one token, and UTF-8 bytes of all its principal names: all nodes keep them in memory.
 NAMES_MAX, NAMES_BYTES_MAX = 100, 4096
-"""Of the principals of one token, and of all their names together: all nodes have them in memory."""
+# Largest time in milliseconds that the protocol can represent.
 TIME_MAX = 2**63 - 1
-"""The last one that there is on the wire."""
 
 
 class DelegationToken(NamedTuple):
-    """One token, as it is kept: nothing here shows its HMAC.
+    """A delegation token as it is stored, without its HMAC.
 
-    `requester` made it. `digest` is the hash of the HMAC, by which it is found, and `credentials` is
-    what a server keeps of a password.
+    `requester` created the token. `digest` is the hash of the HMAC, the lookup key. `credentials`
+    are the SCRAM credentials by mechanism.
     """
 
     id: str
@@ -48,62 +48,68 @@ class DelegationToken(NamedTuple):
     credentials: Mapping[ScramMechanism, ScramCredential]
 
     def __repr__(self) -> str:
-        """Without what belongs to the secret."""
+        """Hide the digest and the credentials."""
         return f"DelegationToken({self.id} of {self.owner}, until {self.expires_ms})"
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether it is of no use any more."""
+        """Return True if the token has expired or reached its maximum lifetime."""
         return min(self.expires_ms, self.max_ms) < now_ms
 
     def concerns(self, principal: Principal) -> bool:
-        """Whether somebody may know of it without being allowed to."""
+        """Return True if a principal may see the token without a permission."""
         return principal in (self.owner, self.requester) or principal in self.renewers
 
 
 class Lifetimes(NamedTuple):
-    """How long tokens are good in ms: at most, and until they have to be renewed."""
+    """Lifetimes of tokens in ms: the maximum, and the time until a renewal is due."""
 
     max_ms: int
     renewed_ms: int
 
 
 class DelegationKey:
-    """What HMACs are made with: ``delegation.token.secret.key``."""
+    """The key of the HMACs, from ``delegation.token.secret.key``."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret.encode()
 
     def hmac(self, token_id: str) -> bytes:
-        """The HMAC of a token (64 bytes)."""
+        """Return the HMAC of a token (64 bytes)."""
         return hmac.digest(self._secret, token_id.encode(), "sha512")
 
     def made(self, token: DelegationToken) -> bool:
-        """Whether a token was made with this key, not with an earlier one."""
+        """Return True if a token was created with this key, not with an earlier one."""
         return hmac.compare_digest(digest_of(self.hmac(token.id)), token.digest)
 
 
 def digest_of(hmac: bytes) -> bytes:
-    """That by which a token is found."""
+    """Return the lookup key of a token."""
     return hashlib.sha256(hmac).digest()
 
 
 def password_of(hmac: bytes) -> str:
-    """What a client shows of a token."""
+    """Return the SCRAM password of a token."""
     return base64.b64encode(hmac).decode()
 
 
 def check_principals(owner: Principal, renewers: Sequence[Principal]) -> None:
-    """Raise KafkaError for principals that no token can have.
+    """Reject principals that a token cannot have.
 
-    Nobody logs in as anything but a user, so that it could be the token of no other owner.
+    Clients always authenticate as principals of type User, so no other owner can exist.
+
+    Raises:
+        KafkaError: A principal is not of type User, or there are too many or too long names.
     """
     if any(each.type != USER for each in (owner, *renewers)):
-        raise KafkaError(ErrorCode.INVALID_PRINCIPAL_TYPE, f"there are principals of type {USER}")
+        raise KafkaError(
+            ErrorCode.INVALID_PRINCIPAL_TYPE, f"invalid principal type (valid: {USER})"
+        )
     names = sum(len(each.name.encode()) for each in (owner, *renewers))
     if len(renewers) >= NAMES_MAX or names > NAMES_BYTES_MAX:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"a token has fewer than {NAMES_MAX} renewers, and names of {NAMES_BYTES_MAX} bytes together",
+            f"too many renewers or too long names; use fewer than {NAMES_MAX} renewers and at most "
+            f"{NAMES_BYTES_MAX} bytes of names",
         )
 
 
@@ -116,10 +122,16 @@ def new_token(
     lifetimes: Lifetimes,
     now_ms: int,
 ) -> DelegationToken:
-    """A token that begins now; takes some milliseconds of a processor.
+    """Create a token that is valid from now on; uses some milliseconds of CPU time.
 
-    Parameters: `lifetime_ms` is its greatest age, at most that of `lifetimes`; without a positive one
-    it is that.
+    Args:
+        key: Key of the HMAC.
+        owner: Principal that the token authenticates.
+        requester: Principal that requested the token.
+        renewers: Principals that may renew it.
+        lifetime_ms: Requested maximum lifetime; 0 or less selects that of `lifetimes`.
+        lifetimes: Upper limits of the broker.
+        now_ms: Current time.
     """
     token_id = _new_id()
     made = key.hmac(token_id)
@@ -138,7 +150,7 @@ def new_token(
 
 
 def _new_id() -> str:
-    """As Kafka makes them: 16 random bytes in base64, which do not look like an option."""
+    """Return 16 random bytes in base64, as in Kafka, without a leading dash (a CLI option)."""
     while (made := secrets.token_urlsafe(16)).startswith("-"):
         pass
     return made
@@ -147,10 +159,17 @@ def _new_id() -> str:
 def renewed(
     token: DelegationToken, by: Principal, period_ms: int, lifetimes: Lifetimes, now_ms: int
 ) -> DelegationToken:
-    """A token that ends later, or sooner. Raises KafkaError for the first cause that Kafka sees.
+    """Return the token with a new expiry time.
 
-    Parameters: `period_ms` is how long it is good from now on, at most as `lifetimes` says; without a
-    positive one it is that.
+    Args:
+        token: The token to renew.
+        by: Principal that renews it.
+        period_ms: New remaining lifetime; 0 or less selects that of `lifetimes`.
+        lifetimes: Upper limits of the broker.
+        now_ms: Current time.
+
+    Raises:
+        KafkaError: The token has expired, or `by` may not renew it.
     """
     _check_is_good(token, now_ms)
     _check_may_change(token, by)
@@ -160,9 +179,16 @@ def renewed(
 def ended(
     token: DelegationToken, by: Principal, period_ms: int, now_ms: int
 ) -> DelegationToken | None:
-    """A token that ends in `period_ms`; None for one that ends at once, which a negative one says.
+    """Return the token with an earlier expiry time, or None if it expires immediately.
 
-    Raises KafkaError for the first cause that Kafka sees. One that has ended can end at once.
+    Args:
+        token: The token; an expired one can still be expired immediately.
+        by: Principal that expires it.
+        period_ms: Remaining lifetime; a negative value expires the token immediately.
+        now_ms: Current time.
+
+    Raises:
+        KafkaError: `by` may not change the token, or it has expired.
     """
     _check_may_change(token, by)
     if period_ms < 0:
@@ -174,7 +200,7 @@ def ended(
 def _check_is_good(token: DelegationToken, now_ms: int) -> None:
     if token.is_over(now_ms):
         raise KafkaError(
-            ErrorCode.DELEGATION_TOKEN_EXPIRED, "the token has ended; make another one"
+            ErrorCode.DELEGATION_TOKEN_EXPIRED, "the token has expired; create another one"
         )
 
 
@@ -195,7 +221,7 @@ def _at_most(limit_ms: int, wanted_ms: int) -> int:
 
 
 class ShownToken(NamedTuple):
-    """A token that somebody may log in by: whose it is, and how long it is still good."""
+    """A valid token: its owner, its remaining lifetime in seconds and its credentials."""
 
     owner: Principal
     seconds: float
@@ -203,31 +229,36 @@ class ShownToken(NamedTuple):
 
 
 class TokenUsers(Protocol):
-    """Tokens by which somebody may log in now."""
+    """The delegation tokens that are valid now."""
 
     def shown(self, token_id: str) -> ShownToken | None:
-        """The token with this id; None when there is none, or not any more.
+        """Return the token with an ID, or None if it does not exist or has expired.
 
-        Takes as long for one as for the other.
+        Takes the same time in all cases, so that the time does not reveal the existence of a token.
         """
         ...
 
 
 class ScramLogin:
-    """A login by SCRAM, as a user or by a token. `server` speaks it; `tokens` are those that there are."""
+    """A SCRAM authentication of a user or with a token.
+
+    Args:
+        server: The SCRAM exchange.
+        tokens: The valid tokens; None if tokens are disabled.
+    """
 
     def __init__(self, server: ScramServer, tokens: TokenUsers | None) -> None:
         self._server = server
         self._tokens = tokens
+        # Name of the authenticated user; the owner if a token was used.
         self.name: str | None = None
-        """Who it is, once that is shown: of a token its owner."""
+        # Remaining lifetime of the token; None after a password authentication.
         self.lifetime_seconds: float | None = None
-        """How long a token is still good; a password is as long as it is one."""
+        # True if the client used a token.
         self.is_delegated = False
-        """Whether it was shown by a token."""
 
     def answer(self, message: bytes) -> bytes:
-        """The answer to the client's next message. Raises LoginFailed."""
+        """Return the response to the client's next message. Raises AuthenticationError."""
         answer = self._server.answer(message)
         user = self._server.user
         if user is not None:
@@ -238,9 +269,9 @@ class ScramLogin:
         if not user.is_token:
             self.name = user.name
             return
-        # It may have ended since the first message.
+        # The token may have expired since the first message.
         token = None if self._tokens is None else self._tokens.shown(user.name)
         if token is None:
-            raise LoginFailed("the token has ended")
+            raise AuthenticationError("the delegation token has expired")
         self.name, self.lifetime_seconds = token.owner.name, token.seconds
         self.is_delegated = True

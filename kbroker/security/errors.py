@@ -1,29 +1,32 @@
-"""What goes wrong when somebody wants to come in, or is to be let in."""
+"""Errors of authentication and of security settings."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
 
-class LoginFailed(Exception):
-    """Who asked is not who it says, or did not speak as the mechanism has it.
+class AuthenticationError(Exception):
+    """The authentication of a client failed.
 
-    The text is for the log; `told` is what the client may know of it, `claimed` the name that it gave.
+    Args:
+        reason: Reason for the log.
+        client_message: Text that the client may see.
+        claimed: User name that the client gave.
     """
 
-    def __init__(self, reason: str, told: str = "", claimed: str = "") -> None:
+    def __init__(self, reason: str, client_message: str = "", claimed: str = "") -> None:
         super().__init__(reason)
-        self.told = told
+        self.client_message = client_message
         self.claimed = claimed
 
 
-class NotYet(Exception):
-    """What an answer hangs on is still to come: await `until`, and give the message again."""
+class ResponsePending(Exception):
+    """The response depends on pending data: await `until`, then pass the message again."""
 
     def __init__(self, until: Callable[[], Awaitable[None]]) -> None:
-        super().__init__("something is still to come")
+        super().__init__("the response depends on pending data")
         self.until = until
 
 
 class BadSettings(ValueError):
-    """Settings of TLS or of logins that cannot be used; the text names the setting and what to do."""
+    """Invalid TLS or authentication settings; the message names the setting and the fix."""

@@ -1,4 +1,4 @@
-"""Kafka's ``sasl.jaas.config``: one login module and its options.
+"""Parser for Kafka's ``sasl.jaas.config``: a login module and its options.
 
 ``org.apache.kafka.common.security.plain.PlainLoginModule required username="a" user_a="secret";``
 """
@@ -24,28 +24,28 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 _USER = "user_"
 
+# Returns the value of a listener setting, for one mechanism if given; empty if unset.
 Lookup: TypeAlias = Callable[[str, str | None], str]
-"""The text of a listener's setting, of one mechanism if that is named; empty when it is not set."""
 
 
 class BadJaas(ValueError):
-    """A text that is no such setting. It says where, and nothing of what stands there: secrets do."""
+    """Invalid JAAS text. The message never quotes the text, which contains secrets."""
 
 
 class LoginModule(NamedTuple):
-    """One login module: the name of its class, and its options."""
+    """A login module: class name and options."""
 
     name: str
     options: Mapping[str, str]
 
     @property
     def short_name(self) -> str:
-        """The class without its package."""
+        """Class name without the package."""
         return self.name.rpartition(".")[2]
 
     @property
     def users(self) -> dict[str, str]:
-        """Passwords by user, as ``user_NAME`` options give them."""
+        """Passwords by user, from the ``user_NAME`` options."""
         return {
             name.removeprefix(_USER): value
             for name, value in self.options.items()
@@ -54,35 +54,35 @@ class LoginModule(NamedTuple):
 
 
 def parse_jaas(text: str) -> LoginModule:
-    """Read one login module. Raises BadJaas."""
+    """Parse one login module. Raises BadJaas."""
     return _parse_module(_tokens(text))
 
 
 def parse_modules(text: str) -> list[LoginModule]:
-    """Read several login modules, one after the other, as a section of a login file has them.
+    """Parse consecutive login modules, as in a section of a JAAS login file.
 
     Raises:
-        BadJaas: One of them cannot be read.
+            BadJaas: A module cannot be parsed.
     """
     return [_parse_module(tokens) for tokens in _split(_tokens(text), ";")]
 
 
 def parse_login_file(text: str) -> dict[str, list[LoginModule]]:
-    """Read a login configuration file of Java: sections of login modules, by name.
+    """Parse a JAAS login file: login modules by section name.
 
     Raises:
-        BadJaas: A section or one of its modules cannot be read.
+            BadJaas: A section or a module cannot be parsed.
     """
     sections = {}
     for tokens in _split(_split_braces(_tokens(text)), "};"):
         if len(tokens) < 3 or tokens[1] != "{" or not _is_sign(tokens[1]) or tokens[-1] != "};":
-            raise BadJaas("it is not made of sections NAME { ... };")
+            raise BadJaas("JAAS file: it does not consist of sections NAME { ... };")
         sections[str(tokens[0])] = [_parse_module(each) for each in _split(tokens[2:-1], ";")]
     return sections
 
 
 def _split(tokens: list[str], end: str) -> list[list[str]]:
-    """Cut tokens behind each sign `end`."""
+    """Split tokens after each sign `end`."""
     parts: list[list[str]] = [[]]
     for token in tokens:
         parts[-1].append(token)
@@ -92,7 +92,7 @@ def _split(tokens: list[str], end: str) -> list[list[str]]:
 
 
 def _split_braces(tokens: list[str]) -> list[str]:
-    """Join each `}` with the `;` behind it, so that ends of sections are not ends of modules."""
+    """Join each `}` with the following `;`, so that section ends differ from module ends."""
     joined: list[str] = []
     for token in tokens:
         if token == ";" and joined and joined[-1] == "}" and _is_sign(joined[-1]):
@@ -106,28 +106,26 @@ def _parse_module(tokens: list[str]) -> LoginModule:
     if len(tokens) < 2 or tokens[1].lower() not in _FLAGS:
         raise BadJaas("it does not begin with a login module and `required`")
     if tokens[-1] != ";":
-        raise BadJaas("there is no `;` at its end")
+        raise BadJaas("the final `;` is missing")
     options = {}
     rest = tokens[2:-1]
     if len(rest) % 3:
-        raise BadJaas("its options are not all NAME=VALUE, or it has more than one login module")
+        raise BadJaas("it has an option that is not NAME=VALUE, or several login modules")
     for name, equals, value in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
         if equals != "=" or _is_sign(name) or _is_sign(value):
-            raise BadJaas(
-                "its options are not all NAME=VALUE, or it has more than one login module"
-            )
+            raise BadJaas("it has an option that is not NAME=VALUE, or several login modules")
         options[str(name)] = str(value)
     return LoginModule(str(tokens[0]), options)
 
 
 def jaas_text(name: str, options: Mapping[str, str]) -> str:
-    """One login module, as `parse_jaas` and Java read it."""
+    """Return a login module as text that `parse_jaas` and Java can parse."""
     words = [f"{_as_name(key)}={_quoted(value)}" for key, value in options.items()]
     return " ".join([name, "required", *words]) + ";"
 
 
 def _as_name(text: str) -> str:
-    """Of an option: Java reads words only, and `parse_jaas` what is quoted as well."""
+    """Quote an option name unless it is a word; Java accepts only words."""
     return text if re.fullmatch(r"\w+", text, re.ASCII) else _quoted(text)
 
 
@@ -138,7 +136,7 @@ def _quoted(text: str) -> str:
 
 
 class _Sign(str):
-    """A character that stands for itself, and is no value."""
+    """A punctuation token, as opposed to a value."""
 
     __slots__ = ()
 
@@ -153,7 +151,7 @@ def _tokens(text: str) -> list[str]:
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise BadJaas(f"a quotation mark at character {at + 1} has no end")
+            raise BadJaas(f"the quotation mark at character {at + 1} is not closed")
         at = match.end()
         quoted = match["quoted"] if match["quoted"] is not None else match["single"]
         if quoted is not None:

@@ -1,12 +1,12 @@
-"""What one client shows of itself on one connection, step by step.
+"""SASL authentication of one connection, step by step.
 
-A client names a mechanism (SaslHandshake), then sends the messages of that (SaslAuthenticate, or as they
-are after version 0 of the handshake: KIP-43, KIP-152). Before that only ApiVersions is answered, once.
-Who has failed is told so and gets no second try on this connection.
+A client selects a mechanism (SaslHandshake) and sends its messages: in SaslAuthenticate requests, or
+unframed after version 0 of the handshake (KIP-43, KIP-152). Before authentication, kbroker answers
+only one ApiVersions request. After a failure the client cannot retry on the same connection.
 
-What was shown may be good for some time only (KIP-368): the client is told for how long, logs in again
-before that is over, as the same user by the same mechanism, and goes on. One that does not is closed
-when it asks for anything else.
+An authentication can have a limited lifetime (KIP-368): the client gets the lifetime, and
+re-authenticates in time as the same user with the same mechanism. If it does not, kbroker closes the
+connection on its next other request.
 """
 
 from __future__ import annotations
@@ -18,57 +18,77 @@ from typing import Protocol
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 
-from .errors import LoginFailed, NotYet
+from .errors import AuthenticationError, ResponsePending
 from .principals import ANONYMOUS, USER, Principal
 
 REAUTHENTICATION_SECONDS_MIN = 1.0
 """Minimum time between two authentications on one connection, as in Kafka (KIP-368)."""
+# Maximum session lifetime in responses to clients, in seconds.
 LIFETIME_SECONDS_MAX = 10 * 365 * 86400
-"""What is good for longer is told to be good so long."""
 
 
 class Exchange(Protocol):
-    """One login by one mechanism: messages of the client, and the answers to them."""
+    """One authentication with one mechanism: client messages and responses."""
 
     def answer(self, message: bytes) -> bytes:
-        """The answer to the client's next message. Raises LoginFailed; NotYet, then give it again."""
+        """Return the response to the client's next message.
+
+        Raises:
+            AuthenticationError: The authentication failed.
+            ResponsePending: The response depends on pending data; pass the same message again later.
+        """
         ...
 
     @property
     def name(self) -> str | None:
-        """Who it is, once that is shown."""
+        """Authenticated user name; None before the end of the exchange."""
         ...
 
     @property
     def lifetime_seconds(self) -> float | None:
-        """How long what was shown is good; None: as long as the connection lives."""
+        """Lifetime of the credentials in seconds; None if unlimited."""
         ...
 
     @property
     def is_delegated(self) -> bool:
-        """Whether it was shown by a delegation token, which somebody else has made (KIP-48)."""
+        """True if the client used a delegation token (KIP-48)."""
         ...
 
 
 class Mechanisms(Protocol):
-    """What a listener offers."""
+    """The SASL mechanisms of a listener."""
 
     @property
     def mechanisms(self) -> Sequence[str]:
-        """Their names."""
+        """Names of the mechanisms."""
         ...
 
     def exchange(self, mechanism: str) -> Exchange:
-        """A new login by one of them."""
+        """Start an exchange with a mechanism."""
         ...
 
     def session_seconds(self, mechanism: str) -> float | None:
-        """How long a login by one of them is good at most; None: as long as the connection lives."""
+        """Return the maximum session lifetime in seconds; None if unlimited."""
         ...
 
 
 class Login:
-    """The login of one connection. `users` are those whom the listener knows now."""
+    """The authentication state of one connection.
+
+    Args:
+        users: Returns the current mechanisms of the listener.
+
+    Attributes:
+        knows_versions: True once ApiVersions was answered with a supported version (KIP-511).
+        takes_raw_messages: True if the next frame is an unframed mechanism message.
+        principal: Authenticated principal; ANONYMOUS before.
+        has_session: True after a successful authentication, even if it has expired.
+        is_delegated: True if a delegation token was used; it cannot create other tokens (KIP-48).
+        ends_at: Time in seconds at which the session expires.
+        lifetime_ms: Lifetime of the session for the client; 0 means unlimited.
+        failure: Reason of the failed authentication; the connection answers nothing more.
+        claimed: User name of the failed authentication, if the client gave one.
+    """
 
     def __init__(self, users: Callable[[], Mechanisms]) -> None:
         self._users = users
@@ -76,51 +96,43 @@ class Login:
         self._mechanism = ""
         self._began_again_at = -math.inf
         self.knows_versions = False
-        """ApiVersions was answered, and not by telling which of its versions there are (KIP-511)."""
         self.takes_raw_messages = False
-        """Whether the next frame is a message of the mechanism as it is, not a request."""
         self.principal = ANONYMOUS
         self.has_session = False
-        """Whether somebody has logged in, if only for some time."""
         self.is_delegated = False
-        """Whether that was by a delegation token, which lets nobody make others (KIP-48)."""
         self.ends_at = math.inf
-        """When another login is due."""
         self.lifetime_ms = 0
-        """How long the last login is good; 0: as long as the connection lives."""
         self.failure = ""
-        """Why it has failed; then nothing more is answered."""
         self.claimed = ""
-        """Who failed to show that it is that one, where it gave a name."""
 
     @property
     def is_done(self) -> bool:
-        """Whether somebody has logged in and does not just do so again."""
+        """True if the client is authenticated and no re-authentication is in progress."""
         return self.has_session and self._exchange is None
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a message of a mechanism comes next."""
+        """True if a mechanism message is expected next."""
         return self._exchange is not None
 
     def objection(self, key: int, now: float) -> str:
-        """What is wrong with a request, so that the connection is closed; empty when nothing is."""
+        """Return why a request must close the connection; empty if it is allowed."""
         if self.failure:
-            return f"comes after a login that has failed: {self.failure}"
+            return f"arrived after a failed authentication: {self.failure}"
         if self._exchange is not None:
             allowed = key == ApiKey.SASL_AUTHENTICATE
         elif self.has_session:
             if now < self.ends_at or (key == ApiKey.SASL_HANDSHAKE and self.may_begin(now)):
                 return ""
-            return f"comes when {self.principal} was to log in again first"
+            return f"arrived after the session of {self.principal} expired; re-authenticate first"
         elif key == ApiKey.API_VERSIONS:
             allowed = not self.knows_versions
         else:
             allowed = key == ApiKey.SASL_HANDSHAKE
-        return "" if allowed else "has no place before or in a login"
+        return "" if allowed else "is not allowed before or during authentication"
 
     def may_begin(self, now: float) -> bool:
-        """Whether a mechanism may be chosen: for the first time, or when another login will be due."""
+        """Return True if the client may select a mechanism now (at first, or to re-authenticate)."""
         if self._exchange is not None or self.failure:
             return False
         if not self.has_session:
@@ -131,24 +143,30 @@ class Login:
 
     @property
     def mechanisms(self) -> Sequence[str]:
-        """What the listener offers."""
+        """Mechanisms of the listener."""
         return self._users().mechanisms
 
     @property
     def mechanism(self) -> str:
-        """The one that was chosen last; empty before."""
+        """The last selected mechanism; empty before the first."""
         return self._mechanism
 
     def choose(self, mechanism: str, *, raw: bool, now: float) -> ErrorCode:
-        """Begin with a mechanism; `raw` says that its messages come as they are."""
+        """Start an exchange.
+
+        Args:
+            mechanism: Name of the mechanism.
+            raw: True if its messages are not wrapped in SaslAuthenticate requests.
+            now: Current time in seconds.
+        """
         users = self._users()
         if mechanism not in users.mechanisms:
-            self.failure = f"there is no mechanism {mechanism[:40]!r}"
+            self.failure = f"unsupported mechanism {mechanism[:40]!r}"
             return ErrorCode.UNSUPPORTED_SASL_MECHANISM
         if self.has_session:
             self._began_again_at = now
-            if mechanism != self._mechanism:  # Kafka does not tell the client either
-                self.failure = f"{mechanism} where the login before was by {self._mechanism}"
+            if mechanism != self._mechanism:  # Kafka does not send an error to the client either
+                self.failure = f"mechanism {mechanism} differs from the previous {self._mechanism}"
                 return ErrorCode.NONE
         self._exchange = users.exchange(mechanism)
         self._mechanism = mechanism
@@ -156,35 +174,35 @@ class Login:
         return ErrorCode.NONE
 
     async def answer(self, message: bytes, now: Callable[[], float]) -> bytes:
-        """The answer to a message of the mechanism. Raises LoginFailed."""
+        """Return the response to a mechanism message. Raises AuthenticationError."""
         exchange = self._exchange
         assert exchange is not None
         try:
             try:
                 answer = exchange.answer(message)
-            except NotYet as not_yet:
+            except ResponsePending as not_yet:
                 await not_yet.until()
                 answer = exchange.answer(message)
             if exchange.name is not None:
                 self._came_in(exchange, exchange.name, now())
-        except LoginFailed as error:
+        except AuthenticationError as error:
             self.failure, self.claimed = str(error), error.claimed
             raise
         return answer
 
     def _came_in(self, exchange: Exchange, name: str, now: float) -> None:
-        """Somebody has shown who it is. Raises LoginFailed when it was somebody else before."""
+        """Start a session. Raises AuthenticationError if the principal differs from the previous one."""
         principal = Principal(USER, name)
         if self.has_session and principal != self.principal:
-            raise LoginFailed(
-                f"{principal} where {self.principal} was before",
-                told=f"Cannot change principals during re-authentication from {self.principal}: "
+            raise AuthenticationError(
+                f"{principal} differs from the previous principal {self.principal}",
+                client_message=f"Cannot change principals during re-authentication from {self.principal}: "
                 f"{principal}",
             )
         limits = (self._users().session_seconds(self._mechanism), exchange.lifetime_seconds)
         seconds = min((each for each in limits if each is not None), default=math.inf)
         self.ends_at = now + seconds
-        # 0 would tell the client that there is no end.
+        # 0 would mean that the session never expires.
         self.lifetime_ms = (
             0 if math.isinf(seconds) else max(int(min(seconds, LIFETIME_SECONDS_MAX) * 1000), 1)
         )

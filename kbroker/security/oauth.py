@@ -1,7 +1,7 @@
-"""OAUTHBEARER (RFC 7628, KIP-255): a token shows who a client is.
+"""The server side of OAUTHBEARER (RFC 7628, KIP-255).
 
-The client sends its token in one message. One that is not taken is answered with an error in JSON;
-the client says that it has seen it (0x01), and then the login fails.
+The client sends its token in one message. If the token is invalid, the server responds with a JSON
+error. The client acknowledges the error (0x01), and then the authentication fails.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from .errors import LoginFailed, NotYet
+from .errors import AuthenticationError, ResponsePending
 
 if TYPE_CHECKING:
     from .tokens import Tokens
 
+# Bytes of the longest client message: the largest token plus extensions.
 MESSAGE_BYTES_MAX = 40 * 1024
-"""A token of the largest size, and room for extensions."""
+# The only error that clients see (RFC 6750); the log has the reason.
 INVALID_TOKEN = '{"status":"invalid_token"}'
-"""All that a client is told (RFC 6750): why is in the log."""
 SEEN = b"\x01"
 _END = "\x01"
 _FIELDS_MAX = 32
@@ -28,7 +28,11 @@ _CREDENTIALS = re.compile(r"bearer +(?P<token>[-._~+/A-Za-z0-9]+=*)", re.IGNOREC
 
 
 class OAuthServer:
-    """One exchange with one client: `answer` its message. `tokens` is what the listener asks of it."""
+    """One exchange with one client.
+
+    Args:
+        tokens: The token checks of the listener.
+    """
 
     is_delegated = False
 
@@ -36,44 +40,49 @@ class OAuthServer:
         self._tokens = tokens
         self._has_looked = False
         self._refusal = ""
+        # Authenticated user name; None before.
         self.name: str | None = None
-        """Who it is, once that is shown."""
+        # Remaining lifetime of the token in seconds.
         self.lifetime_seconds: float | None = None
-        """How long that is so."""
 
     def answer(self, message: bytes) -> bytes:
-        """The answer to the client's message. Raises LoginFailed, and NotYet at most once."""
+        """Return the response to the client's message.
+
+        Raises:
+            AuthenticationError: The message is malformed, or the token is invalid.
+            ResponsePending: The key of the token is unknown; raised at most once.
+        """
         from .tokens import BadToken, UnknownKey
 
-        if self._refusal:  # whatever the client says to it
-            raise LoginFailed(self._refusal, told=INVALID_TOKEN)
+        if self._refusal:  # the client acknowledged the error
+            raise AuthenticationError(self._refusal, client_message=INVALID_TOKEN)
         if len(message) > MESSAGE_BYTES_MAX or self.name is not None:
-            raise LoginFailed("a message that is not expected")
+            raise AuthenticationError("unexpected message")
         token, authorization = _parse(message)
         try:
             name, lifetime_seconds = self._tokens.check(token)
         except BadToken as error:
             if isinstance(error, UnknownKey) and not self._has_looked:
                 self._has_looked = True
-                raise NotYet(self._tokens.look_up) from None
+                raise ResponsePending(self._tokens.look_up) from None
             self._refusal = str(error)
             return INVALID_TOKEN.encode()
         if authorization not in ("", _escaped(name)):
-            raise LoginFailed("nobody acts for somebody else")
+            raise AuthenticationError("the authorization identity differs from the user")
         self.name, self.lifetime_seconds = name, lifetime_seconds
         return b""
 
 
 def first_message(token: str, extensions: Mapping[str, str] | None = None) -> bytes:
-    """The client's message."""
+    """Return the client's message with its token and extensions."""
     fields = {"auth": f"Bearer {token}", **(extensions or {})}
     pairs = "".join(f"{key}={value}{_END}" for key, value in fields.items())
     return f"n,,{_END}{pairs}{_END}".encode()
 
 
 def _parse(message: bytes) -> tuple[str, str]:
-    """The token, and for whom the client wants to act. Raises LoginFailed."""
-    wrong = LoginFailed("the message is not understood")
+    """Return the token and the authorization identity. Raises AuthenticationError."""
+    wrong = AuthenticationError("malformed message")
     try:
         header, *fields = message.decode().split(_END, _FIELDS_MAX)
     except UnicodeDecodeError:
@@ -95,5 +104,5 @@ def _parse(message: bytes) -> tuple[str, str]:
 
 
 def _escaped(name: str) -> str:
-    """As a name stands in a message (RFC 5801)."""
+    """Escape a name for a message (RFC 5801)."""
     return name.replace("=", "=3D").replace(",", "=2C")

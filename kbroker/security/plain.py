@@ -1,39 +1,43 @@
-"""The server's side of PLAIN (RFC 4616): the password itself, for connections that nobody reads."""
+"""The server side of PLAIN (RFC 4616), which sends the password itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from .errors import LoginFailed
+from .errors import AuthenticationError
 
 MESSAGE_BYTES_MAX = 4096
 
 
 class PlainServer:
-    """One exchange with one client: one message. `knows` checks a user's password."""
+    """One exchange with one client.
 
+    Args:
+        knows: Returns True for a user name and its password.
+    """
+
+    # A password has no lifetime.
     lifetime_seconds: float | None = None
-    """A password is good as long as it is one."""
     is_delegated = False
 
     def __init__(self, knows: Callable[[str, str], bool]) -> None:
         self._knows = knows
+        # Authenticated user name; None before.
         self.name: str | None = None
-        """Who it is, once that is shown."""
 
     def answer(self, message: bytes) -> bytes:
-        """The answer to the client's message: nothing. Raises LoginFailed."""
+        """Return the empty response to the client's message. Raises AuthenticationError."""
         if len(message) > MESSAGE_BYTES_MAX or self.name is not None:
-            raise LoginFailed("a message that is not expected")
+            raise AuthenticationError("unexpected message")
         try:
             authorization, name, password = message.decode().split("\0")
-        except ValueError:  # UnicodeDecodeError is one
-            raise LoginFailed("the message is not understood") from None
+        except ValueError:  # includes UnicodeDecodeError
+            raise AuthenticationError("malformed message") from None
         if not name or not password:
-            raise LoginFailed("the message has no user or no password")
+            raise AuthenticationError("the message lacks the user or the password")
         if authorization not in ("", name):
-            raise LoginFailed("nobody acts for somebody else")
+            raise AuthenticationError("the authorization identity differs from the user")
         if not self._knows(name, password):
-            raise LoginFailed("the user or the password is wrong", claimed=name)
+            raise AuthenticationError("the user or the password is wrong", claimed=name)
         self.name = name
         return b""

@@ -1,4 +1,4 @@
-"""Who somebody is, as access rules, quotas and the audit log name it."""
+"""Principals: the identities in ACLs, quotas and the audit log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ USER = "User"
 
 
 class Principal(NamedTuple):
-    """A name, and of what kind it is; ``User`` is the only kind that Kafka has."""
+    """A type and a name; ``User`` is Kafka's only type."""
 
     type: str
     name: str
@@ -17,5 +17,5 @@ class Principal(NamedTuple):
         return f"{self.type}:{self.name}"
 
 
+# Principal of a client that does not authenticate.
 ANONYMOUS = Principal(USER, "ANONYMOUS")
-"""Who shows nothing of itself."""

@@ -1,4 +1,4 @@
-"""Kafka's security protocols: what a connection has to show, and whether others can read along."""
+"""Kafka's security protocols: how connections authenticate and whether they are encrypted."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class SecurityProtocol(StrEnum):
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether it is spoken over TLS."""
+        """True if connections use TLS."""
         return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 
     @property
     def has_login(self) -> bool:
-        """Whether a client logs in by SASL before anything else."""
+        """True if clients authenticate by SASL first."""
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)

@@ -1,7 +1,7 @@
-"""What clients may take of a broker: who is meant, how much, and which of several rules counts.
+"""Client quotas: entities, values and the order in which quotas apply.
 
-A quota is for a user, a client id, both together, or an address, each by name or as the default for all
-that have none (KIP-55, KIP-124, KIP-599, KIP-612).
+A quota applies to a user, a client ID, both together, or an IP address, by name or as the default
+for all others (KIP-55, KIP-124, KIP-599, KIP-612).
 """
 
 from __future__ import annotations
@@ -12,55 +12,55 @@ from enum import StrEnum
 from ipaddress import ip_address
 from typing import NamedTuple, TypeAlias
 
+# Entity types, by their names on the wire.
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
-"""The types of what a quota may be for, as they travel."""
 ENTITY_TYPES = (USER, CLIENT_ID, IP)
 
+# The entity of a quota: names by type; None is the default of a type.
 Entity: TypeAlias = Mapping[str, str | None]
-"""Whom a quota is for: names by type; None is the default of a type."""
 
 
 class QuotaKey(StrEnum):
-    """What there are quotas for, as it travels."""
+    """Quota types, by their names on the wire."""
 
+    # Bytes per second.
     PRODUCER_BYTE_RATE = "producer_byte_rate"
-    """Bytes per second."""
+    # Bytes per second.
     CONSUMER_BYTE_RATE = "consumer_byte_rate"
-    """Bytes per second."""
+    # Percent of the time of one thread.
     REQUEST_PERCENTAGE = "request_percentage"
-    """Hundredths of the time of one thread."""
+    # Created and deleted partitions per second.
     CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
-    """Partitions that are made and deleted, per second."""
+    # Connections per second.
     CONNECTION_CREATION_RATE = "connection_creation_rate"
-    """Connections per second."""
 
 
+# Maximum values of the integer quotas.
 _LARGEST = {
     QuotaKey.PRODUCER_BYTE_RATE: 2.0**63,
     QuotaKey.CONSUMER_BYTE_RATE: 2.0**63,
     QuotaKey.CONNECTION_CREATION_RATE: 2.0**31 - 1,
 }
-"""Of those that are whole numbers."""
+# Largest fraction that still counts as an integer, as in Kafka.
 _FRACTION = 1e-6
-"""What is no more beside a whole number is not seen, as in Kafka."""
 
+# The user or client ID of a quota that does not name one; quotas cannot name the empty string.
 _ABSENT = ""
-"""Stands for a user or a client id that a rule does not name; no rule is for an empty name."""
 
 
 def text_of(entity: Entity) -> str:
-    """An entity for people."""
+    """Return an entity as readable text."""
     return ",".join(
         f"{kind}={'<default>' if name is None else name}" for kind, name in entity.items()
     )
 
 
 class BadQuota(ValueError):
-    """A quota that cannot be; the message says why."""
+    """An invalid quota; the message gives the reason."""
 
 
 def check_entity(entity: Entity) -> None:
-    """Raise BadQuota for who cannot have a quota."""
+    """Raise BadQuota if the entity cannot have a quota."""
     if not entity:
         raise BadQuota("Invalid empty client quota entity")
     for kind, name in entity.items():
@@ -70,21 +70,21 @@ def check_entity(entity: Entity) -> None:
             raise BadQuota(f"Empty {kind} not supported")
     if IP in entity:
         if len(entity) > 1:
-            raise BadQuota("A quota of an ip is of nothing else: leave user and client-id out")
+            raise BadQuota("IP quota: it cannot be combined with user or client-id; remove them")
         check_address(entity[IP])
 
 
 def check_address(name: str | None) -> None:
-    """Raise BadQuota for what is no address; None is the default for all."""
+    """Raise BadQuota if the name is not an IP address; None is the default."""
     try:
         if name is not None:
             ip_address(name)
     except ValueError:
-        raise BadQuota(f"{name} is not a valid IP; names of hosts are not looked up") from None
+        raise BadQuota(f"{name} is not a valid IP; host names are not resolved") from None
 
 
 def check_value(entity: Entity, key: str, value: float) -> None:
-    """Raise BadQuota for a number that an entity cannot have under a key."""
+    """Raise BadQuota if the entity cannot have this value for the key."""
     is_key = key in [*QuotaKey] and (IP in entity) == (key == QuotaKey.CONNECTION_CREATION_RATE)
     if not is_key:
         raise BadQuota(f"Invalid configuration key {key}")
@@ -100,7 +100,7 @@ def check_value(entity: Entity, key: str, value: float) -> None:
 
 
 class Limit(NamedTuple):
-    """How much one may take, and who takes it together: what is empty says nothing."""
+    """A rate and the scope that shares it: an empty user or client ID is not part of the scope."""
 
     rate: float
     user: str
@@ -108,7 +108,7 @@ class Limit(NamedTuple):
 
 
 class Limits:
-    """All quotas of one key, by who they are for."""
+    """All quotas of one key, by entity."""
 
     def __init__(self) -> None:
         self._rates: dict[tuple[str | None, str | None], float] = {}
@@ -117,7 +117,7 @@ class Limits:
         return bool(self._rates)
 
     def put(self, entity: Entity, rate: float | None) -> None:
-        """Set a quota; None takes it away."""
+        """Set a quota; None removes it."""
         place = entity.get(USER, _ABSENT), entity.get(CLIENT_ID, _ABSENT)
         if rate is None:
             self._rates.pop(place, None)
@@ -125,10 +125,10 @@ class Limits:
             self._rates[place] = rate
 
     def find(self, user: str, client_id: str) -> Limit | None:
-        """The first of the eight that there may be for a client, in Kafka's order.
+        """Return the first of the eight possible quotas of a client, in Kafka's order.
 
-        Who has one of a user shares it with all of that user's clients; only a rule that names
-        client ids, or all of them, has each of them by itself.
+        All clients of a user share the user's quota. Only quotas with a client ID, or with the
+        default client ID, apply to each client ID separately.
         """
         rates = self._rates
         for of_user in (user, None) if user else (None,):
@@ -140,13 +140,13 @@ class Limits:
             if rate is not None:
                 return Limit(rate, user, _ABSENT)
         if not client_id:
-            return None  # as in Kafka, the default for client ids is not for clients without one
+            return None  # as in Kafka, the default client ID does not cover clients without an ID
         rate = rates.get((_ABSENT, client_id), rates.get((_ABSENT, None)))
         return None if rate is None else Limit(rate, _ABSENT, client_id)
 
 
 class AddressLimits:
-    """The quotas of addresses."""
+    """The connection rate quotas of IP addresses."""
 
     def __init__(self) -> None:
         self._rates: dict[str | None, float] = {}
@@ -155,7 +155,7 @@ class AddressLimits:
         return bool(self._rates)
 
     def put(self, name: str | None, rate: float | None) -> None:
-        """Set the quota of an address, or with None the default; without a rate take it away."""
+        """Set the quota of an address or the default (None); the rate None removes it."""
         place = None if name is None else canonical(name)
         if rate is None:
             self._rates.pop(place, None)
@@ -163,14 +163,14 @@ class AddressLimits:
             self._rates[place] = rate
 
     def find(self, address: str) -> float | None:
-        """Connections per second; None where nothing is said."""
+        """Return connections per second; None if no quota applies."""
         rate = self._rates.get(canonical(address))
         return self._rates.get(None) if rate is None else rate
 
 
 def canonical(address: str) -> str:
-    """An address in the one spelling that it has here."""
+    """Return the canonical spelling of an IP address."""
     try:
         return str(ip_address(address))
-    except ValueError:  # of a connection in memory, say
+    except ValueError:  # for example an in-process connection
         return address

@@ -1,4 +1,4 @@
-"""What people do with Kafka and which rights that takes, and what would let somebody have one."""
+"""Permissions that typical Kafka operations need, and ACL changes that would grant them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _READ, _WRITE, _CREATE = AclOperation.READ, AclOperation.WRITE, AclOperation.CRE
 _DELETE, _ALTER, _DESCRIBE = AclOperation.DELETE, AclOperation.ALTER, AclOperation.DESCRIBE
 _CONFIGS = frozenset({AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS})
 
-MEANT_FOR: Final[Mapping[AclResourceType, frozenset[AclOperation]]] = MappingProxyType(
+# Operations that ACLs of a resource type can have, as in kafka-acls (KIP-430 reports these).
+VALID_OPERATIONS: Final[Mapping[AclResourceType, frozenset[AclOperation]]] = MappingProxyType(
     {
         _TOPIC: _CONFIGS | {_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE},
         _GROUP: _CONFIGS | {_READ, _DELETE, _DESCRIBE},
@@ -45,28 +46,27 @@ MEANT_FOR: Final[Mapping[AclResourceType, frozenset[AclOperation]]] = MappingPro
         AclResourceType.USER: frozenset({AclOperation.CREATE_TOKENS, AclOperation.DESCRIBE_TOKENS}),
     }
 )
-"""The operations that there are by what they are about, as kafka-acls has them (KIP-430 tells these)."""
 
 Operations = Mapping[AclResourceType, tuple[AclOperation, ...]]
 
+# Operations that ``kafka-acls --producer`` grants.
 PRODUCER: Final[Operations] = MappingProxyType(
     {_TOPIC: (_WRITE, _DESCRIBE, _CREATE), _TRANSACTIONAL_ID: (_WRITE, _DESCRIBE)}
 )
-"""What kafka-acls gives with ``--producer``."""
+# Operations that ``kafka-acls --consumer`` grants.
 CONSUMER: Final[Operations] = MappingProxyType({_TOPIC: (_READ, _DESCRIBE), _GROUP: (_READ,)})
-"""What kafka-acls gives with ``--consumer``."""
+# Operations that a producer needs for an existing topic, in the order of its requests.
 PRODUCING: Final[Operations] = MappingProxyType(
     {_TRANSACTIONAL_ID: (_DESCRIBE, _WRITE), _TOPIC: (_DESCRIBE, _WRITE)}
 )
-"""What a producer asks for, in its order, where the topic exists."""
+# Operations that a consumer needs.
 CONSUMING: Final[Operations] = MappingProxyType(
     {_TOPIC: (_DESCRIBE, _READ), _GROUP: (_DESCRIBE, _READ)}
 )
-"""What a consumer asks for."""
 
 
-class Right(NamedTuple):
-    """One thing that somebody may do, or not."""
+class Permission(NamedTuple):
+    """An operation on a resource."""
 
     operation: AclOperation
     resource: Resource
@@ -75,101 +75,115 @@ class Right(NamedTuple):
         return f"{self.operation.name} on {self.resource}"
 
 
-IDEMPOTENCE: Final = Right(AclOperation.IDEMPOTENT_WRITE, CLUSTER)
+IDEMPOTENCE: Final = Permission(AclOperation.IDEMPOTENT_WRITE, CLUSTER)
 
 
-def rights(operations: Operations, resources: Iterable[Resource]) -> Iterator[Right]:
-    """The rights that some work takes, with the resources that it is about."""
+def required_permissions(
+    operations: Operations, resources: Iterable[Resource]
+) -> Iterator[Permission]:
+    """Yield the permissions that operations need on resources."""
     named = list(resources)
     for kind, needed in operations.items():
         for resource in named:
             if resource.type is kind:
                 for operation in needed:
-                    yield Right(operation, resource)
+                    yield Permission(operation, resource)
 
 
-class Change(NamedTuple):
-    """A change of ACLs that one command makes."""
+class AclChange(NamedTuple):
+    """An ACL change that one command makes."""
 
+    # ``add`` or ``remove``.
     verb: str
-    """``add`` or ``remove``."""
     acl: Acl
 
     @property
     def command(self) -> str:
-        """The command, for a shell."""
+        """The shell command of the change."""
         pattern, acl = self.acl.pattern, self.acl
         words = ["--principal", acl.principal]
         words += ["--deny"] if acl.permission is AclPermission.DENY else []
         if self.verb == "remove" and acl.permission is AclPermission.ALLOW:
             words.append("--allow")
-        words += ["--operation", option_of(acl.operation), f"--{option_of(pattern.resource_type)}"]
+        words += ["--operation", cli_name(acl.operation), f"--{cli_name(pattern.resource_type)}"]
         if pattern.resource_type is not AclResourceType.CLUSTER:
             words.append(pattern.name)
         words += ["--prefixed"] if pattern.type is PatternType.PREFIXED else []
-        # Without it `add` makes one for all hosts, but `remove` finds those of any.
+        # Without --host, `add` creates an ACL for all hosts, but `remove` matches any host.
         if acl.host != WILDCARD or self.verb == "remove":
             words += ["--host", acl.host]
         return f"{COMMAND} {self.verb} {shlex.join(words)}"
 
 
-def option_of(kind: AclOperation | AclResourceType) -> str:
-    """How commands write an operation, or what ACLs are about."""
+def cli_name(kind: AclOperation | AclResourceType) -> str:
+    """Return the CLI spelling of an operation or a resource type."""
     return kind.name.lower().replace("_", "-")
 
 
-class Answer(NamedTuple):
-    """Whether somebody has a right, by which rule, and what would change that."""
+class PermissionCheck(NamedTuple):
+    """The result of a permission check.
+
+    Attributes:
+        client: Principal and address of the client.
+        permission: The checked permission.
+        verdict: The decision and its reason.
+        by_any_topic: True if only WRITE on some topic grants the permission (KIP-679).
+        changes: ACL changes that would grant a denied permission.
+    """
 
     client: Client
-    right: Right
+    permission: Permission
     verdict: Verdict
     by_any_topic: bool
-    """Whether it is only allowed because WRITE is on some topic (KIP-679)."""
-    changes: list[Change]
-    """Those that let somebody have it who does not."""
+    changes: list[AclChange]
 
     @property
     def allowed(self) -> bool:
-        """Whether the client has the right."""
+        """True if the client has the permission."""
         return self.verdict.allowed or self.by_any_topic
 
     @property
     def rule(self) -> str:
-        """What decides, in words."""
+        """The deciding rule in words."""
         if self.by_any_topic:
             return "it has WRITE on some topic, which is enough"
-        acl, operation = self.verdict.acl, self.right.operation
+        acl, operation = self.verdict.acl, self.permission.operation
         if acl is not None and acl.operation not in (operation, AclOperation.ALL):
             return f"{acl}, as {acl.operation.name} allows {operation.name}"
         return str(self.verdict)
 
 
-def answer(acls: Acls, rules: Rules, client: Client, right: Right) -> Answer:
-    """Whether somebody has a right, as brokers decide it, and what would let it have that."""
-    verdict = decide(acls, rules, client, *right)
+def check_permission(
+    acls: Acls, rules: Rules, client: Client, permission: Permission
+) -> PermissionCheck:
+    """Check a permission as a broker does, and find the changes that would grant it."""
+    verdict = decide(acls, rules, client, *permission)
     if verdict.allowed:
-        return Answer(client, right, verdict, False, [])
-    if right == IDEMPOTENCE and decide_any(acls, rules, client, _WRITE, _TOPIC):
-        return Answer(client, right, verdict, True, [])
-    return Answer(client, right, verdict, False, list(_remedy(acls, rules, client, right)))
+        return PermissionCheck(client, permission, verdict, False, [])
+    if permission == IDEMPOTENCE and decide_any(acls, rules, client, _WRITE, _TOPIC):
+        return PermissionCheck(client, permission, verdict, True, [])
+    return PermissionCheck(
+        client, permission, verdict, False, list(_remedy(acls, rules, client, permission))
+    )
 
 
-def _remedy(acls: Acls, rules: Rules, client: Client, right: Right) -> Iterator[Change]:
-    """What has to go, and then what has to come, until the answer is another one."""
-    operation, resource = right
+def _remedy(
+    acls: Acls, rules: Rules, client: Client, permission: Permission
+) -> Iterator[AclChange]:
+    """Yield the ACL removals and then the addition that would grant the permission."""
+    operation, resource = permission
     others = Acls()
-    for number, each in enumerate(acls.about(resource)):
+    for number, each in enumerate(acls.matching(resource)):
         others.put(str(number), each)
-    while not (verdict := decide(others, rules, client, *right)).allowed:
+    while not (verdict := decide(others, rules, client, *permission)).allowed:
         if verdict.acl is None:
             pattern = Pattern(resource.type, PatternType.LITERAL, resource.name)
-            yield Change(
+            yield AclChange(
                 "add",
                 Acl(pattern, str(client.principal), WILDCARD, operation, AclPermission.ALLOW),
             )
             return
-        yield Change("remove", verdict.acl)
+        yield AclChange("remove", verdict.acl)
         for key, each in others.items():
             if each == verdict.acl:
                 others.drop(key)

@@ -1,10 +1,10 @@
-"""The server's side of SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677, KIP-84).
+"""SCRAM-SHA-256 and SCRAM-SHA-512, server and client (RFC 5802, RFC 7677, KIP-84).
 
-Neither side tells the other its password. The server keeps a salted hash; the client proves that it
-knows the password from which that was made, and the server that it has the hash. Of an unknown user
-the server pretends to have one like those that it has, so that only the end tells, with the words
-for a wrong password.
-Kafka's extension ``tokenauth=true`` says that the user is a delegation token (KIP-48).
+Neither side sends the password. The server stores a salted hash. The client proves that it knows the
+password of the hash, and the server proves that it has the hash. For an unknown user the server fakes
+a credential that looks like those of existing users. The exchange then fails at the end with the
+error of a wrong password.
+Kafka's extension ``tokenauth=true`` marks the user name as the ID of a delegation token (KIP-48).
 """
 
 from __future__ import annotations
@@ -20,49 +20,49 @@ from enum import StrEnum
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
-from .errors import LoginFailed
+from .errors import AuthenticationError
 
+# Hash iterations of stored credentials, with Kafka's limits.
 ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
-"""As Kafka bounds them: fewer protect nothing, more cost the client."""
+# Hash iterations that the client accepts from a server: some tenths of a second of CPU time.
 CLIENT_ITERATIONS_MAX = 1_000_000
-"""What a client does for a server: some tenths of a second."""
 MESSAGE_BYTES_MAX = 4096
 SALT_BYTES = 16
+# Shapes considered for a fake credential; each takes some microseconds.
 SHAPES_MAX = 20
-"""Of those that a user whom there is not can have: each costs some microseconds."""
 
 
 class ScramMechanism(StrEnum):
-    """The mechanisms, by the names that clients ask for."""
+    """The SCRAM mechanisms, by their SASL names."""
 
     SHA_256 = "SCRAM-SHA-256"
     SHA_512 = "SCRAM-SHA-512"
 
     @property
     def hash_name(self) -> str:
-        """As `hashlib` has it."""
+        """Name of the hash function in `hashlib`."""
         return "sha256" if self is ScramMechanism.SHA_256 else "sha512"
 
     @property
     def number(self) -> int:
-        """As requests about credentials have it (KIP-554)."""
+        """Number of the mechanism in the credential requests (KIP-554)."""
         return 1 if self is ScramMechanism.SHA_256 else 2
 
     @classmethod
     def numbered(cls, number: int) -> ScramMechanism | None:
-        """The mechanism with that number; None when there is none."""
+        """Return the mechanism with a number; None if there is none."""
         return next((each for each in cls if each.number == number), None)
 
 
 class Shape(NamedTuple):
-    """What a client sees of a credential before it has shown anything, but for the salt itself."""
+    """The properties of a credential that clients see before they authenticate."""
 
     iterations: int = ITERATIONS_MIN
     salt_bytes: int = SALT_BYTES
 
 
 class ScramCredential(NamedTuple):
-    """What a server keeps of a password."""
+    """The stored credential of a user."""
 
     salt: bytes
     stored_key: bytes
@@ -70,37 +70,37 @@ class ScramCredential(NamedTuple):
     iterations: int
 
     def __repr__(self) -> str:
-        """Without the keys: who has them can guess passwords, and play the server."""
+        """Hide the keys: they permit to guess the password and to impersonate the server."""
         return f"ScramCredential(iterations={self.iterations})"
 
     @property
     def shape(self) -> Shape:
-        """What it looks like from outside."""
+        """The properties that unauthenticated clients can see."""
         return Shape(self.iterations, len(self.salt))
 
 
 class ScramUser(NamedTuple):
-    """Whom a client says it is; `is_token` where the name is that of a delegation token."""
+    """The user name that a client claims; with `is_token` the ID of a delegation token."""
 
     name: str
     is_token: bool = False
 
 
+# Returns the credential of a user; None if there is none.
 Find: TypeAlias = Callable[[ScramUser], ScramCredential | None]
-"""The credential of a user; None when there is none."""
 
 
 def salted_password(
     mechanism: ScramMechanism, password: str, salt: bytes, iterations: int
 ) -> bytes:
-    """The hash that both sides make of a password: some milliseconds of a processor."""
+    """Return the salted hash of a password; takes some milliseconds of CPU time."""
     return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, iterations)
 
 
 def credential_from(
     mechanism: ScramMechanism, salted: bytes, salt: bytes, iterations: int
 ) -> ScramCredential:
-    """What a server keeps of a salted password, as AlterUserScramCredentials brings it (KIP-554)."""
+    """Return the credential of a salted password, as in AlterUserScramCredentials (KIP-554)."""
     client_key = _mac(mechanism, salted, b"Client Key")
     stored_key = hashlib.new(mechanism.hash_name, client_key).digest()
     return ScramCredential(salt, stored_key, _mac(mechanism, salted, b"Server Key"), iterations)
@@ -112,13 +112,13 @@ def credential_of(
     iterations: int = ITERATIONS_MIN,
     salt: bytes | None = None,
 ) -> ScramCredential:
-    """Hash a password, as a server keeps it.
+    """Return the credential of a password.
 
     Args:
-        mechanism: Mechanism by which the user logs in.
+        mechanism: Mechanism of the user.
         password: The password.
-        iterations: Rounds of the hash.
-        salt: None: a new random one.
+        iterations: Iterations of the hash.
+        salt: Salt; None generates a random one.
     """
     salt = salt or secrets.token_bytes(SALT_BYTES)
     salted = salted_password(mechanism, password, salt, iterations)
@@ -126,20 +126,23 @@ def credential_of(
 
 
 def salt_of(secret: bytes, name: str, size: int = SALT_BYTES) -> bytes:
-    """Return the salt of a user that has none of its own: one of the settings, or an unknown one.
+    """Return the salt of a user without a stored one: a user in the settings, or an unknown one.
 
-    Both get it from the same secret on every node. Otherwise a client could compare the first
-    answers of several nodes, or of several runs, and learn which users exist.
+    All nodes derive it from the same secret. Otherwise a client could compare the first responses
+    of several nodes or runs to find out which users exist.
     """
     return hashlib.shake_256(secret + name.encode()).digest(size)
 
 
 class ScramServer:
-    """One exchange with one client: `answer` its two messages.
+    """The server side of one exchange: pass the client's two messages to `answer`.
 
-    Parameters: `find` looks a user up; `secret` is random and stays the same for a server, so that the
-    salt of a user whom there is not stays the same too; `nonce` makes a part that nobody can foresee;
-    `shapes` are those of the users that there are.
+    Args:
+        mechanism: The SCRAM mechanism.
+        find: Returns the credential of a user.
+        secret: Random secret for the salts of unknown users; it must stay the same.
+        nonce: Returns an unpredictable nonce.
+        shapes: Credential shapes of the existing users.
     """
 
     def __init__(
@@ -160,31 +163,31 @@ class ScramServer:
         self._first_messages = b""
         self._credential: ScramCredential | None = None
         self._claimed: ScramUser | None = None
+        # The authenticated user; None before.
         self.user: ScramUser | None = None
-        """Who it is, once that is shown."""
 
     def answer(self, message: bytes) -> bytes:
-        """The answer to the client's next message. Raises LoginFailed."""
+        """Return the response to the client's next message. Raises AuthenticationError."""
         if len(message) > MESSAGE_BYTES_MAX or self.user is not None:
-            raise LoginFailed("a message that is not expected")
+            raise AuthenticationError("unexpected message")
         try:
             text = message.decode()
         except UnicodeDecodeError:
-            raise LoginFailed("a message that is no text") from None
+            raise AuthenticationError("the message is not UTF-8") from None
         return self._first(text) if self._claimed is None else self._final(text)
 
     def _first(self, text: str) -> bytes:
         match = re.fullmatch(_CLIENT_FIRST, text)
         if match is None:
-            raise LoginFailed("the first message is not understood")
+            raise AuthenticationError("malformed first message")
         name = _plain_name(match["name"])
         if match["authorization"] is not None and _plain_name(match["authorization"]) != name:
-            raise LoginFailed("nobody acts for somebody else")
+            raise AuthenticationError("the authorization identity differs from the user")
         extensions = dict(part.split("=", 1) for part in match["extensions"].split(",") if part)
         self._claimed = ScramUser(name, extensions.get("tokenauth", "").lower() == "true")
         self._credential = self._find(self._claimed)
-        pretended = self._pretended(self._claimed)  # always: the time that it takes tells something
-        known = self._credential or pretended
+        fake = self._fake_credential(self._claimed)  # always, so that the time reveals nothing
+        known = self._credential or fake
         self._nonce = match["nonce"] + self._new_nonce()
         salt = base64.b64encode(known.salt).decode()
         answer = f"r={self._nonce},s={salt},i={known.iterations}"
@@ -192,11 +195,11 @@ class ScramServer:
         self._first_messages = f"{match['bare']},{answer}".encode()
         return answer.encode()
 
-    def _pretended(self, user: ScramUser) -> ScramCredential:
-        """As that of a user whom there is: the same for each time that somebody asks.
+    def _fake_credential(self, user: ScramUser) -> ScramCredential:
+        """Return a credential for an unknown user that is the same in every exchange.
 
-        It has one of the `shapes`, another one only when that which it has is gone, or a new one is
-        nearer to the name. Tokens have one shape.
+        Rendezvous hashing selects one of the `shapes`, so that it changes only if that shape
+        disappears or a closer one is added. All delegation tokens have the same shape.
         """
         name = user.name
 
@@ -212,29 +215,31 @@ class ScramServer:
     def _final(self, text: str) -> bytes:
         match = re.fullmatch(_CLIENT_FINAL, text)
         if match is None:
-            raise LoginFailed("the last message is not understood")
+            raise AuthenticationError("malformed final message")
         if not hmac.compare_digest(match["nonce"].encode(), self._nonce.encode()):
             if match["nonce"].endswith(self._nonce):
-                # librdkafka#4895; Kafka took that from 3.8.1 on, and 4 does not any more.
-                raise LoginFailed(
-                    "the last message has the client's nonce twice, as librdkafka before 2.6.1 says it: "
-                    "take a newer one"
+                # librdkafka#4895; Kafka 3.8.1 to 3.9 accepted this, Kafka 4 does not.
+                raise AuthenticationError(
+                    "the final message contains the client nonce twice, a bug of librdkafka before 2.6.1; "
+                    "upgrade the client"
                 )
-            raise LoginFailed("the last message belongs to another exchange")
+            raise AuthenticationError("the nonce of the final message belongs to another exchange")
         if _decoded(match["binding"]) != self._header:
-            raise LoginFailed("the last message does not fit the first one")
+            raise AuthenticationError(
+                "the channel binding of the final message differs from the first message"
+            )
         proof = _decoded(match["proof"])
         signed = self._first_messages + b"," + match["unproved"].encode()
         known = self._credential or ScramCredential(b"", self._secret, self._secret, 0)
         if not self._proves(proof, known, signed) or self._credential is None:
             claimed = "" if self._claimed is None else self._claimed.name
-            raise LoginFailed("the user or the password is wrong", claimed=claimed)
+            raise AuthenticationError("the user or the password is wrong", claimed=claimed)
         self.user = self._claimed
         signature = _mac(self._mechanism, known.server_key, signed)
         return b"v=" + base64.b64encode(signature)
 
     def _proves(self, proof: bytes, known: ScramCredential, signed: bytes) -> bool:
-        """Whether it was made with the key that `known` is the hash of."""
+        """Return True if the client proof matches the stored key."""
         signature = _mac(self._mechanism, known.stored_key, signed)
         if len(proof) != len(signature):
             return False
@@ -244,9 +249,13 @@ class ScramServer:
 
 
 class ScramClient:
-    """The client's side of one exchange: send `first`, then `final`, then `check` the last answer.
+    """The client side of one exchange: send `first`, then `final`, then `check` the response.
 
-    Parameters: `is_token` where the name is the id of a delegation token (KIP-48).
+    Args:
+        mechanism: The SCRAM mechanism.
+        name: User name, or the ID of a delegation token.
+        password: The password, or the HMAC of the token.
+        is_token: True for a delegation token (KIP-48).
     """
 
     def __init__(
@@ -260,17 +269,19 @@ class ScramClient:
         self._signature = b""
 
     def first(self) -> bytes:
-        """The first message."""
+        """Return the first message."""
         return f"n,,{self._bare}".encode()
 
     def final(self, answer: bytes) -> bytes:
-        """The last message, for the server's answer to the first. Raises LoginFailed."""
+        """Return the final message for the server's first response. Raises AuthenticationError."""
         match = re.fullmatch(_SERVER_FIRST, answer.decode(errors="replace"))
         if match is None or not match["nonce"].startswith(self._nonce):
-            raise LoginFailed("the server's first answer is not understood")
+            raise AuthenticationError("malformed first message from the server")
         iterations = int(match["iterations"])
         if iterations > CLIENT_ITERATIONS_MAX:
-            raise LoginFailed(f"the server asks for {iterations} iterations")
+            raise AuthenticationError(
+                f"the server requires {iterations} iterations (maximum: {CLIENT_ITERATIONS_MAX})"
+            )
         salt = _decoded(match["salt"])
         salted = salted_password(self._mechanism, self._password, salt, iterations)
         known = credential_from(self._mechanism, salted, salt, iterations)
@@ -283,9 +294,9 @@ class ScramClient:
         return f"{unproved},p={base64.b64encode(proof).decode()}".encode()
 
     def check(self, answer: bytes) -> None:
-        """Whether the server has the password's hash. Raises LoginFailed when it has not."""
+        """Verify the server's signature. Raises AuthenticationError if it is wrong."""
         if not hmac.compare_digest(answer, b"v=" + base64.b64encode(self._signature)):
-            raise LoginFailed("the server does not show that it knows the password")
+            raise AuthenticationError("the SCRAM signature of the server is invalid")
 
 
 def _mac(mechanism: ScramMechanism, key: bytes, data: bytes) -> bytes:
@@ -296,17 +307,17 @@ def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
-        raise LoginFailed("a message has what is no base64") from None
+        raise AuthenticationError("a message contains invalid base64") from None
 
 
 def _plain_name(text: str) -> str:
-    """A name without the escapes that it has in messages."""
+    """Remove the escapes of a name in a message."""
     if re.search(r"=(?!2C|3D)", text):
-        raise LoginFailed("a name with a sign that is not escaped")
+        raise AuthenticationError("a name contains an invalid escape")
     return text.replace("=2C", ",").replace("=3D", "=")
 
 
-# Patterns are compiled when somebody logs in for the first time: most servers start without.
+# Patterns are compiled at the first authentication, because most servers never need them.
 _VALUE = r"[^\x00,]+"
 _PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
 _CLIENT_FIRST = (
@@ -317,7 +328,8 @@ _CLIENT_FIRST = (
 _SERVER_FIRST = (
     rf"r=(?P<nonce>{_PRINTABLE}),s=(?P<salt>[^,]+),i=(?P<iterations>[1-9]\d{{0,6}})(?:,.*)?"
 )
+# A mandatory extension (`m=`) is rejected.
 _CLIENT_FINAL = (
-    rf"(?P<unproved>c=(?P<binding>[^,]+),r=(?P<nonce>{_PRINTABLE})(?:,[a-ln-zA-Z]+={_VALUE})*)"  # `m=` would be one that must be understood
+    rf"(?P<unproved>c=(?P<binding>[^,]+),r=(?P<nonce>{_PRINTABLE})(?:,[a-ln-zA-Z]+={_VALUE})*)"
     rf",p=(?P<proof>[^,]+)"
 )

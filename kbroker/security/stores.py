@@ -1,9 +1,8 @@
-"""Keys and certificates where Kafka's settings say they are.
+"""Private keys and certificates from the key store and trust store settings of Kafka.
 
-Kafka keeps its own key and certificate in a key store and the certificates that it trusts in a trust
-store: a file, or PEM text in the settings themselves (KIP-651). Here a file is read as what it is, PEM
-or PKCS#12, whatever its ``type`` says: Java, too, reads a PKCS#12 file as type JKS. Java's own JKS
-format is refused, with the command that converts it.
+A store is a file, or PEM text in the settings (KIP-651). Files are PEM or PKCS#12; the format is
+detected and the ``type`` setting ignored, as Java also reads PKCS#12 files of type JKS. Files in
+Java's JKS format are rejected with the command that converts them.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from .errors import BadSettings
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
 
+# Returns the value of a setting; empty if unset.
 Lookup: TypeAlias = Callable[[str], str]
-"""The text of a setting; empty when it is not set."""
 
 _JKS, _JCEKS = b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"
 _PEM = b"-----BEGIN "
@@ -31,24 +30,28 @@ _FILE_BYTES_MAX = 1024 * 1024
 
 
 class Identity(NamedTuple):
-    """A private key and its certificates, the own one first, as PEM; the password of the key."""
+    """A private key and its certificate chain as PEM, and the password of the key."""
 
     pem: bytes
     password: str
 
 
 def read_identity(setting: Lookup) -> Identity | None:
-    """The own key and certificates of ``ssl.keystore.*``; None when none are set. Raises BadSettings."""
+    """Return the key and certificates of ``ssl.keystore.*``; None if none are set.
+
+    Raises:
+        BadSettings: The settings or the files are unusable.
+    """
     chain, key = setting("ssl.keystore.certificate.chain"), setting("ssl.keystore.key")
     location = setting("ssl.keystore.location")
     if chain or key:
         if location:
             raise BadSettings(
-                "ssl.keystore.location and ssl.keystore.key are two key stores: leave one of them out"
+                "ssl.keystore.location and ssl.keystore.key are two key stores: remove one of them"
             )
         if not (chain and key):
             missing = "ssl.keystore.key" if chain else "ssl.keystore.certificate.chain"
-            raise BadSettings(f"{missing} is missing: a key and its certificates belong together")
+            raise BadSettings(f"{missing} is missing: set both the key and its certificates")
         return Identity(f"{key}\n{chain}\n".encode(), setting("ssl.key.password"))
     if not location:
         return None
@@ -59,12 +62,16 @@ def read_identity(setting: Lookup) -> Identity | None:
 
 
 def read_trusted(setting: Lookup) -> str:
-    """The certificates of ``ssl.truststore.*`` as PEM; empty when none are set. Raises BadSettings."""
+    """Return the certificates of ``ssl.truststore.*`` as PEM; empty if none are set.
+
+    Raises:
+        BadSettings: The settings or the files are unusable.
+    """
     text, location = setting("ssl.truststore.certificates"), setting("ssl.truststore.location")
     if text and location:
         raise BadSettings(
-            "ssl.truststore.location and ssl.truststore.certificates are two trust stores: leave one "
-            "of them out"
+            "ssl.truststore.location and ssl.truststore.certificates are two trust stores: remove one "
+            "of them"
         )
     if not location:
         return text
@@ -77,41 +84,51 @@ def read_trusted(setting: Lookup) -> str:
     found = [store.cert, *store.additional_certs]
     pem = b"".join(each.certificate.public_bytes(Encoding.PEM) for each in found if each)
     if not pem:
-        raise BadSettings(f"ssl.truststore.location: {location} has no certificates")
+        raise BadSettings(f"ssl.truststore.location: {location} contains no certificates")
     return pem.decode()
 
 
 def type_of(name: str, location: str) -> str:
-    """What Java is told that a file is: `PEM` or `PKCS12`. Raises BadSettings."""
+    """Return the type of a store file for Java: `PEM` or `PKCS12`. Raises BadSettings."""
     return PEM if _PEM in read_file(name, location) else PKCS12
 
 
 def files_of(setting: Lookup) -> list[Path]:
-    """The files that the settings name."""
+    """Return the store files in the settings."""
     names = ("ssl.keystore.location", "ssl.truststore.location")
     return [Path(setting(name)) for name in names if setting(name)]
 
 
 def read_file(name: str, location: str) -> bytes:
-    """What the file that a setting names has, when it is one. Raises BadSettings."""
+    """Return the contents of the regular file in a setting.
+
+    Args:
+        name: Name of the setting, for messages.
+        location: Path of the file.
+
+    Raises:
+        BadSettings: The path is not a regular file, cannot be read or is too large.
+    """
     try:
-        # A client may name it (KIP-226): what is no file must not be waited for.
+        # A client can set the path (KIP-226): do not block on pipes and devices.
         with open(os.open(location, os.O_RDONLY | _NO_WAIT), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise BadSettings(f"{name}: {location} is no file")
+                raise BadSettings(f"{name}: {location} is not a regular file")
             data = file.read(_FILE_BYTES_MAX + 1)
     except OSError as error:
         raise BadSettings(f"{name}: {location} cannot be read: {error.strerror or error}") from None
     if len(data) > _FILE_BYTES_MAX:
-        raise BadSettings(f"{name}: {location} is larger than any key store")
+        raise BadSettings(
+            f"{name}: {location} is too large for a key store (maximum: {_FILE_BYTES_MAX} bytes)"
+        )
     return data
 
 
 def _unpacked(kind: str, location: str, data: bytes, password: str) -> Identity:
-    """What a PKCS#12 file has, as PEM whose key only this process can read."""
+    """Convert a PKCS#12 file to PEM with a random password that only this process knows."""
     store = _open(kind, location, data, password)
     if store.key is None or store.cert is None:
-        raise BadSettings(f"{kind}.location: {location} has no private key with its certificate")
+        raise BadSettings(f"{kind}.location: {location} lacks a private key with its certificate")
     from cryptography.hazmat.primitives import serialization
 
     own_password = secrets.token_hex(16)
@@ -128,15 +145,15 @@ def _unpacked(kind: str, location: str, data: bytes, password: str) -> Identity:
 def _open(kind: str, location: str, data: bytes, password: str) -> PKCS12KeyAndCertificates:
     if data.startswith((_JKS, _JCEKS)):
         raise BadSettings(
-            f"{kind}.location: {location} is in Java's own format; convert it with keytool "
+            f"{kind}.location: {location} is in Java's own format (JKS); convert it with keytool "
             f"-importkeystore -srckeystore {location} -destkeystore {Path(location).stem}.p12 "
-            "-deststoretype PKCS12, and name the new file"
+            "-deststoretype PKCS12, and set the new file"
         )
     try:
         from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
     except ModuleNotFoundError:
         raise BadSettings(
-            f"{kind}.location: {location} is no PEM file, and other ones need more: pip install "
+            f"{kind}.location: {location} is not a PEM file, and other formats need: pip install "
             "'kbroker[tls]'"
         ) from None
     try:

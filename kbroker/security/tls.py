@@ -1,4 +1,4 @@
-"""TLS contexts from Kafka's settings, of a listener and of a client."""
+"""TLS contexts of listeners and clients from Kafka's settings."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _SETTINGS = (
     "ssl.truststore.location",
     "ssl.truststore.password",
 )
+# Minimum seconds between checks for changed files; new connections trigger them.
 CHECK_SECONDS = 1.0
-"""How often it is looked whether files have changed, when clients come."""
 _HOST = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH = {
@@ -40,17 +40,21 @@ _CLIENT_AUTH = {
 
 
 class ServerSide(ssl.SSLObject):
-    """The server's side of one connection."""
+    """The server side of one TLS connection."""
 
-    asked_name: str | None = None
-    """The host that the client wants to talk to (SNI, RFC 6066), once it has said so."""
+    # Host name that the client requested (SNI, RFC 6066); None before.
+    requested_host: str | None = None
 
 
 def server_context(setting: Lookup) -> ssl.SSLContext:
-    """What a listener shows to its clients, and asks of them.
+    """Create the TLS context of a listener.
 
-    Settings: ``ssl.keystore.*``, ``ssl.truststore.*``, ``ssl.key.password``, ``ssl.client.auth``,
-    ``ssl.enabled.protocols``, ``ssl.cipher.suites``, as Apache Kafka has them. Raises BadSettings.
+    Args:
+        setting: Returns ``ssl.keystore.*``, ``ssl.truststore.*``, ``ssl.key.password``,
+            ``ssl.client.auth``, ``ssl.enabled.protocols`` and ``ssl.cipher.suites``.
+
+    Raises:
+        BadSettings: The settings or the files are unusable.
     """
     identity = read_identity(setting)
     if identity is None:
@@ -61,14 +65,14 @@ def server_context(setting: Lookup) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _limit(context, setting)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-    context.num_tickets = 1  # a handshake makes each of them, and takes a tenth longer with two
+    context.num_tickets = 1  # a second ticket would make handshakes a tenth slower
     context.sslobject_class = ServerSide
-    context.sni_callback = _keep_name
+    context.sni_callback = _set_requested_host
     _show(context, identity)
     context.verify_mode = _CLIENT_AUTH[setting("ssl.client.auth") or "none"]
     if context.verify_mode is not ssl.CERT_NONE:
-        # OpenSSL verifies no certificate when a session is resumed, and a ticket brings another ticket:
-        # a client would stay in after its certificate or that of its issuer has expired.
+        # OpenSSL does not verify certificates when it resumes a session. Without this, a client
+        # could stay connected by tickets after its certificate or the CA has expired.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
     trusted = read_trusted(setting)
@@ -76,18 +80,23 @@ def server_context(setting: Lookup) -> ssl.SSLContext:
         _trust(context, trusted)
     elif context.verify_mode is not ssl.CERT_NONE:
         raise BadSettings(
-            "ssl.client.auth asks for certificates of clients, and nobody's is trusted: set "
+            "ssl.client.auth requests client certificates, but no CA is trusted: set "
             "ssl.truststore.location"
         )
     return context
 
 
 def client_context(setting: Lookup) -> ssl.SSLContext:
-    """What a client asks of servers, and shows to them if it has a key store.
+    """Create the TLS context of a client; with a key store it presents a certificate.
 
-    Without a trust store it trusts whom the system trusts. Unless
-    ``ssl.endpoint.identification.algorithm`` is https it takes a certificate for any name. Raises
-    BadSettings.
+    Without a trust store it trusts the system's CAs. It checks the host name only if
+    ``ssl.endpoint.identification.algorithm`` is https.
+
+    Args:
+        setting: Returns the ``ssl.*`` settings.
+
+    Raises:
+        BadSettings: The settings or the files are unusable.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = setting("ssl.endpoint.identification.algorithm").lower() == "https"
@@ -103,47 +112,57 @@ def client_context(setting: Lookup) -> ssl.SSLContext:
     return context
 
 
-def asked(setting: Lookup) -> tuple[str, ...]:
-    """What the settings of TLS say; the same where nothing is to change."""
+def settings_snapshot(setting: Lookup) -> tuple[str, ...]:
+    """Return the values of all TLS settings, to detect changes."""
     return tuple(setting(name) for name in _SETTINGS)
 
 
 class Certificates:
-    """The context of one listener, made anew when its files change.
+    """The TLS context of a listener, reloaded when its files change.
 
-    `setting` finds the listener's settings. A change that cannot be used is told in the log, and
-    what was there before goes on. Raises BadSettings when it cannot be used at first.
+    If changed files are unusable, it logs a warning and keeps the previous context.
+
+    Args:
+        setting: Returns the settings of the listener.
+        now: Monotonic clock in seconds.
+
+    Raises:
+        BadSettings: The initial settings or files are unusable.
     """
 
     def __init__(self, setting: Lookup, now: Callable[[], float]) -> None:
-        self.asked = asked(setting)
+        self.settings = settings_snapshot(setting)
         self._setting = setting
         self._now = now
         self._looked_at = now()
         self._files = files_of(setting)
         self._seen = self._stamps()
         self._context = server_context(setting)
-        self._to_others: ssl.SSLContext | None = None
+        self._peer_client_context: ssl.SSLContext | None = None
 
     def context(self) -> ssl.SSLContext:
-        """For who comes in."""
-        self._look()
+        """Return the context for incoming connections."""
+        self._reload()
         return self._context
 
-    def to_others(self) -> ssl.SSLContext:
-        """For connections of this node to the same listener of others. Raises BadSettings."""
-        self._look()
-        if self._to_others is None:
-            self._to_others = client_context(self._setting)
-        return self._to_others
+    def peer_client_context(self) -> ssl.SSLContext:
+        """Return the context for connections to the same listener of other nodes.
+
+        Raises:
+            BadSettings: The settings or the files are unusable.
+        """
+        self._reload()
+        if self._peer_client_context is None:
+            self._peer_client_context = client_context(self._setting)
+        return self._peer_client_context
 
     @property
-    def asks_clients(self) -> bool:
-        """Whether nobody comes in without a certificate."""
+    def requires_client_certificate(self) -> bool:
+        """True if clients must present a certificate."""
         return self._context.verify_mode is ssl.CERT_REQUIRED
 
-    def to_itself(self) -> ssl.SSLContext:
-        """For a server that asks itself: it shows its own certificate, and takes any."""
+    def self_client_context(self) -> ssl.SSLContext:
+        """Return the context for connections to itself: it presents its own certificate, trusts any."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -152,8 +171,8 @@ class Certificates:
             _show(context, identity)
         return context
 
-    def _look(self) -> None:
-        """Read the files again if they have changed."""
+    def _reload(self) -> None:
+        """Reload the files if they have changed."""
         if self._now() - self._looked_at < CHECK_SECONDS:
             return
         self._looked_at = self._now()
@@ -161,22 +180,22 @@ class Certificates:
         if stamps == self._seen:
             return
         self._seen = stamps
-        self._to_others = None
+        self._peer_client_context = None
         try:
             self._context = server_context(self._setting)
         except BadSettings as error:
-            logger.warning("the certificate stays as it was: %s", error)
+            logger.warning("cannot reload the TLS certificate, keeping the previous one: %s", error)
         else:
-            logger.info("the certificate was read again: %s", ", ".join(map(str, self._files)))
+            logger.info("reloaded the TLS certificate: %s", ", ".join(map(str, self._files)))
 
     def _stamps(self) -> list[tuple[int, int, int] | None]:
         return [_stamp(each) for each in self._files]
 
 
-def _keep_name(side: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+def _set_requested_host(side: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
     assert isinstance(side, ServerSide)
     if name is not None and _HOST.fullmatch(name):
-        side.asked_name = name
+        side.requested_host = name
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
@@ -188,22 +207,22 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def _limit(context: ssl.SSLContext, setting: Lookup) -> None:
-    """Speak the versions of TLS and use the cipher suites that settings name. Raises BadSettings."""
+    """Apply the TLS versions and cipher suites of the settings. Raises BadSettings."""
     names = _items(setting("ssl.enabled.protocols"))
     unknown = [name for name in names if name not in _VERSIONS]
     if unknown:
         raise BadSettings(
-            f"ssl.enabled.protocols: {', '.join(unknown)} is not spoken; leave it out, there are TLSv1.2 "
-            "and TLSv1.3"
+            f"ssl.enabled.protocols: unsupported version {', '.join(unknown)} (valid: TLSv1.2, "
+            "TLSv1.3)"
         )
     wanted = sorted(_VERSIONS[name] for name in names)
     context.minimum_version = wanted[0] if wanted else ssl.TLSVersion.TLSv1_2
     context.maximum_version = wanted[-1] if wanted else ssl.TLSVersion.MAXIMUM_SUPPORTED
-    # Set before Python 3.11.3: an end without a word looks like one that was said (python/cpython#95494).
+    # Python sets this option before 3.11.3. It would hide truncated streams (python/cpython#95494).
     context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
     suites = _items(setting("ssl.cipher.suites"))
     if suites:
-        from .cipher_suites import limit_suites  # most settings name none
+        from .cipher_suites import limit_suites  # most settings select no suites
 
         limit_suites(context, suites)
 
@@ -213,15 +232,15 @@ def _items(text: str) -> list[str]:
 
 
 def _trust(context: ssl.SSLContext, pem: str) -> None:
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as Java: what is there is trusted
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in Java: trust intermediate CAs
     try:
         context.load_verify_locations(cadata=pem)
     except (ssl.SSLError, ValueError) as error:
-        raise BadSettings(f"ssl.truststore: these are no certificates: {error}") from None
+        raise BadSettings(f"ssl.truststore: invalid certificates: {error}") from None
 
 
 def _show(context: ssl.SSLContext, identity: Identity) -> None:
-    # OpenSSL reads keys from files only. Nobody else can read this one, and it goes at once.
+    # OpenSSL reads keys only from files. This one is private and is deleted at once.
     try:
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory, "identity.pem")
@@ -230,11 +249,11 @@ def _show(context: ssl.SSLContext, identity: Identity) -> None:
     except ssl.SSLError as error:
         raise BadSettings(
             f"ssl.keystore: the key and its certificates cannot be used ({error.reason or error}); "
-            "it takes one private key, its certificate and those of the issuers, and ssl.key.password "
-            "if the key has one"
+            "provide one private key, its certificate and those of the issuers, and set "
+            "ssl.key.password if the key is encrypted"
         ) from None
     except OSError as error:
         raise BadSettings(
-            f"ssl.keystore: no room for a moment in the directory of temporary files ({error}); TMPDIR "
-            "names another one"
+            f"ssl.keystore: cannot write to the temporary directory ({error}); set TMPDIR to "
+            "another one"
         ) from None

@@ -1,8 +1,8 @@
-"""Bearer tokens: JWTs (RFC 7519) that somebody else has signed, and whom they let in (KIP-768).
+"""Validation of OAUTHBEARER tokens: JWTs (RFC 7519) that an external issuer signs (KIP-768).
 
-Nothing of a token is believed but what a key of the key set (JWKS, RFC 7517) has signed, and only keys
-of two halves sign: who can check a token cannot make one. A key that a token brings or points at
-(``jwk``, ``jku``, ``x5u``) is not looked at.
+Only claims that a key of the configured key set (JWKS, RFC 7517) has signed are trusted. Only
+asymmetric algorithms are allowed, so a party that can verify tokens cannot create them. Keys that a
+token contains or references (``jwk``, ``jku``, ``x5u``) are ignored.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from .errors import BadSettings
 from .jaas import LoginModule, Lookup
 from .stores import read_file
-from .urls import file_of, trusted_by
+from .urls import client_context_of, file_of
 
 if TYPE_CHECKING:
     import ssl
 
 try:
-    import h11  # noqa: F401  # it fetches the key set
+    import h11  # noqa: F401  # needed to fetch the key set
     from joserfc import jws
     from joserfc.errors import JoseError
     from joserfc.jwk import ECKey, OKPKey, RSAKey
@@ -33,10 +33,10 @@ except ModuleNotFoundError:
     ) from None
 
 OAUTHBEARER: Final = "OAUTHBEARER"
+# Bytes of the longest token; its validation takes less than a millisecond.
 TOKEN_BYTES_MAX = 32 * 1024
-"""Much for a token: looking at one of these takes less than a millisecond."""
+# Bytes of the largest key set, including certificates.
 KEYS_BYTES_MAX = 256 * 1024
-"""Of a whole key set, certificates included."""
 NAME_LENGTH_MAX = 1000
 RSA_BITS_MIN = 2048
 JWKS_URL = "sasl.oauthbearer.jwks.endpoint.url"
@@ -57,12 +57,12 @@ _SETTINGS = (
 _VALIDATORS = ("DefaultJwtValidator", "BrokerJwtValidator")
 _VALIDATORS_PACKAGE = "org.apache.kafka.common.security.oauthbearer."
 
+# Key type of each supported algorithm.
 _KEY_TYPES = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), RSAKey.key_type),
     **dict.fromkeys(("ES256", "ES384", "ES512"), ECKey.key_type),
     **dict.fromkeys(("EdDSA", "Ed25519"), OKPKey.key_type),
 }
-"""The algorithms, and what kind of key each of them takes."""
 _PUBLIC_PARTS: dict[str, tuple[type[RSAKey | ECKey | OKPKey], tuple[str, ...]]] = {
     RSAKey.key_type: (RSAKey, ("n", "e")),
     ECKey.key_type: (ECKey, ("crv", "x", "y")),
@@ -72,38 +72,41 @@ _KEY_FACTS = ("kty", "kid", "use", "alg", "key_ops")
 
 
 class BadToken(Exception):
-    """A token that lets nobody in. The text says why, and nothing of what is not signed."""
+    """An invalid token. The message gives the reason and quotes nothing unsigned."""
 
 
 class UnknownKey(BadToken):
-    """It names a key that the key set does not have; a newer set may."""
+    """A token whose key is not in the key set; a newer key set may contain it."""
 
 
 class Verified(NamedTuple):
-    """Whom a token lets in, and how long it does."""
+    """The principal name of a valid token and its remaining lifetime in seconds."""
 
     name: str
     lifetime_seconds: float
 
 
 class KeySet:
-    """Keys by which tokens are checked, from a JWKS as text. Raises ValueError if it has none.
+    """The keys of a JWKS that can verify signatures.
 
-    What is no key for signatures is left out, and so are keys that are too weak.
+    Other entries and weak keys are ignored.
+
+    Raises:
+        ValueError: The JWKS cannot be parsed or contains no usable key.
     """
 
     def __init__(self, data: bytes) -> None:
         try:
             entries = [*json.loads(data)["keys"]]
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise ValueError("it is no JSON object with `keys` (RFC 7517)") from None
+            raise ValueError("not a JSON object with `keys` (RFC 7517)") from None
         found = [_key_of(each) for each in entries if isinstance(each, dict)]
         self._keys = {(each.kid, each.key_type): each for each in found if each is not None}
         if not self._keys:
-            raise ValueError("it has no key of RSA, EC or OKP that checks signatures")
+            raise ValueError("no RSA, EC or OKP key that verifies signatures")
 
     def find(self, kid: str | None, key_type: str) -> RSAKey | ECKey | OKPKey | None:
-        """The key of that name; of tokens that name none the only one of its type."""
+        """Return the key with an ID; without an ID, the only key of the type."""
         if kid is not None:
             return self._keys.get((kid, key_type))
         fitting = [each for each in self._keys.values() if each.key_type == key_type]
@@ -111,7 +114,7 @@ class KeySet:
 
 
 def _key_of(entry: dict[str, Any]) -> RSAKey | ECKey | OKPKey | None:
-    """The public half of a key that checks signatures; None for any other entry."""
+    """Return the public key of an entry that verifies signatures; None for other entries."""
     kind = _PUBLIC_PARTS.get(str(entry.get("kty")))
     is_named = isinstance(entry.get("kid"), str | None)
     if kind is None or entry.get("use", "sig") != "sig" or not is_named:
@@ -120,7 +123,7 @@ def _key_of(entry: dict[str, Any]) -> RSAKey | ECKey | OKPKey | None:
     facts = {name: entry[name] for name in (*parts, *_KEY_FACTS) if name in entry}
     try:
         if key_class is RSAKey and _bits(facts["n"]) < RSA_BITS_MIN:
-            return None  # the library would warn of it, and take it
+            return None  # the library would only warn and accept the key
         key = key_class.import_key(facts)
         key.check_key_op("verify")
     except (JoseError, ValueError, TypeError, KeyError):
@@ -129,7 +132,7 @@ def _key_of(entry: dict[str, Any]) -> RSAKey | ECKey | OKPKey | None:
 
 
 def _bits(number: str) -> int:
-    """The length of a number of a key, which is in base64 (RFC 7518, 2)."""
+    """Return the bit length of a base64 integer of a key (RFC 7518, 2)."""
     return int.from_bytes(_decoded(number)).bit_length()
 
 
@@ -138,11 +141,29 @@ def _decoded(text: str) -> bytes:
 
 
 class Tokens:
-    """What a listener asks of tokens. `setting` finds its settings, `now` tells Unix time in seconds.
+    """The token validation of a listener.
 
-    Keys in a file are read at once, others are not there before somebody gives `keys` what is at
-    `url`. Raises BadSettings, also when it is not said whose tokens are taken, and whom they are
-    meant for: who takes all tokens lets everybody in who has one for something else.
+    Keys in a file are read immediately. Other keys are missing until the caller sets `keys` to the
+    key set at `url`.
+
+    Args:
+        setting: Returns the settings of the listener.
+        module: Login module with the TLS options for fetching keys.
+        now: Returns Unix time in seconds.
+
+    Attributes:
+        url: URL of the key set.
+        refresh_seconds: Interval between fetches of the key set.
+        retry_seconds: First pause after a failed fetch.
+        retry_seconds_max: Longest pause after a failed fetch.
+        file: File of the key set, if the URL names one.
+        trusted: TLS context for fetching keys.
+        keys: The current key set.
+        look_up: Waits shortly for a newer key set after an unknown key.
+
+    Raises:
+        BadSettings: A setting is invalid, or the issuer or the audience is missing: without them,
+            tokens issued for other services would be accepted.
     """
 
     def __init__(
@@ -155,9 +176,7 @@ class Tokens:
         self._scope_claim = setting("sasl.oauthbearer.scope.claim.name", OAUTHBEARER)
         self._name_claim = setting("sasl.oauthbearer.sub.claim.name", OAUTHBEARER)
         self.url = setting(JWKS_URL, OAUTHBEARER)
-        """Where the keys are."""
         self.refresh_seconds = _seconds(setting, "refresh.ms")
-        """How often they are fetched again."""
         self.retry_seconds = _seconds(setting, "retry.backoff.ms")
         self.retry_seconds_max = _seconds(setting, "retry.backoff.max.ms")
         for name, value in (
@@ -166,42 +185,44 @@ class Tokens:
             (AUDIENCE, self._audiences),
         ):
             if not value:
-                raise BadSettings(f"OAUTHBEARER without {name}: anybody's tokens would do; set it")
+                raise BadSettings(f"OAUTHBEARER without {name} would accept any token; set it")
         _check_validator(setting("sasl.oauthbearer.jwt.validator.class", OAUTHBEARER))
         self.file = file_of(JWKS_URL, self.url)
-        """The file of the keys, if they are in one."""
         self.trusted: ssl.SSLContext | None = None
-        """Whose certificates are believed where the keys are fetched."""
         self.keys: KeySet | None = None
-        self.look_up: Callable[[], Awaitable[None]] = _nothing_more
-        """Wait some moments for newer keys, when one is asked for that is not there."""
+        self.look_up: Callable[[], Awaitable[None]] = _no_lookup
         if self.file is None:
-            self.trusted = trusted_by(module)
+            self.trusted = client_context_of(module)
         else:
             self.read_file()
 
     def read_file(self) -> None:
-        """Take the keys from their file. Raises BadSettings."""
+        """Read the key set from its file. Raises BadSettings."""
         assert self.file is not None
         data = read_file(JWKS_URL, str(self.file))
         try:
             self.keys = KeySet(data)
         except ValueError as error:
-            raise BadSettings(f"{JWKS_URL}: {self.file} is no key set: {error}") from None
+            raise BadSettings(f"{JWKS_URL}: {self.file} is not a key set: {error}") from None
 
     def check(self, token: str) -> Verified:
-        """Whom a token lets in. Raises BadToken, UnknownKey."""
+        """Validate a token.
+
+        Raises:
+            UnknownKey: The key set does not contain its key.
+            BadToken: The token is invalid for another reason.
+        """
         if len(token) > TOKEN_BYTES_MAX:
             raise BadToken(f"the token is larger than {TOKEN_BYTES_MAX} bytes")
-        claims = self._signed(token)
+        claims = self._verified_claims(token)
         if claims.get("iss") != self._issuer:
-            raise BadToken("the token is of another issuer")
+            raise BadToken("the token is from another issuer (iss)")
         audiences = claims.get("aud")
         meant = [audiences] if isinstance(audiences, str) else audiences
         if not isinstance(meant, list) or not any(
             isinstance(each, str) and each in self._audiences for each in meant
         ):
-            raise BadToken("the token is meant for somebody else (aud)")
+            raise BadToken("the token is for another audience (aud)")
         lifetime_seconds = self._lifetime_seconds(claims)
         _check_scope(claims.get(self._scope_claim))
         name = claims.get(self._name_claim)
@@ -211,8 +232,8 @@ class Tokens:
             raise BadToken(f"the name in the token is longer than {NAME_LENGTH_MAX} characters")
         return Verified(name, lifetime_seconds)
 
-    def _signed(self, token: str) -> dict[str, object]:
-        """What a key of the set has signed."""
+    def _verified_claims(self, token: str) -> dict[str, object]:
+        """Verify the signature and return the claims."""
         header = _header_of(token)
         algorithm = header.get("alg")
         key_type = _KEY_TYPES.get(algorithm) if isinstance(algorithm, str) else None
@@ -220,36 +241,36 @@ class Tokens:
             raise BadToken("the token is not signed by an algorithm of " + ", ".join(_KEY_TYPES))
         kid = header.get("kid")
         if not isinstance(kid, str | None):
-            raise BadToken("the token names its key by something else than text")
+            raise BadToken("the key ID of the token is not a string (kid)")
         key = None if self.keys is None else self.keys.find(kid, key_type)
         if key is None:
-            raise UnknownKey("the token is signed by a key that the key set does not have")
+            raise UnknownKey("the token is signed by a key that is not in the key set")
         try:
             signed = jws.deserialize_compact(token, key, registry=_Algorithms())
             claims = json.loads(signed.payload)
         except (JoseError, ValueError, TypeError, RecursionError) as error:
-            raise BadToken(f"the token is not signed as it says ({type(error).__name__})") from None
+            raise BadToken(
+                f"the token is malformed or its signature is invalid ({type(error).__name__})"
+            ) from None
         if not isinstance(claims, dict):
-            raise BadToken("the token has no claims")
+            raise BadToken("the claims of the token are not a JSON object")
         return claims
 
     def _lifetime_seconds(self, claims: dict[str, object]) -> float:
-        """How long it is still good. Raises BadToken when it is not good now."""
+        """Return the remaining lifetime. Raises BadToken if the token is not valid now."""
         now, skew = self._now(), self._skew_seconds
         expires_at, issued_at = _time_in(claims, "exp"), _time_in(claims, "iat")
         if expires_at is None or issued_at is None:
-            raise BadToken(
-                "the token does not say until when it is good (exp), or since when (iat)"
-            )
+            raise BadToken("the token lacks the exp or iat claim")
         if expires_at + skew <= now:
-            raise BadToken("the token is not good any more (exp)")
+            raise BadToken("the token has expired (exp)")
         if max(issued_at, _time_in(claims, "nbf") or 0) - skew > now:
-            raise BadToken("the token is not good yet (nbf, iat)")
+            raise BadToken("the token is not valid yet (nbf, iat)")
         return max(expires_at - now, 0.0)
 
 
 class _Algorithms(jws.JWSRegistry):
-    """Those of ours, and sizes that fit `TOKEN_BYTES_MAX`."""
+    """The supported algorithms, with size limits for `TOKEN_BYTES_MAX`."""
 
     max_header_length = TOKEN_BYTES_MAX
     max_payload_length = TOKEN_BYTES_MAX
@@ -258,42 +279,42 @@ class _Algorithms(jws.JWSRegistry):
         super().__init__(algorithms=[*_KEY_TYPES], strict_check_header=False)
 
     def get_alg(self, name: str) -> Any:
-        """As there, without the warning that EdDSA has another name now (RFC 9864)."""
+        """Return an algorithm, without the deprecation warning for EdDSA (RFC 9864)."""
         return self.algorithms[name]
 
 
-def asked(setting: Lookup) -> tuple[str, ...]:
-    """What the settings of tokens say; the same where nothing is to change."""
+def settings_snapshot(setting: Lookup) -> tuple[str, ...]:
+    """Return the values of all token settings, to detect changes."""
     return tuple(setting(name, OAUTHBEARER) for name in _SETTINGS)
 
 
 def _header_of(token: str) -> dict[str, object]:
     text, _, rest = token.partition(".")
     if not rest:
-        raise BadToken("the token is no JWT")
+        raise BadToken("the token is not a JWT")
     try:
         header = json.loads(_decoded(text))
     except (ValueError, RecursionError):
-        raise BadToken("the token's header is not understood") from None
-    # Extensions that have to be understood (RFC 7515, 4.1.11): there are none here.
+        raise BadToken("the header of the token is malformed") from None
+    # No critical extensions are supported (RFC 7515, 4.1.11).
     if not isinstance(header, dict) or "crit" in header:
-        raise BadToken("the token's header is not understood")
+        raise BadToken("the header of the token is malformed")
     return header
 
 
 def _time_in(claims: dict[str, object], name: str) -> float | None:
-    """Seconds of Unix time; None when they are not there. Raises BadToken for what is no time."""
+    """Return a time claim in Unix seconds; None if it is missing. Raises BadToken."""
     value = claims.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadToken(f"the token has {name} that is no number")
+        raise BadToken(f"the token has {name} that is not a number")
     try:
         seconds = float(value)
     except OverflowError:
         seconds = math.inf
     if not math.isfinite(seconds):
-        raise BadToken(f"the token has {name} that is no time")
+        raise BadToken(f"the token has {name} that is not a time")
     return seconds
 
 
@@ -302,15 +323,15 @@ def _check_scope(scope: object) -> None:
     if scopes is not None and not (
         isinstance(scopes, list) and all(isinstance(each, str) for each in scopes)
     ):
-        raise BadToken("the token's scope is neither a text nor a list of texts")
+        raise BadToken("the scope of the token is neither a string nor a list of strings")
 
 
 def _check_validator(name: str) -> None:
     known = [_VALIDATORS_PACKAGE + each for each in _VALIDATORS]
     if name and name not in known:
         raise BadSettings(
-            f"sasl.oauthbearer.jwt.validator.class names {name}, which is no part of kbroker: leave "
-            f"it out, or name {known[0]}"
+            f"sasl.oauthbearer.jwt.validator.class: {name} is not part of kbroker; remove the "
+            f"setting or use {known[0]}"
         )
 
 
@@ -322,5 +343,5 @@ def _items(text: str) -> Collection[str]:
     return frozenset(each.strip() for each in text.split(",") if each.strip())
 
 
-async def _nothing_more() -> None:
-    """Nobody fetches keys."""
+async def _no_lookup() -> None:
+    """Do nothing: no task fetches keys."""

@@ -1,7 +1,7 @@
-"""Who may log in at a listener, by which mechanism, as Kafka's settings say it.
+"""SASL mechanisms and users of a listener, from Kafka's settings.
 
-``sasl.enabled.mechanisms`` has the mechanisms, ``sasl.jaas.config`` the users of each, with the
-listener's prefix and the mechanism's: ``listener.name.NAME.MECHANISM.sasl.jaas.config``.
+``sasl.enabled.mechanisms`` lists the mechanisms and ``sasl.jaas.config`` the users of each, with the
+prefixes of listener and mechanism: ``listener.name.NAME.MECHANISM.sasl.jaas.config``.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
+# Supported mechanisms in the order of the SaslHandshake response.
 SERVED = (PLAIN, *ScramMechanism, OAUTHBEARER)
-"""In the order in which clients are told of them."""
 _MODULES = {
     PLAIN: "PlainLoginModule",
     ScramMechanism.SHA_256: "ScramLoginModule",
     ScramMechanism.SHA_512: "ScramLoginModule",
     OAUTHBEARER: "OAuthBearerLoginModule",
 }
+# Kafka's token validators, with their names since and before 3.4.
 _TOKEN_HANDLERS = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler",
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerValidatorCallbackHandler",
 )
-"""What Kafka is told to check tokens with, and was before 3.4."""
 _OF_MECHANISMS = (
     "sasl.jaas.config",
     "connections.max.reauth.ms",
@@ -52,27 +52,27 @@ _OF_MECHANISMS = (
 
 
 class StoredUsers(Protocol):
-    """SCRAM users who are made while nodes run, and known to all of them (KIP-554)."""
+    """SCRAM users that are created at runtime and known to all nodes (KIP-554)."""
 
     @property
     def secret(self) -> bytes:
-        """Secret of the cluster for salts of configured and unknown users; empty without a node."""
+        """Secret of the cluster for the salts of other users; empty before the node starts."""
         ...
 
     def find(self, mechanism: ScramMechanism, name: str) -> ScramCredential | None:
-        """The credential of a user; None when there is none."""
+        """Return the credential of a user; None if there is none."""
         ...
 
     def shapes(self, mechanism: ScramMechanism) -> Sequence[Shape]:
-        """What their credentials look like from outside."""
+        """Return the shapes of all credentials of a mechanism."""
         ...
 
 
 class Passwords:
-    """Passwords of PLAIN, of which only salted hashes are kept.
+    """Passwords of PLAIN, stored as keyed hashes.
 
-    They come from a file that has them as they are, so that a quick hash is enough: it keeps them out
-    of dumps of memory, and the time of a comparison from telling anything.
+    The settings file contains the passwords in plain text, so a fast hash suffices. It keeps the
+    passwords out of memory dumps and makes the comparison time independent of them.
     """
 
     def __init__(self, passwords: Mapping[str, str]) -> None:
@@ -80,7 +80,7 @@ class Passwords:
         self._hashes = {name: self._hash(text) for name, text in passwords.items()}
 
     def knows(self, name: str, password: str) -> bool:
-        """Whether that is the password of that user; takes as long for a user whom there is not."""
+        """Return True for the right password; takes equally long for unknown users."""
         made = self._hash(password)
         known = self._hashes.get(name)
         return hmac.compare_digest(made, known or self._key) and known is not None
@@ -89,25 +89,30 @@ class Passwords:
         return hmac.digest(self._key, password.encode(), "sha256")
 
 
-def asked(setting: Lookup) -> tuple[str, ...]:
-    """What the settings of logins say; the same where nothing is to change."""
+def settings_snapshot(setting: Lookup) -> tuple[str, ...]:
+    """Return the values of all authentication settings, to detect changes."""
     texts = tuple(setting(name, mechanism) for name in _OF_MECHANISMS for mechanism in SERVED)
     mechanisms = setting("sasl.enabled.mechanisms", None)
     if OAUTHBEARER in mechanisms:
-        from .tokens import asked  # most nodes never need it
+        from .tokens import settings_snapshot  # most nodes never need it
 
-        texts += asked(setting)
+        texts += settings_snapshot(setting)
     return mechanisms, *texts
 
 
 class Users:
-    """Who may log in at one listener. Raises BadSettings.
+    """The SASL mechanisms and users of one listener.
 
-    Parameters: `setting` finds the listener's settings; `stored` are users beside those of them, who
-    come first, and `delegation` those who show delegation tokens, once there are nodes that could know
-    them.
+    Users of the settings can authenticate only after `prepare`, which takes some milliseconds per
+    user and may run in a thread.
 
-    Nobody of the settings can before `prepare`, which takes some milliseconds for each user and may run in a thread.
+    Args:
+        setting: Returns the settings of the listener.
+        stored: Returns the users created at runtime, which override those of the settings.
+        delegation: Returns the delegation tokens; None before the node starts.
+
+    Raises:
+        BadSettings: A setting is invalid.
     """
 
     def __init__(
@@ -116,14 +121,15 @@ class Users:
         stored: Callable[[], StoredUsers | None] = lambda: None,
         delegation: Callable[[], TokenUsers | None] = lambda: None,
     ) -> None:
-        self.asked = asked(setting)
+        self.settings = settings_snapshot(setting)
         self._stored = stored
         self._delegation = delegation
         wanted = [each.strip() for each in setting("sasl.enabled.mechanisms", None).split(",")]
         self.mechanisms = tuple(each for each in SERVED if each in wanted)
         if not self.mechanisms:
             raise BadSettings(
-                f"sasl.enabled.mechanisms={','.join(wanted)}: there are {', '.join(SERVED)}"
+                f"sasl.enabled.mechanisms: no supported mechanism in {','.join(wanted)!r} (valid: "
+                f"{', '.join(SERVED)})"
             )
         for each in self.mechanisms:
             _check_handler(each, setting("sasl.server.callback.handler.class", each))
@@ -132,21 +138,21 @@ class Users:
         }
         self._secret = secrets.token_bytes(32)
         self._modules = {each: _module(each, setting) for each in self.mechanisms}
+        # True if the settings define users.
         self.has_own = any(each.users for each in self._modules.values())
-        """Return True if the settings define users."""
         self._passwords = Passwords({})
         self._credentials: dict[tuple[ScramMechanism, str], ScramCredential] = {}
+        # Token validation of OAUTHBEARER; None if it is disabled.
         self.tokens: Tokens | None = None
-        """What is asked of tokens, where users come with such."""
         if OAUTHBEARER in self.mechanisms:
             from .tokens import Tokens
 
             self.tokens = Tokens(setting, self._modules[OAUTHBEARER])
 
     def prepare(self) -> None:
-        """Make the hashes by which users are known.
+        """Hash the passwords of the settings.
 
-        Their salts are the same on all nodes of the cluster, so call it once the secret is there.
+        All nodes must use the same salts, so call it after the secret of the cluster is loaded.
         """
         modules, secret = self._modules, self._salt_secret
         self._passwords = Passwords(modules[PLAIN].users if PLAIN in modules else {})
@@ -164,11 +170,11 @@ class Users:
         return (b"" if stored is None else stored.secret) or self._secret
 
     def session_seconds(self, mechanism: str) -> float | None:
-        """How long a login is good at most (KIP-368); None: as long as the connection lives."""
+        """Return the maximum session lifetime in seconds (KIP-368); None if unlimited."""
         return self._session_ms[mechanism] / 1000 or None
 
     def exchange(self, mechanism: str) -> Exchange:
-        """A new login by one of the `mechanisms`."""
+        """Start an exchange with a mechanism."""
         if mechanism == PLAIN:
             from .plain import PlainServer
 
@@ -206,22 +212,21 @@ def _module(mechanism: str, setting: Lookup) -> LoginModule:
         raise BadSettings(f"sasl.jaas.config of {mechanism}: {error}") from None
     if module.short_name != _MODULES[mechanism]:
         raise BadSettings(
-            f"sasl.jaas.config of {mechanism} names {module.name}; kbroker knows "
-            f"{_MODULES[mechanism]}"
+            f"sasl.jaas.config of {mechanism}: unsupported login module {module.name} (valid: "
+            f"{_MODULES[mechanism]})"
         )
     if any(name.startswith("unsecured") for name in module.options):
         raise BadSettings(
-            f"sasl.jaas.config of {mechanism}: kbroker takes no unsecured tokens, leave out the options "
+            f"sasl.jaas.config of {mechanism}: unsecured tokens are not supported; remove the options "
             "that begin with unsecured"
         )
     return module
 
 
 def module_of(mechanism: str, text: str) -> LoginModule:
-    """Return the login module of a mechanism: the only one, or of several the one of its class.
+    """Return the login module of a mechanism: the only one, or the one with its class.
 
-    Several stand in the setting of all listeners, as in a section of Java's login file.
-
+    The settings of all listeners can contain several modules, like a section of a JAAS file.
     Raises:
         BadJaas: The text cannot be read.
     """
@@ -233,7 +238,7 @@ def module_of(mechanism: str, text: str) -> LoginModule:
 
 
 def only_module(mechanism: str, text: str) -> str:
-    """Return the part of a `sasl.jaas.config` that is for a mechanism; an unreadable text as it is."""
+    """Return the part of `sasl.jaas.config` for a mechanism; invalid text unchanged."""
     if mechanism not in _MODULES:
         return text
     try:
@@ -244,11 +249,11 @@ def only_module(mechanism: str, text: str) -> str:
 
 
 def _check_handler(mechanism: str, name: str) -> None:
-    """Raise BadSettings where logins are to be checked by a class that is not here."""
+    """Raise BadSettings for a callback handler class that kbroker does not provide."""
     known = _TOKEN_HANDLERS if mechanism == OAUTHBEARER else ()
     if name and name not in known:
-        instead = f", or name {known[0]}" if known else ""
+        instead = f" or use {known[0]}" if known else ""
         raise BadSettings(
-            f"sasl.server.callback.handler.class of {mechanism} names {name}, which is no part of "
-            f"kbroker: leave it out{instead}"
+            f"sasl.server.callback.handler.class of {mechanism}: {name} is not part of kbroker; "
+            f"remove the setting{instead}"
         )

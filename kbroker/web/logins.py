@@ -20,7 +20,7 @@ from kbroker.broker.local_node import LocalNode
 from kbroker.client.credentials import Credentials
 from kbroker.net.server import LOOPBACK_NAMES, Listener
 from kbroker.security.acls import Client
-from kbroker.security.errors import LoginFailed
+from kbroker.security.errors import AuthenticationError
 from kbroker.security.principals import ANONYMOUS, USER, Principal
 from kbroker.security.scram import ScramClient, ScramMechanism
 from kbroker.security.users import PLAIN, Users
@@ -126,9 +126,11 @@ class Logins:
         mechanism: str
         for mechanism in users.mechanisms:
             if await self._shows(users, mechanism, name, password):
-                node.audit.came_in(Client(Principal(USER, name), host), listener, mechanism)
+                node.audit.log_authentication(
+                    Client(Principal(USER, name), host), listener, mechanism
+                )
                 return mechanism
-        node.audit.kept_out(host, listener, "HTTP", name, WRONG)
+        node.audit.log_authentication_failure(host, listener, "HTTP", name, WRONG)
         await trio.sleep(node.config.failed_login_delay_ms / 1000)
         raise NotLetIn(UNKNOWN, WRONG, ASK_FOR_LOGIN)
 
@@ -148,7 +150,7 @@ class Logins:
                     )
                 )
                 return True
-        except LoginFailed:
+        except AuthenticationError:
             return False
         return False
 
@@ -163,7 +165,7 @@ def why_nobody(listeners: Sequence[Listener], surface: Surface) -> str:
     listener = listener_of(listeners)
     users = listener.users
     if users is None:
-        if not listener.asks_clients:
+        if not listener.requires_client_certificate:
             return ""
         return (
             f"clients of listener {listener.name} show certificates, which {surface.name} does not take: "

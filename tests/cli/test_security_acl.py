@@ -21,7 +21,7 @@ from kbroker.client.cluster import open_cluster
 from kbroker.client.credentials import Credentials, Security
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acls import AclOperation, Resource, Rules, decide
-from kbroker.security.rights import Right, answer
+from kbroker.security.rights import Permission, check_permission
 
 from ..commands import Cli, ReadJson
 from ..security.test_access import DENIED, TOPIC, guarded, user
@@ -294,18 +294,20 @@ def test_what_would_allow_it_always_does() -> None:
         rng = random.Random(seed)
         rules = Rules(allows_without_acls=rng.random() < 0.5)
         known = [random_acl(rng) for _ in range(rng.randrange(12))]
-        right = Right(AclOperation(rng.randrange(3, 16)), Resource(TOPIC, rng.choice(NAMES[:-1])))
-        told = answer(book(*known), rules, client(), right)
-        assert told.allowed is decide(book(*known), rules, client(), *right).allowed
+        permission = Permission(
+            AclOperation(rng.randrange(3, 16)), Resource(TOPIC, rng.choice(NAMES[:-1]))
+        )
+        told = check_permission(book(*known), rules, client(), permission)
+        assert told.allowed is decide(book(*known), rules, client(), *permission).allowed
         assert bool(told.changes) is not told.allowed
         for change in told.changes:
-            assert not decide(book(*known), rules, client(), *right).allowed
+            assert not decide(book(*known), rules, client(), *permission).allowed
             if change.verb == "add":
                 known.append(change.acl)
             else:
                 known = [each for each in known if each != change.acl]
             changed += 1
-        assert decide(book(*known), rules, client(), *right).allowed
+        assert decide(book(*known), rules, client(), *permission).allowed
     assert changed > 1000
 
 

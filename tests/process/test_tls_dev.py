@@ -301,7 +301,7 @@ def test_when_a_certificate_is_made_anew() -> None:
     assert not authority.stands_for(Pair(pair.certificate, authority.pair.key), HOSTS, NOW)
     late = authority.ends_at - timedelta(days=3)
     assert authority.stands_for(authority.issue(HOSTS, late), HOSTS, late), "not at each start"
-    with pytest.raises(ValueError, match="not that of the certificate"):
+    with pytest.raises(ValueError, match="does not match the certificate"):
         Authority(Pair(authority.pair.certificate, pair.key))
 
 

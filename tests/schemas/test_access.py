@@ -219,7 +219,7 @@ async def test_the_audit_log_tells_who_was_kept_out_and_who_was_denied_what(
             await alice.ask("POST", "/subjects/orders-value/versions", SCHEMA)
     found = [each.fields for each in caplog.records if each.name == "kbroker.audit"]  # type: ignore[attr-defined]
     kept_out, denied = (each for each in found if each["host"] == "127.0.0.1")
-    assert (kept_out["outcome"], kept_out["principal"]) == ("kept out", "User:alice")
+    assert (kept_out["outcome"], kept_out["principal"]) == ("authentication failed", "User:alice")
     assert denied["outcome"] == "denied"
     assert (denied["principal"], denied["operation"]) == ("User:alice", "WRITE")
     assert (denied["resource"], denied["api"]) == ("orders", "SchemaRegistry")

@@ -267,4 +267,4 @@ def test_filters(wanted: AclFilter, count: int) -> None:
         acl(name="*"),
         acl(kind=GROUP, host="10.0.0.1"),
     ]
-    assert sum(wanted.fits(each) for each in acls) == count
+    assert sum(wanted.matches(each) for each in acls) == count

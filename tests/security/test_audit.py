@@ -19,7 +19,7 @@ from kbroker.protocol.messages.security import (
 from kbroker.runtime import log_output
 from kbroker.runtime.log_output import JsonFormatter, TextFormatter, set_up_logging
 from kbroker.security.acls import Client, Resource, Verdict
-from kbroker.security.audit import CLIENTS_MAX, OF_CLIENT_MAX, Audit
+from kbroker.security.audit import CLIENTS_MAX, EVENTS_PER_CLIENT_MAX, Audit
 
 from ..cli.test_serve import serving
 from ..wire import Topic, batch, connected, create_topic, produce, request
@@ -86,7 +86,7 @@ def decided(
 ) -> None:
     level = logging.DEBUG if verdict.allowed else logging.INFO
     resource = Resource(TOPIC, name)
-    audit.decided(
+    audit.log_decision(
         *(verdict, who or client(), WRITE, resource, level),
         api="Produce",
         version=9,
@@ -146,11 +146,11 @@ def test_the_same_again_is_counted(lines: Lines) -> None:
     assert lines.texts[2].startswith("999 times more, denied: User:alice at 10.0.0.1, WRITE on")
     assert lines.fields[2] == {**lines.fields[0], "count": 999}
     assert lines.texts[3] == lines.texts[0]
-    audit.sum_up()
+    audit.log_counts()
     assert len(lines.texts) == 4  # nothing was counted since
     decided(audit)
     decided(audit)
-    audit.sum_up()
+    audit.log_counts()
     assert lines.fields[-1]["count"] == 1
     assert began == [100.0, 101.0]
 
@@ -161,25 +161,30 @@ def test_many_different_things_fill_no_disk(lines: Lines) -> None:
     for number in range(10_000):
         decided(audit, f"t{number}")
     decided(audit, "secret", client("bob"))
-    assert len(lines.texts) == OF_CLIENT_MAX + 1
+    assert len(lines.texts) == EVENTS_PER_CLIENT_MAX + 1
     assert lines.fields[-1]["principal"] == "User:bob"
     for number in range(1000):
         for topic in range(30):
             decided(audit, f"t{topic}", client("alice", f"10.1.{number >> 8}.{number & 255}"))
-    kept = len(audit._told) + len(audit._again) + len(audit._of_client) + len(audit._beyond)
-    assert kept <= 2 * OF_CLIENT_MAX * CLIENTS_MAX + 2 * CLIENTS_MAX + 1
+    kept = (
+        len(audit._logged)
+        + len(audit._repeated)
+        + len(audit._logged_by_client)
+        + len(audit._suppressed)
+    )
+    assert kept <= 2 * EVENTS_PER_CLIENT_MAX * CLIENTS_MAX + 2 * CLIENTS_MAX + 1
     told = len(lines.texts)
-    assert told <= OF_CLIENT_MAX * CLIENTS_MAX
-    audit.sum_up()
+    assert told <= EVENTS_PER_CLIENT_MAX * CLIENTS_MAX
+    audit.log_counts()
     assert sum(each.get("count", 1) for each in lines.fields) == 10_000 + 1 + 30_000
-    assert not audit._told
-    assert "9980 more of User:alice at 10.0.0.1 that are not told one by one" in lines.texts
+    assert not audit._logged
+    assert "9980 more events of User:alice at 10.0.0.1 were not logged one by one" in lines.texts
 
 
 def test_long_names_are_cut(lines: Lines) -> None:
     audit = Audit(Clock())
     decided(audit, "x" * 30_000, client("y" * 30_000))
-    audit.kept_out("10.0.0.1", "L", "PLAIN", "z" * 30_000, "why")
+    audit.log_authentication_failure("10.0.0.1", "L", "PLAIN", "z" * 30_000, "why")
     for record in lines.records:
         assert len(JsonFormatter().format(record)) < 3000
     assert lines.fields[0]["resource"] == "x" * 256 + "... (30000 characters)"
@@ -190,8 +195,8 @@ def test_names_forge_no_line(lines: Lines, formatter: logging.Formatter | None) 
     """Whoever writes the lines: None is a formatter that knows nothing of such names."""
     audit = Audit(Clock())
     decided(audit, EVIL, client(EVIL, EVIL), client_id=EVIL)
-    audit.kept_out("10.0.0.1", "L", EVIL, EVIL, EVIL)
-    audit.changed(client(EVIL), EVIL, user=EVIL)
+    audit.log_authentication_failure("10.0.0.1", "L", EVIL, EVIL, EVIL)
+    audit.log_change(client(EVIL), EVIL, user=EVIL)
     for record in lines.records:
         text = (formatter or logging.Formatter("%(message)s")).format(record)
         assert text.isprintable()
@@ -221,12 +226,12 @@ async def test_logins_and_changes(lines: Lines) -> None:
             await admin.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, cls(upsertions=[row]))
             gone = cls.Deletion(name="dave", mechanism=1)
             await admin.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, cls(deletions=[gone]))
-    somebody = "kept out: somebody at 127.0.0.1"
+    somebody = "authentication failed: client at 127.0.0.1"
     guarded_one = "listener SASL_PLAINTEXT"
     told = [
         (each.levelname, text)
         for each, text in zip(lines.records, lines.texts, strict=True)
-        if each.levelname == "INFO" or "came in" in text
+        if each.levelname == "INFO" or "authenticated" in text
     ]
     admin_is = "User:admin at 127.0.0.1"
     assert told == [
@@ -236,15 +241,15 @@ async def test_logins_and_changes(lines: Lines) -> None:
         ),
         (
             "INFO",
-            f"{somebody}, by no mechanism at {guarded_one}: there is no mechanism 'GSSAPI'",
+            f"{somebody}, by no mechanism at {guarded_one}: unsupported mechanism 'GSSAPI'",
         ),
-        ("DEBUG", f"came in: {admin_is}, by PLAIN at listener SASL_PLAINTEXT"),
+        ("DEBUG", f"authenticated: {admin_is}, by PLAIN at listener SASL_PLAINTEXT"),
         ("INFO", f"changed: {admin_is}: ACL added: ALLOW User:alice READ on topic orders from *"),
         ("INFO", f"changed: {admin_is}: ACL removed: ALLOW User:alice READ on topic orders from *"),
         ("INFO", f"changed: {admin_is}: password of SCRAM-SHA-256 set for dave"),
         ("INFO", f"changed: {admin_is}: password of SCRAM-SHA-256 removed from dave"),
     ]
-    assert lines.fields[0]["outcome"] == "kept out"
+    assert lines.fields[0]["outcome"] == "authentication failed"
     assert lines.fields[0]["principal"] == "User:alice"
     added = next(each for each in lines.fields if each["outcome"] == "changed")
     assert (added["permission"], added["acl_principal"]) == (ALLOW.name, "User:alice")

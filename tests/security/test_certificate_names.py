@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID as Of
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.security.certificate_names import SUBJECT_BYTES_MAX, MappingRules, subject_of
-from kbroker.security.errors import BadSettings, LoginFailed
+from kbroker.security.errors import AuthenticationError, BadSettings
 
 from ..wire import ConnectionClosed, request
 from .certificates import Authority
@@ -145,13 +145,13 @@ def test_names_are_written_as_java_writes_them(name: Name, written: str) -> None
 def test_a_subject_is_not_longer_than_it_may_be() -> None:
     rows = [[(x509.ObjectIdentifier(f"1.2.3.{each}"), "x" * 60)] for each in range(200)]
     assert len(rows) * 60 > SUBJECT_BYTES_MAX
-    with pytest.raises(LoginFailed, match="longer than"):
+    with pytest.raises(AuthenticationError, match="longer than"):
         subject_of(certificate(rows))
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 5, 60, 150])
 def test_what_is_no_certificate_names_nobody(size: int) -> None:
-    with pytest.raises(LoginFailed, match="not understood"):
+    with pytest.raises(AuthenticationError, match="the subject is malformed"):
         subject_of(certificate(SUBJECTS[0][0])[:size])
 
 
@@ -162,7 +162,7 @@ def test_the_first_rule_that_fits_makes_the_name(rules: str, subject: str, name:
 
 @pytest.mark.parametrize("rules", ["RULE:^CN=nobody$/x/", "RULE:CN=(.*)//"])
 def test_a_subject_for_which_there_is_no_name(rules: str) -> None:
-    with pytest.raises(LoginFailed, match=r"no rule of ssl\.principal\.mapping\.rules"):
+    with pytest.raises(AuthenticationError, match=r"no rule of ssl\.principal\.mapping\.rules"):
         MappingRules(rules).name_of("CN=q")
 
 
@@ -244,7 +244,7 @@ async def test_a_certificate_for_which_no_rule_is_does_not_come_in(
                 broker.endpoint, authority.context(authority.pem("alice"))
             ) as wire:
                 await wire.works()
-    assert "no rule of ssl.principal.mapping.rules is for" in caplog.text
+    assert "no rule of ssl.principal.mapping.rules matches the subject" in caplog.text
 
 
 async def test_a_client_is_told_the_name_by_which_it_came(authority: Authority) -> None:

@@ -97,7 +97,10 @@ async def test_who_does_not_log_in_again_is_closed(caplog: pytest.LogCaptureFixt
         assert await wire.is_silent()  # nothing happens as long as nothing is asked for
         assert await is_closed_at(wire)
     (line,) = [each.message for each in caplog.records if "closing" in each.message]
-    assert "Metadata (3) comes when User:alice was to log in again first" in line
+    assert (
+        "Metadata (3) arrived after the session of User:alice expired; re-authenticate first"
+        in line
+    )
 
 
 async def test_it_may_still_log_in_when_the_time_is_over() -> None:

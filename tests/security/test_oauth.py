@@ -107,7 +107,7 @@ async def test_a_token_that_lets_nobody_in(keys: Path, caplog: pytest.LogCapture
     async with guarded(keys.as_uri()) as broker:
         assert not await gets_in(broker, token)
         assert await gets_in(broker, token_for())
-    assert "the token is meant for somebody else (aud)" in caplog.text
+    assert "the token is for another audience (aud)" in caplog.text
     assert token.split(".")[2] not in caplog.text
 
 

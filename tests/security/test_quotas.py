@@ -87,8 +87,8 @@ def test_addresses_have_one_spelling_and_a_default() -> None:
         ({}, "empty"),
         ({"group": "g"}, "Unhandled client quota entity type: group"),
         ({"user": ""}, "Empty user"),
-        ({"ip": "10.0.0.1", "user": "al"}, "nothing else"),
-        ({"ip": None, "client-id": "c"}, "nothing else"),
+        ({"ip": "10.0.0.1", "user": "al"}, "cannot be combined"),
+        ({"ip": None, "client-id": "c"}, "cannot be combined"),
         ({"ip": "broker.example"}, "not a valid IP"),
     ],
 )

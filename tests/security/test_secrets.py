@@ -251,7 +251,7 @@ def check(form: str, settings: dict[str, str], data: Path, outputs: Path) -> Non
     for said in ("a defect", "SaslAuthenticate", "AlterUserScramCredentials", "IncrementalAlter"):
         assert said in log, f"the {form} log does not have {said}"
     assert "ssl.key.password" in (outputs / "show-text.out").read_text()
-    assert "kept out" in (outputs / "audit.log").read_text()
+    assert "authentication failed" in (outputs / "audit.log").read_text()
     told = {
         path.name: found_in(path.read_bytes(), secrets)
         for path in outputs.iterdir()

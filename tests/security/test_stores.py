@@ -112,18 +112,18 @@ def test_versions_of_tls(authority: Authority) -> None:
         ({"ssl_keystore_certificate_chain": "x"}, "ssl.keystore.key is missing"),
         (
             {"ssl_keystore_key": "x", "ssl_keystore_location": "y"},
-            "two key stores: leave one of them out",
+            "two key stores: remove one of them",
         ),
         (
             {"ssl_keystore_key": "x", "ssl_keystore_certificate_chain": "y"},
             "one private key, its certificate",
         ),
-        ({"ssl_enabled_protocols": "SSLv3"}, "there are TLSv1.2 and TLSv1.3"),
+        ({"ssl_enabled_protocols": "SSLv3"}, "valid: TLSv1.2, TLSv1.3"),
         ({"ssl_client_auth": "required"}, "set ssl.truststore.location"),
-        ({"ssl_truststore_certificates": "x"}, "these are no certificates"),
+        ({"ssl_truststore_certificates": "x"}, "invalid certificates"),
         (
             {"ssl_truststore_certificates": "x", "ssl_truststore_location": "y"},
-            "two trust stores: leave one",
+            "two trust stores: remove one",
         ),
     ],
 )
@@ -168,7 +168,7 @@ def test_no_room_for_temporary_files(
     os.utime(path, (1, 1))
     seconds = 2.0
     assert certificates.context() is first
-    assert "TMPDIR names another one" in caplog.text
+    assert "set TMPDIR to another one" in caplog.text
 
 
 def test_files_that_change_are_read_again(authority: Authority) -> None:
@@ -196,4 +196,4 @@ def test_a_change_that_cannot_be_used_leaves_what_was_there(
     os.utime(path, (1, 1))
     seconds = 2.0
     assert certificates.context() is first
-    assert "the certificate stays as it was" in caplog.text
+    assert "cannot reload the TLS certificate, keeping the previous one" in caplog.text

@@ -170,7 +170,7 @@ class Sessions:
         if certificates is None:
             return stream
         try:
-            return await encrypted(stream, endpoint, certificates.to_others())
+            return await encrypted(stream, endpoint, certificates.peer_client_context())
         except BadSettings as error:
             raise OSError(str(error)) from None
 

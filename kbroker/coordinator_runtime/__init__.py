@@ -1,1 +1,1 @@
-"""Coordinator runtime: loads, runs and stores the group, share and transaction coordinators of a node."""
+"""Coordinator runtime: loads and runs the group, share and transaction coordinators of a node."""

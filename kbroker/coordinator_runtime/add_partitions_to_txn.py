@@ -15,14 +15,15 @@ from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnResponse,
 )
 
+# Timeout of a request to the coordinator, in seconds. Later requests on the producer's connection
+# wait for it.
 ANSWER_SECONDS = 5
-"""Timeout of a request to the coordinator. Later requests of the producer's connection wait for it."""
 
 TopicPartition: TypeAlias = tuple[str, int]
 
 
 class Writer(NamedTuple):
-    """A producer as it names itself in its requests."""
+    """A transactional producer as it identifies itself in requests."""
 
     transactional_id: str
     producer_id: int
@@ -37,7 +38,7 @@ async def add_partitions(
     *,
     verify_only: bool,
 ) -> dict[TopicPartition, ErrorCode]:
-    """Ask the transaction coordinator to verify or add partitions, and return its error codes.
+    """Ask the transaction coordinator to verify or add partitions, and return the error codes.
 
     Args:
         peers: Connections to the other nodes.
@@ -46,6 +47,9 @@ async def add_partitions(
         partitions: Partitions to verify or add.
         verify_only: Only verify that the producer has added the partitions (transaction version 1).
             Otherwise the coordinator adds the partitions durably (transaction version 2).
+
+    Returns:
+        Error codes by partition; COORDINATOR_NOT_AVAILABLE if there was no response.
     """
     request = _request(writer, partitions, verify_only=verify_only)
     codes: dict[TopicPartition, ErrorCode] = {}

@@ -1,4 +1,4 @@
-"""Why groups rebalanced, in words, and as one of few reasons that can be counted."""
+"""Causes of group rebalances: as text, and classified into a few reasons for metrics."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from kbroker.partitions.history import clock_time
 
 PREPARING = "PreparingRebalance"
 REBALANCING = (PREPARING, "CompletingRebalance")
+# State of a consumer group whose target assignment is older than its epoch.
 ASSIGNING = "Assigning"
-"""Of a consumer group: an epoch whose assignment is still to be made."""
 OTHER = "other"
+# Regular expressions for causes by reason, the label under which rebalances are counted. The first
+# match in the cause counts.
 REASONS = {
     "missed_heartbeats": "missed heartbeats",
     "late": "did not .* in time",
@@ -23,12 +25,11 @@ REASONS = {
     "returned": "rejoined as",
     "joined": "joined",
 }
-"""What a cause says, by the name under which rebalances are counted; the first one that fits counts."""
 _REASON = re.compile("|".join(f"(?P<{name}>{words})" for name, words in REASONS.items()))
 
 
 def rebalance_ended_by(past: Sequence[Event], event: Event) -> str | None:
-    """Why the rebalance began that ends with this event of a group; None when it ends none."""
+    """Return the cause of the rebalance that ends with this event, or None if none ends."""
     if event.state in REBALANCING:
         return None
     steps = list(itertools.takewhile(lambda each: each.state in REBALANCING, reversed(past)))
@@ -36,16 +37,16 @@ def rebalance_ended_by(past: Sequence[Event], event: Event) -> str | None:
 
 
 def cause_of(event: Event) -> str:
-    """The cause of a group's change, with the time that it took."""
+    """Return the cause of an event, with its duration if it took a while."""
     if event.since_ms is None:
         return event.cause
     return f"{event.cause} {clock_time(event.since_ms)}-{clock_time(event.at_ms)}"
 
 
 def reason_of(past: Sequence[Event], event: Event) -> str | None:
-    """Under which reason a rebalance is counted that began with this event; None when none did.
+    """Return the reason of the rebalance that begins with this event, or None if none begins.
 
-    What a client calls itself may look like another reason: it can do no more than be miscounted.
+    Client-supplied IDs in the cause may match another reason; the only effect is a wrong count.
     """
     if event.state == PREPARING:
         begins = not past or past[-1].state != PREPARING

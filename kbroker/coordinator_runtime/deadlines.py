@@ -1,4 +1,4 @@
-"""Time-outs of the coordinators of one type on one node."""
+"""Timers of the coordinators of one type on one node."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .shard import C, Shard
 
 
 class Deadlines(Generic[C]):
-    """Waits for the time-outs of coordinators and lets them act.
+    """Waits for the deadlines of coordinators and processes their expired timers.
 
     Args:
-        clock: The clock of the node.
+        clock: Clock of the node.
         shards: Returns the coordinators that serve.
-        run: Runs the results of a coordinator, one after the other.
+        run: Processes the results of a coordinator one after another.
     """
 
     def __init__(
@@ -36,13 +36,13 @@ class Deadlines(Generic[C]):
         self._rearm = trio.Event()
 
     def arm(self, shard: Shard[C]) -> None:
-        """Note the next time-out of a coordinator, which may have changed."""
+        """Reschedule the task if the next deadline of a coordinator is earlier than known."""
         deadline = shard.coordinator.next_deadline()
         if deadline is not None and deadline < self._armed_ms:
             self._rearm.set()
 
     async def run(self) -> None:
-        """Let coordinators act on their time-outs, until cancelled."""
+        """Process expired timers until cancelled."""
         while True:
             self._rearm = trio.Event()
             self.run_due()
@@ -53,17 +53,17 @@ class Deadlines(Generic[C]):
                 await self._rearm.wait()
 
     def next(self) -> int | None:
-        """Return the time of the next time-out, in coordinator time; None if there is none."""
+        """Return the coordinator time of the next deadline, or None if there is none."""
         deadlines = [shard.coordinator.next_deadline() for shard in self._shards()]
         return min((each for each in deadlines if each is not None), default=None)
 
     def run_due(self) -> None:
-        """Act on the time-outs that have come."""
+        """Process the timers that have expired."""
         now = Now(self._clock.log_ms(), self._clock.coordinator_ms())
         for shard in self._shards():
             self._run(shard, shard.coordinator.due(now))
 
     def clock_moved(self) -> None:
-        """The coordinator clock jumped: act on what is due now, and wait for what is next."""
+        """Process expired timers and reschedule, after the coordinator clock has jumped."""
         self.run_due()
         self._rearm.set()

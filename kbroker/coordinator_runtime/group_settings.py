@@ -1,6 +1,6 @@
-"""What holds for a group of one of the newer kinds: its own settings before those of the broker.
+"""Settings of consumer, share and streams groups: group configs override broker configs.
 
-Each takes the settings of the broker, and those that the group was given.
+Each function takes the broker configs and the configs of the group.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Timings(NamedTuple):
 
 
 def consumer(config: BrokerConfig, own: Mapping[str, str]) -> ConsumerGroupSettings:
-    """What holds for a consumer group."""
+    """Return the settings of a consumer group."""
     return ConsumerGroupSettings(
         **_timings("consumer", config, own)._asdict(),
         size_max=config.group_consumer_max_size,
@@ -36,7 +36,7 @@ def consumer(config: BrokerConfig, own: Mapping[str, str]) -> ConsumerGroupSetti
 
 
 def streams(config: BrokerConfig, own: Mapping[str, str]) -> StreamsGroupSettings:
-    """What holds for a streams group."""
+    """Return the settings of a streams group."""
 
     def number(name: str) -> int:
         return int(own.get(name, config.integer(f"group.{name}")))
@@ -51,13 +51,13 @@ def streams(config: BrokerConfig, own: Mapping[str, str]) -> StreamsGroupSetting
 
 
 def share(config: BrokerConfig, own: Mapping[str, str]) -> ShareGroupSettings:
-    """What holds for a share group."""
+    """Return the settings of a share group."""
     size_max = config.group_share_max_size
     return ShareGroupSettings(**_timings("share", config, own)._asdict(), size_max=size_max)
 
 
 def _timings(kind: str, config: BrokerConfig, own: Mapping[str, str]) -> _Timings:
-    """The times of a group of a kind: its own or the broker's, between the broker's limits."""
+    """Return the timings of a group, clamped to the bounds of the broker configs."""
 
     def timing(name: str) -> int:
         value = int(own.get(f"{kind}.{name}", config.integer(f"group.{kind}.{name}")))

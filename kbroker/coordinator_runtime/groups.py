@@ -1,4 +1,4 @@
-"""The group coordinators of a node, whose state is in `__consumer_offsets`."""
+"""Group coordinators of a node, whose state is stored in `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,15 @@ S = TypeVar("S")
 
 
 class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
-    """All group coordinators of one node."""
+    """All group coordinators of one node.
+
+    Attributes:
+        share_state_initializer: Sends share-state requests of share groups to the share
+            coordinators.
+        history: Events of each group.
+        memory: Memory limits of all group coordinators of the node.
+        rebalances: Number of rebalances that began, by reason.
+    """
 
     def __init__(
         self,
@@ -58,9 +66,7 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
         self.share_state_initializer = ShareStateInitializer(
             self, persister, context.error_log.is_new
         )
-        """Has share coordinators asked for the states of share groups."""
         self.history: History[str, Event] = History()
-        """What changed in each group and why."""
         config = context.config
         self.memory = GroupMemory(
             members=self._memory_limit(
@@ -70,12 +76,10 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
                 "group.coordinator.offsets.max.bytes", config.group_coordinator_offsets_max_bytes
             ),
         )
-        """What all coordinators of the node hold for clients."""
         self.rebalances: Counter[str] = Counter()
-        """How many began, by reason."""
         self._closed: Counter[str] = Counter()
+        # Settings of groups without own configs, by the function that reads them.
         self._common: tuple[BrokerConfig, dict[Any, Any]] = context.config, {}
-        """What holds for groups without settings of their own, by what reads it."""
 
     def _new_topic(self) -> NewTopic:
         config = self._context.config
@@ -112,19 +116,19 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
         )
 
     def consumer_settings(self, group_id: str) -> ConsumerGroupSettings:
-        """What holds for a consumer group now: its own settings before those of the broker."""
+        """Return the current settings of a consumer group; group configs come first."""
         return self._settings(group_id, group_settings.consumer)
 
     def streams_settings(self, group_id: str) -> StreamsGroupSettings:
-        """As `consumer_settings`, of a streams group."""
+        """Return the current settings of a streams group; group configs come first."""
         return self._settings(group_id, group_settings.streams)
 
     def share_settings(self, group_id: str) -> ShareGroupSettings:
-        """As `consumer_settings`, of a share group."""
+        """Return the current settings of a share group; group configs come first."""
         return self._settings(group_id, group_settings.share)
 
     def _settings(self, group_id: str, make: Callable[[BrokerConfig, Mapping[str, str]], S]) -> S:
-        """What `make` reads; of groups without settings of their own once for each configuration."""
+        """Return the settings that `make` reads, cached for groups without own configs."""
         config, own = self._context.config, self._own_settings(group_id)
         if own:
             return make(config, own)
@@ -141,13 +145,13 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
 
     def store(self, shard: GroupShard, result: Result[R]) -> Result[R]:
         result = super().store(shard, result)
-        if self.serves(shard):  # or else it is being loaded, and they are taken afterwards
+        if self.serves(shard):  # requests of a loading shard are taken after the load
             for states in shard.coordinator.share_states.take():
                 self.share_state_initializer.schedule(shard, states)
         return result
 
     async def work(self) -> None:
-        """As of all coordinators, and have states made for share groups."""
+        """Run the base coordinator tasks and the share-state initializer, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(super().work)
             nursery.start_soon(self.share_state_initializer.run)
@@ -173,14 +177,16 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
         )
 
     def end_transaction(self, index: int, producer_id: int, *, commit: bool) -> None:
-        """A marker was appended to partition `index` of the offsets topic: the offsets that were
-        pending there for its producer count from now on, or vanish."""
+        """Apply a transaction marker that was appended to partition `index` of the offsets topic.
+
+        The pending offsets of the producer become visible or are dropped.
+        """
         shard = self._shards.get(index)
         if shard is not None:
             self._begin([self._ended(shard, producer_id, commit=commit)])
 
     def _ended(self, shard: GroupShard, producer_id: int, *, commit: bool) -> Iterator[int]:
-        """Let the end of a transaction count, in pieces between which nobody sees a half of it."""
+        """Apply the end of a transaction in pieces, while its groups are closed to requests."""
         groups = tuple(shard.coordinator.groups_in_transaction(producer_id))
         pieces = shard.coordinator.end_transaction(producer_id, commit=commit)
         with self.closed_to_others(*groups):
@@ -210,13 +216,13 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
                 self._begin([self.sweep(shard, coordinator.share_offsets.forget_topics(gone))])
 
     def _on_loaded(self, load: Load[GroupCoordinator]) -> None:
-        """Topics may have been deleted while no node had the coordinator."""
-        # Else this one heard of all that were.
+        """Delete the offsets of topics that were deleted while no node led the shard."""
+        # A single node without missed changes has already processed every deletion.
         if load.missed_topics or len(self._context.cluster.node_ids) > 1:
             pieces = load.shard.coordinator.forget_missing_topics()
             self._begin([self.sweep(load.shard, pieces)])
 
-    # -- groups that go
+    # -- closed groups
 
     def shard(self, key: str) -> GroupShard:
         if key in self._closed:
@@ -225,7 +231,7 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
 
     @contextmanager
     def closed_to_others(self, *group_ids: str) -> Iterator[None]:
-        """While the block runs, who asks for the coordinator of a group is told to come again."""
+        """Reject requests for the groups with COORDINATOR_LOAD_IN_PROGRESS while the block runs."""
         self._closed.update(group_ids)
         try:
             yield
@@ -236,6 +242,6 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
                     del self._closed[group_id]
 
     def renew_sessions(self) -> None:
-        """All members count as just heard of."""
+        """Restart the sessions of all members."""
         for shard in self.shards():
             shard.coordinator.renew_sessions(self.now())

@@ -16,6 +16,7 @@ from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffse
 
 from .partition_writer import PartitionWriter
 
+# Default timeout for the responses of other leaders, in seconds.
 ANSWER_SECONDS = 10
 ROWS_MAX = 500
 """Maximum number of partitions per request."""
@@ -53,7 +54,7 @@ async def high_watermarks(
             ends[place] = _end_here(partitions, place)
         else:
             elsewhere[known.leader].append(place)
-            ends[place] = ErrorCode.LEADER_NOT_AVAILABLE  # unless it answers
+            ends[place] = ErrorCode.LEADER_NOT_AVAILABLE  # replaced by the response of the leader
     with trio.move_on_after(seconds):
         async with trio.open_nursery() as nursery:
             for node_id, some in elsewhere.items():

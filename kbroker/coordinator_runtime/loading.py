@@ -1,7 +1,7 @@
-"""Rebuilding of coordinators from the logs of their partitions.
+"""Loading of coordinators from the logs of their partitions.
 
-A large log takes a while to replay. Its steps are short, so that clients of other coordinators are
-served between them.
+Replaying a large log takes a while. It is divided into short steps, so that clients of other
+coordinators are served in between.
 """
 
 from __future__ import annotations
@@ -25,26 +25,29 @@ from kbroker.storage.cached import Reading
 from .partition_writer import LeaderLog, PartitionWriter
 from .shard import C, Shard
 
+# Bytes of a log to read at once.
 LOAD_BYTES = 1 << 16
-"""Bytes of a log to read at once."""
+# Records to replay per step in the background.
 RECORDS_PER_STEP = 10
-"""Records to replay in one step in the background."""
+# Records to replay while clients wait (a few milliseconds).
 RECORDS_AT_ONCE = 100
-"""Records to replay while clients wait: some milliseconds of work."""
+# Maximum number of `RECORDS_AT_ONCE` replays before a node starts serving.
 TURNS_AT_START = 100
-"""Maximum number of times that `RECORDS_AT_ONCE` are replayed before a node serves."""
+# Idle time after a slice of background work, as a multiple of the slice.
 REST = 1
-"""Length of the rest after a slice of background work, as a multiple of the slice."""
 
 Batches: TypeAlias = Iterator[tuple[BatchHeader, Iterator[Record | OversizedRecord | None]]]
 
 
 @dataclass(slots=True, eq=False)
 class Load(Generic[C]):
-    """A coordinator that is being rebuilt: each of `steps` replays a few records, and counts them.
+    """A coordinator that is being loaded.
 
-    `wanted` is what has to be awaited before it goes on. `missed_topics` says that topics were
-    deleted meanwhile.
+    Attributes:
+        steps: Each step replays a few records and yields their number, or an awaitable.
+        wanted: Must be awaited before the load continues.
+        waits_for_commit: True until the log is committed.
+        missed_topics: True if topics were deleted during the load.
     """
 
     shard: Shard[C]
@@ -60,15 +63,16 @@ class Load(Generic[C]):
 
 
 class CoordinatorLoader(Generic[C]):
-    """Loader that rebuilds the coordinators of one type on this node from their logs.
+    """Loads the coordinators of one type on this node from their logs.
 
     Args:
         context: The node.
         partitions: Partitions of the node.
         replay: Replays records of one batch in a coordinator, and yields the cost of other work.
-        begin: Starts a coordinator whose log is replayed, and yields the cost of each piece.
-        serve: Called when a coordinator is rebuilt; it is not among the loads any more.
-        report: Called with the partition number and the error of a coordinator that cannot be rebuilt.
+        begin: Starts a coordinator whose log was replayed, and yields the cost of each piece.
+        serve: Called when a coordinator is loaded; its load was already removed.
+        report: Called with the partition number and the error of a coordinator that cannot be
+            loaded.
     """
 
     def __init__(
@@ -102,11 +106,12 @@ class CoordinatorLoader(Generic[C]):
         return self._loads.get(index)
 
     def add(self, shard: Shard[C], *, is_replicated: bool) -> Load[C]:
-        """Begin to rebuild a coordinator.
+        """Begin to load a coordinator.
 
         Args:
             shard: The empty coordinator.
-            is_replicated: Other replicas are in sync, so records that are not committed may be lost.
+            is_replicated: True if other replicas are in sync, so that uncommitted records may be
+                lost.
         """
         replica = shard.replica
         load = self._loads[replica.index] = Load(shard, self._steps(shard))
@@ -118,21 +123,21 @@ class CoordinatorLoader(Generic[C]):
         return load
 
     def _may_go_on(self, load: Load[C], committed: bool) -> None:
-        """Continue a load whose log is committed, or give it up because leadership was lost."""
+        """Continue a load whose log is committed, or drop it if leadership was lost."""
         load.waits_for_commit = False
         if not committed:
             self.drop(load.shard)
         self._more_loads.set()
 
     def drop(self, shard: Shard[C]) -> None:
-        """Give up the load of a coordinator, if there is one; nobody is parked in it yet."""
+        """Drop the load of a coordinator, if there is one. It has no pending requests yet."""
         load = self._loads.get(shard.replica.index)
         if load is not None and load.shard is shard:
             del self._loads[shard.replica.index]
             shard.coordinator.on_unloaded()
 
     def drop_all(self) -> None:
-        """Give up all loads."""
+        """Drop all loads."""
         for load in self:
             self.drop(load.shard)
 
@@ -144,8 +149,11 @@ class CoordinatorLoader(Generic[C]):
     # -- steps
 
     def _steps(self, shard: Shard[C]) -> Iterator[int | Wanted]:
-        """Replay the log of a coordinator until nothing is left of it, and let it begin; yields after
-        a few records, how many those were, and what has to be awaited before it goes on."""
+        """Replay the log of a coordinator to its end and start the coordinator.
+
+        Yields:
+            The number of records after each step, or an awaitable that must complete first.
+        """
         log = shard.replica.log
         offset = log.log_start_offset
         while offset < log.log_end_offset:
@@ -158,17 +166,18 @@ class CoordinatorLoader(Generic[C]):
         yield from self._begin(shard)
 
     def finish_now(self, load: Load[C]) -> bool:
-        """Return True if a coordinator could be rebuilt at once, as small ones can.
+        """Return True if a coordinator could be loaded immediately, as small ones can.
 
         Raises:
-            KafkaError: NOT_COORDINATOR, the log cannot be read.
+            KafkaError: NOT_COORDINATOR, if the log cannot be read.
         """
         return not load.waits_for_commit and self._replay_some(load, RECORDS_AT_ONCE)
 
     def _replay_some(self, load: Load[C], records: int) -> bool:
-        """Go on with a load for about so many records; whether that was all.
+        """Continue a load for about `records` records, and return True if it is complete.
 
-        Raises KafkaError NOT_COORDINATOR when the log cannot be read.
+        Raises:
+            KafkaError: NOT_COORDINATOR, if the log cannot be read.
         """
         shard = load.shard
         try:
@@ -193,26 +202,26 @@ class CoordinatorLoader(Generic[C]):
     # -- in the background
 
     async def run_some(self) -> None:
-        """Rebuild coordinators, the smallest first, for a moment; `run` does what is left.
+        """Load coordinators for a limited time, the smallest first; `run` loads the rest.
 
-        Where a partition is damaged, the others serve.
+        Coordinators of damaged partitions are skipped.
         """
         turns = TURNS_AT_START
         for load in sorted(self, key=lambda load: load.bytes):
             while turns and self._is_ready(load):
                 await self._try_to_go_on(load, RECORDS_AT_ONCE)
                 turns -= 1
-                await trio.lowlevel.checkpoint()  # clients of other nodes get their turn
+                await trio.lowlevel.checkpoint()  # lets requests of other nodes run
 
     async def run(self) -> None:
-        """Rebuild the coordinators of partitions that this node begins to lead, until cancelled."""
+        """Load the coordinators of partitions that this node begins to lead, until cancelled."""
         while True:
-            self._more_loads = trio.Event()  # first, so that what comes meanwhile is not missed
+            self._more_loads = trio.Event()  # reset first, so that no load is missed
             await self._finish()
             await self._more_loads.wait()
 
     async def _finish(self) -> None:
-        """Rebuild one coordinator after the other, beside clients of the others."""
+        """Load one coordinator after another in the background."""
         duty_cycle = DutyCycle(rest=REST)
         while load := next(filter(self._is_ready, self._loads.values()), None):
             while self._is_ready(load):
@@ -227,14 +236,14 @@ class CoordinatorLoader(Generic[C]):
         if load.wanted is not None:
             await load.wanted()
             load.wanted = None
-            if not self._is_ready(load):  # leadership may have gone meanwhile
+            if not self._is_ready(load):  # leadership may have been lost in the meantime
                 return
-        with suppress(KafkaError):  # the reason is logged
+        with suppress(KafkaError):  # the error was logged
             self._replay_some(load, records)
 
 
 def _stored_batches(log: LeaderLog, offset: int, reading: Reading) -> tuple[int, Batches]:
-    """The batches of a log from `offset` on, as many as are replayed at once, and what is next."""
+    """Return the next offset and the batches from `offset` on, limited to `LOAD_BYTES`."""
     found = reading(log.read, offset, LOAD_BYTES, limit=log.log_end_offset)
     if not found.size:
         return log.log_end_offset, iter(())
@@ -247,7 +256,7 @@ def _stored_batches(log: LeaderLog, offset: int, reading: Reading) -> tuple[int,
 
 
 def _in_steps(records: Iterator[Record | OversizedRecord | None]) -> Iterator[list[Record]]:
-    """The records of a batch, at most `RECORDS_PER_STEP` at a time; none after a step without any."""
+    """Yield the records of a batch in lists of at most `RECORDS_PER_STEP`."""
     some: list[Record] = []
     for record in records:
         if isinstance(record, Record):

@@ -1,4 +1,4 @@
-"""The records of coordinators, in words."""
+"""Human-readable form of the records of coordinators."""
 
 from __future__ import annotations
 
@@ -31,9 +31,13 @@ Row = dict[str, Any]
 
 
 def coordinator_record(topic: str, key: bytes, value: bytes | None) -> Row | None:
-    """A record of an internal topic; None for another topic and for a kind that is not known.
+    """Decode a record of an internal topic.
 
-    Raises DecodeError.
+    Returns:
+        Field values by name, or None for other topics and unknown record types.
+
+    Raises:
+        DecodeError: The bytes are not a record of the topic.
     """
     if topic == OFFSETS_TOPIC:
         return _group_record(key, value)
@@ -65,7 +69,7 @@ def _group_record(key: bytes, value: bytes | None) -> Row | None:
 
 
 def _newer_group_record(kind: ModuleType, key: bytes, value: bytes | None) -> Row | None:
-    """A record of a group of KIP-848, 932 or 1071, field by field; None where it is none of that kind."""
+    """Decode a record of a consumer, share or streams group, or return None for other types."""
     decoded = kind.decode_key(key)
     if decoded is None:
         return None
@@ -78,7 +82,7 @@ def _newer_group_record(kind: ModuleType, key: bytes, value: bytes | None) -> Ro
 
 
 def _plain(value: Any) -> Any:
-    """A struct of a record as plain values."""
+    """Convert a struct of a record to plain values."""
     if isinstance(value, Struct):
         return {each.name: _plain(getattr(value, each.name)) for each in fields(type(value))}
     if isinstance(value, list):
@@ -143,7 +147,7 @@ def _transaction_record(key: bytes, value: bytes | None) -> Row | None:
 
 
 def _share_record(key: bytes, value: bytes | None) -> Row | None:
-    """The state of a share partition, or a change of it, field by field."""
+    """Decode a snapshot or an update of a share-partition state."""
     decoded = share_state_log.decode_key(key)
     if decoded is None:
         return None

@@ -1,4 +1,4 @@
-"""Ends of transactions in partitions that other nodes lead (WriteTxnMarkers)."""
+"""Transaction markers for partitions that other nodes lead (WriteTxnMarkers)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from kbroker.protocol.records import Marker
 
+# Maximum number of markers per request.
 MARKERS_MAX = 1000
-"""Of one request; what is due beside them is in the next one."""
+# Timeout of a request in seconds. After it, another node may lead the partitions.
 ANSWER_SECONDS = 10
-"""How long a node may take; by then another one may lead its partitions."""
+# Transaction versions in WriteTxnMarkers.
 FIRST_PROTOCOL, SECOND_PROTOCOL = 1, 2
 
 TopicPartition: TypeAlias = tuple[str, int]
 
 
 class TransactionEnd(NamedTuple):
-    """How a transaction of a producer ended.
+    """Outcome of a producer's transaction.
 
-    `is_bumped`: `epoch` is newer than that of the transaction (second protocol).
+    Attributes:
+        is_bumped: True if `epoch` is newer than the epoch of the transaction (TV2).
     """
 
     producer_id: int
@@ -36,7 +38,11 @@ class TransactionEnd(NamedTuple):
 
 
 class DueMarker(NamedTuple):
-    """A marker that one partition has to get. `done` hears how that went, once."""
+    """A marker to write to one partition.
+
+    Attributes:
+        done: Called once with the error code of the write.
+    """
 
     partition: TopicPartition
     end: TransactionEnd
@@ -59,16 +65,16 @@ class TransactionMarkerChannelManager:
         self._more = trio.Event()
 
     def send(self, node_id: int, due: DueMarker) -> None:
-        """Have a marker written by the node that leads its partition."""
+        """Schedule a marker for the node that leads its partition."""
         self._due.setdefault(node_id, []).append(due)
         self._more.set()
 
     async def run(self) -> None:
-        """Send what is due, until cancelled."""
+        """Send scheduled markers until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
                 while True:
-                    self._more = trio.Event()  # first, so that what comes meanwhile is not missed
+                    self._more = trio.Event()  # reset first, so that no marker is missed
                     for node_id in [each for each in self._due if each not in self._busy]:
                         self._busy[node_id] = None
                         nursery.start_soon(self._send_all, node_id)
@@ -79,7 +85,7 @@ class TransactionMarkerChannelManager:
             self._peers.clear()
 
     async def _send_all(self, node_id: int) -> None:
-        """Send what is due to one node, and what becomes due meanwhile."""
+        """Send the scheduled markers of one node, including those scheduled in the meantime."""
         while due := self._due.pop(node_id, None):
             for start in range(0, len(due), MARKERS_MAX):
                 await self._send(node_id, due[start : start + MARKERS_MAX])
@@ -95,7 +101,11 @@ class TransactionMarkerChannelManager:
             each.done(codes.get(key, ErrorCode.NETWORK_EXCEPTION))
 
     async def _connected(self, node_id: int) -> Peer:
-        """A connection to the run of a node that is registered now. Raises OSError."""
+        """Return a connection to the current incarnation of a node.
+
+        Raises:
+            OSError: The node cannot be reached.
+        """
         peer = self._peers.get(node_id)
         if peer is not None:
             registration = self._cluster.registration(node_id)
@@ -131,7 +141,7 @@ def _request(due: Iterable[DueMarker]) -> WriteTxnMarkersRequest:
 
 
 def _codes(answer: WriteTxnMarkersResponse) -> dict[tuple[int, TopicPartition], ErrorCode]:
-    """The outcome of each marker by producer id, which has one transaction at a time."""
+    """Return error codes by producer ID and partition; a producer has one transaction at a time."""
     return {
         (marker.producer_id, (topic.name, row.partition_index)): ErrorCode(row.error_code)
         for marker in answer.markers

@@ -1,6 +1,6 @@
-"""The operations that coordinators need of partitions, like Kafka's `PartitionWriter`.
+"""Partition operations that coordinators need, like Kafka's `PartitionWriter`.
 
-`kbroker.partitions` satisfies these protocols. Tests of coordinators use partitions in memory.
+`kbroker.partitions` implements these protocols. Tests of coordinators use in-memory partitions.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class LeaderLog(Protocol):
         ...
 
     def read(self, offset: int, max_bytes: int, *, limit: int) -> Slice:
-        """Read whole batches from the one that contains `offset`, to load a coordinator.
+        """Read whole batches, beginning with the batch that contains `offset`.
 
         Args:
-            offset: Where to start.
-            max_bytes: Maximum bytes; the first batch may be larger.
+            offset: First offset to read.
+            max_bytes: Maximum size in bytes; the first batch may be larger.
             limit: Offset at which to stop.
 
         Raises:
@@ -126,16 +126,20 @@ class LeaderReplica(Protocol):
         ...
 
     def check_enough_in_sync(self) -> None:
-        """Raise NOT_ENOUGH_REPLICAS if fewer replicas are in sync than acks=all needs."""
+        """Check that enough replicas are in sync for acks=all.
+
+        Raises:
+            KafkaError: NOT_ENOUGH_REPLICAS.
+        """
         ...
 
     def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> object:
         """Append a batch.
 
         Args:
-            batch: The encoded batch.
-            header: Its header.
-            now_ms: Log clock, in milliseconds.
+            batch: Encoded batch.
+            header: Header of the batch.
+            now_ms: Log time in ms.
 
         Raises:
             KafkaError: The batch was not appended.
@@ -170,14 +174,15 @@ class PartitionWriter(Protocol):
         """Return a partition that this node leads, by topic name.
 
         Raises:
-            KafkaError: There is no such topic, or as `replica`.
+            KafkaError: The topic does not exist, this node does not lead the partition, or its log
+                is offline.
         """
         ...
 
     def storage_errors_reported(self, replica: LeaderReplica) -> AbstractContextManager[None]:
-        """Report storage errors of the block, which take the replica offline if a file is damaged.
+        """Report storage errors of the block. A damaged file takes the replica offline.
 
         Raises:
-            StorageError: As raised by the block, after it is reported.
+            StorageError: Re-raised after the error was reported.
         """
         ...

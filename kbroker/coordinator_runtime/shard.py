@@ -1,4 +1,4 @@
-"""One coordinator with the partition that keeps its state, and what coordinators have in common."""
+"""A coordinator with the partition that stores its state, and the interface of all coordinators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class Coordinator(Protocol):
-    """The interface of all coordinators; see `kbroker.coordinator`."""
+    """Interface of all coordinators; see `kbroker.coordinator`."""
 
     @property
     def serde(self) -> CoordinatorRecordSerde: ...
@@ -41,7 +41,7 @@ C = TypeVar("C", bound=Coordinator)
 
 @dataclass(slots=True, eq=False)
 class Shard(Generic[C]):
-    """One coordinator and the partition that keeps its state."""
+    """A coordinator and the partition that stores its state."""
 
     replica: LeaderReplica
     coordinator: C

@@ -1,13 +1,12 @@
-"""Coordinators of a node, one for each partition of an internal topic: their records and time-outs.
+"""Coordinators of a node for the partitions of one internal topic.
 
-A coordinator is pure. Here its records are appended and replayed, its answers are released at the
-high watermark, and its deadlines are waited for. The contract is that of
-`kbroker.coordinator.common.result`.
+A coordinator does no I/O. This module appends and replays its records, releases its responses at
+the high watermark, and waits for its deadlines, as `kbroker.coordinator.common.result` requires.
 
-A coordinator lives where its partition is led. When leadership comes it is rebuilt from the log, as
-soon as everything that the log held then is committed. A large log takes a while, in which others
-are served and those who ask for the coordinator are told to come again. When leadership goes its
-state is dropped, and those who wait for it are told to look for another one.
+A coordinator runs on the leader of its partition. When this node becomes leader, the coordinator is
+loaded from the log, once all records in the log are committed. Loading a large log takes a while;
+in the meantime, requests for this coordinator fail with COORDINATOR_LOAD_IN_PROGRESS. When this
+node loses leadership, the state is dropped and pending requests fail with NOT_COORDINATOR.
 """
 
 from __future__ import annotations
@@ -57,16 +56,16 @@ from .shard import C, Coordinator, Shard
 
 logger = logging.getLogger(__name__)
 
+# Number of partitions of an internal topic in an in-memory cluster.
 MEMORY_PARTITIONS = 1
-"""Partitions of an internal topic when all is in memory."""
+# Log level of errors that were logged before.
 NO_NEWS = logging.DEBUG
-"""Level of what has been said before."""
 
 R = TypeVar("R")
 
 
 class ShardPending(Pending[Any]):
-    """An answer of a coordinator. When the client goes away, the coordinator is told."""
+    """A pending response of a coordinator, which is notified if the client disconnects."""
 
     __slots__ = ("_service", "_shard", "_slot")
 
@@ -93,9 +92,12 @@ class ShardPending(Pending[Any]):
 
 
 class Shards(ABC, Generic[C]):
-    """All coordinators of one kind on one node.
+    """All coordinators of one type on one node.
 
-    Parameters: `topic` is the internal topic whose partitions keep their records.
+    Args:
+        context: The node.
+        partitions: Partitions of the node.
+        topic: Internal topic that stores their records.
     """
 
     def __init__(self, context: NodeContext, partitions: PartitionWriter, topic: str) -> None:
@@ -116,26 +118,31 @@ class Shards(ABC, Generic[C]):
 
     @abstractmethod
     def _new_topic(self) -> NewTopic:
-        """The internal topic as it is made on first use."""
+        """Return the internal topic to create on first use."""
 
     @abstractmethod
     def _new_coordinator(self, index: int) -> C:
-        """An empty coordinator for one partition."""
+        """Return an empty coordinator for one partition."""
 
     @abstractmethod
     def _expiry_interval_ms(self) -> int:
-        """Time between two looks for what has outlived its retention."""
+        """Return the interval between two expiration passes, in ms."""
 
     @abstractmethod
     def _note(self, event: Any) -> None:
-        """Keep and log one event of a result."""
+        """Store and log one event of a result."""
 
     def _run_in_background(self, shard: Shard[C], work: Pieces) -> None:
-        """Do work of a coordinator that was stored, as much of it as fits now; the rest beside clients."""
+        """Start long-running work of a coordinator, and continue it in the background."""
         raise NotImplementedError
 
     def _memory_limit(self, setting: str, limit: int) -> MemoryLimit:
-        """Return the limit in bytes that all coordinators share, by the name of its setting."""
+        """Return the memory limit in bytes that all coordinators share.
+
+        Args:
+            setting: Name of the setting, for the warning.
+            limit: Maximum in bytes.
+        """
 
         def warn() -> None:
             text = f"a coordinator of this node has reached {setting}={limit}; rejecting more"
@@ -144,22 +151,28 @@ class Shards(ABC, Generic[C]):
 
         return MemoryLimit(limit, warn)
 
-    # -- where coordinators live
+    # -- placement of coordinators
 
     def _internal_topic(
         self, setting: str, partitions: int, replicas: int, configs: dict[str, str]
     ) -> NewTopic:
-        """The internal topic with as many partitions as `setting` says; in memory, where one process
-        is all there is, with one unless somebody has set it."""
+        """Return the internal topic with the partition count of `setting`.
+
+        In an in-memory cluster, which has one process, the default is one partition.
+
+        Raises:
+            KafkaError: COORDINATOR_NOT_AVAILABLE, until enough nodes have registered.
+        """
         config, cluster = self._context.config, self._context.cluster
         if self._context.in_memory and config.origin(setting) is None:
             partitions = MEMORY_PARTITIONS
         known = len(cluster.node_ids)
         if known < min(replicas, config.nodes):
-            # At the very first start: it would never have more replicas.
+            # At the first start, fewer nodes are registered. The topic would stay under-replicated
+            # forever.
             raise KafkaError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"{self.topic} is made when {config.nodes} nodes run; {known} do",
+                f"{self.topic} cannot be created yet: {known} of {config.nodes} nodes have registered",
             )
         replicas = max(min(replicas, len(cluster.open_ids)), 1)
         return NewTopic(
@@ -167,7 +180,7 @@ class Shards(ABC, Generic[C]):
         )
 
     async def create_topic(self) -> Topic:
-        """Return the internal topic, made on first use."""
+        """Return the internal topic, which is created on first use."""
         cluster = self._context.cluster
         topic = cluster.topics.get(self.topic)
         if topic is not None:
@@ -177,33 +190,38 @@ class Shards(ABC, Generic[C]):
             return await create_topic(cluster, self._context.config, new, cause="first use")
         except KafkaError as error:
             if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-                text = f"{self.topic} cannot be created: {error.message or error.code.name}"
+                text = f"cannot create {self.topic}: {error.message or error.code.name}"
                 if self._context.error_log.is_new(text):
                     logger.error("%s", text)
                 raise
             return cluster.topics[self.topic]
 
     def coordinator_id(self, key: str) -> int:
-        """The node that has the coordinator of a group or of a transactional id, NO_LEADER when no
-        node leads its partition, or when there is no such topic yet."""
+        """Return the node that coordinates a group or a transactional ID.
+
+        Returns:
+            NO_LEADER if the partition has no leader or the topic does not exist yet.
+        """
         topic = self._context.cluster.topics.get(self.topic)
         if topic is None:
             return NO_LEADER
         return topic.partitions[hash_partition(key, len(topic.partitions))].leader
 
     def place_of(self, key: str) -> tuple[str, int]:
-        """The partition whose leader coordinates a group or a transactional id.
+        """Return the partition whose leader coordinates a group or a transactional ID.
 
-        Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION when there is no such topic yet.
+        Raises:
+            KafkaError: UNKNOWN_TOPIC_OR_PARTITION, if the topic does not exist yet.
         """
         topic = self._context.cluster.existing(self.topic, 0)[0]
         return self.topic, hash_partition(key, len(topic.partitions))
 
     def shard(self, key: str) -> Shard[C]:
-        """Return the coordinator of a group or of a transactional id.
+        """Return the coordinator of a group or of a transactional ID.
 
-        Raises KafkaError: NOT_COORDINATOR when this node is not it, COORDINATOR_LOAD_IN_PROGRESS
-        when it is not yet.
+        Raises:
+            KafkaError: NOT_COORDINATOR if this node is not the coordinator,
+                COORDINATOR_LOAD_IN_PROGRESS while the coordinator is loading.
         """
         topic = self._context.cluster.topics.get(self.topic)
         if topic is None or self._retired:
@@ -212,46 +230,46 @@ class Shards(ABC, Generic[C]):
         return self._shards.get(index) or self._load_now(topic, index)
 
     def shards(self) -> list[Shard[C]]:
-        """All coordinators that have something to keep."""
+        """Return all coordinators that serve."""
         return list(self._shards.values())
 
     def known_shards(self) -> list[Shard[C]]:
-        """As `shards`, with those that are being rebuilt."""
+        """Return all coordinators, including those that are loading."""
         return [*self._shards.values(), *(load.shard for load in self._loader)]
 
     def serves(self, shard: Shard[C]) -> bool:
-        """Whether a coordinator is still the one of its partition."""
+        """Return True if a coordinator is still the current one of its partition."""
         return self._shards.get(shard.replica.index) is shard
 
     @property
     def is_loading(self) -> bool:
-        """Whether there is a coordinator that cannot be asked yet."""
+        """True if a coordinator is still loading."""
         return bool(self._loader)
 
     def reload(self, key: str) -> None:
-        """Rebuild the coordinator of `key`, as when its partition gets another leader.
+        """Reload the coordinator of `key`, as after a change of the partition's leader.
 
-        Those who wait for it are told NOT_COORDINATOR.
+        Pending requests fail with NOT_COORDINATOR.
         """
         topic = self._context.cluster.topics.get(self.topic)
         if topic is not None:
             index = hash_partition(key, len(topic.partitions))
             if index in self._shards:
                 self._lose(self._shards[index])
-            with suppress(KafkaError):  # who asks for it is told
+            with suppress(KafkaError):  # requests for this coordinator get the error
                 self._load_now(topic, index)
 
-    # -- coming and going
+    # -- changes of leadership
 
     def topics_changed(self, event: TopicsChanged) -> None:
-        """Follow the leaders of the internal topic; the replicas of this node have done so."""
+        """Process changes of the internal topic's leaders, after the replicas were updated."""
         if event.deleted:
             self._loader.note_deleted_topics()
         if any(topic.name == self.topic for topic in (*event.deleted, *event.changed)):
             self.settle()
 
     def settle(self) -> None:
-        """Have a coordinator for each partition that this node leads, and for no other one."""
+        """Load coordinators for the partitions that this node leads, and drop all others."""
         topic = self._context.cluster.topics.get(self.topic)
         for shard in self.known_shards():
             if topic is None or shard.replica.topic.id != topic.id or not _is_led(shard):
@@ -274,64 +292,72 @@ class Shards(ABC, Generic[C]):
     def _cannot_load(self, index: int, error: BaseException) -> None:
         if isinstance(error, StorageError):
             return  # `Partitions` logged why the partition is offline
-        text = f"there is no coordinator for {self.topic}-{index}: {error}"
+        text = f"cannot load the coordinator of {self.topic}-{index}: {error}"
         if self._context.error_log.is_new(text):
             logger.error("%s", text)
 
     def _begin_load(self, topic: Topic, index: int) -> Load[C]:
-        """Raises KafkaError: NOT_COORDINATOR when this node does not lead the partition."""
+        """Begin to load a coordinator.
+
+        Raises:
+            KafkaError: NOT_COORDINATOR if this node does not lead the partition.
+        """
         try:
             replica = self._partitions.replica(topic, index)
         except KafkaError as error:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error
         shard = Shard(replica, self._new_coordinator(index))
-        # What is in the log of the only replica is not taken back.
+        # Records in the log of the only replica cannot be truncated.
         return self._loader.add(shard, is_replicated=len(topic.partitions[index].isr) > 1)
 
     def _load_now(self, topic: Topic, index: int) -> Shard[C]:
-        """Return a coordinator that can be rebuilt at once, as small ones can. Raises KafkaError."""
+        """Return a coordinator that can be loaded immediately, as small ones can.
+
+        Raises:
+            KafkaError: NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS.
+        """
         load = self._loader.get(index) or self._begin_load(topic, index)
         if not self._loader.finish_now(load):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return load.shard
 
     def _begin_serving(self, shard: Shard[C]) -> Iterator[int]:
-        """Let a coordinator begin whose log is replayed; yields the cost of each piece."""
-        counts = 0  # the first piece does not: small coordinators are there at once
+        """Start a coordinator whose log was replayed, and yield the cost of each piece."""
+        counts = 0  # the first piece is free, so that small coordinators serve at once
         for result in shard.coordinator.on_loaded(self.now()):
             self.run(shard, result)
             yield counts
             counts = RECORDS_AT_ONCE
 
     def _serve(self, load: Load[C]) -> None:
-        """A coordinator is rebuilt."""
+        """Add a loaded coordinator to those that serve."""
         shard = self._shards[load.shard.replica.index] = load.shard
-        self.store(shard, Result())  # which was put off until it serves
+        self.store(shard, Result())  # processes what `store` skipped during the load
         self._on_loaded(load)
 
     async def load(self) -> None:
-        """Rebuild the coordinators from their partitions, the smallest first, for a moment.
-
-        What is left is rebuilt by `work`.
-        """
+        """Load the coordinators for a limited time, the smallest first; `work` loads the rest."""
         self.settle()
         await self._loader.run_some()
 
     def _on_loaded(self, load: Load[C]) -> None:
-        """A coordinator begins to serve."""
+        """Process the end of a load. Subclasses override this."""
 
     async def work(self) -> None:
-        """Load, act on time-outs and expire, until cancelled."""
+        """Load coordinators, process timers and expire records, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._loader.run)
             nursery.start_soon(self.deadlines.run)
             nursery.start_soon(self.expire_regularly)
 
-    # -- work over all that coordinators have
+    # -- long-running work
 
     def sweep(self, shard: Shard[C], pieces: Pieces) -> Iterator[int]:
-        """Do work over all that a coordinator has, as long as it is that of its partition; yields
-        behind each piece how many records it wrote."""
+        """Do long-running work of a coordinator while it serves.
+
+        Yields:
+            The number of records of each piece.
+        """
         while self.serves(shard):
             try:
                 piece = next(pieces)
@@ -348,13 +374,13 @@ class Shards(ABC, Generic[C]):
         return Now(clock.log_ms(), clock.coordinator_ms())
 
     def run(self, shard: Shard[C], result: Result[R]) -> R | ShardPending | None:
-        """Append, replay and release one result; return the response or what becomes it."""
+        """Append, replay and release one result, and return its (possibly pending) response."""
         result = self.store(shard, result)
         return self.release(shard, result.response, result.answers)
 
     def store(self, shard: Shard[C], result: Result[R]) -> Result[R]:
-        """Append and replay one result; return what is to be released."""
-        undo, result.on_failure = result.on_failure, None  # which may hold the result itself
+        """Append and replay one result, and return the result to release."""
+        undo, result.on_failure = result.on_failure, None  # it may reference the result itself
         if result.records:
             try:
                 self._append(shard, result)
@@ -373,7 +399,7 @@ class Shards(ABC, Generic[C]):
     def _log_failure(self, error: KafkaError) -> None:
         level = logging.ERROR
         if error.code == ErrorCode.INVALID_PRODUCER_EPOCH:
-            level = logging.DEBUG  # it is the producer that is at fault, not the log
+            level = logging.DEBUG  # an error of the producer, not of the log
         elif error.code == ErrorCode.KAFKA_STORAGE_ERROR:
             level = (
                 logging.ERROR
@@ -386,10 +412,10 @@ class Shards(ABC, Generic[C]):
                 if self._context.error_log.is_new(f"{self.topic}: {error}")
                 else NO_NEWS
             )
-        logger.log(level, "records for %s were not stored: %s", self.topic, str(error))
+        logger.log(level, "could not append records to %s: %s", self.topic, str(error))
 
     def run_all(self, shard: Shard[C], results: Iterable[Result[None]]) -> None:
-        """Run results one after the other; each is made after the one before was handled."""
+        """Process results one after another; each is created after the previous one."""
         for result in results:
             self.run(shard, result)
 
@@ -418,7 +444,7 @@ class Shards(ABC, Generic[C]):
         """Decode records of one batch of the log, and replay them.
 
         Yields:
-            The cost of what was replayed beside the records, as `_steps` counts it.
+            Cost of additional work, counted like records in `_steps`.
 
         Raises:
             DecodeError: A record cannot be decoded.
@@ -430,13 +456,13 @@ class Shards(ABC, Generic[C]):
         for stored in records:
             if stored.key is not None:
                 record = coordinator.serde.decode(stored.key, stored.value)
-                if record is not None:  # None: a later release has written it
+                if record is not None:  # None: the record was written by a later release
                     coordinator.replay(record, producer_id)
 
     def _replay_markers(
         self, coordinator: C, header: BatchHeader, records: Iterable[Record]
     ) -> Iterator[int]:
-        """Replay transaction markers; only offsets are committed in transactions."""
+        """Replay transaction markers. Only the offsets topic contains transactions."""
         yield from ()
 
     def release(
@@ -445,7 +471,10 @@ class Shards(ABC, Generic[C]):
         response: R | PendingResponse[R] | None,
         answers: Sequence[Answer] = (),
     ) -> R | ShardPending | None:
-        """Give answers once what they are based on is committed: now, if nothing is in flight."""
+        """Release responses when the state that they are based on is committed.
+
+        If nothing is in flight, they are released immediately.
+        """
         log = shard.replica.log
         slot = response if isinstance(response, PendingResponse) else None
         if log.high_watermark >= log.log_end_offset:
@@ -469,7 +498,7 @@ class Shards(ABC, Generic[C]):
         return pending
 
     def _pending(self, shard: Shard[C], response: object) -> ShardPending:
-        """The place of an answer; where there are replicas to wait for, it does not wait for ever."""
+        """Return a pending response. If other replicas must commit it, it has a timeout."""
         if isinstance(response, PendingResponse):
             return ShardPending(self, shard, response)
         if len(shard.replica.partition.replicas) == 1:
@@ -484,7 +513,7 @@ class Shards(ABC, Generic[C]):
         )
 
     def _lose(self, shard: Shard[C]) -> None:
-        """The partition cannot be written any more: its coordinator's state is ahead of the log."""
+        """Drop a coordinator whose partition was lost; its state may be ahead of the log."""
         index = shard.replica.index
         self._loader.drop(shard)
         if self._shards.get(index) is shard:
@@ -492,30 +521,30 @@ class Shards(ABC, Generic[C]):
             give(shard.coordinator.on_unloaded())
 
     def stop(self) -> None:
-        """Tell everyone who is parked that the coordinator goes."""
+        """Drop all coordinators, and fail their pending requests."""
         self._loader.drop_all()
         for shard in self.shards():
             self._lose(shard)
 
     def retire(self) -> None:
-        """As `stop`, and there will be none again."""
+        """Drop all coordinators, and create no more from now on."""
         self._retired = True
         self.stop()
 
     def abandon(self, shard: Shard[C], slot: PendingResponse[R]) -> None:
-        """The client that waits in `slot` has gone."""
+        """Notify a coordinator that the client of a pending request disconnected."""
         self.run(shard, shard.coordinator.abandon(slot, self.now()))
 
     # -- time
 
     async def expire_regularly(self) -> None:
-        """Forget what has outlived its retention, until cancelled."""
+        """Delete expired records at regular intervals, until cancelled."""
         while True:
             await trio.sleep(self._expiry_interval_ms() / 1000)
             await self.expire()
 
     async def expire(self) -> None:
-        """Forget what has outlived its retention, beside clients."""
+        """Delete expired records in the background."""
         duty_cycle = DutyCycle()
         for shard in self.shards():
             for _ in self.sweep(shard, shard.coordinator.expire(self.now())):
@@ -528,12 +557,12 @@ def _is_led(shard: Shard[C]) -> bool:
 
 
 async def outcome_of(outcome: R | ShardPending | None) -> R | None:
-    """What an operation of a coordinator said, when that is durable; None when it was lost."""
+    """Return the response of an operation when it is durable, or None if the shard was lost."""
     return await outcome.wait() if isinstance(outcome, ShardPending) else outcome
 
 
 def give(answers: Sequence[Answer]) -> None:
-    """Answer requests that were parked."""
+    """Send responses to pending requests."""
     for slot, response in answers:
         slot.answer(response)
 
@@ -544,7 +573,7 @@ def _encoded(
     """Encode the records of a result.
 
     Raises:
-        KafkaError: A field does not fit.
+        KafkaError: A field is too large.
     """
     encode = coordinator.serde.encode
     try:
@@ -560,12 +589,12 @@ def _batch_bytes_max(log: LeaderLog) -> int:
 def _batches_of(
     records: list[Record], encode: Callable[[list[Record]], bytes], bytes_max: int
 ) -> Iterator[tuple[bytes, int]]:
-    """Encode records in batches that are not larger than the topic takes, in order.
+    """Encode records, in order, in batches within the size limit of the topic.
 
-    A single record is not cut.
+    A single record is never split.
 
     Yields:
-        A batch, and the number of its records.
+        A batch and the number of its records.
     """
     batch = encode(records)
     if len(batch) <= bytes_max or len(records) == 1:

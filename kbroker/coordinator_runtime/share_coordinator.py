@@ -1,4 +1,4 @@
-"""The share coordinators of a node, whose state is in `__share_group_state` (KIP-932)."""
+"""Share coordinators of a node, whose state is stored in `__share_group_state` (KIP-932)."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ from .topics import ClusterTopics
 
 logger = logging.getLogger(__name__)
 
+# Interval in ms at which logs are checked for rewriting. Kafka uses the same value.
 REWRITE_INTERVAL_MS = 300_000
-"""Time between two looks for logs that are mostly of the past; Kafka's for the same."""
+# A log is rewritten if it has at least this many records per state.
 REWRITE_RATIO = 2
-"""A log is rewritten when it has so many times as many records as there are states."""
+# Logs with fewer records are not rewritten, because they load fast.
 REWRITE_RECORDS_MIN = 1_000
-"""A shorter log is left alone: it is read in a moment."""
 
 ShareStateShard: TypeAlias = Shard[ShareCoordinator]
+# Method of `ShareCoordinator` that takes a share partition, its request row and the time.
 Operation: TypeAlias = Callable[..., Result[Any]]
-"""One of `ShareCoordinator`: a share partition, its row of the request, the time."""
 
 
 class ShareCoordinatorService(SweepingShards[ShareCoordinator]):
     """All share coordinators of one node.
 
-    Updates follow each other, so compaction, which keeps the last record of a key, cannot keep the log
-    short. It is rewritten: a snapshot of each state at its end, and then what lies before them goes.
+    Compaction keeps the last record of each key. It cannot shorten these logs, because updates
+    depend on each other. Instead, logs are rewritten: a snapshot of each state is appended, and all
+    earlier records are deleted.
     """
 
     def __init__(self, context: NodeContext, partitions: PartitionWriter) -> None:
@@ -70,15 +71,18 @@ class ShareCoordinatorService(SweepingShards[ShareCoordinator]):
         return REWRITE_INTERVAL_MS
 
     def _note(self, event: Any) -> None:
-        raise AssertionError(f"share states have no events: {event}")
+        raise AssertionError(f"share coordinators have no events: {event}")
 
     def perform(
         self, operation: Operation, share: SharePartitionKey, asked: Any
     ) -> list[Any] | ShardPending | None:
-        """Do something with the state of a share partition; returns a list of its row, or what becomes
-        it. None when the row was lost.
+        """Perform an operation on the state of a share partition.
 
-        Raises KafkaError, as `shard` does.
+        Returns:
+            A list with the response row, possibly pending, or None if the shard was lost.
+
+        Raises:
+            KafkaError: The errors of `shard`.
         """
         shard = self.shard(share.name)
         stored = self.store(shard, operation(shard.coordinator, share, asked, self.now()))
@@ -93,11 +97,11 @@ class ShareCoordinatorService(SweepingShards[ShareCoordinator]):
             )
 
     def _on_loaded(self, load: Load[ShareCoordinator]) -> None:
-        """Topics may have been deleted while no node had the coordinator."""
+        """Delete the states of topics that were deleted while no node had the coordinator."""
         self._begin([self.sweep(load.shard, load.shard.coordinator.forget_missing_topics())])
 
     async def expire(self) -> None:
-        """Rewrite the logs that are mostly of the past, beside clients."""
+        """Rewrite logs that contain mostly outdated records, in the background."""
         duty_cycle = DutyCycle()
         for shard in self.shards():
             log = shard.replica.log
@@ -114,4 +118,4 @@ class ShareCoordinatorService(SweepingShards[ShareCoordinator]):
     def _delete_before(self, replica: LeaderReplica, past: int) -> None:
         with suppress(StorageError), self._partitions.storage_errors_reported(replica):
             replica.delete_records_before(past)
-            logger.info("%s-%d was rewritten", self.topic, replica.index)
+            logger.info("%s-%d: rewrote the log as snapshots", self.topic, replica.index)

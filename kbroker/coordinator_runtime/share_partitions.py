@@ -52,9 +52,10 @@ from .share_persister import SharePersister
 
 NO_OFFSET = -1
 READ_COMMITTED = "read_committed"
+# Number of cached group settings beyond the number of share partitions.
 SPARE_SETTINGS = 100
-"""Of groups that have nothing here by now, as many as that may be remembered."""
 
+# Errors after which the share partition is dropped and loaded again: its state is outdated.
 FENCING = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -62,7 +63,7 @@ FENCING = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""What is known here is of the past: it is asked for again."""
+# Errors of the share coordinator that are returned to clients unchanged.
 TOLD = frozenset(
     {
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -70,7 +71,7 @@ TOLD = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""Errors of the share coordinator that clients are told as they are."""
+# Maximum look-back of `by_duration`, in ms.
 BACK_MS_MAX = 2**62
 MS_OF = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1000}
 _DURATION = re.compile(
@@ -80,7 +81,7 @@ _DURATION = re.compile(
 
 
 class Outcome(NamedTuple):
-    """How an acknowledgement went, as clients are told."""
+    """Error code and message of an acknowledgement for the client."""
 
     code: int = ErrorCode.NONE
     message: str | None = None
@@ -88,10 +89,13 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShareSettings:
-    """What is set for one share group: see `DeliverySettings`, and
+    """Settings of one share group.
 
-    `commits_only`: no records of transactions that are open or aborted (`share.isolation.level`);
-    `begins`: where a group begins to read (`share.auto.offset.reset`).
+    Attributes:
+        delivery: Settings of the delivery state.
+        commits_only: True to deliver only records of committed transactions
+            (`share.isolation.level`).
+        begins: Initial offset of a group (`share.auto.offset.reset`).
     """
 
     delivery: DeliverySettings
@@ -100,7 +104,7 @@ class ShareSettings:
 
 
 class _Write(NamedTuple):
-    """States to store: those of a change, or of records whose time was over."""
+    """States to persist: those of a change, or of records whose locks have expired."""
 
     states: Sequence[PersisterStateBatch]
     change: Change | None
@@ -114,6 +118,8 @@ class SharePartition:
         delivery: Delivery state, None until the share coordinator has returned it.
         failure: Error of the share coordinator, if the state could not be loaded.
         waits: Pending fetches, longest wait first.
+        is_left: True if no member has a session on this node. The share partition is dropped when
+            its pending writes are persisted.
     """
 
     __slots__ = (
@@ -146,36 +152,37 @@ class SharePartition:
         self.writes: list[_Write] = []
         self.is_writing = False
         self.is_left = False
-        """No member has a session here; it goes when all is stored."""
         self.closed = False
         self.armed_ms: float = math.inf
 
-    # -- what the replica tells
+    # -- notifications of the replica
 
     def grow(self, size: int) -> None:
-        """More is readable. It is for one of those who wait: others need not look for it."""
+        """Count new readable bytes for all pending fetches, and wake one of them."""
         for wait in self.waits:
             wait.count(size)
         self.pass_on()
 
     def settled(self) -> None:
-        """Transactions have ended."""
+        """Wake a pending fetch after transactions have ended."""
         self.offer()
 
     def wake(self) -> None:
-        """All who wait are told something else than records."""
+        """Wake all pending fetches, because they will get an error or be redirected."""
         for wait in self.waits:
             wait.wake()
 
-    # -- whose turn it is
+    # -- pending fetches
 
     def offer(self) -> None:
-        """There may be records, whatever their size: for one of those who wait."""
+        """Wake a pending fetch, because records of unknown size may be available."""
         self.grow(sys.maxsize)
 
     def pass_on(self) -> None:
-        """Wake the one who waits longest, if there are records. It takes what it wants, and calls
-        this again."""
+        """Wake the longest-waiting fetch that is due, if there are records.
+
+        The fetch takes records and calls this method again.
+        """
         if not self.waits or not self.has_records:
             return
         for wait in self.waits:
@@ -187,13 +194,13 @@ class SharePartition:
 
     @property
     def readable_end(self) -> int:
-        """The offset before which members get records."""
+        """End offset of the records that members can acquire."""
         log = self.replica.log
         return log.last_stable_offset if self.settings().commits_only else log.high_watermark
 
     @property
     def has_records(self) -> bool:
-        """Whether there are records that a member could have."""
+        """True if there are records that a member can acquire."""
         delivery = self.delivery
         return (
             delivery is not None
@@ -255,7 +262,7 @@ class SharePartitionManager:
     # -- look-ups
 
     def settings(self, group_id: str) -> ShareSettings:
-        """What holds for a share group now."""
+        """Return the current settings of a share group."""
         known = self._settings.get(group_id)
         if known is not None:
             return known
@@ -277,7 +284,7 @@ class SharePartitionManager:
         return found
 
     def settings_changed(self) -> None:
-        """Something was set, of a group or of the node."""
+        """Drop cached settings after a change of group or broker configs."""
         self._settings.clear()
 
     def get_or_create(self, topic: Topic, index: int, group_id: str) -> SharePartition:
@@ -325,7 +332,7 @@ class SharePartitionManager:
         share_partition.wake()
 
     def leave(self, group_id: str) -> None:
-        """No member of a group has a session here: forget what the group has, once it is stored."""
+        """Drop the share partitions of a group without sessions once their writes are persisted."""
         for share_partition in [
             each for each in self._share_partitions.values() if each.key.group_id == group_id
         ]:
@@ -337,7 +344,7 @@ class SharePartitionManager:
     # -- leadership
 
     def topics_changed(self, event: TopicsChanged) -> None:
-        """Follow the leaders of partitions; the replicas of this node have done so."""
+        """Drop share partitions whose leadership changed, after the replicas were updated."""
         changed = [(change.topic.id, change.after.index) for change in event.partitions]
         changed += [
             (topic.id, index) for topic in event.deleted for index in range(len(topic.partitions))
@@ -346,7 +353,7 @@ class SharePartitionManager:
             self._look_at(tuple(self._of_partition.get(key, ())))
 
     def settle(self) -> None:
-        """Lead what the replicas of this node lead, and nothing else."""
+        """Drop all share partitions that this node no longer leads."""
         self._look_at(tuple(self._share_partitions.values()))
 
     def _look_at(self, several: Collection[SharePartition]) -> None:
@@ -357,19 +364,20 @@ class SharePartitionManager:
                 self.drop(share_partition)
 
     def retire(self) -> None:
-        """Lead nothing any more, and never again."""
+        """Drop all share partitions, and reject new ones from now on."""
         self._retired = True
         for share_partition in tuple(self._share_partitions.values()):
             self.drop(share_partition)
 
-    # -- what members say
+    # -- acknowledgements
 
     def acknowledge(
         self, share_partition: SharePartition, member_id: str, rows: Iterable[Acknowledgement]
     ) -> Pending[Outcome] | Outcome:
-        """Let acknowledgements of a member count; the outcome is there when they are stored.
+        """Apply a member's acknowledgements; the outcome is available when they are persisted.
 
-        Raises KafkaError as `ShareDelivery.acknowledge` does.
+        Raises:
+            KafkaError: The errors of `ShareDelivery.acknowledge`.
         """
         if share_partition.delivery is None:
             raise KafkaError(
@@ -381,7 +389,7 @@ class SharePartitionManager:
         return self._store(share_partition, change.states, change) if change.states else Outcome()
 
     def release(self, share_partition: SharePartition, member_id: str) -> None:
-        """A member goes: others can have the records that it holds."""
+        """Release the records of a member that leaves."""
         if share_partition.delivery is None:
             return
         change = share_partition.delivery.release(member_id)
@@ -401,14 +409,14 @@ class SharePartitionManager:
             self._more_work.set()
         return done
 
-    # -- work beside clients
+    # -- background work
 
     async def run(self) -> None:
-        """Load, store and take back what members keep too long, until cancelled."""
+        """Load states, persist changes and expire locks, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.run_timers)
             while True:
-                self._more_work = trio.Event()  # first, so that what comes meanwhile is not missed
+                self._more_work = trio.Event()  # reset first, so that no work is missed
                 for work in (*self._loads(), *self._writes()):
                     nursery.start_soon(work)
                 await self._more_work.wait()
@@ -426,7 +434,7 @@ class SharePartitionManager:
     def _by_coordinator(
         self, share_partitions: Iterable[SharePartition]
     ) -> list[list[SharePartition]]:
-        """Those that are asked for together: none waits for the coordinator of another one."""
+        """Group share partitions by group and coordinator, so that no node delays another."""
         found: dict[tuple[str, int], list[SharePartition]] = {}
         for share_partition in share_partitions:
             place = (
@@ -453,9 +461,7 @@ class SharePartitionManager:
     async def _loaded(
         self, share_partition: SharePartition, row: ReadShareGroupStateResponse.Partition
     ) -> None:
-        settings = (
-            share_partition.settings
-        )  # not through `share_partition`, or the two would hold each other
+        settings = share_partition.settings  # avoids a reference cycle through `share_partition`
         try:
             _check(row)
             start = row.start_offset
@@ -477,12 +483,16 @@ class SharePartitionManager:
         except KafkaError as error:
             share_partition.failure = error.with_traceback(
                 None
-            )  # its frames know what it is kept by
+            )  # its frames reference `share_partition` (reference cycle)
             self.drop(share_partition)
         share_partition.offer()
 
     async def _begin(self, share_partition: SharePartition) -> int:
-        """Where a group begins that has no start offset. Raises KafkaError OFFSET_NOT_AVAILABLE."""
+        """Return the initial offset of a group without a start offset.
+
+        Raises:
+            KafkaError: OFFSET_NOT_AVAILABLE.
+        """
         replica, begins = share_partition.replica, share_partition.settings().begins
         log = replica.log
         if begins == "earliest":
@@ -492,7 +502,7 @@ class SharePartitionManager:
                 raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
             return log.high_watermark
         matched = _DURATION.fullmatch(begins)
-        assert matched is not None, "settings are checked"
+        assert matched is not None, "configs are validated when they are set"
         back_ms = sum(float(text) * MS_OF[name] for name, text in matched.groupdict("0").items())
         since_ms = self._context.clock.log_ms() - int(min(back_ms, BACK_MS_MAX))
         found = await self._record_since(share_partition, since_ms)
@@ -565,7 +575,7 @@ class SharePartitionManager:
             self._more_work.set()
         self.arm(share_partition)
         if delivery.has_free() or (was_full and delivery.can_acquire()):
-            share_partition.offer()  # others can have what was released, or what comes behind
+            share_partition.offer()  # released or following records are available
         self._context.changes.happened()
 
     # -- time
@@ -574,7 +584,7 @@ class SharePartitionManager:
         return self._context.clock.coordinator_ms()
 
     def arm(self, share_partition: SharePartition) -> None:
-        """Locks may run out earlier than was known."""
+        """Schedule a timer if the next lock expiry is earlier than the known one."""
         wake_at = share_partition.delivery.wake_at if share_partition.delivery is not None else None
         if (
             wake_at is not None
@@ -587,7 +597,7 @@ class SharePartitionManager:
                 self._rearm.set()
 
     async def run_timers(self) -> None:
-        """Take back what members keep too long, until cancelled."""
+        """Release records whose locks expire, until cancelled."""
         while True:
             self._rearm = trio.Event()
             self.run_due()
@@ -596,7 +606,7 @@ class SharePartitionManager:
                 await self._rearm.wait()
 
     def run_due(self) -> None:
-        """Take back what members have kept too long by now."""
+        """Release records whose locks have expired."""
         now_ms = self._now_ms()
         while self._timers and self._timers[0][0] <= now_ms:
             _, _, share_partition = heappop(self._timers)
@@ -610,7 +620,7 @@ class SharePartitionManager:
                 share_partition.offer()
 
     def clock_moved(self) -> None:
-        """The clock jumped: act on what is due now, and wait for what is next."""
+        """Process expired locks and reschedule, after the clock has jumped."""
         self.run_due()
         self._rearm.set()
 
@@ -618,8 +628,10 @@ class SharePartitionManager:
 def _row(
     share_partition: SharePartition, delivery: ShareDelivery, writes: Sequence[_Write]
 ) -> WriteShareGroupStateRequest.Partition:
-    """Several changes in one: of two that say something of one record the later one holds, which is
-    the one that says more."""
+    """Merge several writes into one request row.
+
+    If two writes contain the same record, the later state wins, because it has greater progress.
+    """
     states = PersisterStateBatches(each for write in writes for each in write.states)
     return WriteShareGroupStateRequest.Partition(
         state_epoch=share_partition.state_epoch,
@@ -641,7 +653,11 @@ def _row(
 def _check(
     row: ReadShareGroupStateResponse.Partition | WriteShareGroupStateResponse.Partition,
 ) -> None:
-    """Raise KafkaError with what clients are told when the share coordinator refused something."""
+    """Check a response row of a share coordinator.
+
+    Raises:
+        KafkaError: The error that clients get.
+    """
     code = ErrorCode(row.error_code)
     if code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH):
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, row.error_message)

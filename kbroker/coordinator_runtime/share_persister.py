@@ -1,4 +1,4 @@
-"""How a node has the state of share partitions kept, wherever their share coordinators are (KIP-932)."""
+"""Client of the share coordinators on all nodes (KIP-932)."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ from kbroker.runtime.backoff import Backoff
 from .shards import outcome_of
 from .share_coordinator import ShareCoordinatorService
 
+# Timeout in seconds for all attempts of a request.
 ANSWER_SECONDS = 15
-"""How long coordinators may take, with all attempts."""
+# Maximum retry backoff in seconds.
 RETRY_BACKOFF_SECONDS_MAX = 1
+# Maximum number of rows per request, which the coordinator processes in one time slice.
 ROWS_MAX = 200
-"""Of one request, and so done in one turn."""
 
+# Errors after which the coordinator is looked up again: it has moved or is not ready.
 AGAIN = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
@@ -46,10 +48,9 @@ AGAIN = frozenset(
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
     }
 )
-"""The coordinator is elsewhere or not ready: it is looked for again."""
 
+# Row of one share partition in a request or a response. Each API has its own type.
 Row: TypeAlias = Any
-"""What is asked or answered about one share partition: each API has its own."""
 
 
 class _Api(NamedTuple):
@@ -74,17 +75,17 @@ SUMMARY = _Api(
 
 
 class SharePersister:
-    """Asks the share coordinators, those of this node without a connection.
+    """Client of the share coordinators. Coordinators of this node are called without a connection.
 
-    Each method takes what is asked of each share partition and returns what was answered, also for those
-    that failed: COORDINATOR_NOT_AVAILABLE where no coordinator could be had for ANSWER_SECONDS. Until
-    then it is tried again, so an operation may be done twice. Who has to be the only one that writes
-    says so by epochs.
+    Each method takes one row per share partition and returns one row per share partition. A request
+    is retried for ANSWER_SECONDS; then its rows have the error COORDINATOR_NOT_AVAILABLE. Because
+    of retries, an operation may be executed twice. Epochs fence all writers but the last one.
 
-    Parameters:
-      states: The share coordinators of this node.
-      peers: The way to those of other nodes. It is used by nobody else, because an answer is given
-        when it is committed there.
+    Args:
+        states: Share coordinators of this node.
+        peers: Connections to other nodes. They are used for nothing else, because a response waits
+            until the records are committed.
+        node_id: ID of this node.
     """
 
     def __init__(self, states: ShareCoordinatorService, peers: Peers, node_id: int) -> None:
@@ -93,19 +94,19 @@ class SharePersister:
         self._node_id = node_id
 
     def coordinator_id(self, share: SharePartitionKey) -> int:
-        """The node that has the state of a share partition; NO_LEADER when there is none now."""
+        """Return the node of a share partition's coordinator, or NO_LEADER if there is none now."""
         return self._states.coordinator_id(share.name)
 
     async def initialize(
         self, rows: Mapping[SharePartitionKey, InitializeShareGroupStateRequest.Partition]
     ) -> dict[SharePartitionKey, InitializeShareGroupStateResponse.Partition]:
-        """Give share partitions a state, or begin new lives of them."""
+        """Initialize the states of share partitions, or reset them with a new state epoch."""
         return await self._ask(INITIALIZE, rows)
 
     async def read(
         self, rows: Mapping[SharePartitionKey, ReadShareGroupStateRequest.Partition]
     ) -> dict[SharePartitionKey, ReadShareGroupStateResponse.Partition]:
-        """The states of share partitions, for who leads them from now on."""
+        """Return the states of share partitions to their new leader."""
         return await self._ask(READ, rows)
 
     async def write(
@@ -117,13 +118,13 @@ class SharePersister:
     async def delete(
         self, rows: Mapping[SharePartitionKey, DeleteShareGroupStateRequest.Partition]
     ) -> dict[SharePartitionKey, DeleteShareGroupStateResponse.Partition]:
-        """Take the states of share partitions away."""
+        """Delete the states of share partitions."""
         return await self._ask(DELETE, rows)
 
     async def summary(
         self, rows: Mapping[SharePartitionKey, ReadShareGroupStateSummaryRequest.Partition]
     ) -> dict[SharePartitionKey, ReadShareGroupStateSummaryResponse.Partition]:
-        """Where share partitions begin."""
+        """Return the start offsets of share partitions."""
         return await self._ask(SUMMARY, rows)
 
     async def aclose(self) -> None:
@@ -143,7 +144,7 @@ class SharePersister:
     async def _ask_some(
         self, api: _Api, left: dict[SharePartitionKey, Row], answers: dict[SharePartitionKey, Any]
     ) -> None:
-        """Ask about as many as are done in one turn, until all of them have an answer."""
+        """Send one request's rows, with retries, until all of them have a response."""
         for share, row in left.items():
             row.partition = share.partition
         backoff = Backoff(RETRY_BACKOFF_SECONDS_MAX)
@@ -162,7 +163,7 @@ class SharePersister:
         rows: Mapping[SharePartitionKey, Row],
         answers: dict[SharePartitionKey, Any],
     ) -> None:
-        """Ask once; what is to be asked again has no answer then."""
+        """Send rows once; rows that must be retried get no answer."""
         try:
             await self._states.create_topic()
         except KafkaError as error:
@@ -180,7 +181,7 @@ class SharePersister:
     def _places(
         self, shares: Iterable[SharePartitionKey]
     ) -> dict[tuple[int, str], list[SharePartitionKey]]:
-        """By node and group, as far as there is a node."""
+        """Group share partitions by node and group ID, without those that have no coordinator."""
         places: defaultdict[tuple[int, str], list[SharePartitionKey]] = defaultdict(list)
         for share in shares:
             node_id = self.coordinator_id(share)
@@ -197,7 +198,7 @@ class SharePersister:
         states = self._states
         outcomes: dict[SharePartitionKey, Any] = {}
         for share, row in rows.items():
-            with suppress(KafkaError):  # it is not here any more, or not yet
+            with suppress(KafkaError):  # this node is not the coordinator
                 outcomes[share] = states.perform(api.operation, share, row)
         for share, outcome in outcomes.items():
             for row in await outcome_of(outcome) or ():

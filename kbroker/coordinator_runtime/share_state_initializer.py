@@ -46,7 +46,7 @@ class ShareStateInitializer:
     Args:
         groups: Shards of the group coordinators.
         persister: Client of the share coordinators.
-        is_new: Return True if an error is to be logged, False if it was logged before.
+        is_new: Returns True if an error must be logged, False if it was logged before.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ShareStateInitializer:
                     result = coordinator.share_states.made(states.group_id, partitions, well=well)
                     self._groups.run(shard, result)
         for share, error in islice(failed.items(), 1):
-            text = f"states were not made, as that of {share.name}: {error}"
+            text = f"share-partition states could not be initialized, for example {share.name}: {error}"
             level = logging.WARNING if self._is_new(text) else logging.DEBUG
             logger.log(level, "share group %s: %d %s", states.group_id, len(failed), text)
         return failed
@@ -140,7 +140,7 @@ def _pieces(group_id: str, partitions: Target) -> Iterator[list[SharePartitionKe
 def _told_apart(
     answers: Mapping[SharePartitionKey, Any], failed: Failures
 ) -> tuple[dict[UUID, set[int]], dict[UUID, set[int]]]:
-    """What was done and what was not, by topic; the latter is added to what failed."""
+    """Split partitions by outcome, by topic ID, and add the failed ones to `failed`."""
     done: dict[UUID, set[int]] = {}
     not_done: dict[UUID, set[int]] = {}
     for share, row in answers.items():

@@ -1,4 +1,4 @@
-"""Work over all that coordinators have, done beside clients."""
+"""Coordinators with long-running work, which is done in the background in small pieces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .shards import Shards
 
 
 class SweepingShards(Shards[C]):
-    """Coordinators that have work over all that they have: it is begun at once, and goes on behind."""
+    """Coordinators with long-running work, which continues in the background."""
 
     def __init__(self, context: NodeContext, partitions: PartitionWriter, topic: str) -> None:
         super().__init__(context, partitions, topic)
@@ -29,9 +29,9 @@ class SweepingShards(Shards[C]):
         self._begin([self.sweep(shard, work)])
 
     def _begin(self, sweeps: Iterable[Iterator[int]]) -> None:
-        """Do what fits in a turn at once, and have the rest done by `run_sweeps`.
+        """Do as much work as fits into a time slice, and queue the rest for `run_sweeps`.
 
-        A little is done at once however slow the machine is.
+        At least `RECORDS_AT_ONCE` records are processed immediately, however slow the machine is.
         """
         time_slice = TimeSlice(self._context.fair_queue)
         done = 0
@@ -44,13 +44,13 @@ class SweepingShards(Shards[C]):
                     break
 
     async def work(self) -> None:
-        """As of all coordinators, and what did not fit in a turn."""
+        """Run the base coordinator tasks and the queued work, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(super().work)
             nursery.start_soon(self.run_sweeps)
 
     async def run_sweeps(self) -> None:
-        """Do beside clients what did not fit in a turn, until cancelled."""
+        """Continue queued work in the background, until cancelled."""
         while True:
             await self._more_sweeps.wait()
             self._more_sweeps = trio.Event()
@@ -58,5 +58,7 @@ class SweepingShards(Shards[C]):
             while self._sweeps:
                 sweep = self._sweeps.popleft()
                 if next(sweep, None) is not None:
-                    self._sweeps.append(sweep)  # none of them waits for the others
+                    self._sweeps.append(
+                        sweep
+                    )  # round-robin: no sweep waits for the others to finish
                 await duty_cycle.pause()

@@ -1,4 +1,4 @@
-"""What coordinators ask about topics."""
+"""Topic lookups for coordinators."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from kbroker.coordinator import TopicShape
 
 
 class ClusterTopics:
-    """The topics of a cluster, as coordinators see them."""
+    """Topics of a cluster, as coordinators see them."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def name_of(self, topic_id: UUID) -> str | None:
-        """The name of a topic, None if there is no such topic."""
+        """Return the name of a topic, or None if the topic does not exist."""
         topic = self._cluster.topics_by_id.get(topic_id)
         return topic.name if topic else None
 
     def id_of(self, name: str) -> UUID | None:
-        """The id of a topic, None if there is no such topic."""
+        """Return the ID of a topic, or None if the topic does not exist."""
         topic = self._cluster.topics.get(name)
         return topic.id if topic else None
 
     def exists(self, name: str, partition: int) -> bool:
-        """Whether a topic has this partition."""
+        """Return True if a topic has this partition."""
         return self._cluster.partition(name, partition) is not None
 
     def shape_of(self, name: str) -> TopicShape:
-        """How many partitions a topic has, and in which racks they are where nodes have racks."""
+        """Return the partition count of a topic, and the partitions' racks if nodes have racks."""
         partitions = self._cluster.topics[name].partitions
         nodes = {node for each in partitions for node in each.replicas}
         racks = {node: rack for node in nodes if (rack := self._rack_of(node)) is not None}
@@ -44,5 +44,5 @@ class ClusterTopics:
         return None if known is None else known.rack
 
     def names(self) -> Collection[str]:
-        """Of all topics."""
+        """Return the names of all topics."""
         return self._cluster.topics

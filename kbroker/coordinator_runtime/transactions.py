@@ -1,7 +1,7 @@
-"""The transaction coordinators of a node, whose state is in `__transaction_state`.
+"""Transaction coordinators of a node, whose state is stored in `__transaction_state`.
 
-A transaction is over for its producer when readers can see that it is: EndTxn is answered when its
-markers are committed in all partitions. (Kafka answers when the decision is stored.)
+EndTxn is answered when the markers are committed in all partitions, so readers then see the end of
+the transaction. (Kafka answers when the decision is stored.)
 """
 
 from __future__ import annotations
@@ -46,30 +46,36 @@ from .shards import ShardPending, Shards, outcome_of
 
 logger = logging.getLogger(__name__)
 
+# Maximum time in seconds that an EndTxn response waits for a replicated decision and markers.
 END_SECONDS_MAX = 5
-"""Maximum seconds that an EndTxn response waits for a replicated decision and markers."""
+# Pause in seconds before transaction markers that could not be written are written again.
 RETRY_BACKOFF_SECONDS = 0.2
-"""Pause before transaction markers that could not be written are written again."""
+# Maximum number of markers that are written at once. A transaction with more partitions is ended in
+# several time slices.
 MARKERS_AT_ONCE = 100
-"""Of one transaction; one with more is ended in turns with clients."""
+# Failed attempts before a warning is logged. While leaders move, some attempts fail.
 TRIES_BEFORE_WARNING = 5
-"""While leaders move, some are of no use."""
 
+# Errors that mean that the partition already has a later marker of the producer.
 OVERTAKEN = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
-"""A later marker of the producer is in the partition already."""
 
 TransactionShard: TypeAlias = Shard[TransactionCoordinator]
 R = TypeVar("R")
 
 
 class OffsetsEnded(Protocol):
-    """Told of each marker in the topic of committed offsets: its partition, producer and outcome."""
+    """Called for each marker in `__consumer_offsets` with its partition, producer and outcome."""
 
     def __call__(self, index: int, producer_id: int, *, commit: bool) -> None: ...
 
 
 class TransactionCoordinatorService(Shards[TransactionCoordinator]):
-    """All transaction coordinators of one node."""
+    """All transaction coordinators of one node.
+
+    Attributes:
+        memory: Memory limit for the transactional IDs of all coordinators of the node.
+        history: Events of each transactional ID.
+    """
 
     def __init__(
         self,
@@ -87,9 +93,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
             "transaction.coordinator.ids.max.bytes",
             context.config.transaction_coordinator_ids_max_bytes,
         )
-        """What the transactional IDs of all coordinators of the node hold."""
         self.history: History[str, TransactionEvent] = History()
-        """What changed in each transactional id and why."""
         self._ends: dict[str, list[_Asked]] = {}
         self._markers = TransactionMarkerChannelManager(context.cluster, peers)
         self._stuck: list[_Ending] = []
@@ -129,7 +133,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
         self.history.note(event.transactional_id, event)
         logger.log(
             logging.INFO if event.by_coordinator else logging.DEBUG,
-            "transactional id %s: %s; now %s, producer id %d, epoch %d",
+            "transactional ID %s: %s; now %s, producer ID %d, epoch %d",
             event.transactional_id,
             event.cause,
             event.state,
@@ -138,15 +142,16 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
         )
 
     def known(self) -> Iterator[tuple[TransactionShard, str, TransactionMetadata]]:
-        """All transactional ids of this node, with their coordinators."""
+        """Iterate over all transactional IDs of this node, with their coordinators."""
         for shard in self.shards():
             for transactional_id, transaction in tuple(shard.coordinator.transactions.items()):
                 yield shard, transactional_id, transaction
 
     async def new_id_for(self, transactional_id: str) -> int:
-        """A producer id that nobody had before, if the transactional id may need one; else -1.
+        """Return an unused producer ID if the transactional ID may need one, else -1.
 
-        Raises KafkaError: NOT_COORDINATOR, or no id can be had.
+        Raises:
+            KafkaError: NOT_COORDINATOR, or no producer ID could be allocated.
         """
         if not self.shard(transactional_id).coordinator.wants_producer_id(transactional_id):
             return NO_PRODUCER_ID
@@ -181,9 +186,11 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
     def verify(
         self, transactional_id: str, producer_id: int, epoch: int, partition: tuple[str, int]
     ) -> ErrorCode:
-        """Whether a partition is part of a producer's open transaction (first protocol).
+        """Return the error for a write to a partition in a producer's open transaction (TV1).
 
-        Returns NONE, TRANSACTION_ABORTABLE when it is not, or why the producer has none.
+        Returns:
+            NONE, TRANSACTION_ABORTABLE if the transaction does not contain the partition, or the
+            reason why the producer has no open transaction.
         """
         try:
             coordinator = self.shard(transactional_id).coordinator
@@ -198,10 +205,11 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
         epoch: int,
         partitions: Collection[tuple[str, int]],
     ) -> ErrorCode:
-        """Make partitions part of a producer's transaction (second protocol).
+        """Add partitions to a producer's transaction (TV2).
 
-        Returns NONE when that is durable and the transaction still open; then the caller may append
-        for it, before anything else happens.
+        Returns:
+            NONE if the partitions were added durably and the transaction is still open. The caller
+            may then append records, if it does so before anything else happens.
         """
         try:
             shard = self.shard(transactional_id)
@@ -216,7 +224,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
             return ErrorCode.NOT_COORDINATOR
         if code:
             return ErrorCode(code)
-        # It may have ended meanwhile.
+        # The transaction may have ended in the meantime.
         codes = (self.verify(transactional_id, producer_id, epoch, each) for each in partitions)
         return next((code for code in codes if code), ErrorCode.NONE)
 
@@ -225,13 +233,13 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
     def end(
         self, shard: TransactionShard, transactional_id: str, result: Result[EndTxnResponse]
     ) -> EndTxnResponse | Pending[Any] | None:
-        """Store how a transaction ends; answer when readers can see it."""
+        """Store the end of a transaction. The response completes when readers can see the end."""
         assert isinstance(result.response, EndTxnResponse)
         if not result.records:
             return self.run(shard, result)
         asked = _Asked(shard, result.response)
         pending = asked.pending
-        # First, because where nothing has to be waited for the answer comes while it is stored.
+        # Added first: if nothing has to be awaited, `store` already completes the response.
         self._ends.setdefault(transactional_id, []).append(asked)
         stored = self.store(shard, result)
         if stored is not result:
@@ -243,7 +251,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
     def store(self, shard: TransactionShard, result: Result[R]) -> Result[R]:
         result = super().store(shard, result)
         if not self.serves(shard):
-            return result  # it is being loaded, and ends what was prepared afterwards
+            return result  # prepared transactions are ended after the load
         log = shard.replica.log
         for transactional_id in shard.coordinator.take_prepared():
             write = partial(self._end_prepared, shard, transactional_id)
@@ -256,7 +264,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
     def _end_prepared(
         self, shard: TransactionShard, transactional_id: str, committed: bool
     ) -> None:
-        """The decision is durable: tell it to the partitions of the transaction."""
+        """Write the markers of a transaction whose decision is durable."""
         if not committed:
             self._lose(shard)
             return
@@ -267,7 +275,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
             self._write_markers(_Ending(shard, transactional_id, transaction))
 
     def _write_markers(self, ending: _Ending) -> None:
-        """Have what is left of the markers written where their partitions are led now."""
+        """Write the remaining markers to the current leaders of the partitions."""
         if len(ending.unwritten) > MARKERS_AT_ONCE:
             self._wide.append(ending)
             self._wide_changed.set()
@@ -279,7 +287,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
     def _write_marker(self, ending: _Ending, partition: tuple[str, int]) -> None:
         known = self._context.cluster.partition(*partition)
         if known is None:
-            ending.unwritten.discard(partition)  # it is deleted
+            ending.unwritten.discard(partition)  # the topic was deleted
         elif known.leader == self._context.node_id:
             self._write_own(ending, partition)
         elif known.leader != NO_LEADER:
@@ -288,7 +296,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
             self._markers.send(known.leader, DueMarker(partition, ending.end, done))
 
     async def end_wide_transactions(self) -> None:
-        """Have the markers written of transactions with many partitions, until cancelled."""
+        """Write the markers of transactions with many partitions, until cancelled."""
         while True:
             await self._wide_changed.wait()
             self._wide_changed = trio.Event()
@@ -298,7 +306,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
 
     async def _write_in_turns(self, ending: _Ending) -> None:
         time_slice = TimeSlice(self._context.fair_queue)
-        ending.waits += 1  # for the markers that are not written yet
+        ending.waits += 1  # keeps the transaction open until all markers are sent
         async for partition in time_slice.each(sorted(ending.unwritten)):
             if self.serves(ending.shard):
                 self._write_marker(ending, partition)
@@ -343,12 +351,18 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
         *,
         is_bumped: bool = False,
     ) -> LeaderReplica:
-        """Append the end of a producer's transaction to one partition of this node.
+        """Append the end marker of a producer's transaction to a partition of this node.
 
-        `is_bumped`: its epoch is newer than that of the transaction (second protocol).
+        Args:
+            partition: Topic and index of the partition.
+            marker: Outcome of the transaction.
+            producer_id: Producer of the transaction.
+            epoch: Producer epoch.
+            is_bumped: True if `epoch` is newer than the epoch of the transaction (TV2).
 
-        Raises KafkaError: what `PartitionWriter.named_replica` and `LeaderReplica.append` raise, NOT_ENOUGH_REPLICAS,
-        and INVALID_PRODUCER_EPOCH for a marker that comes too late.
+        Raises:
+            KafkaError: The errors of `PartitionWriter.named_replica` and `LeaderReplica.append`,
+                NOT_ENOUGH_REPLICAS, or INVALID_PRODUCER_EPOCH for a marker that is too late.
         """
         topic, index = partition
         now_ms = self.now().log_ms
@@ -371,7 +385,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
         if ending.unwritten:
             self._retry_later(ending)
             return
-        # Nobody has to wait until this is stored: if it is lost, the markers are written again.
+        # Nothing waits for this record: if it is lost, the markers are written again.
         completed = ending.shard.coordinator.complete(ending.transactional_id, self.now())
         if self.store(ending.shard, completed) is not completed:
             self._retry_later(ending)
@@ -382,8 +396,8 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
         if ending.unwritten and ending.tries == TRIES_BEFORE_WARNING:
             where = some_of([f"{topic}-{index}" for topic, index in sorted(ending.unwritten)])
             logger.warning(
-                "transactional id %s: no marker can be written to %s; it is tried again until "
-                "their leaders take it",
+                "transactional ID %s: cannot write markers to %s; retrying until "
+                "the leaders accept them",
                 ending.transactional_id,
                 where,
             )
@@ -391,7 +405,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
         self._stuck_changed.set()
 
     async def work(self) -> None:
-        """As of all coordinators, and have markers written."""
+        """Run the base coordinator tasks and write markers, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(super().work)
             nursery.start_soon(self._markers.run)
@@ -399,7 +413,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
             nursery.start_soon(self.end_wide_transactions)
 
     async def retry_markers(self) -> None:
-        """Go on with ends that could not be written at first, until cancelled."""
+        """Retry markers that could not be written, until cancelled."""
         while True:
             await self._stuck_changed.wait()
             await trio.sleep(RETRY_BACKOFF_SECONDS)
@@ -427,8 +441,8 @@ class _Asked:
     """An EndTxn whose response waits for markers.
 
     Attributes:
-        response: what the producer gets when its transaction has ended.
-        is_decided: the decision is replicated, so the response may come before the markers.
+        response: Response after the transaction has ended.
+        is_decided: True if the decision is replicated, so the response may precede the markers.
     """
 
     shard: TransactionShard
@@ -441,16 +455,19 @@ class _Asked:
         self.pending = Pending(deadline=deadline, on_timeout=self._late_response)
 
     def _late_response(self) -> EndTxnResponse:
-        """Return an error unless the decision is replicated: another coordinator may not know it."""
+        """Return an error unless the decision is replicated, since failover could lose it."""
         if self.is_decided:
             return self.response
         return EndTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 class _Ending:
-    """A transaction whose end is decided, with the markers that are left to be written.
+    """A prepared transaction and its remaining markers.
 
-    `waits` counts those of which it is not known yet whether they are committed.
+    Attributes:
+        unwritten: Partitions whose markers are not committed yet.
+        waits: Number of markers whose outcome is not known yet.
+        tries: Number of failed attempts.
     """
 
     __slots__ = ("end", "shard", "transactional_id", "tries", "unwritten", "waits")

@@ -261,8 +261,14 @@ async def test_states_that_cannot_be_made_are_asked_for_again(
     monkeypatch.setattr(persister, "initialize", fails)
     await joined(wire, partitions=2)
     assert refused == [2, 2]
-    said = [each.getMessage() for each in caplog.records if "not made" in each.getMessage()]
-    assert len([each for each in said if "share group g: 2 states" in each]) == 1, said
+    said = [
+        each.getMessage()
+        for each in caplog.records
+        if "could not be initialized" in each.getMessage()
+    ]
+    assert len([each for each in said if "share group g: 2 share-partition states" in each]) == 1, (
+        said
+    )
 
 
 async def test_a_large_group_is_shared_beside_clients(wire: Wire) -> None:

@@ -165,7 +165,7 @@ async def test_a_coordinator_of_before_writes_nothing(
     answer: Any = groups.run(shard, result)
     assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
     assert shard.replica.log.log_end_offset == 0
-    assert "not stored" in caplog.text
+    assert "could not append" in caplog.text
 
 
 async def test_internal_topics_wait_for_all_nodes_of_the_first_start(

@@ -71,7 +71,7 @@ def _response(ctx: Context) -> ApiVersionsResponse:
     )
 
 
-def refuse_version(apis: Mapping[int, Api]) -> ApiVersionsResponse:
+def unsupported_version_response(apis: Mapping[int, Api]) -> ApiVersionsResponse:
     """Return the response to an unsupported ApiVersions version: version 0 with the valid range.
 
     Clients parse it as version 0 and retry with a version of that range (KIP-511).

@@ -128,7 +128,7 @@ class Peer:
         """Register a callback to run when the connection closes."""
         self._on_close.append(callback)
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Mark the connection as closed and run the registered callbacks."""
         self.is_closed = True
         self.transport = None

@@ -1,1 +1,1 @@
-"""What listens, and what comes over a connection."""
+"""Listeners, connections and transports of the Kafka protocol."""

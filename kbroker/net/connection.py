@@ -35,7 +35,7 @@ from kbroker.protocol.schema import Message
 from kbroker.runtime.time_slices import TimeSlice
 from kbroker.storage.errors import LostBytesError, StorageError
 
-from .replies import Replies, Reply, is_parked
+from .replies import Replies, Reply, is_pending
 from .requests import Interceptor, Requests
 from .transport import Transport
 
@@ -47,38 +47,38 @@ IDLE_SECONDS = 2.0
 # Follows the message about a request with too many array elements.
 TOO_MANY = " that one request may have (request.max.elements)"
 
+# Creates the interceptor of a connection, for fault injection.
 Intercept: TypeAlias = Callable[[Node, Requests, Replies], Interceptor]
-"""Makes the interceptor of a connection, for fault injection."""
 
 
 class Connection:
-    """Serves one accepted socket until it closes.
+    """Connection of one client, from the accepted socket until it is closed.
 
     Args:
         node: The node that serves the client.
         apis: The served APIs by key.
         transport: The socket.
         peer: The client.
-        frame_bytes_max: The largest request in bytes.
-        intercept: Makes the interceptor of the requests; None for none.
+        frame_bytes_max: Maximum size of a request in bytes.
+        intercept: Creates the interceptor of the requests; None for none.
     """
 
     __slots__ = (
-        "_begun",
-        "_came",
+        "_awaits_response",
+        "_becomes_idle",
+        "_close_reason",
         "_failure",
         "_fewer_replies",
         "_has_writer",
+        "_idle_outcome",
         "_is_closing",
-        "_is_to_idle",
         "_more_replies",
         "_node",
-        "_parked",
         "_pause",
         "_reading",
-        "_refusal",
         "_tasks",
         "_transport",
+        "_unfinished",
         "_wake",
         "_work",
         "_working",
@@ -104,8 +104,8 @@ class Connection:
         self.peer = peer
         peer.transport = transport
         self.opened_at = trio.current_time()
+        # Time in seconds at which bytes were last waited for, or replies last taken.
         self.active_at = self.opened_at
-        """When bytes were last waited for, or replies last taken, in seconds."""
         time_slice = TimeSlice(node.context.fair_queue)
         self.replies = Replies(node, peer, time_slice, trio.current_time)
         self.requests = Requests(
@@ -114,63 +114,63 @@ class Connection:
             peer,
             self.replies,
             time_slice,
-            Claim(node.request_memory, peer.host, self._give_up),
+            Claim(node.request_memory, peer.host, self._close_slow_request),
             frame_bytes_max=frame_bytes_max,
             now=trio.current_time,
         )
         if intercept is not None:
             self.requests.interceptor = intercept(node, self.requests, self.replies)
+        # Bytes are received without a task.
         self.is_idle = False
-        """Bytes are taken without a task."""
         self._node = node
         self._transport = transport
-        self._refusal = ""
-        """Why kbroker closes the connection; empty if it does not."""
+        # Reason why kbroker closes the connection; empty if it does not.
+        self._close_reason = ""
+        # Exception of a reply that was sent by the code that resolved it.
         self._failure: Exception | None = None
-        """Raised when a reply was sent by the code that resolved it."""
+        # More bytes may arrive.
         self._reading = True
-        """More bytes may come."""
-        self._parked = False
-        """The writer waits for the response of the first reply."""
+        # The writer waits for the response of the first reply.
+        self._awaits_response = False
+        # Requests that were read are being handled.
         self._working = False
-        """Requests that were read are being handled."""
-        self._begun: Awaitable[None] | None = None
-        """The work that the reader has to await next."""
+        # The work that the reader has to await next.
+        self._unfinished: Awaitable[None] | None = None
+        # Called when the connection is no longer idle.
         self._wake: Callable[[Connection], None] | None = None
-        """Called when the connection is no longer idle."""
+        # The connection closes; if it is idle, as soon as it is served.
         self._is_closing = False
-        """The connection ends, as soon as it is served if it is idle."""
-        self._came: outcome.Outcome[None] | None = None
-        """The event or error that ended the last idle time."""
-        self._have_no_tasks()
+        # The event or error that ended the last idle time.
+        self._idle_outcome: outcome.Outcome[None] | None = None
+        self._reset_tasks()
 
-    def _have_no_tasks(self) -> None:
+    def _reset_tasks(self) -> None:
         """Set the state that holds before the tasks begin and after they have ended."""
         self._tasks: trio.Nursery | None = None
-        self._is_to_idle = False
-        """The tasks end, the connection does not."""
+        # The tasks end, the connection stays open.
+        self._becomes_idle = False
+        # Scope of the reader; shielded while a request has to be completed.
         self._work = trio.CancelScope()
-        """Around the reader; a shield while a request has to be completed."""
+        # Wakes the reader, which waits until the client takes replies.
         self._fewer_replies: trio.Event | None = None
-        """Wakes the reader, which waits until the client takes replies."""
+        # The writer task exists; most short connections never need it.
         self._has_writer = False
-        """The writer has begun; most short connections never need it."""
         self._writer_idle = True
+        # Wakes the idle writer.
         self._more_replies: trio.Event | None = None
-        """Wakes the idle writer."""
+        # Scope of the idle writer's wait; ends at the deadline of the first reply.
         self._pause: trio.CancelScope | None = None
-        """Around the wait of the idle writer; ends at the deadline of the first reply."""
 
-    # -- life
+    # -- lifecycle
 
     def watch_idle(self, wake: Callable[[Connection], None]) -> bool:
-        """Take what comes without tasks until one is needed.
+        """Receive and handle requests without tasks until one is needed.
 
         Args:
-            wake: Called once when a task is needed. It has to arrange a call of `serve`.
+            wake: Called once when a task is needed; it must arrange a call of `serve`.
 
         Returns:
-            False if the transport cannot do that; `serve` has to be called now.
+            False if the transport cannot do that; the caller must call `serve` now.
         """
         self._wake = wake
         return self._enter_idle()
@@ -179,10 +179,10 @@ class Connection:
         """Serve the client until either side closes or the connection becomes idle.
 
         Returns:
-            True if it is idle again, which needs an earlier `watch_idle`.
+            True if the connection is idle again, which requires an earlier `watch_idle`.
 
         Raises:
-            OutOfMemory: Memory runs out again and again.
+            OutOfMemory: Memory allocations fail repeatedly.
         """
         is_idle = False
         try:
@@ -193,12 +193,12 @@ class Connection:
                 if self._is_closing:
                     tasks.cancel_scope.cancel()
                 await self._read_all()
-                if not self._is_to_idle:
+                if not self._becomes_idle:
                     self._finish_reading()
                 elif self._has_writer:
                     self._wake_writer()
-            if self._is_to_idle and not self._is_closing:
-                self._have_no_tasks()
+            if self._becomes_idle and not self._is_closing:
+                self._reset_tasks()
                 is_idle = self._enter_idle()
         except BaseExceptionGroup as group:
             self._log_failure(group)
@@ -215,40 +215,40 @@ class Connection:
             and self._writer_idle
             and not (self.is_idle or self.owes_replies)
         ):
-            self._is_to_idle = self._transport.let_go()
+            self._becomes_idle = self._transport.wake()
 
     def _enter_idle(self) -> bool:
         self.is_idle = self._transport.watch(self._take, self._send_all, self._leave_idle)
         return self.is_idle
 
-    def _leave_idle(self, came: outcome.Outcome[None]) -> None:
+    def _leave_idle(self, idle_outcome: outcome.Outcome[None]) -> None:
         if self.is_idle and self._wake is not None:
             self.is_idle = False
-            self._came = came
+            self._idle_outcome = idle_outcome
             self._wake(self)
 
     def end(self) -> None:
-        """Release everything: the connection has ended, or its server stops while it is idle."""
+        """Release all resources, because the connection closed or the server stopped."""
         self.is_idle = False
         self.requests.claim.end()
         self.requests.interceptor = None
         self.replies.abandon()
-        self.peer.leave()
+        self.peer.close()
         self._record_end()
         self._transport.close()
 
     def _log_failure(self, group: BaseExceptionGroup) -> None:
-        """Log why the connection ends. Raises what is no error, such as the end of the node.
+        """Log why the connection ends. Raise everything else, such as a cancellation.
 
-        In place of three `except*` clauses, which mypyc does not compile.
+        This replaces three `except*` clauses, which mypyc does not compile.
         """
         host = self.peer.host
-        cut, left = group.split(OSError)
-        if cut is not None:
-            logger.debug("connection from %s ended: %s", host, str(cut.exceptions[0]))
+        disconnected, left = group.split(OSError)
+        if disconnected is not None:
+            logger.debug("connection from %s ended: %s", host, str(disconnected.exceptions[0]))
         no_memory, left = left.split(MemoryError) if left is not None else (None, None)
         if no_memory is not None:
-            logger.error("there is no memory; closing the connection from %s", host)
+            logger.error("out of memory; closing the connection from %s", host)
             self._node.context.error_log.memory_errors.happened()
         unexpected, left = left.split(Exception) if left is not None else (None, None)
         if unexpected is not None:
@@ -260,25 +260,25 @@ class Connection:
             raise left
 
     def _record_end(self) -> None:
-        """Tell the console why the connection has ended."""
+        """Record for the web console why the connection has ended."""
         activity = self._node.activity
         if activity is None:
             return
-        if self._refusal:
-            activity.leaves(self.peer, "refused", self._refusal)
+        if self._close_reason:
+            activity.leaves(self.peer, "refused", self._close_reason)
         else:
             activity.leaves(self.peer, "cut off" if self.requests.is_aborted else "left")
 
     def close(self) -> None:
-        """End the connection. Requests that were begun are completed; waiting replies are dropped."""
+        """Close the connection. Complete the requests in progress, and drop pending replies."""
         self._is_closing = True
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()
         elif self.is_idle:
-            self._transport.let_go()
+            self._transport.wake()
 
     def abort(self) -> None:
-        """End the connection at once; requests that were read and not begun are dropped."""
+        """Close the connection at once. Drop requests that were read but not begun."""
         self.requests.is_aborted = True
         self.close()
         self._work.cancel()
@@ -288,11 +288,11 @@ class Connection:
         self._transport.reset()
         self.abort()
 
-    def _give_up(self) -> None:
-        """Close the connection: other requests wait for the memory of its slow request."""
+    def _close_slow_request(self) -> None:
+        """Close the connection, because other requests wait for the memory of its slow request."""
         logger.warning(
-            "closing the connection from %s: a large request comes too slowly while others wait for "
-            "its memory (queued.max.request.bytes)",
+            "closing the connection from %s: a large request arrives too slowly while others wait "
+            "for its memory (queued.max.request.bytes)",
             self.peer.host,
         )
         self.close()
@@ -315,7 +315,7 @@ class Connection:
         """
         if self.requests.claim.is_waiting:
             return False  # kbroker delays the request, not the client
-        if self.requests.awaits_login:
+        if self.requests.awaits_authentication:
             return now - self.opened_at > first_request_seconds
         is_idle = self.replies.is_full or not self.owes_replies
         return is_idle and now - self.active_at > idle_seconds
@@ -325,34 +325,34 @@ class Connection:
     async def _read_all(self) -> None:
         try:
             with self._work:
-                self._raise_what_came()
+                self._raise_idle_error()
                 while True:
-                    if self._begun is not None or self.replies.throttled_until is not None:
+                    if self._unfinished is not None or self.replies.throttled_until is not None:
                         await self._handle_all()
                         self._send_or_hand_over()
                     if self.replies.is_full:
-                        await self._until_replies_are_taken()
-                    if not self._reading or self.replies.is_closed or self._is_to_idle:
+                        await self._wait_until_not_full()
+                    if not self._reading or self.replies.is_closed or self._becomes_idle:
                         return
-                    await self._take_until_something_waits()
+                    await self._take_until_blocked()
         except (DisconnectError, FrameError, DecodeError) as error:
-            self._log_refusal(error)
+            self._log_close_reason(error)
         finally:
             self._working = False
 
-    def _raise_what_came(self) -> None:
-        """Raise what was raised while the connection was idle."""
-        came, self._came = self._came, None
+    def _raise_idle_error(self) -> None:
+        """Raise the exception that ended the idle time, if any."""
+        idle_outcome, self._idle_outcome = self._idle_outcome, None
         try:
-            if came is not None:
-                came.unwrap()
+            if idle_outcome is not None:
+                idle_outcome.unwrap()
         except trio.ClosedResourceError:  # a send found the client gone, and closed the socket
             self.replies.is_closed = True
         finally:
-            del came  # its traceback references this frame (reference cycle)
+            del idle_outcome  # its traceback references this frame (reference cycle)
 
-    async def _take_until_something_waits(self) -> None:
-        """Take what comes until something has to be awaited, or a side has closed."""
+    async def _take_until_blocked(self) -> None:
+        """Receive and handle requests until something has to be awaited, or a side has closed."""
         if self.requests.needs_memory():
             await self.requests.claim.wait()
             self.opened_at = trio.current_time()
@@ -362,7 +362,7 @@ class Connection:
         except trio.ClosedResourceError:  # a send found the client gone, and closed the socket
             self.replies.is_closed = True
         except trio.Cancelled:
-            if self._begun is not None:  # `_take` has begun it already
+            if self._unfinished is not None:  # `_take` has begun it already
                 await self._shielded(self._handle_all())
             raise
 
@@ -377,14 +377,14 @@ class Connection:
             if not self._receive():
                 return not self._reading
         except OSError as error:  # caught here because its traceback would be part of a cycle
-            self._lose_client(error)
+            self._client_disconnected(error)
             return True
         if self.requests.is_throttled:
             return True
         self._working = True
         self.requests.begin(now)
-        self._begun = self._handle_some()
-        if self._begun is not None:
+        self._unfinished = self._handle_some()
+        if self._unfinished is not None:
             return True
         self._working = False
         if self.requests.interceptor is not None:
@@ -392,7 +392,7 @@ class Connection:
         return self.replies.throttled_until is not None
 
     def _send_all(self) -> bool:
-        """Send what is ready; return True if the reader task has to continue."""
+        """Send ready replies, and return True if the reader task has to continue."""
         self._send_or_hand_over()
         return (
             self.replies.is_closed
@@ -402,7 +402,11 @@ class Connection:
         )
 
     def _receive(self) -> bool:
-        """Receive once; return True if there may be complete requests. Raises OSError."""
+        """Receive once, and return True if there may be complete requests.
+
+        Raises:
+            OSError: The client has disconnected.
+        """
         frames = self.requests.frames
         buffer = frames.next_buffer()
         if buffer is None:
@@ -411,7 +415,7 @@ class Connection:
                 self._reading = data is None
                 return False
             frames.feed(data)
-            return not frames.is_waiting  # as for each TLS record of a request but the last
+            return not frames.is_waiting  # False for a TLS record in the middle of a request
         size = self._transport.receive_into_now(buffer[:RECEIVE_BYTES])
         if not size:
             self._reading = size is None
@@ -421,11 +425,11 @@ class Connection:
         return size == len(buffer)
 
     async def _handle_all(self) -> None:
-        """Handle the received requests; those after a request that exceeded a quota wait."""
+        """Handle the received requests. Wait for the end of a throttle time between them."""
         while True:
-            if self._begun is None:
+            if self._unfinished is None:
                 while self.requests.is_throttled:
-                    # Only what one read brought is held in the meantime: `close` ends it at once.
+                    # Only the bytes of one read are held in the meantime; `close` ends the wait.
                     until = self.replies.throttled_until
                     assert until is not None
                     self._send_or_hand_over()
@@ -444,7 +448,7 @@ class Connection:
     async def _handle_frames(self) -> None:
         """Handle the complete requests, and await what has to be awaited."""
         while True:
-            work, self._begun = self._begun, None
+            work, self._unfinished = self._unfinished, None
             work = work or self._handle_some()
             if work is None:
                 return
@@ -460,7 +464,7 @@ class Connection:
         return self._yield_to_others() if self.requests.must_yield else None
 
     async def _finish(self, work: Awaitable[None]) -> None:
-        """Complete a request. Once begun, only `abort` ends it."""
+        """Complete a request. Only `abort` cancels it."""
         self._send_or_hand_over()
         await self._shielded(self.requests.time_slice.without_waits(work))
         if self.requests.finish_one():
@@ -475,14 +479,14 @@ class Connection:
             self._work.shield = False
 
     async def _yield_to_others(self) -> None:
-        """Let other connections have their time slice, and wait until replies are taken."""
+        """Let other connections use their time slices, and wait until the client takes replies."""
         self._send_or_hand_over()
         await self._shielded(self.requests.time_slice.next())
         if self.replies.is_full:
-            await self._until_replies_are_taken()
+            await self._wait_until_not_full()
             self.requests.time_slice.begin(trio.current_time())
 
-    async def _until_replies_are_taken(self) -> None:
+    async def _wait_until_not_full(self) -> None:
         while self.replies.is_full and not self.replies.is_closed:
             self._fewer_replies = trio.Event()
             await self._fewer_replies.wait()
@@ -492,48 +496,50 @@ class Connection:
         self._reading = False
         if self._has_writer or self.owes_replies:
             self._wake_writer()
-        if self._parked:
+        if self._awaits_response:
             self.close()
 
-    def _log_refusal(self, error: Exception) -> None:
-        """Log why the connection is closed; at DEBUG if a client repeats it."""
-        self._refusal = str(error)
+    def _log_close_reason(self, error: Exception) -> None:
+        """Log why the connection is closed, at DEBUG if the reason is repeated."""
+        self._close_reason = str(error)
         level = (
-            logging.WARNING if self._node.context.error_log.is_new(self._refusal) else logging.DEBUG
+            logging.WARNING
+            if self._node.context.error_log.is_new(self._close_reason)
+            else logging.DEBUG
         )
         hint = TOO_MANY if isinstance(error, TooManyElements) else self.requests.frames.hint()
-        # Log its text: log records are kept by some handlers, and an error references its frames.
+        # Log the text: some log handlers keep records, and an exception references its frames.
         logger.log(level, "closing the connection from %s: %s%s", self.peer.host, str(error), hint)
 
     # -- sending without the writer
 
     def _send_or_hand_over(self) -> None:
-        """Send what is ready if the writer is idle; leave the rest to the writer."""
+        """Send ready replies if the writer is idle. Leave the rest to the writer."""
         if self._writer_idle:
             replies = self.replies
             try:
                 replies.unsent = self._transport.send_now(replies.take_ready())
             except OSError as error:
-                self._lose_client(error)
+                self._client_disconnected(error)
             except StorageError as error:
-                self._end_unreadable(error)
-            if replies.unsent or replies.is_closed or not self._waits_for_first():
+                self._close_unreadable(error)
+            if replies.unsent or replies.is_closed or not self._arrange_first():
                 self._wake_writer()
 
-    def _waits_for_first(self) -> bool:
-        """Have the first reply sent when it is resolved; return False if the writer has to act."""
+    def _arrange_first(self) -> bool:
+        """Arrange that the first reply is sent when resolved. Return False if the writer must act."""
         deadline = self.replies.notify_first_ready(self._send_first)
         if deadline is None:
             return False
-        # Setting it costs twenty times as much as comparing it.
+        # Setting the deadline costs twenty times as much as comparing it.
         if self._pause is not None and self._pause.deadline != deadline:
             self._pause.deadline = deadline
         if self.replies.queue:
-            self._have_writer()  # it watches the deadline
+            self._ensure_writer()  # to watch the deadline
         return True
 
     def _send_first(self) -> None:
-        """Send the first reply, which is resolved now. The resolving code sees no failure."""
+        """Send the first reply, which is resolved now. Keep exceptions for the writer."""
         try:
             self._send_or_hand_over()
         except Exception as error:  # noqa: BLE001  # the writer raises it
@@ -545,15 +551,15 @@ class Connection:
         self._writer_idle = False
         if self._more_replies is not None:
             self._more_replies.set()
-        self._have_writer()
+        self._ensure_writer()
 
-    def _have_writer(self) -> None:
+    def _ensure_writer(self) -> None:
         if not self._has_writer:
             self._has_writer = True
             if self._tasks is not None:
                 self._tasks.start_soon(self._write_all)
             elif self.is_idle:
-                self._transport.let_go()
+                self._transport.wake()
 
     # -- writer
 
@@ -561,24 +567,24 @@ class Connection:
         replies = self.replies
         try:
             while (self._reading or self.owes_replies) and not (
-                replies.is_closed or self._is_to_idle
+                replies.is_closed or self._becomes_idle
             ):
                 if replies.unsent:
                     await self._transport.writable()
                     replies.unsent = self._transport.send_now(replies.unsent)
-                elif not (self._reading and self._waits_for_first()):
+                elif not (self._reading and self._arrange_first()):
                     await self._resolve_first()
                     replies.unsent = self._transport.send_now(replies.take_ready())
                 else:
                     await self._pause_writer()
                 self._note_sent()
         except OSError as error:
-            self._lose_client(error)
+            self._client_disconnected(error)
         except StorageError as error:
-            self._end_unreadable(error)
+            self._close_unreadable(error)
         except trio.ClosedResourceError:  # the reader found the client gone
             replies.is_closed = True
-        if not (replies.is_closed or self._is_to_idle):
+        if not (replies.is_closed or self._becomes_idle):
             self.close()
 
     async def _pause_writer(self) -> None:
@@ -587,7 +593,7 @@ class Connection:
         self._more_replies = trio.Event()
         if self._failure is None:
             with trio.CancelScope() as self._pause:
-                self._waits_for_first()
+                self._arrange_first()
                 await self._more_replies.wait()
         self._writer_idle = False
         if self._failure is not None:
@@ -600,46 +606,54 @@ class Connection:
             self._fewer_replies.set()
 
     async def _resolve_first(self) -> None:
-        """Wait until `Replies.take_ready` takes the first reply. Raises OSError if it never will."""
+        """Wait until `Replies.take_ready` can take the first reply.
+
+        Raises:
+            OSError: The first reply will never have a response.
+        """
         if self.replies.is_first_ready:
-            await trio.lowlevel.checkpoint()  # a client that takes much shares the event loop
+            await trio.lowlevel.checkpoint()  # do not starve other clients
             return
         first = self.replies.queue[0]
         await self.replies.resolve(first, await self._response_of(first))
 
     async def _response_of(self, first: Reply) -> Message:
-        """Return the response of the first reply. Raises OSError if there will be none."""
+        """Return the response of the first reply.
+
+        Raises:
+            OSError: There will be no response.
+        """
         _, reply, _, charge, _ = first
         assert not isinstance(reply, list)
-        if is_parked(reply):
+        if is_pending(reply):
             if not self._reading:
-                raise OSError("the client closed before the response was ready")
-            self._parked = True
+                raise OSError("the client disconnected before the response was ready")
+            self._awaits_response = True
         response: Message | None
         if isinstance(reply, Pending):
             response = await reply.wait()
         else:
             response = await (reply.begin() if charge is None else charge.timed(reply.begin()))
-        # The client may have gone at the same moment; half a reply would be worse than none.
+        # The client may have disconnected at the same time; do not send a partial reply.
         await trio.lowlevel.checkpoint_if_cancelled()
-        self._parked = False
+        self._awaits_response = False
         if response is None:
-            raise OSError("the response was given up")
+            raise OSError("the response was dropped")
         return response
 
-    def _lose_client(self, error: OSError) -> None:
-        """Drop the replies: the client is gone. Requests that were read are completed."""
+    def _client_disconnected(self, error: OSError) -> None:
+        """Drop the replies, because the client disconnected. Requests in progress are completed."""
         logger.debug("connection from %s ended: %s", self.peer.host, error)
         self.replies.abandon()
         if self._fewer_replies is not None:
             self._fewer_replies.set()
         self._transport.close()
 
-    def _end_unreadable(self, error: StorageError) -> None:
-        """End the connection: a reply's header is sent, and its records cannot be read."""
+    def _close_unreadable(self, error: StorageError) -> None:
+        """Close the connection, because the records of a partly sent reply cannot be read."""
         level, reason = logging.WARNING, error.message
         if isinstance(error, LostBytesError):
             self._node.partitions.report_lost_bytes(error)
-            level, reason = logging.INFO, error.cause  # the advice is logged for the partition
+            level, reason = logging.INFO, error.cause  # the partition logs the advice
         logger.log(level, "closing the connection from %s: %s", self.peer.host, reason)
-        self._lose_client(OSError(error.message))
+        self._client_disconnected(OSError(error.message))

@@ -1,12 +1,13 @@
 """One epoll for the sockets of all clients of a node.
 
-A task that waits for its own socket costs the event loop 10 µs per wake-up: trio registers the socket,
-queues the task and resumes it. With many clients that send little each, that is a third of the broker's
-work. So one task waits for a separate epoll, to which all sockets are added permanently. A plain call
-serves a client whose requests need no waiting. The task of the client runs only if it has to wait.
+A task that waits for its own socket costs the event loop 10 µs per wake-up: trio registers the
+socket, queues the task and resumes it. With many clients that send little each, that is a third of
+the broker's work. So one task waits for a separate epoll, to which all sockets are added
+permanently. A plain call serves a client whose requests need no waiting. The task of the client
+runs only if it has to wait.
 
-A response wakes the client's process, which costs as much again if that has gone to sleep. So clients
-whose requests arrive together get their responses together.
+A response wakes the client's process, which costs as much again if that has gone to sleep. So
+clients whose requests arrive together get their responses together.
 """
 
 from __future__ import annotations
@@ -21,131 +22,138 @@ from typing import NamedTuple, TypeAlias
 import outcome
 import trio
 
+# Does something without waiting. Returns True to resume the waiter, which also raises its exceptions.
 Step: TypeAlias = Callable[[], bool]
-"""Does something without waiting. Returns True to resume the waiter, which also raises its exceptions."""
 
-GoOn: TypeAlias = Callable[[outcome.Outcome[None]], None]
-"""Called with the outcome when one of the steps returned True or raised."""
+# Called with the outcome when one of the steps returned True or raised.
+OnDone: TypeAlias = Callable[[outcome.Outcome[None]], None]
 
+# Seconds for which clients are served in a row before responses are sent and other tasks run.
 POLL_SECONDS_MAX = 0.001
-"""Time for which clients are served in a row before responses are sent and other tasks run."""
 HAS_EPOLL = hasattr(select, "epoll")
 
 
-def nothing() -> bool:
-    """There is nobody to be answered."""
+def send_nothing() -> bool:
+    """Send nothing: the default `respond` step."""
     return False
 
 
-class _Waiting(NamedTuple):
-    """Who waits for what comes."""
+class _Waiter(NamedTuple):
+    """Waiter for bytes of one socket, with its steps."""
 
     descriptor: int
     take: Step
-    answer: Step
-    go_on: GoOn
+    respond: Step
+    on_done: OnDone
 
 
 class ReadinessPoller:
-    """The poller of one node. Start `run` in a task, and call `close` when there is no waiter left."""
+    """The poller of one node. Start `run` in a task, and call `close` when no waiter is left."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._watched: set[int] = set()
-        self._waiting: dict[int, _Waiting] = {}
-        self._unanswered: list[_Waiting] = []
+        self._waiters: dict[int, _Waiter] = {}
+        self._unsent: list[_Waiter] = []
 
     async def run(self) -> None:
-        """Call whoever has something to take, until cancelled."""
+        """Call the steps of waiters whose sockets are readable, until cancelled."""
         while True:
             await trio.lowlevel.wait_readable(self._epoll.fileno())
             ready = self._epoll.poll(0)
             # Most wake-ups are for one descriptor, and a reading of the clock costs as much as a step.
             ends_at = trio.current_time() + POLL_SECONDS_MAX if len(ready) > 1 else math.inf
             for descriptor, _ in ready:
-                if self._unanswered and trio.current_time() > ends_at:
-                    self._answer()
+                if self._unsent and trio.current_time() > ends_at:
+                    self._respond()
                     await trio.lowlevel.checkpoint()
                     ends_at = trio.current_time() + POLL_SECONDS_MAX
-                self._came(descriptor)
-            self._answer()
+                self._on_readable(descriptor)
+            self._respond()
 
-    def _came(self, descriptor: int) -> None:
-        waiting = self._waiting.get(descriptor)
-        if waiting is None:
-            # Whoever it is for is busy, and will look for itself; it would be told again and again.
+    def _on_readable(self, descriptor: int) -> None:
+        waiter = self._waiters.get(descriptor)
+        if waiter is None:
+            # The connection is busy and will check for itself. Epoll would report it repeatedly.
             self._forget(descriptor)
         else:
-            self._do(waiting, waiting.take)
-            self._unanswered.append(waiting)
+            self._call(waiter, waiter.take)
+            self._unsent.append(waiter)
 
-    def _answer(self) -> None:
-        for waiting in self._unanswered:
-            if self._waiting.get(waiting.descriptor) is waiting:
-                self._do(waiting, waiting.answer)
-        self._unanswered.clear()
+    def _respond(self) -> None:
+        for waiter in self._unsent:
+            if self._waiters.get(waiter.descriptor) is waiter:
+                self._call(waiter, waiter.respond)
+        self._unsent.clear()
 
-    def _do(self, waiting: _Waiting, step: Step) -> None:
+    def _call(self, waiter: _Waiter, step: Step) -> None:
         result: outcome.Outcome[None]
         try:
             if not step():
                 return
             result = outcome.Value(None)
-        except Exception as error:  # noqa: BLE001  # whoever waits raises it
+        except Exception as error:  # noqa: BLE001  # the waiter raises it
             result = outcome.Error(error)
-        # What was done may have ended its own connection.
-        if self._waiting.get(waiting.descriptor) is waiting:
-            del self._waiting[waiting.descriptor]
-            waiting.go_on(result)
-        del result  # an error knows this frame, and together they would be a circle of objects
+        # The step may have closed its own connection.
+        if self._waiters.get(waiter.descriptor) is waiter:
+            del self._waiters[waiter.descriptor]
+            waiter.on_done(result)
+        del result  # an error's traceback references this frame (reference cycle)
 
     def _forget(self, descriptor: int) -> None:
         if descriptor in self._watched:
             self._watched.remove(descriptor)
             self._epoll.unregister(descriptor)
 
-    async def until(self, connected: socket.socket, take: Step, answer: Step) -> None:
-        """Call `take` each time that something has come by a socket, and then `answer`, until one of them
-        returns True, or somebody calls `let_go`.
+    async def until(self, connected: socket.socket, take: Step, respond: Step) -> None:
+        """Call `take` each time that the socket is readable, and then `respond`.
 
-        Raises trio.ClosedResourceError when `leave` is called meanwhile.
+        Returns when one of them returns True, or when `wake` is called.
+
+        Args:
+            connected: The socket.
+            take: Receives and handles requests.
+            answer: Sends responses, together with those of other clients.
+
+        Raises:
+            ClosedResourceError: `leave` was called.
         """
         descriptor = connected.fileno()
         task = trio.lowlevel.current_task()
-        self.watch(connected, take, answer, partial(trio.lowlevel.reschedule, task))
+        self.watch(connected, take, respond, partial(trio.lowlevel.reschedule, task))
 
         def give_up(_: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
-            del self._waiting[descriptor]
+            del self._waiters[descriptor]
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(give_up)
 
-    def watch(self, connected: socket.socket, take: Step, answer: Step, go_on: GoOn) -> None:
-        """As `until` without a task that waits: `go_on` is told what that would return or raise."""
+    def watch(self, connected: socket.socket, take: Step, respond: Step, on_done: OnDone) -> None:
+        """Do the same as `until` without a task; `on_done` gets the result or the exception."""
         descriptor = connected.fileno()
         if descriptor not in self._watched:
             self._epoll.register(descriptor, select.EPOLLIN)
             self._watched.add(descriptor)
-        self._waiting[descriptor] = _Waiting(descriptor, take, answer, go_on)
+        self._waiters[descriptor] = _Waiter(descriptor, take, respond, on_done)
 
-    def let_go(self, connected: socket.socket) -> bool:
-        """Have who waits for a socket go on at once; whether somebody did."""
-        return self._end_waiting(connected.fileno(), outcome.Value(None))
+    def wake(self, connected: socket.socket) -> bool:
+        """Resume the waiter of a socket now. Return False if there was none."""
+        return self._end_wait(connected.fileno(), outcome.Value(None))
 
     def leave(self, connected: socket.socket) -> None:
-        """Watch a socket no more; call this before it is closed."""
+        """Stop watching a socket. Call this before it is closed."""
         descriptor = connected.fileno()
         self._forget(descriptor)
-        closed = trio.ClosedResourceError("the connection was closed here")
-        self._end_waiting(descriptor, outcome.Error(closed))
+        closed = trio.ClosedResourceError("the broker closed the connection")
+        self._end_wait(descriptor, outcome.Error(closed))
 
-    def _end_waiting(self, descriptor: int, result: outcome.Outcome[None]) -> bool:
-        waiting = self._waiting.pop(descriptor, None)
-        if waiting is None:
+    def _end_wait(self, descriptor: int, result: outcome.Outcome[None]) -> bool:
+        waiter = self._waiters.pop(descriptor, None)
+        if waiter is None:
             return False
-        waiting.go_on(result)
+        waiter.on_done(result)
         return True
 
     def close(self) -> None:
-        """Give its descriptor back."""
+        """Close the epoll descriptor."""
         self._epoll.close()

@@ -43,9 +43,9 @@ _LONG_POLLS = frozenset({ApiKey.FETCH, ApiKey.SHARE_FETCH})
 
 Parts: TypeAlias = list[Part]
 Deferred: TypeAlias = Pending[Message] | Waiting[Message]
+# The request's header, the encoded parts or the deferred response, the size in bytes (an estimate
+# until the response is encoded), the quota charge, and the time at which the request was read.
 Reply: TypeAlias = tuple[RequestHeader, Parts | Deferred, int, "QuotaCharge | None", float]
-"""The request's header, the encoded parts or the deferred response, the size in bytes (an estimate
-until the response is encoded), the quota charge, and the time at which the request was read."""
 
 
 class Replies:
@@ -78,16 +78,16 @@ class Replies:
         self, node: Node, peer: Peer, time_slice: TimeSlice, now: Callable[[], float]
     ) -> None:
         self.queue: deque[Reply] = deque()
+        # Parts that were taken from the queue and that the socket did not accept yet.
         self.unsent: Parts = []
-        """Parts that were taken from the queue and that the socket did not accept yet."""
+        # The client has disconnected: replies are dropped.
         self.is_closed = False
-        """The client is gone: replies are dropped."""
+        # Requests and responses are logged.
         self.is_traced = wire_logger.isEnabledFor(logging.DEBUG)
-        """Requests and responses are logged."""
+        # No request is handled before this time, in seconds (KIP-219).
         self.throttled_until: float | None = None
-        """No request is handled before this time, in seconds (KIP-219)."""
+        # Test hook: may replace the parts of a reply.
         self.on_encoded: Callable[[RequestHeader, Parts], Parts] | None = None
-        """Test hook: may replace the parts of a reply."""
         self._bytes_max = node.config.connection_pending_response_bytes_max
         self._request_metrics = node.request_metrics
         self._activity = node.activity
@@ -112,7 +112,7 @@ class Replies:
     def has_work(self) -> bool:
         """Return True if a reply waits for anything other than records for a long poll."""
         return bool(self.unsent) or any(
-            header.api_key not in _LONG_POLLS or not is_parked(reply)
+            header.api_key not in _LONG_POLLS or not is_pending(reply)
             for header, reply, _, _, _ in self.queue
         )
 
@@ -275,7 +275,7 @@ class Replies:
                     break
                 response = reply.response
                 if response is None:
-                    raise OSError("the response was given up")
+                    raise OSError("the response was dropped")
                 if charge is not None and charge.throttle_ms:
                     response = with_throttle_time(response, charge.throttle_ms)
                 reply = self._encode(header, response)
@@ -306,7 +306,7 @@ class Replies:
         self.queue.append((self.queue[0][0], Waiting(fail), 0, None, 0.0))
 
     def abandon(self) -> None:
-        """Drop all replies: the client is gone."""
+        """Drop all replies, because the client disconnected."""
         self.is_closed = True
         replies, self.queue = self.queue, deque()
         for _, reply, _, _, _ in replies:
@@ -345,7 +345,7 @@ class Replies:
             wire_logger.debug("%s < %d %s", self._peer.host, header.correlation_id, shown)
 
 
-def is_parked(reply: Parts | Deferred) -> bool:
+def is_pending(reply: Parts | Deferred) -> bool:
     """Return True if the response of a reply does not exist yet."""
     return isinstance(reply, Waiting) or (isinstance(reply, Pending) and not reply.ready)
 
@@ -356,14 +356,14 @@ def size_of(parts: Parts) -> int:
 
 
 def abandon(reply: Parts | Deferred) -> None:
-    """Tell a pending response that nobody waits for it."""
+    """Notify a pending response that it will not be sent."""
     if isinstance(reply, Pending):
         reply.abandon()
 
 
 def _is_quick(reply: Deferred, size: int) -> TypeGuard[Pending[Message]]:
     """Return True if a deferred response exists and is encoded in one time slice."""
-    return not (is_parked(reply) or _is_long(size))
+    return not (is_pending(reply) or _is_long(size))
 
 
 def _is_long(size: int) -> bool:

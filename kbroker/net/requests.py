@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from kbroker.handlers.api_versions import refuse_version
+from kbroker.handlers.api_versions import unsupported_version_response
 from kbroker.handlers.context import Api, Context, DisconnectError, Peer
 from kbroker.handlers.security import authenticate
 from kbroker.node.client_quota_manager import QuotaCharge
@@ -53,7 +53,7 @@ SMALL_ELEMENTS = 64
 LIGHT_BYTES = 1024
 LIGHT_MAX = 16
 
-# Only brokers send these, and their time is not charged to quotas.
+# Requests that only brokers send; they are not charged to quotas.
 _INTER_BROKER = frozenset({ApiKey.WRITE_TXN_MARKERS})
 # The header for replies to raw SASL messages, which have no header of their own.
 _RAW_SASL = RequestHeader(int(ApiKey.SASL_AUTHENTICATE), 0, 0, None)
@@ -69,7 +69,7 @@ class Request(NamedTuple):
 
 
 class Interceptor(Protocol):
-    """Sees the requests of one connection before their handlers do; the test kit injects faults so."""
+    """Interceptor of the requests of one connection, with which the test kit injects faults."""
 
     def identify(self, header: RequestHeader) -> None:
         """Inspect a request's header before its version is checked."""
@@ -85,16 +85,16 @@ class Interceptor(Protocol):
 
 
 class Requests:
-    """Decodes, authenticates, charges and dispatches the requests of one connection.
+    """Decoder and dispatcher of one connection's requests, with authentication and quotas.
 
     Args:
         node: The node that serves the connection.
         apis: The served APIs by key.
         peer: The client.
-        replies: Receives the reply of each request.
+        replies: Queue for the reply to each request.
         time_slice: The client's time slices.
-        claim: The memory that large incomplete requests take.
-        frame_bytes_max: The largest request in bytes once the client is authenticated.
+        claim: Memory of large incomplete requests.
+        frame_bytes_max: Maximum size in bytes of a request after authentication.
         now: Returns the time in seconds of the event loop's clock.
     """
 
@@ -135,12 +135,12 @@ class Requests:
     ) -> None:
         self.apis = apis
         self.frames = FrameReader(frame_bytes_max)
+        # Number of received requests.
         self.count = 0
-        """Number of requests that have come."""
+        # The time slice is over, and complete requests may be left.
         self.must_yield = False
-        """The time slice is over, and complete requests may be left."""
+        # No more requests are handled.
         self.is_aborted = False
-        """No more requests are handled."""
         self.interceptor: Interceptor | None = None
         self._node = node
         self._peer = peer
@@ -151,16 +151,16 @@ class Requests:
         self._frame_bytes_max = frame_bytes_max
         self._quotas = node.cluster.client_quotas
         self._request_metrics = node.request_metrics
+        # Request statistics of each client for the web console; None if there is no console.
         self._activity = node.activity
-        """Counts the requests of each client; None while nothing shows them."""
+        # Quota charge of the current request; None if there are no quotas.
         self._charge: QuotaCharge | None = None
-        """The quota charge of the current request; None if there are no quotas."""
+        # Time at which the current request was read, in seconds of `time.perf_counter`.
         self._read_at = 0.0
-        """When the current request was read, in seconds of `time.perf_counter`."""
+        # A queued reply may wait for an append.
         self._has_appends = False
-        """A queued reply may wait for records to be appended."""
+        # The client's authentication; None after an authentication without expiry.
         self._login = peer.login
-        """The client's authentication; None once it is done for good."""
         if self._login is not None:
             self.frames.limit = node.config.login_bytes_max
 
@@ -173,12 +173,12 @@ class Requests:
         return self._replies.throttled_until is not None and not self.frames.held
 
     @property
-    def awaits_login(self) -> bool:
+    def awaits_authentication(self) -> bool:
         """Return True until the client has sent its first request and is authenticated."""
         return not self.count or (self._login is not None and not self._login.has_session)
 
     def needs_memory(self) -> bool:
-        """Count what has come of a large request, and return True if no memory is left for more."""
+        """Count the received bytes of a large request, and return True if no memory is left."""
         buffer = self.frames.next_buffer()
         if buffer is None:
             return False
@@ -243,7 +243,7 @@ class Requests:
 
     def _handle_frame(self, frame: memoryview) -> Awaitable[None] | None:
         if self._login is not None and self._login.takes_raw_messages:
-            return self._answer_raw(self._login, bytes(frame))
+            return self._handle_raw_sasl(self._login, bytes(frame))
         header, offset = decode_request_header(frame)
         self.count += 1
         self._charge = None if self._quotas.of_clients is None else self._charge_of(header, frame)
@@ -272,7 +272,7 @@ class Requests:
             self.interceptor.identify(header)
         api = self.apis.get(header.api_key)
         if api is None or header.api_version not in api.versions:
-            self._refuse_version(header)
+            self._reject_version(header)
             return None
         if self._replies.is_closed and api.read_only:
             return None
@@ -375,15 +375,17 @@ class Requests:
         user = self._peer.client.principal.name
         return self._node.quota_manager.charge(user, header.client_id, len(frame))
 
-    def _refuse_version(self, header: RequestHeader) -> None:
+    def _reject_version(self, header: RequestHeader) -> None:
         """Reply to an unknown version of ApiVersions (KIP-511), and close for any other API."""
         if header.api_key == ApiKey.API_VERSIONS:
-            self.reply(header._replace(api_version=0), as_message(refuse_version(self.apis)))
+            self.reply(
+                header._replace(api_version=0), as_message(unsupported_version_response(self.apis))
+            )
             return
         software = self._peer.software or "unknown software"
         raise DisconnectError(
-            f"{_api_name(header.api_key)} version {header.api_version}, asked by {software}, "
-            "is not served"
+            f"{_api_name(header.api_key)} version {header.api_version}, sent by {software}, "
+            "is not supported"
         )
 
     # -- authentication
@@ -401,7 +403,7 @@ class Requests:
             self.reply(header, _illegal_sasl_state(header.api_key))
         raise DisconnectError(f"{_api_name(header.api_key)} {objection}")
 
-    async def _answer_raw(self, login: Login, message: bytes) -> None:
+    async def _handle_raw_sasl(self, login: Login, message: bytes) -> None:
         """Answer a SASL message without a header, as after SaslHandshake version 0 (KIP-43)."""
         try:
             answer = await authenticate(self._node, self._peer, login, message)
@@ -411,12 +413,16 @@ class Requests:
         self._replies.add_parts(_RAW_SASL, [framed], self._read_at)
 
     def _check_login(self, login: Login) -> None:
-        """Apply the state of the authentication after a request. Raises DisconnectError if it failed."""
+        """Apply the state of the authentication after a request.
+
+        Raises:
+            DisconnectError: The authentication failed.
+        """
         if login.failure:
             self._node.audit.log_authentication_failure(
                 self._peer.host, self._peer.listener, login.mechanism, login.claimed, login.failure
             )
-            raise DisconnectError(f"the login has failed: {login.failure}")
+            raise DisconnectError(f"authentication failed: {login.failure}")
         if login.is_done:
             if self._peer.client.principal != login.principal:
                 self._peer.set_principal(login.principal)

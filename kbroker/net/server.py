@@ -1,4 +1,7 @@
-"""The only module that opens Kafka listeners."""
+"""Server that accepts clients on the Kafka listeners of one node.
+
+No other module opens Kafka listeners.
+"""
 
 from __future__ import annotations
 
@@ -38,38 +41,44 @@ if TYPE_CHECKING:
     from kbroker.security.users import Users
 
 logger = logging.getLogger(__name__)
+# Mechanism in the audit log for clients that authenticate with a TLS certificate only.
 CERTIFICATE = "certificate"
-"""How clients show who they are that do not log in, as the audit log names it."""
 
 LOOPBACK = ("127.0.0.1", "::1")
 LOOPBACK_NAMES = ("localhost", *LOOPBACK)
+# Hosts that get one socket per address family. Java does the same for the first three.
 _SOCKET_HOSTS = {
     "": ("0.0.0.0", "::"),
     "0.0.0.0": ("0.0.0.0", "::"),
     "::": ("::", "0.0.0.0"),
     "localhost": LOOPBACK,
 }
-"""Hosts of listeners with a socket of each family. Java listens so on the first three."""
 BIND_TRIES = 20
+# Range of randomly chosen free ports. The default range of ephemeral ports begins at the second one.
 FIRST_PORT, LAST_PORT = 14_000, 32_768
-"""Where a free port is looked for. What systems give to whoever connects begins at the second one, or
-above."""
+# Seconds between two checks for idle connections.
 REAP_SECONDS = 0.5
+# Seconds between two checks while a shutdown waits for pending responses.
 DRAIN_SECONDS = 0.005
+# Seconds without accepting connections after the process ran out of file descriptors.
 ACCEPT_SECONDS = 0.1
-"""How long nobody is let in after there was no room for more."""
 CREATION_RATE = "max.connection.creation.rate"
 ALL_LISTENERS = ""
-_SHARING = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
-"""An address can be taken again while connections of an earlier run come to their ends; Windows
-allows that anyway, and has another option so that nobody else takes it as well."""
+# Lets a restarted broker bind an address whose old connections are in TIME_WAIT. Windows allows
+# that anyway; there the option prevents other processes from binding the same address.
+_REUSE_ADDRESS = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """An address that clients connect to. Port 0 is a free port. If `advertised` is None, the node
-    advertises the address that the client used. If `security` is None, clients connect without TLS
-    and authentication.
+    """An address that clients connect to.
+
+    Attributes:
+        name: Listener name.
+        host: Host to bind; empty, 0.0.0.0 or :: for all interfaces.
+        port: Port to bind; 0 for a free port.
+        advertised: Advertised address; None to advertise the address that the client used.
+        security: TLS and authentication; None for a PLAINTEXT listener.
     """
 
     name: str
@@ -80,11 +89,11 @@ class Listener:
 
     @property
     def address(self) -> str:
-        """The listener as `listeners` names it."""
+        """Name and address as in the setting `listeners`."""
         return f"{self.name}://{Endpoint(self.host, self.port)}"
 
     def overlaps(self, other: Listener) -> bool:
-        """Return True if both listeners would take the same port of the same address."""
+        """Return True if both listeners would bind the same port of the same address."""
         if self.port != other.port or not self.port:
             return False
         if self.host in EVERY_INTERFACE or other.host in EVERY_INTERFACE:
@@ -93,12 +102,12 @@ class Listener:
 
     @property
     def certificates(self) -> Certificates | None:
-        """With them it speaks TLS."""
+        """TLS certificates; None for a listener without TLS."""
         return None if self.security is None else self.security.certificates
 
     @property
     def users(self) -> Users | None:
-        """With them clients log in."""
+        """Users of SASL authentication; None for a listener without SASL."""
         return None if self.security is None else self.security.users
 
     @property
@@ -108,16 +117,17 @@ class Listener:
 
 
 class CannotListen(Exception):
-    """A listener's address cannot be bound; the message says what to do."""
+    """The address of a listener cannot be bound. The message contains a fix."""
 
 
 Bound = list[tuple[Listener, socket.socket]]
 
 
 async def bind_all(listeners: Sequence[Listener]) -> Bound:
-    """Take the addresses of all listeners, or none; nobody can connect before `listen_all`.
+    """Bind the addresses of all listeners, or none. Clients cannot connect before `listen_all`.
 
-    Raises CannotListen.
+    Raises:
+        CannotListen: An address cannot be bound.
     """
     bound: Bound = []
     try:
@@ -130,16 +140,24 @@ async def bind_all(listeners: Sequence[Listener]) -> Bound:
 
 
 def listen_all(bound: Bound, backlog: int) -> None:
-    """Let clients connect; they wait until somebody accepts them. Raises CannotListen."""
+    """Listen on bound sockets, so that clients can connect and wait to be accepted.
+
+    Args:
+        bound: Sockets of `bind_all`.
+        backlog: Maximum number of connections that wait to be accepted.
+
+    Raises:
+        CannotListen: Another process listens on the address.
+    """
     for listener, each in bound:
         try:
             each.listen(backlog)
-        except OSError as error:  # somebody else took the same address, and was faster
+        except OSError as error:  # another process bound the address and listened first
             raise _cannot_listen(listener, each.getsockname()[1], error) from None
 
 
 def close_all(bound: Bound) -> None:
-    """Close the sockets of listeners, and let those know who wait for clients there."""
+    """Close the sockets of listeners, and wake the tasks that accept clients on them."""
     for _, each in bound:
         if each.fileno() >= 0:
             trio.lowlevel.notify_closing(each)
@@ -150,7 +168,7 @@ async def _bind(listener: Listener) -> list[socket.socket]:
     """Bind the sockets of a listener.
 
     Raises:
-        CannotListen: The address is taken, or is none of this machine.
+        CannotListen: The address is in use, or does not belong to this machine.
     """
     if listener.port:
         return await _bind_at(listener, listener.port)
@@ -163,9 +181,9 @@ async def _bind(listener: Listener) -> list[socket.socket]:
 def pick_free_port() -> int:
     """Return a random port outside the range of ephemeral ports, which may be free.
 
-    The system gives such a port to no outgoing connection while its broker is down. So the broker can
-    bind it again, and its clients reach no other process in the meantime. Returns 0 if nearly all ports
-    are ephemeral.
+    While the broker is down, the system does not assign such a port to an outgoing connection. So
+    the broker can bind it again, and its clients reach no other process in the meantime. Returns 0
+    if nearly all ports are ephemeral.
     """
     try:
         last = int(
@@ -173,7 +191,7 @@ def pick_free_port() -> int:
         )
     except OSError:
         last = LAST_PORT
-    # Not the generator of the process: tests may have given that a seed.
+    # Not the global generator: tests may have seeded it.
     return random.SystemRandom().randrange(FIRST_PORT, last) if last > 2 * FIRST_PORT else 0
 
 
@@ -189,10 +207,10 @@ async def bind_host(host: str, port: int, *, named: bool) -> list[socket.socket]
     """Bind one port on all IPv4 and IPv6 addresses of a host.
 
     Args:
-        host: An address or a name; "", 0.0.0.0 and :: are every interface.
-        port: The port; 0 is a free one, the same for all addresses.
-        named: Whether the port was asked for. If not, it is not shared with anybody who has just
-            taken it as well.
+        host: An address or a name; "", 0.0.0.0 and :: are all interfaces.
+        port: The port; 0 for a free one, the same for all addresses.
+        named: The port was configured. A random port is not shared with another process that bound
+            it at the same time.
 
     Raises:
         OSError: An address cannot be bound.
@@ -215,7 +233,7 @@ async def bind_host(host: str, port: int, *, named: bool) -> list[socket.socket]
 def _socket_hosts(host: str) -> tuple[str, ...]:
     """Return the hosts to bind for the host of a listener, the configured one first."""
     try:
-        # Java takes an IPv4 address that is mapped into IPv6 for the IPv4 address.
+        # Java treats an IPv4-mapped IPv6 address as the IPv4 address.
         mapped = IPv6Address(host).ipv4_mapped
     except ValueError:
         mapped = None
@@ -223,7 +241,7 @@ def _socket_hosts(host: str) -> tuple[str, ...]:
 
 
 def _has_address(host: str) -> bool:
-    """Return True if this machine has that address, which one without IPv6 may not."""
+    """Return True if this machine has an address; a machine without IPv6 lacks IPv6 addresses."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family) as probe:
@@ -248,17 +266,19 @@ async def _open(host: str, port: int, opened: list[socket.socket], *, named: boo
         if family == socket.AF_INET6:
             each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         if named:
-            each.setsockopt(socket.SOL_SOCKET, _SHARING, 1)
+            each.setsockopt(socket.SOL_SOCKET, _REUSE_ADDRESS, 1)
         each.bind(address)
-        if not named and _SHARING == socket.SO_REUSEADDR:
-            each.setsockopt(socket.SOL_SOCKET, _SHARING, 1)  # for a later start at this port
+        if not named and _REUSE_ADDRESS == socket.SO_REUSEADDR:
+            each.setsockopt(
+                socket.SOL_SOCKET, _REUSE_ADDRESS, 1
+            )  # for a later restart on this port
 
 
 def _cannot_listen(listener: Listener, port: int, error: OSError) -> CannotListen:
     if error.errno == errno.EADDRINUSE:
         return CannotListen(
-            f"{listener.address}: port {port} is in use; stop its owner, or choose another one: "
-            "--port 0 lets the system choose"
+            f"{listener.address}: port {port} is in use; stop the process that uses it, or choose "
+            "another port (--port 0 selects a free one)"
         )
     if error.errno == errno.EACCES:
         return CannotListen(
@@ -266,16 +286,20 @@ def _cannot_listen(listener: Listener, port: int, error: OSError) -> CannotListe
             "port above 1023 with --port, or run as a user that may bind this port"
         )
     return CannotListen(
-        f"{listener.address}: cannot listen there ({error.strerror}); name an address of this machine "
-        "with --host"
+        f"{listener.address}: cannot bind this address ({error.strerror}); set --host to an address "
+        "of this machine"
     )
 
 
 class Server:
-    """Accepts clients of one node on its listeners, within the limits of the configuration.
+    """Server that accepts the clients of one node on its listeners, within connection limits.
 
-    `bound` are sockets that listen when it is `run`. `intercept` makes the interceptor of
-    each connection's requests, for the test kit; `nodes` is how many share the descriptors of this process.
+    Args:
+        node: The node.
+        apis: Served APIs by key.
+        bound: Sockets of the listeners, which listen when `run` is called.
+        intercept: Creates the interceptor of each connection, for fault injection.
+        nodes: Number of nodes that share the file descriptors of this process.
     """
 
     def __init__(
@@ -295,38 +319,38 @@ class Server:
         self._open = 0
         self._per_host: Counter[str] = Counter()
         self._connections_max = max(shares().connections // nodes, 1)
+        # Nursery of the tasks that serve clients.
         self._tasks: trio.Nursery | None = None
-        """In which clients are served."""
         self._is_accepting = False
         self._context = copy_context()
+        # Earliest time of the next accepted connection, by listener name and for all listeners.
         self._next_accept: dict[str, float] = {}
-        """By listener, and of all of them."""
         self._quotas = node.cluster.client_quotas
         self._accepting = trio.CancelScope()
-        self._handshakes = StepThrottle()
+        self._handshake_throttle = StepThrottle()
         self._poller = ReadinessPoller() if HAS_EPOLL else None
 
     def endpoints(self) -> list[tuple[Listener, Endpoint]]:
-        """Each listener's address, with the port that the kernel chose."""
+        """Return the address of each listener with its actual port."""
         addresses: dict[Listener, Endpoint] = {}
         for listener, each in self._sockets:
             addresses.setdefault(listener, Endpoint(*each.getsockname()[:2]))
         return list(addresses.items())
 
     def advertised(self) -> dict[str, Endpoint]:
-        """Where each listener is reached, by name, if nothing else is known of the client."""
+        """Return the advertised address of each listener by name, independently of a client."""
         found = {}
         for listener, each in self.endpoints():
-            told = listener.advertised or each
-            found[listener.name] = told if told.port else told._replace(port=each.port)
+            address = listener.advertised or each
+            found[listener.name] = address if address.port else address._replace(port=each.port)
         return found
 
     def endpoint(self) -> Endpoint:
-        """The address of the first listener."""
+        """Return the address of the first listener."""
         return self.endpoints()[0][1]
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Accept until `stop_accepting`; serve until cancelled."""
+        """Accept clients until `stop_accepting`, and serve them until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
                 self._tasks, self._context = nursery, copy_context()
@@ -340,7 +364,7 @@ class Server:
                         async with trio.open_nursery() as accepting:
                             for listener, each in self._sockets:
                                 accepting.start_soon(self._accept_all, listener, each, nursery)
-                finally:  # also when it is cancelled: nobody comes in by `connect_in_process` either
+                finally:  # after a cancellation too: reject `connect_in_process`
                     self._is_accepting = False
                 close_all(self._sockets)
         finally:
@@ -353,36 +377,36 @@ class Server:
 
     @property
     def is_accepting(self) -> bool:
-        """Whether clients can connect."""
+        """True if clients can connect."""
         return self._is_accepting
 
     def stop_accepting(self) -> None:
-        """Close the door; connections that are open stay open."""
+        """Stop accepting clients. Open connections stay open."""
         self._is_accepting = False
         self._accepting.cancel()
 
     def connect_in_process(
         self, local: Endpoint, name: str | None = None, client: Client | None = None
     ) -> trio.SocketStream:
-        """Connect from inside this process, without TLS and a login.
+        """Connect from inside this process, without TLS and authentication.
 
         Args:
-            local: Address that the connection counts as having dialled.
-            name: Listener by which it counts as having come in. None: the first one.
-            client: Authenticated client, with its own address, on whose behalf this process
-                asks: its ACLs and quotas apply. None: this process itself, which may do everything.
+            local: Address that the connection counts as connected to.
+            name: Name of the listener; None for the first one.
+            client: Client on whose behalf this process sends requests; its ACLs and quotas apply.
+                None for this process itself, which has all permissions.
 
         Raises:
             OSError: The server accepts no clients.
         """
         if not self._is_accepting or self._tasks is None:
-            raise ConnectionRefusedError(f"nobody is served at {local}")
+            raise ConnectionRefusedError(f"the broker accepts no connections at {local}")
         ours, theirs = socket.socketpair()
         listener = next(each for each, _ in self._sockets if name in (None, each.name))
         host = LOOPBACK[0] if client is None else client.host
         peer = Peer(host, local, listener.name, listener.advertised)
         peer.client = IN_PROCESS_CLIENT if client is None else client
-        # In the server's own context, whoever calls: its log lines go where those of all clients go.
+        # In the server's context, not the caller's: log lines go where those of other clients go.
         self._context.run(self._tasks.start_soon, self._serve_in_process, peer, theirs)
         return trio.SocketStream(trio.socket.from_stdlib_socket(ours))
 
@@ -398,8 +422,8 @@ class Server:
                 connected.close()
 
     async def drain(self) -> None:
-        """Wait until no client is owed an answer."""
-        # There are many connections and no one event to wait for.
+        """Wait until all pending responses are sent."""
+        # There is no single event for all connections.
         while any(each.owes_replies for each in self.connections):  # noqa: ASYNC110
             await trio.sleep(DRAIN_SECONDS)
 
@@ -409,12 +433,12 @@ class Server:
             each.close()
 
     def close_connections(self) -> None:
-        """End all connections at once, whatever they do."""
+        """Close all connections at once, and drop pending requests."""
         for connection in tuple(self.connections):
             connection.abort()
 
     def reset_connections(self) -> None:
-        """End all connections as a process that is killed does: what is not sent yet never is."""
+        """Reset all connections as after a kill of the process. Unsent bytes are dropped."""
         self._is_accepting = False
         for connection in tuple(self.connections):
             connection.reset()
@@ -422,7 +446,7 @@ class Server:
     async def _accept_all(
         self, listener: Listener, listening: socket.socket, serving: trio.Nursery
     ) -> None:
-        """Let clients in, one in each pass of the event loop, until the socket is closed."""
+        """Accept clients, one per event-loop iteration, until the socket is closed."""
         while listening.fileno() >= 0:
             try:
                 await trio.lowlevel.wait_readable(listening)
@@ -430,9 +454,9 @@ class Server:
             except trio.ClosedResourceError:
                 return
             except (BlockingIOError, ConnectionError):
-                continue  # who came has gone again
-            except OSError as error:  # the process, or the system, has no room for more
-                message = f"cannot let clients in: {error}"
+                continue  # the client has disconnected already
+            except OSError as error:  # the process or the system has no file descriptors left
+                message = f"cannot accept connections: {error}"
                 if self._node.context.error_log.is_new(message):
                     logger.error("%s", message)
                 await trio.sleep(ACCEPT_SECONDS)
@@ -455,19 +479,19 @@ class Server:
     async def _transport(
         self, listener: Listener, connected: socket.socket, peer: Peer
     ) -> Transport | None:
-        """What the bytes of a client come through; None when it does not get so far."""
+        """Return the transport of a client, or None if the TLS handshake failed."""
         plain = PlainTransport(connected, self._poller, self._node.context.disk_reads)
         security = listener.security
         if security is None or security.certificates is None:
             return plain
-        from .tls_transport import TlsTransport  # most nodes never need it
+        from .tls_transport import TlsTransport  # imported here: most nodes do not use TLS
 
         try:
             transport = TlsTransport(
                 plain, security.certificates.context(), self._node.context.disk_reads
             )
             with trio.fail_after(self._node.config.connection_setup_timeout_ms / 1000):
-                await transport.shake_hands(self._handshakes)
+                await transport.handshake(self._handshake_throttle)
             if transport.requested_host:
                 peer.set_sni_host(transport.requested_host)
             if peer.login is None:
@@ -480,54 +504,59 @@ class Server:
                 self._node.context.error_log.memory_errors.happened()
             elif not isinstance(error, OSError | trio.TooSlowError | AuthenticationError):
                 raise
-            self._tell_of_handshake(listener, peer.host, error)
+            self._log_handshake_error(listener, peer.host, error)
             return None
         return transport
 
-    def _tell_of_handshake(self, listener: Listener, host: str, error: BaseException) -> None:
+    def _log_handshake_error(self, listener: Listener, host: str, error: BaseException) -> None:
         slow = isinstance(error, trio.TooSlowError)
         if isinstance(error, AuthenticationError):
             self._node.audit.log_authentication_failure(
                 host, listener.name, CERTIFICATE, "", str(error)
             )
-        told = str(error) if isinstance(error, AuthenticationError) else repr(error)
-        reason = "it took too long" if slow else getattr(error, "reason", None) or told
-        message = f"no TLS with {host} on listener {listener.name}: {reason}"
+        detail = str(error) if isinstance(error, AuthenticationError) else repr(error)
+        reason = "timed out" if slow else getattr(error, "reason", None) or detail
+        message = f"TLS handshake with {host} on listener {listener.name} failed: {reason}"
         if self._node.context.error_log.is_new(message):
             logger.info("%s", message)
 
     async def serve(self, peer: Peer, transport: Callable[[], Awaitable[Transport | None]]) -> bool:
-        """Serve one client, if it may come in at all, until its connection ends or rests.
+        """Serve one client within the connection limits, until its connection closes or is idle.
 
-        `transport` makes what its bytes come through, None if that cannot be; a client that may not
-        come in needs none. Returns whether it came in: the connection then closes what was made.
+        Args:
+            peer: The client.
+            transport: Creates the transport, or returns None if that failed. Not called for a
+                rejected client.
+
+        Returns:
+            True if the client has a connection, which then closes the transport.
         """
         if not self._admit(peer.host):
             return False
-        # From here on it counts, also while it waits for its turn.
+        # Count the connection from here on, even while it waits because of a rate limit.
         self._open += 1
         self._per_host[peer.host] += 1
         connection = None
         try:
-            connection = await self._let_in(peer, transport)
+            connection = await self._open_connection(peer, transport)
         finally:
             if connection is None:
-                self._leaves(peer.host)
+                self._release_slot(peer.host)
         if connection is None:
             return False
-        if not connection.watch_idle(self._carry_on_soon):
-            await self._carry_on(connection)
+        if not connection.watch_idle(self._start_serving):
+            await self._serve_connection(connection)
         return True
 
-    async def _let_in(
+    async def _open_connection(
         self, peer: Peer, transport: Callable[[], Awaitable[Transport | None]]
     ) -> Connection | None:
-        """The connection of a client that has room, when it is its turn; None if it does not get so far."""
-        self._warn_of_misleading(peer)
-        turn = self._turn(peer.listener)
-        if turn > trio.current_time():
-            await trio.sleep_until(turn)
-        if self._quotas.of_addresses is not None and await self._turned_away(peer.host):
+        """Create the connection of an admitted client within the rate limits, or return None."""
+        self._warn_about_loopback_address(peer)
+        accept_at = self._next_accept_time(peer.listener)
+        if accept_at > trio.current_time():
+            await trio.sleep_until(accept_at)
+        if self._quotas.of_addresses is not None and await self._is_throttled_host(peer.host):
             return None
         opened = await transport()
         if opened is None:
@@ -543,24 +572,24 @@ class Server:
         self.connections.add(connection)
         return connection
 
-    def _carry_on_soon(self, connection: Connection) -> None:
-        """A connection has rested, and needs a task now."""
+    def _start_serving(self, connection: Connection) -> None:
+        """Start a task for a connection that is no longer idle."""
         assert self._tasks is not None
-        self._tasks.start_soon(self._carry_on, connection)
+        self._tasks.start_soon(self._serve_connection, connection)
 
-    async def _carry_on(self, connection: Connection) -> None:
-        rests = False
+    async def _serve_connection(self, connection: Connection) -> None:
+        is_idle = False
         try:
-            rests = await connection.serve()
+            is_idle = await connection.serve()
         finally:
-            if not rests:
+            if not is_idle:
                 self._forget(connection)
 
     def _forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
-        self._leaves(connection.peer.host)
+        self._release_slot(connection.peer.host)
 
-    def _leaves(self, host: str) -> None:
+    def _release_slot(self, host: str) -> None:
         self._open -= 1
         self._per_host[host] -= 1
         if not self._per_host[host]:
@@ -569,13 +598,13 @@ class Server:
     def _admit(self, host: str) -> bool:
         config = self._node.config
         if self._open >= config.max_connections:
-            logger.warning("refusing %s: max.connections are open", host)
+            logger.warning("rejecting %s: the limit of max.connections is reached", host)
             return False
         if self._open >= self._connections_max:
             if self._node.context.error_log.is_new("out of descriptors"):
                 logger.warning(
-                    "refusing %s and others: %d connections are open, and what is left of this "
-                    "process's descriptors the logs need; raise its limit of open files (ulimit -n)",
+                    "rejecting %s and other clients: %d connections are open, and the remaining file "
+                    "descriptors are reserved for logs; raise the limit of open files (ulimit -n)",
                     host,
                     self._open,
                 )
@@ -583,56 +612,58 @@ class Server:
         limit = config.connections_max_from(host)
         if self._per_host[host] >= limit:
             logger.warning(
-                "refusing %s: it has %d connections open (max.connections.per.ip)", host, limit
+                "rejecting %s: it has %d open connections (max.connections.per.ip)", host, limit
             )
             return False
         return True
 
-    def _warn_of_misleading(self, peer: Peer) -> None:
-        """A client on another machine that is told a loopback address will dial itself."""
-        told = peer.advertised.host if peer.advertised else ""
-        if told in LOOPBACK_NAMES and peer.host not in LOOPBACK_NAMES:
+    def _warn_about_loopback_address(self, peer: Peer) -> None:
+        """Warn if a client on another machine gets an advertised loopback address."""
+        host = peer.advertised.host if peer.advertised else ""
+        if host in LOOPBACK_NAMES and peer.host not in LOOPBACK_NAMES:
             message = (
-                f"clients on {peer.host} are told to connect to {peer.advertised}, which is their "
-                "own machine; set --advertise to an address that they can reach"
+                f"clients on {peer.host} cannot use the advertised address {peer.advertised}, which "
+                "is a loopback address; set --advertise to an address that they can reach"
             )
             if self._node.context.error_log.is_new(message):
                 logger.warning("%s", message)
 
-    def _turn(self, listener: str) -> float:
-        """When the next connection may be served: max.connection.creation.rate of them a second.
+    def _next_accept_time(self, listener: str) -> float:
+        """Return the time at which the next connection may be served.
 
-        A second's worth may come at once; what comes faster is held back, not refused. A listener may
-        have a rate of its own, within that of the node (KIP-612).
+        `max.connection.creation.rate` limits the connections per second. Bursts up to one second's
+        worth are allowed; further connections are delayed, not rejected. A listener may have its
+        own rate within that of the node (KIP-612).
         """
         config = self._node.config
-        turn = self._turn_of(ALL_LISTENERS, config.max_connection_creation_rate)
+        accept_at = self._reserve_accept_time(ALL_LISTENERS, config.max_connection_creation_rate)
         if config.has_listener_override(listener, CREATION_RATE):
             own = int(config.lookup_for_listener(listener)(CREATION_RATE))
-            turn = max(turn, self._turn_of(listener, own))
-        return turn
+            accept_at = max(accept_at, self._reserve_accept_time(listener, own))
+        return accept_at
 
-    def _turn_of(self, place: str, rate: int) -> float:
+    def _reserve_accept_time(self, place: str, rate: int) -> float:
         now = trio.current_time()
         next_accept = max(self._next_accept.get(place, 0.0) + 1 / max(rate, 1), now - 1)
         self._next_accept[place] = next_accept
         return max(next_accept, now)
 
-    async def _turned_away(self, host: str) -> bool:
-        """Whether somebody has connected too often: the connection stays for a while, and ends.
+    async def _is_throttled_host(self, host: str) -> bool:
+        """Delay a connection above its IP address's creation rate, and return True to close it.
 
-        As in Kafka: who connects again and again is not done a favour by more of that (KIP-612).
+        The delay keeps the client from reconnecting at once, as in Kafka (KIP-612).
         """
         seconds = self._node.quota_manager.connection_wait_seconds(host)
         if not seconds:
             return False
-        logger.debug("%s connects too often; closing the connection in %.1f s", host, seconds)
+        logger.debug(
+            "%s exceeds its connection rate; closing the connection in %.1f s", host, seconds
+        )
         await trio.sleep(seconds)
         return True
 
     async def _reap(self) -> None:
-        """Close connections that are idle for long, or that never sent a whole first request; others that
-        have nothing to do rest."""
+        """Close overdue connections, and end the tasks of idle connections; see `Connection`."""
         first_seconds = self._node.config.connection_setup_timeout_ms / 1000
         idle_ms = self._node.config.connections_max_idle_ms
         idle_seconds = idle_ms / 1000 if idle_ms >= 0 else math.inf

@@ -1,4 +1,4 @@
-"""Stored bytes on their way to one client, of which some may have to come from a disk."""
+"""Stored bytes in responses to one client, which may have to be loaded from disk."""
 
 from __future__ import annotations
 
@@ -6,32 +6,37 @@ from kbroker.runtime.disk_reads import DiskReads
 from kbroker.storage.cached import NotCached, only_cached, waiting
 from kbroker.storage.files import Buffer, FileRange
 
+# Maximum number of bytes of one sendfile call; larger calls would delay other clients.
 SENDFILE_BYTES = 1024 * 1024
-"""At most this much a call: longer ones would keep others waiting."""
-FILE_TOO_SHORT = "a segment file is shorter than what was promised to a client"
+FILE_TOO_SHORT = "a segment file is shorter than the size announced to a client"
 
 
 class StoredBytes:
-    """What of file ranges can be sent without a wait for the disk.
+    """Page cache state of the file ranges that one connection sends.
 
-    Who is told NotCached, and has nothing else to send first, says so by `awaits`, and waits until it is
-    `loaded`. The next try asks no more, whatever the system would say.
+    A caller that gets NotCached and has no earlier bytes to send calls `set_missing`, and then waits
+    for `load_missing`. After that, the range counts as cached without another check.
 
-    Parameters: `disk` is what loads.
+    Args:
+        disk: Loads ranges in another thread.
     """
 
-    __slots__ = ("_absent", "_begin", "_disk", "_end", "_path")
+    __slots__ = ("_begin", "_disk", "_end", "_missing", "_path")
 
     def __init__(self, disk: DiskReads) -> None:
         self._disk = disk
-        self._absent: NotCached | None = None
+        self._missing: NotCached | None = None
+        # Path of a file, and the range of positions known to be cached. A reference to the file
+        # itself would keep it open.
         self._path, self._begin, self._end = "", 0, 0
-        """A file, and between which positions it is known to be in memory; the file itself would stay
-        open."""
 
-    async def loaded(self) -> bool:
-        """Have what was missing in memory; False where nothing was. Raises UnreadableError."""
-        absent, self._absent = self._absent, None
+    async def load_missing(self) -> bool:
+        """Load the missing range, and return True; return False if no range is missing.
+
+        Raises:
+            UnreadableError: The disk cannot read the range.
+        """
+        absent, self._missing = self._missing, None
         if absent is None:
             return False
         await self._disk.load(absent)
@@ -41,17 +46,17 @@ class StoredBytes:
         return True
 
     def _known_bytes(self, part: FileRange) -> int:
-        """How much of the beginning of a range is known to be in memory."""
+        """Return the number of bytes at the beginning of a range that are known to be cached."""
         if self._begin <= part.position < self._end and part.source.path == self._path:
             return min(len(part), self._end - part.position)
         return 0
 
-    def awaits(self, absent: NotCached) -> None:
-        """What has to be loaded before anything else is sent."""
-        self._absent = absent
+    def set_missing(self, absent: NotCached) -> None:
+        """Set the range to load before anything else is sent."""
+        self._missing = absent
 
     def sendable(self, part: FileRange) -> int | NotCached:
-        """How much of a range can be sent by one call, or what has to be loaded before."""
+        """Return the number of bytes to send with one call, or the range to load first."""
         known = self._known_bytes(part)
         if known:
             return known
@@ -67,8 +72,11 @@ class StoredBytes:
         return size
 
     def read(self, part: FileRange) -> list[Buffer] | NotCached:
-        """All bytes of a range, or what has to be loaded before. Raises OSError where the file has
-        fewer."""
+        """Return all bytes of a range, or the range to load first.
+
+        Raises:
+            OSError: The file is too short.
+        """
         if self._known_bytes(part) == len(part):
             return waiting(_parts, part)
         try:

@@ -1,8 +1,8 @@
-"""Bytes to and from one socket, encrypted.
+"""TLS transport of client connections.
 
-OpenSSL works on buffers in memory here, and a plain transport carries what it makes: so sending stays
-a plain call that goes as far as the socket takes it, as without TLS. Stored bytes are read from their
-files and encrypted in pieces; nothing is encrypted before the socket has taken what was.
+OpenSSL works on memory buffers, and a plain transport carries the ciphertext. So sending is a plain
+call that sends as much as the socket accepts, as without TLS. Stored bytes are read from their files
+and encrypted in pieces. The next piece is encrypted when the socket has accepted the previous one.
 """
 
 from __future__ import annotations
@@ -22,46 +22,51 @@ from kbroker.security.tls import ServerSide
 from kbroker.storage.cached import NotCached
 from kbroker.storage.files import FileRange
 
-from .readiness_poller import GoOn, Step, nothing
+from .readiness_poller import OnDone, Step, send_nothing
 from .stored import StoredBytes
-from .transport import Transport, after, gather
+from .transport import Transport, gather, remainder
 
+# Maximum number of bytes of one read of the socket.
 CIPHERTEXT_BYTES = 256 * 1024
-"""Room for each read of the socket."""
+# Maximum number of plaintext bytes of a TLS record (RFC 8446), and of one read.
 RECORD_BYTES = 16 * 1024
-"""The most that a TLS record holds (RFC 8446), and so what one read returns."""
+# With this version, the client does not wait for the last bytes of the handshake, which are session
+# tickets. They are sent with the first response: one system call and one wake-up of the client.
 TICKETS_ONLY = "TLSv1.3"
-"""With this version the client waits for nothing at the end of a handshake: what is left to be sent are
-tickets for the next one, which go out with the first answer, in one system call and one wake of the
-client."""
-SEAL_BYTES = 256 * 1024
-"""At most this much is encrypted at a time, in some tenths of a millisecond."""
+# Maximum number of bytes that are encrypted at a time, which takes a fraction of a millisecond.
+ENCRYPT_BYTES = 256 * 1024
 
 
 class Carrier(Transport, Protocol):
-    """What carries the encrypted bytes."""
+    """Transport that carries the ciphertext."""
 
     def acknowledge(self) -> bool:
-        """Let the peer know at once that all has come; False where the system leaves no choice."""
+        """Send a TCP ACK now. Return False if the system cannot do that."""
         ...
 
 
-class _Sealed(bytes):
-    """Encrypted bytes that the socket did not take yet."""
+class _Ciphertext(bytes):
+    """Ciphertext that the socket did not accept yet."""
 
     __slots__ = ()
 
 
 class TlsTransport:
-    """A connection with TLS on the side of the server. Call `shake_hands` first."""
+    """Server side of a TLS connection. Call `handshake` first.
+
+    Args:
+        plain: Transport of the ciphertext.
+        context: Server context with certificates.
+        disk: Loads stored bytes that are not in the page cache.
+    """
 
     __slots__ = (
-        "_has_some",
+        "_handshake_done",
+        "_has_input",
         "_incoming",
-        "_is_heard",
-        "_is_shaken",
-        "_is_whole",
+        "_is_flushed",
         "_outgoing",
+        "_peer_may_read",
         "_plain",
         "_stored",
         "_tls",
@@ -76,38 +81,41 @@ class TlsTransport:
         side = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         assert isinstance(side, ServerSide)
         self._tls = side
-        self._has_some = False
-        """Whether something has come that was not looked at; it may be a part of a TLS record."""
-        self._is_shaken = False
-        self._is_heard = True
-        """Whether the client may still listen."""
-        self._is_whole = True
-        """Whether the socket has all of what was encrypted."""
+        # Received bytes are not decrypted yet; possibly a part of a TLS record.
+        self._has_input = False
+        self._handshake_done = False
+        # The client may still read from the connection.
+        self._peer_may_read = True
+        # The socket has accepted all ciphertext.
+        self._is_flushed = True
 
-    async def shake_hands(self, throttle: StepThrottle) -> None:
-        """Agree with the client on keys.
+    async def handshake(self, throttle: StepThrottle) -> None:
+        """Perform the TLS handshake.
 
-        A step takes a fraction of a millisecond, with a certificate of the client more; `throttle` bounds
-        how many of them a turn of the event loop has, however many clients come at once. Raises OSError
-        when the client has gone, does not speak TLS as it has to, or its certificate has expired;
-        ssl.SSLError is one.
+        Args:
+            throttle: Limits the handshake steps per event-loop iteration. A step takes a fraction
+                of a millisecond, or more with a client certificate.
+
+        Raises:
+            OSError: The client disconnected, the handshake failed (ssl.SSLError), or the client's
+                certificate has expired.
         """
-        while not self._is_shaken:
+        while not self._handshake_done:
             await self._plain.until(self._fill)
             try:
-                self._is_shaken = await throttle.run(self._step)
+                self._handshake_done = await throttle.run(self._step)
             except ssl.SSLError:
-                await self._flush()  # it hears why
+                await self._flush()  # send the TLS alert
                 raise
-            if not self._is_shaken or self._tls.version() != TICKETS_ONLY:
+            if not self._handshake_done or self._tls.version() != TICKETS_ONLY:
                 await self._flush()
         self._check_resumed()
-        self._has_some = self._incoming.pending > 0
-        if self._outgoing.pending and not self._has_some and not self._plain.acknowledge():
+        self._has_input = self._incoming.pending > 0
+        if self._outgoing.pending and not self._has_input and not self._plain.acknowledge():
             await self._flush()
 
     def _step(self) -> bool:
-        """Go on with the handshake; True at its end."""
+        """Continue the handshake, and return True if it is complete."""
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -115,19 +123,19 @@ class TlsTransport:
         return True
 
     def _check_resumed(self) -> None:
-        """Raise ssl.SSLError if a resumed session (TLS 1.2) is of a client whose certificate expired."""
+        """Raise ssl.SSLError if the client certificate of a resumed TLS 1.2 session has expired."""
         found = self._tls.getpeercert() if self._tls.session_reused else None
         if found and time.time() > ssl.cert_time_to_seconds(str(found["notAfter"])):
             raise ssl.SSLError("the client's certificate has expired since its first handshake")
 
     @property
     def certificate(self) -> bytes | None:
-        """What the client has shown and OpenSSL has verified (DER); None when it has none."""
+        """Verified client certificate (DER), or None."""
         return self._tls.getpeercert(binary_form=True)
 
     @property
     def requested_host(self) -> str | None:
-        """The host that the client has named, if it has."""
+        """Host name of the client's SNI extension, or None."""
         return self._tls.requested_host
 
     async def _flush(self) -> None:
@@ -136,7 +144,7 @@ class TlsTransport:
             await self._plain.writable()
 
     def _fill(self) -> bool:
-        """Keep what has come for OpenSSL; False when nothing has."""
+        """Receive ciphertext for OpenSSL, and return False if none was available."""
         data = self._plain.receive_now(CIPHERTEXT_BYTES)
         if data is None:
             return False
@@ -144,7 +152,7 @@ class TlsTransport:
             self._incoming.write(data)
         else:
             self._incoming.write_eof()
-        self._has_some = True
+        self._has_input = True
         return True
 
     def peer_has_closed(self) -> bool:
@@ -153,30 +161,28 @@ class TlsTransport:
 
     @property
     def has_more(self) -> bool:
-        """Whether something has come that was not looked at."""
-        return self._has_some
+        """True if received bytes are not decrypted yet."""
+        return self._has_input
 
-    async def until(self, take: Step, answer: Step = nothing) -> None:
-        """Call `take` each time that there may be something to receive, and then `answer`, until one of
-        them returns True."""
-        while self._has_some:
+    async def until(self, take: Step, respond: Step = send_nothing) -> None:
+        """Call `take` and `respond` until one of them returns True; see `Transport`."""
+        while self._has_input:
             await trio.lowlevel.checkpoint()
-            if take() or answer():
+            if take() or respond():
                 return
-        await self._plain.until(take, answer)
+        await self._plain.until(take, respond)
 
-    def watch(self, take: Step, answer: Step, go_on: GoOn) -> bool:
-        """As `until` without a task that waits; False where something is to be looked at now."""
-        return not self._has_some and self._plain.watch(take, answer, go_on)
+    def watch(self, take: Step, respond: Step, on_done: OnDone) -> bool:
+        """Do the same as `until` without a task. Return False if received bytes are buffered."""
+        return not self._has_input and self._plain.watch(take, respond, on_done)
 
-    def let_go(self) -> bool:
-        """Have who waits go on at once, as if a step had returned True; whether somebody did."""
-        return self._plain.let_go()
+    def wake(self) -> bool:
+        """Resume the waiter as if a step had returned True. Return False if there was none."""
+        return self._plain.wake()
 
     def receive_now(self, size: int) -> bytes | None:
-        """Return up to `size` bytes, none when the peer has closed; None when no whole TLS record of
-        what it sends is there."""
-        if not self._has_some and not self._fill():
+        """Receive up to `size` bytes of whole TLS records without waiting; see `Transport`."""
+        if not self._has_input and not self._fill():
             return None
         parts: list[bytes] = []
         while size > 0 and (data := self._decrypted(size)) is not None:
@@ -189,8 +195,8 @@ class TlsTransport:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def receive_into_now(self, buffer: memoryview) -> int | None:
-        """As `receive_now`, into a part of `buffer`: how much it was, 0 when the peer has closed."""
-        if not self._has_some and not self._fill():
+        """Receive into a buffer without waiting; see `Transport`."""
+        if not self._has_input and not self._fill():
             return None
         filled = 0
         while filled < len(buffer):
@@ -203,118 +209,122 @@ class TlsTransport:
         return filled
 
     def _decrypted(self, size: int) -> bytes | None:
-        """The next bytes, at most those of one TLS record; none at the end, None when more has to come."""
-        if not self._has_some:
-            return None  # OpenSSL would say so too, by an exception that takes as long as the rest
-        asked = min(size, RECORD_BYTES)
+        """Decrypt up to one TLS record. Return empty bytes at the end, None if bytes are missing."""
+        if not self._has_input:
+            return None  # saves the exception of OpenSSL, which takes as long as a read
+        wanted = min(size, RECORD_BYTES)
         try:
-            data = self._tls.read(asked)
+            data = self._tls.read(wanted)
         except ssl.SSLError as error:
             return b"" if self._is_end(error) else None
-        self._look_for_more(is_full=len(data) == asked)
+        self._update_has_input(is_full=len(data) == wanted)
         return data
 
     def _decrypted_into(self, buffer: memoryview) -> int | None:
-        """As `_decrypted`, into a buffer: how many bytes it was."""
-        if not self._has_some:
+        """Decrypt up to one TLS record into a buffer. Return 0 at the end, None if bytes are missing."""
+        if not self._has_input:
             return None
-        asked = min(len(buffer), RECORD_BYTES)
+        wanted = min(len(buffer), RECORD_BYTES)
         try:
-            size: int = self._tls.read(asked, buffer)  # type: ignore[assignment]
+            size: int = self._tls.read(wanted, buffer)  # type: ignore[assignment]
         except ssl.SSLError as error:
             return 0 if self._is_end(error) else None
-        self._look_for_more(is_full=size == asked)
+        self._update_has_input(is_full=size == wanted)
         return size
 
-    def _look_for_more(self, *, is_full: bool) -> None:
-        """After a read: whether there may be another one; OpenSSL holds nothing when it gave less."""
+    def _update_has_input(self, *, is_full: bool) -> None:
+        """Update `_has_input` after a read. After a partial read, OpenSSL has no more plaintext."""
         if not self._incoming.pending:
-            self._has_some = is_full and self._tls.pending() > 0
+            self._has_input = is_full and self._tls.pending() > 0
 
     def _is_end(self, error: ssl.SSLError) -> bool:
-        """Whether the client says no more; or else more has to come. Raises what is neither."""
+        """Return True if the client ended the stream, False if bytes are missing.
+
+        Raises:
+            SSLError: Any other error.
+        """
         if isinstance(error, ssl.SSLWantReadError):
-            self._has_some = False
+            self._has_input = False
             return False
         if isinstance(error, ssl.SSLZeroReturnError):
             return True
         # Before Python 3.11.3 it has no exception of its own (python/cpython#95494).
         if isinstance(error, ssl.SSLEOFError) or error.reason == "UNEXPECTED_EOF_WHILE_READING":
-            # Some clients close without a word, and the length of a request says enough. Who does so
-            # waits for no word either.
-            self._is_heard = False
+            # Some clients close without close_notify. Requests have a length, so truncation is
+            # detected anyway. Such a client does not wait for a close_notify either.
+            self._peer_may_read = False
             return True
         raise error
 
     async def writable(self) -> None:
-        """Wait until `send_now` can go on."""
-        if not await self._stored.loaded():
+        """Wait until stored bytes are loaded or the socket is writable."""
+        if not await self._stored.load_missing():
             await self._plain.writable()
 
     def send_now(self, parts: Sequence[Any]) -> list[Any]:
-        """Send buffers and file ranges in order, as far as the socket takes them, and as they are in
-        memory, without waiting.
+        """Send buffers and cached file ranges in order, as far as the socket accepts them.
 
-        Returns what is left to be sent; what is encrypted already comes first. Raises OSError as
-        `PlainTransport.send_now` does.
+        Returns:
+            The parts that are not sent, ciphertext first.
+
+        Raises:
+            OSError: As in `PlainTransport.send_now`.
         """
-        sealed, clear = self._split(parts)
+        ciphertext, plaintext = self._split(parts)
         while True:
-            if sealed:
-                left = self._plain.send_now([sealed])
-                self._is_whole = not left
+            if ciphertext:
+                left = self._plain.send_now([ciphertext])
+                self._is_flushed = not left
                 if left:
-                    return [_Sealed(left[0]), *clear]
-            sealed = self._seal(clear)
-            if not sealed:
-                return [*clear]
+                    return [_Ciphertext(left[0]), *plaintext]
+            ciphertext = self._encrypt(plaintext)
+            if not ciphertext:
+                return [*plaintext]
 
     def _split(self, parts: Sequence[Any]) -> tuple[bytes, deque[Any]]:
-        """What is encrypted already, and what is not, with small neighbours in one."""
-        if parts and isinstance(parts[0], _Sealed):
+        """Return the ciphertext and the plaintext parts, with small adjacent parts joined."""
+        if parts and isinstance(parts[0], _Ciphertext):
             return parts[0], deque(gather(parts[1:], self._stored))
         return b"", deque(gather(parts, self._stored))
 
-    def _seal(self, clear: deque[Any]) -> bytes:
-        """Take some of what is to be sent, as far as it is in memory, and encrypt it."""
-        left = SEAL_BYTES
-        while clear and left > 0:
-            part = clear[0]
+    def _encrypt(self, plaintext: deque[Any]) -> bytes:
+        """Remove and encrypt some plaintext that is in memory or in the page cache."""
+        left = ENCRYPT_BYTES
+        while plaintext and left > 0:
+            part = plaintext[0]
             head = _head(part, left) if len(part) > left else part
             buffers = self._stored.read(head) if isinstance(head, FileRange) else (head,)
             if isinstance(buffers, NotCached):
-                self._stored.awaits(buffers)
+                self._stored.set_missing(buffers)
                 break
             for buffer in buffers:
                 self._tls.write(buffer)
             left -= len(head)
             if head is part:
-                clear.popleft()
+                plaintext.popleft()
             else:
-                clear[0] = after(part, len(head))
+                plaintext[0] = remainder(part, len(head))
         return self._outgoing.read()
 
     def close(self) -> None:
-        if self._is_shaken and self._is_whole and self._is_heard:
+        if self._handshake_done and self._is_flushed and self._peer_may_read:
             self._send_close_notify()
         self._plain.close()
 
     def _send_close_notify(self) -> None:
-        """Tell the client that the server ends the connection, so that it can detect truncation."""
-        with contextlib.suppress(
-            OSError
-        ):  # it has not said so itself yet, and nobody waits for that
+        """Send close_notify, so that the client can detect truncation."""
+        with contextlib.suppress(OSError):  # do not wait for the client's close_notify
             self._tls.unwrap()
         with contextlib.suppress(OSError):
             self._plain.send_now([self._outgoing.read()])
 
     def reset(self) -> None:
-        self._is_whole = False  # it hears of an error, not of an end
+        self._is_flushed = False  # do not send close_notify
         self._plain.reset()
 
 
 def _head(part: Any, size: int) -> Any:
-    """The first `size` bytes of a buffer or range."""
+    """Return the first `size` bytes of a buffer or range."""
     if isinstance(part, FileRange):
         return FileRange(part.source, part.position, size)
     return memoryview(part)[:size]

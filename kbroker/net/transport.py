@@ -1,4 +1,4 @@
-"""Bytes to and from one socket, with the fastest call that the platform has."""
+"""Transports of client connections: the interface, and plain TCP with sendfile."""
 
 from __future__ import annotations
 
@@ -18,52 +18,78 @@ from kbroker.storage.cached import NotCached
 from kbroker.storage.errors import READ_FAILURES, UnreadableError
 from kbroker.storage.files import FileRange
 
-from .readiness_poller import GoOn, ReadinessPoller, Step, nothing
+from .readiness_poller import OnDone, ReadinessPoller, Step, send_nothing
 from .stored import FILE_TOO_SHORT, StoredBytes
 
+# Maximum size in bytes of adjacent parts that are joined into one buffer. One system call and one
+# packet, which wakes the client once, are worth the copy.
 JOIN_BYTES = 64 * 1024
-"""Neighbours up to this size are joined into one buffer: one system call, and one packet that wakes
-the client once, are worth the copy."""
 
+# Unsent bytes in the socket buffer above which the socket is not writable (TCP_NOTSENT_LOWAT).
 UNSENT_BYTES = 16 * 1024
-"""How much the system keeps for a client beyond what is on its way, before a socket counts as full."""
 
 _HAS_SENDFILE = hasattr(os, "sendfile")
+# SO_LINGER with zero seconds: the socket sends RST when it is closed.
 _NO_LINGER = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
-"""A socket that lingers for no time sends RST when it is closed."""
 _OPTIONS = {socket.TCP_NODELAY: 1}
 if hasattr(socket, "TCP_NOTSENT_LOWAT"):
     _OPTIONS[socket.TCP_NOTSENT_LOWAT] = UNSENT_BYTES
 
 
 class Transport(Protocol):
-    """Bytes to and from one client. All but `close` raise OSError when the peer has gone."""
+    """Byte stream to and from one client.
 
-    async def until(self, take: Step, answer: Step = nothing) -> None:
-        """Call `take` each time that there may be something to receive, and then `answer`, until one of
-        them returns True.
+    All methods except `close` raise OSError if the client has disconnected.
+    """
 
-        Yields before each call of `take`. Raises trio.ClosedResourceError when the connection is closed here.
+    async def until(self, take: Step, respond: Step = send_nothing) -> None:
+        """Call `take` each time that bytes may be available, and then `respond`.
+
+        Returns when one of them returns True. Yields to other tasks before each call of `take`.
+
+        Args:
+            take: Receives and handles requests.
+            answer: Sends responses.
+
+        Raises:
+            ClosedResourceError: This process closed the connection.
         """
         ...
 
-    def watch(self, take: Step, answer: Step, go_on: GoOn) -> bool:
-        """As `until` without a task that waits: `go_on` is told what that would return or raise.
+    def watch(self, take: Step, respond: Step, on_done: OnDone) -> bool:
+        """Do the same as `until` without a task.
 
-        Returns False where a task has to wait.
+        Args:
+            take: Receives and handles requests.
+            answer: Sends responses.
+            go_on: Gets the result or the exception that `until` would have.
+
+        Returns:
+            False if the transport cannot do that and a task must call `until`.
         """
         ...
 
-    def let_go(self) -> bool:
-        """Have who waits go on at once, as if a step had returned True; whether somebody did."""
+    def wake(self) -> bool:
+        """Resume the waiter as if a step had returned True. Return False if there was none."""
         ...
 
     def receive_now(self, size: int) -> bytes | None:
-        """Return up to `size` bytes, none when the peer has closed; None when nothing is there."""
+        """Receive without waiting.
+
+        Args:
+            size: Maximum number of bytes.
+
+        Returns:
+            The bytes; empty if the peer has closed; None if no bytes are available.
+        """
         ...
 
     def receive_into_now(self, buffer: memoryview) -> int | None:
-        """As `receive_now`, into a part of `buffer`: how much it was, 0 when the peer has closed."""
+        """Receive into a buffer without waiting.
+
+        Returns:
+            The number of bytes; 0 if the peer has closed; None if no bytes are available.
+        """
         ...
 
     def peer_has_closed(self) -> bool:
@@ -72,43 +98,46 @@ class Transport(Protocol):
 
     @property
     def has_more(self) -> bool:
-        """Whether something is left that has come already, of which no `until` would hear."""
+        """True if received bytes are buffered in the transport, where the poller cannot see them."""
         ...
 
     async def writable(self) -> None:
-        """Wait until `send_now` can go on."""
+        """Wait until `send_now` can continue."""
         ...
 
     def send_now(self, parts: Sequence[Any]) -> list[Any]:
-        """Send buffers and file ranges in order, as far as they go without waiting.
+        """Send buffers and file ranges in order, as far as possible without waiting.
 
-        Returns what is left to be sent.
+        Returns:
+            The parts that are not sent.
         """
         ...
 
     def close(self) -> None:
-        """End the connection, if it has not ended. Who waits for it gets trio.ClosedResourceError."""
+        """Close the connection if it is open. Waiters get trio.ClosedResourceError."""
         ...
 
     def reset(self) -> None:
-        """Let `close` drop what is not sent yet, and tell the peer of an error."""
+        """Make `close` drop unsent bytes and reset the connection."""
         ...
 
 
 class PlainTransport:
-    """A TCP connection without TLS; stored bytes go from the page cache to the socket.
+    """A TCP connection without TLS. Stored bytes are sent from the page cache with sendfile.
 
-    It works on a plain socket: each call of trio's yields to the scheduler, which costs more than the
-    call. Here only waiting yields. `until` always does, so that a busy client takes turns with the
-    others.
+    It uses a plain socket: each call of a trio socket yields to the scheduler, which costs more
+    than the call. Here only waiting yields. `until` always yields, so that a busy client does not
+    starve other clients.
 
-    Parameters: `poller` watches the socket with those of others; without it the socket is waited for
-    by itself. `disk` loads what is to be sent and not in memory.
+    Args:
+        connected: The socket.
+        poller: Shared epoll of all sockets; None to wait for the socket itself.
+        disk: Loads stored bytes that are not in the page cache.
     """
 
     __slots__ = ("_poller", "_socket", "_stored")
 
-    has_more = False  # the system knows
+    has_more = False  # the socket buffers all bytes
 
     def __init__(
         self,
@@ -124,39 +153,38 @@ class PlainTransport:
             for option, value in _OPTIONS.items():
                 connected.setsockopt(socket.IPPROTO_TCP, option, value)
         except OSError:
-            pass  # it is no TCP connection, or has ended, which shows soon
+            pass  # a Unix socket, or a closed connection: the next call will fail
 
-    async def until(self, take: Step, answer: Step = nothing) -> None:
-        """Call `take` each time that there may be something to receive, and then `answer`, until one of
-        them returns True."""
+    async def until(self, take: Step, respond: Step = send_nothing) -> None:
+        """Call `take` and `respond` until one of them returns True; see `Transport`."""
         if self._poller is not None:
-            await self._poller.until(self._socket, take, answer)
+            await self._poller.until(self._socket, take, respond)
             return
         while True:
             await trio.lowlevel.wait_readable(self._socket)
-            if take() or answer():
+            if take() or respond():
                 return
 
-    def watch(self, take: Step, answer: Step, go_on: GoOn) -> bool:
-        """As `until` without a task that waits; False where the system has no epoll."""
+    def watch(self, take: Step, respond: Step, on_done: OnDone) -> bool:
+        """Do the same as `until` without a task. Return False if the system has no epoll."""
         if self._poller is None:
             return False
-        self._poller.watch(self._socket, take, answer, go_on)
+        self._poller.watch(self._socket, take, respond, on_done)
         return True
 
-    def let_go(self) -> bool:
-        """Have who waits go on at once, where the system has epoll; whether somebody did."""
-        return self._poller is not None and self._poller.let_go(self._socket)
+    def wake(self) -> bool:
+        """Resume the waiter if the system has epoll. Return False if there was none."""
+        return self._poller is not None and self._poller.wake(self._socket)
 
     def receive_now(self, size: int) -> bytes | None:
-        """Return up to `size` bytes, none when the peer has closed; None when nothing is there."""
+        """Receive up to `size` bytes without waiting; see `Transport`."""
         try:
             return self._socket.recv(size)
         except BlockingIOError:
             return None
 
     def receive_into_now(self, buffer: memoryview) -> int | None:
-        """As `receive_now`, into a part of `buffer`: how much it was, 0 when the peer has closed."""
+        """Receive into a buffer without waiting; see `Transport`."""
         try:
             return self._socket.recv_into(buffer)
         except BlockingIOError:
@@ -181,28 +209,31 @@ class PlainTransport:
             return True
 
     def acknowledge(self) -> bool:
-        """Let the peer know at once that all has come; False where the system leaves no choice.
+        """Send a TCP ACK now. Return False if the system cannot do that.
 
-        A client that sends small pieces together (Nagle's algorithm) keeps the next one back until it has
-        heard of the one before, and systems wait for some 40 ms for an answer that could say so.
+        A client with Nagle's algorithm sends the next small segment only after the ACK of the
+        previous one. A delayed ACK takes about 40 ms.
         """
         if not hasattr(socket, "TCP_QUICKACK"):
             return False
-        with suppress(OSError):  # it has ended, which shows soon
+        with suppress(OSError):  # the connection is closed: the next call will fail
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         return True
 
     async def writable(self) -> None:
-        """Wait until `send_now` can go on."""
-        if not await self._stored.loaded():
+        """Wait until stored bytes are loaded or the socket is writable."""
+        if not await self._stored.load_missing():
             await trio.lowlevel.wait_writable(self._socket)
 
     def send_now(self, parts: Sequence[Any]) -> list[Any]:
-        """Send buffers and file ranges in order, as far as the socket takes them, and as they are in
-        memory, without waiting.
+        """Send buffers and cached file ranges in order, as far as the socket accepts them.
 
-        Returns what is left to be sent. Raises OSError when the peer has gone; a file that is
-        shorter than its range says can only end the connection, because the length is already out.
+        Returns:
+            The parts that are not sent.
+
+        Raises:
+            OSError: The peer has disconnected, or a file is shorter than its range. The latter must
+                close the connection, because the length of the response is already sent.
         """
         left = gather(parts, self._stored)
         try:
@@ -211,7 +242,7 @@ class PlainTransport:
                 if isinstance(part, FileRange):
                     size = self._stored.sendable(part)
                     if isinstance(size, NotCached):
-                        self._stored.awaits(size)
+                        self._stored.set_missing(size)
                         break
                     sent = self._send_file(part, size)
                 else:
@@ -219,7 +250,7 @@ class PlainTransport:
                     # for 200 ms.
                     sent = self._socket.send(part)
                 if sent < len(part):
-                    left[0] = after(part, sent)
+                    left[0] = remainder(part, sent)
                     break
                 del left[0]
         except BlockingIOError:
@@ -250,8 +281,7 @@ class PlainTransport:
 
 
 def gather(parts: Sequence[Any], stored: StoredBytes) -> list[Any]:
-    """Join small neighbours; only file ranges that are worth a sendfile, and those that are not in
-    memory, stay ranges."""
+    """Join small adjacent parts. Keep file ranges that are large or not in the page cache."""
     if len(parts) == 1 and not isinstance(parts[0], FileRange):
         return [*parts]
     gathered: list[Any] = []
@@ -281,8 +311,8 @@ def _joined(parts: list[Any]) -> Any:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def after(part: Any, sent: int) -> Any:
-    """What is left of a buffer or range of which `sent` bytes went out."""
+def remainder(part: Any, sent: int) -> Any:
+    """Return the rest of a buffer or range after its first `sent` bytes."""
     if isinstance(part, FileRange):
         return FileRange(part.source, part.position + sent, len(part) - sent)
     return memoryview(part)[sent:]

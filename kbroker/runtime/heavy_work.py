@@ -76,7 +76,7 @@ class HeavyWork:
         done = await self._run_light(work, client)
         if done is not None:
             return done[0]
-        async with self._heavy.turn(client):
+        async with self._heavy.acquire(client):
             return await self._run(work, client)
 
     async def run_in_steps(self, begin: Callable[[], Steps[Result]], client: HeavyClient) -> Result:
@@ -94,7 +94,7 @@ class HeavyWork:
         done = await self._run_light(_Progress(begin).go_on, client)
         if done is not None and done[0] is not None:
             return done[0][0]
-        async with self._heavy.turn(client):
+        async with self._heavy.acquire(client):
             progress = _Progress(begin)
             while (last := await self._run(progress.go_on, client)) is None:
                 pass
@@ -108,13 +108,13 @@ class HeavyWork:
         The check follows the wait for the thread, because other connections of the same client may
         have been served in the meantime.
         """
-        async with self._thread.turn(client):
+        async with self._thread.acquire(client):
             if self._shares.is_heavy(client, trio.current_time()):
                 return None
             return (await self._run_charged(work, client),)
 
     async def _run(self, work: Callable[[], Result], client: HeavyClient) -> Result:
-        async with self._thread.turn(client):
+        async with self._thread.acquire(client):
             return await self._run_charged(work, client)
 
     async def _run_charged(self, work: Callable[[], Result], client: HeavyClient) -> Result:
@@ -164,7 +164,7 @@ class _LeastFirst:
         self._waiters: dict[trio.Event, HeavyClient] = {}  # in the order in which they came
 
     @asynccontextmanager
-    async def turn(self, client: HeavyClient) -> AsyncIterator[None]:
+    async def acquire(self, client: HeavyClient) -> AsyncIterator[None]:
         """Hold the lock for a client within the block."""
         if self._is_held:
             await self._wait(client)
@@ -175,23 +175,21 @@ class _LeastFirst:
             self._release()
 
     async def _wait(self, client: HeavyClient) -> None:
-        given = trio.Event()
-        self._waiters[given] = client
+        granted = trio.Event()
+        self._waiters[granted] = client
         try:
-            await given.wait()
+            await granted.wait()
         except trio.Cancelled:
-            if self._waiters.pop(given, None) is None:  # the lock was passed on to this waiter
+            if self._waiters.pop(granted, None) is None:  # the lock was passed on to this waiter
                 self._release()
             raise
 
     def _release(self) -> None:
         """Pass the lock on, held all the time, or free it."""
         waiters, now = self._waiters, trio.current_time()
-        following = min(
-            waiters, key=lambda each: self._shares.order(waiters[each], now), default=None
-        )
-        if following is None:
+        first = min(waiters, key=lambda each: self._shares.order(waiters[each], now), default=None)
+        if first is None:
             self._is_held = False
         else:
-            del waiters[following]
-            following.set()
+            del waiters[first]
+            first.set()

@@ -439,7 +439,7 @@ async def test_requests_that_do_not_come_on_give_their_memory_to_others(
         with trio.fail_after(10):
             await wire.send_bytes(large_request(150_000))
             assert await wire.receive_frame()
-        await until(lambda: "comes too slowly" in caplog.text)
+        await until(lambda: "arrives too slowly" in caplog.text)
         nursery.cancel_scope.cancel()
 
 
@@ -470,10 +470,10 @@ async def test_waiting_for_memory_is_not_the_fault_of_a_client() -> None:
 async def test_who_works_for_long_is_not_too_slow() -> None:
     """A large request that is complete holds its memory until its work is done."""
     async with small_memory() as broker:
-        let_go = trio.Event()
+        wake = trio.Event()
 
         async def handle(ctx: Any, asked: Any) -> MetadataResponse:
-            await let_go.wait()
+            await wake.wait()
             return MetadataResponse()
 
         hand_to(broker, ApiKey.METADATA, handle)
@@ -487,7 +487,7 @@ async def test_who_works_for_long_is_not_too_slow() -> None:
             await slow.send_bytes(large_request()[:-1])
             await other.send_bytes(large_request()[:-1])
             await slow.wait_closed()  # it is not that nobody is given up
-            let_go.set()
+            wake.set()
             assert await working.receive_frame()
 
 

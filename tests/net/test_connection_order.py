@@ -1033,12 +1033,12 @@ class SlowWork:
 
     def __init__(self, broker: Broker) -> None:
         self.begun = self.done = 0
-        self.let_go = trio.Event()
+        self.release = trio.Event()
         hand_to(broker, ApiKey.CREATE_TOPICS, self._handle)
 
     async def _handle(self, ctx: Any, request: Any) -> CreateTopicsResponse:
         self.begun += 1
-        await self.let_go.wait()
+        await self.release.wait()
         self.done += 1
         return CreateTopicsResponse()
 
@@ -1056,7 +1056,7 @@ async def test_work_is_finished_for_a_client_that_has_gone() -> None:
             await wire.send_bytes(b"".join(wire.frame(*creation("t")) for _ in range(3)))
             await until(lambda: work.begun)
             await wire.reset()
-        work.let_go.set()
+        work.release.set()
         await is_left(broker)
         assert work.done == 3
 
@@ -1068,7 +1068,7 @@ async def test_a_node_that_stops_finishes_its_work() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(broker.nodes[0].stop)
             await wire.is_silent()
-            work.let_go.set()
+            work.release.set()
         assert work.done == 3
         for _ in range(3):
             await wire.receive()
@@ -1090,7 +1090,7 @@ async def test_a_node_that_crashes_does_nothing_more() -> None:
         await until(lambda: work.begun)
         with trio.fail_after(20):
             await broker.nodes[0].crash()
-        work.let_go.set()
+        work.release.set()
         await trio.testing.wait_all_tasks_blocked()
         assert (work.begun, work.done) == (1, 0)
         await wire.wait_closed()
@@ -1144,7 +1144,7 @@ async def test_work_that_fails_ends_its_connection_only(caplog: pytest.LogCaptur
         connected(broker.endpoint) as wire,
         connected(broker.endpoint) as other,
     ):
-        work.let_go = None  # type: ignore[assignment]
+        work.release = None  # type: ignore[assignment]
         await wire.send(*creation("t"))
         assert await wire.wait_closed() == b""
         assert broker.node.context.error_log.unhandled_errors == 1
@@ -1158,6 +1158,6 @@ async def test_who_waits_for_its_work_is_not_idle() -> None:
     async with slow_broker(**settings) as (broker, work), connected(broker.endpoint) as wire:
         await wire.send(*creation("t"))
         assert await wire.is_silent(3 * REAP_SECONDS)
-        work.let_go.set()
+        work.release.set()
         await wire.receive()
         assert await wire.wait_closed() == b""  # and then it is

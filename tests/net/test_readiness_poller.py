@@ -12,7 +12,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from kbroker.broker import Broker
-from kbroker.net.readiness_poller import HAS_EPOLL, POLL_SECONDS_MAX, ReadinessPoller, nothing
+from kbroker.net.readiness_poller import HAS_EPOLL, POLL_SECONDS_MAX, ReadinessPoller, send_nothing
 from kbroker.protocol.api_keys import ApiKey
 
 from ..wire import batch, connected, create_topic, produce_request
@@ -47,7 +47,7 @@ class Client:
         return len(self.got) >= self.enough
 
     async def wait(self) -> None:
-        await self._poller.until(self.theirs, self.take, nothing)
+        await self._poller.until(self.theirs, self.take, send_nothing)
 
     def close(self) -> None:
         self._poller.leave(self.theirs)
@@ -85,13 +85,13 @@ async def test_who_is_busy_is_not_told_again_and_again_and_loses_nothing(
     poller: ReadinessPoller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []
-    came = ReadinessPoller._came
+    came = ReadinessPoller._on_readable
 
     def counted(self: ReadinessPoller, descriptor: int) -> None:
         told.append(descriptor)
         came(self, descriptor)
 
-    monkeypatch.setattr(ReadinessPoller, "_came", counted)
+    monkeypatch.setattr(ReadinessPoller, "_on_readable", counted)
     with clients(poller, 1, enough=1) as (client,):
         client.ours.send(b"a")
         await client.wait()
@@ -111,7 +111,7 @@ async def test_what_it_raises_is_raised_where_it_is_waited_for(poller: Readiness
 
         client.ours.send(b"a")
         with pytest.raises(ConnectionResetError, match="gone"):
-            await poller.until(client.theirs, fail, nothing)
+            await poller.until(client.theirs, fail, send_nothing)
         other.ours.send(b"a")
         await other.wait()
         await client.wait()
@@ -146,7 +146,7 @@ async def test_one_that_ends_its_own_connection_ends_nobody_elses(poller: Readin
 
         client.ours.send(b"a")
         with scope:
-            await poller.until(client.theirs, leave, nothing)
+            await poller.until(client.theirs, leave, send_nothing)
         assert scope.cancelled_caught
         with clients(poller, 1, enough=1) as (new,):
             other.ours.send(b"b")
@@ -215,7 +215,7 @@ async def test_many_that_come_at_once_leave_the_event_loop_to_others(
     with clients(poller, 20) as made:
         async with trio.open_nursery() as nursery:
             for each in made:
-                nursery.start_soon(poller.until, each.theirs, partial(take, each), nothing)
+                nursery.start_soon(poller.until, each.theirs, partial(take, each), send_nothing)
             await wait_all_tasks_blocked()
             trio.lowlevel.add_instrument(passes)
             for each in made:

@@ -158,7 +158,7 @@ async def test_given_up_reply_raises_os_error() -> None:
         (pending,) = add_all(replies, [PENDING])
         assert isinstance(pending, Pending)
         pending.resolve(None)
-        with pytest.raises(OSError, match="given up"):
+        with pytest.raises(OSError, match="dropped"):
             replies.take_ready()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from kbroker.net.readiness_poller import GoOn, Step, nothing
+from kbroker.net.readiness_poller import OnDone, Step, send_nothing
 from kbroker.net.tls_transport import RECORD_BYTES, TlsTransport
 from kbroker.runtime.time_slices import StepThrottle
 from kbroker.security.tls import server_context
@@ -37,15 +37,15 @@ class Line:
         self.acknowledged += 1
         return self.can_acknowledge
 
-    async def until(self, take: Step, answer: Step = nothing) -> None:
+    async def until(self, take: Step, answer: Step = send_nothing) -> None:
         await trio.lowlevel.checkpoint()
         while not self.coming or not (take() or answer()):
             await trio.lowlevel.checkpoint()
 
-    def watch(self, take: Step, answer: Step, go_on: GoOn) -> bool:
+    def watch(self, take: Step, answer: Step, on_done: OnDone) -> bool:
         return False
 
-    def let_go(self) -> bool:
+    def wake(self) -> bool:
         return False
 
     def peer_has_closed(self) -> bool:
@@ -103,10 +103,10 @@ class Pair:
         if self._to_server.pending:
             self.line.coming.append(self._to_server.read())
 
-    async def shake_hands(self) -> None:
+    async def handshake(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._shake_client)
-            await self.transport.shake_hands(StepThrottle())
+            await self.transport.handshake(StepThrottle())
 
     async def _shake_client(self) -> None:
         while True:
@@ -144,7 +144,7 @@ async def test_expired_client_certificate_does_not_come_in_by_a_resumed_session(
     server = asking(authority, client_auth)
     trusts = authority.context(authority.pem("client"))
     first = Pair(authority, version, trusts=trusts, server=server)
-    await first.shake_hands()
+    await first.handshake()
     first.transport.send_now([b"answer"])
     first.take()
     assert first.client.read(100) == b"answer"
@@ -156,18 +156,18 @@ async def test_expired_client_certificate_does_not_come_in_by_a_resumed_session(
     monkeypatch.setattr("kbroker.net.tls_transport.time.time", lambda: later)
     expired = Pair(authority, version, session=session, trusts=trusts, server=server)
     if version is ssl.TLSVersion.TLSv1_3:
-        await expired.shake_hands()
+        await expired.handshake()
         assert not expired.client.session_reused, "OpenSSL has verified the certificate again"
     else:
         with pytest.raises(ExceptionGroup) as caught:
-            await expired.shake_hands()
+            await expired.handshake()
         assert expired.client.session_reused
         assert caught.group_contains(ssl.SSLError, match="certificate has expired")
 
 
 async def test_tickets_go_out_with_the_first_answer(authority: Authority) -> None:
     pair = Pair(authority)
-    await pair.shake_hands()
+    await pair.handshake()
     assert len(pair.line.sent) == 1, "what the client has to know, and nothing more"
     pair.transport.send_now([b"answer"])
     assert len(pair.line.sent) == 2
@@ -177,7 +177,7 @@ async def test_tickets_go_out_with_the_first_answer(authority: Authority) -> Non
     assert session is not None
     assert session.has_ticket
     again = Pair(authority, session=session, trusts=pair.trusts, server=pair.server)
-    await again.shake_hands()
+    await again.handshake()
     assert again.client.session_reused
 
 
@@ -186,18 +186,18 @@ async def test_a_client_that_keeps_its_request_back_until_it_has_heard_hears_at_
 ) -> None:
     """Nagle's algorithm: its request is a small piece behind another one, the end of the handshake."""
     pair = Pair(authority)
-    await pair.shake_hands()
+    await pair.handshake()
     assert pair.line.acknowledged == 1
     assert len(pair.line.sent) == 1
     pair = Pair(authority)
     pair.line.can_acknowledge = False
-    await pair.shake_hands()
+    await pair.handshake()
     assert len(pair.line.sent) == 2, "the tickets say so"
 
 
 async def test_an_older_version_waits_for_the_end_of_the_handshake(authority: Authority) -> None:
     pair = Pair(authority, ssl.TLSVersion.TLSv1_2)
-    await pair.shake_hands()
+    await pair.handshake()
     assert pair.client.version() == "TLSv1.2"
     pair.client.write(b"request")
     pair.give()
@@ -218,7 +218,7 @@ async def test_a_request_that_comes_with_the_end_of_the_handshake_is_there(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask)
-        await pair.transport.shake_hands(StepThrottle())
+        await pair.transport.handshake(StepThrottle())
     assert await receive(pair.transport, 100) == b"request"
 
 
@@ -230,7 +230,7 @@ async def test_who_is_refused_hears_why(authority: Authority) -> None:
         old.client.do_handshake()
     old.give()
     with pytest.raises(ssl.SSLError):
-        await old.transport.shake_hands(StepThrottle())
+        await old.transport.handshake(StepThrottle())
     old.take()
     with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):
         old.client.do_handshake()
@@ -238,7 +238,7 @@ async def test_who_is_refused_hears_why(authority: Authority) -> None:
 
 async def test_who_closes_without_a_word_is_sent_none(authority: Authority) -> None:
     pair = Pair(authority)
-    await pair.shake_hands()
+    await pair.handshake()
     sent = len(pair.line.sent)
     pair.line.coming.append(b"")
     assert await receive(pair.transport, 100) == b""
@@ -251,7 +251,7 @@ async def test_who_closes_without_a_word_is_sent_none(authority: Authority) -> N
 async def test_who_may_listen_hears_of_the_end(authority: Authority, *, says_so: bool) -> None:
     """Whether it has said itself that nothing more comes, or the broker closes first."""
     pair = Pair(authority)
-    await pair.shake_hands()
+    await pair.handshake()
     if says_so:
         with pytest.raises(ssl.SSLWantReadError):
             pair.client.unwrap()
@@ -272,7 +272,7 @@ SIZES = (1, 100, RECORD_BYTES - 1, RECORD_BYTES, RECORD_BYTES + 1, 3 * RECORD_BY
 async def test_all_that_comes_is_read_however_it_is_cut(authority: Authority, seed: int) -> None:
     """Records of all sizes, which come in parts, a part or several at a time, to reads of all sizes."""
     pair = Pair(authority)
-    await pair.shake_hands()
+    await pair.handshake()
     numbers = random.Random(seed)
     told = b""
     for _ in range(20):

@@ -27,7 +27,7 @@ from kbroker.security.authority import Authority, Pair
 from kbroker.security.tls import client_context, server_context
 
 from ..cli.test_serve import SECONDS, refused, serving, wait_for
-from ..security.test_stores import setting, shake_hands
+from ..security.test_stores import handshake, setting
 
 KBROKER = [sys.executable, "-m", "kbroker"]
 ADDRESS = "localhost:9092"
@@ -284,7 +284,7 @@ def test_a_certificate_that_the_strict_take() -> None:
     )
     client.verify_flags |= ssl.VERIFY_X509_STRICT
     client.verify_flags &= ~ssl.VERIFY_X509_PARTIAL_CHAIN
-    shake_hands(server_context(shown), client)
+    handshake(server_context(shown), client)
     assert pair.key not in repr(pair)
 
 

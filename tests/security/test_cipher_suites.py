@@ -10,7 +10,7 @@ from kbroker.security.errors import BadSettings
 from kbroker.security.tls import client_context, server_context
 
 from .certificates import Authority
-from .test_stores import setting, shake_hands
+from .test_stores import handshake, setting
 
 ECDSA = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"
 NEWEST = "TLS_AES_128_GCM_SHA256,TLS_AES_256_GCM_SHA384,TLS_CHACHA20_POLY1305_SHA256"
@@ -47,10 +47,10 @@ def test_names_of_java_are_those_of_openssl(name: str, openssl: str, authority: 
 
 def test_a_client_that_has_none_of_them_does_not_come_in(authority: Authority) -> None:
     strict = server(authority, ssl_cipher_suites=ECDSA)
-    shake_hands(strict, client(authority, ssl_cipher_suites=ECDSA))
+    handshake(strict, client(authority, ssl_cipher_suites=ECDSA))
     other = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
     with pytest.raises(ssl.SSLError):
-        shake_hands(strict, client(authority, ssl_cipher_suites=other))
+        handshake(strict, client(authority, ssl_cipher_suites=other))
 
 
 def test_a_version_of_which_no_suite_is_named_is_not_spoken(authority: Authority) -> None:
@@ -60,10 +60,10 @@ def test_a_version_of_which_no_suite_is_named_is_not_spoken(authority: Authority
     new = server(authority, ssl_cipher_suites=NEWEST)
     assert new.minimum_version is ssl.TLSVersion.TLSv1_3
     with pytest.raises(ssl.SSLError):
-        shake_hands(old, client(authority, ssl_cipher_suites=NEWEST))
+        handshake(old, client(authority, ssl_cipher_suites=NEWEST))
     both = server(authority, ssl_cipher_suites=f"{NEWEST},{ECDSA}")
     for version in ("TLSv1.2", "TLSv1.3"):
-        shake_hands(both, client(authority, ssl_enabled_protocols=version))
+        handshake(both, client(authority, ssl_enabled_protocols=version))
 
 
 @pytest.mark.parametrize(

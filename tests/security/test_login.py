@@ -311,7 +311,7 @@ async def test_no_secret_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     for secret in ("pencil", "hush", "wrong-secret", base64.b64encode(b"pencil").decode()):
         assert secret not in caplog.text
     assert "authenticated: User:alice at 127.0.0.1, by PLAIN" in caplog.text
-    assert "the login has failed: the user or the password is wrong" in caplog.text
+    assert "authentication failed: the user or the password is wrong" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def setting(**given: object) -> Lookup:
     return lambda name: texts.get(name, "")
 
 
-def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
     """Let both sides agree on keys in memory. Raises ssl.SSLError."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [
@@ -43,14 +43,14 @@ def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
 
 def test_a_pem_file_with_key_and_certificate(authority: Authority) -> None:
     server = server_context(setting(ssl_keystore_location=authority.pem("server")))
-    shake_hands(server, client_context(setting(ssl_truststore_location=authority.trusted)))
+    handshake(server, client_context(setting(ssl_truststore_location=authority.trusted)))
 
 
 def test_pem_text_in_the_settings(authority: Authority) -> None:
     chain, key = authority.texts()
     server = server_context(setting(ssl_keystore_certificate_chain=chain, ssl_keystore_key=key))
     trusted = authority.trusted.read_text()
-    shake_hands(server, client_context(setting(ssl_truststore_certificates=trusted)))
+    handshake(server, client_context(setting(ssl_truststore_certificates=trusted)))
 
 
 def test_a_pkcs12_file_whatever_its_type_says(authority: Authority) -> None:
@@ -61,7 +61,7 @@ def test_a_pkcs12_file_whatever_its_type_says(authority: Authority) -> None:
             ssl_keystore_type="JKS",
         )
     )
-    shake_hands(server, client_context(setting(ssl_truststore_location=authority.trusted)))
+    handshake(server, client_context(setting(ssl_truststore_location=authority.trusted)))
 
 
 def test_trust_in_a_pkcs12_file(authority: Authority) -> None:
@@ -69,7 +69,7 @@ def test_trust_in_a_pkcs12_file(authority: Authority) -> None:
     lookup = setting(ssl_truststore_location=store, ssl_truststore_password=PASSWORD)
     assert read_trusted(lookup).count("BEGIN CERTIFICATE") == 1
     server = server_context(setting(ssl_keystore_location=store, ssl_keystore_password=PASSWORD))
-    shake_hands(server, client_context(lookup))
+    handshake(server, client_context(lookup))
 
 
 def test_no_key_store_is_no_identity() -> None:
@@ -87,9 +87,9 @@ def test_clients_are_asked_for_certificates(authority: Authority) -> None:
     )
     trusting = {"ssl_truststore_location": authority.trusted}
     shown = setting(ssl_keystore_location=authority.pem("client"), **trusting)
-    shake_hands(server, client_context(shown))
+    handshake(server, client_context(shown))
     with pytest.raises(ssl.SSLError, match="PEER_DID_NOT_RETURN_A_CERTIFICATE"):
-        shake_hands(server, client_context(setting(**trusting)))
+        handshake(server, client_context(setting(**trusting)))
 
 
 def test_versions_of_tls(authority: Authority) -> None:
@@ -100,7 +100,7 @@ def test_versions_of_tls(authority: Authority) -> None:
         setting(ssl_enabled_protocols="TLSv1.3", ssl_truststore_location=authority.trusted)
     )
     with pytest.raises(ssl.SSLError):
-        shake_hands(old, new)
+        handshake(old, new)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_files_that_change_are_read_again(authority: Authority) -> None:
     path.write_bytes(other.pem("replaced").read_bytes())
     assert certificates.context() is first  # looked at a moment ago
     seconds = 2.0
-    shake_hands(
+    handshake(
         certificates.context(), client_context(setting(ssl_truststore_location=other.trusted))
     )
 

@@ -16,7 +16,7 @@ from typing import Any
 import trio
 
 from kbroker.client.endpoint import Endpoint
-from kbroker.net.readiness_poller import GoOn, Step, nothing
+from kbroker.net.readiness_poller import OnDone, Step, send_nothing
 from kbroker.storage.files import FileRange
 
 from .seeded import Events, Source
@@ -67,7 +67,7 @@ class _Pipe:
         self._last_arrival = max(self._last_arrival, trio.current_time() + delay)
         return self._last_arrival
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """The link is healed: what waits for it is sent again."""
         self._chunks = deque(
             (self._arrival() if arrival == math.inf else arrival, data)
@@ -232,16 +232,16 @@ class MemoryTransport:
     def __init__(self, socket: Socket) -> None:
         self._socket = socket
 
-    async def until(self, take: Step, answer: Step = nothing) -> None:
+    async def until(self, take: Step, respond: Step = send_nothing) -> None:
         while True:
             await self._socket.readable()
-            if take() or answer():
+            if take() or respond():
                 return
 
-    def watch(self, take: Step, answer: Step, go_on: GoOn) -> bool:
+    def watch(self, take: Step, respond: Step, on_done: OnDone) -> bool:
         return False
 
-    def let_go(self) -> bool:
+    def wake(self) -> bool:
         return False
 
     def peer_has_closed(self) -> bool:
@@ -359,7 +359,7 @@ class Network:
         if link.is_cut:
             link.is_cut = False
             for pipe in link.pipes:
-                pipe.go_on()
+                pipe.resume()
             link.healed.set()
             link.healed = trio.Event()
 

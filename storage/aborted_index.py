@@ -1,8 +1,8 @@
-"""Which transactions were aborted in one segment: the `.txnindex` file and what is known in memory.
+"""The index of aborted transactions of one segment: its `.txnindex` file and its entries in memory.
 
-Unlike the other indexes it is not built anew from the batches of its segment alone, and without it
-what was aborted would look committed. So a damaged one is an error, and after a crash or a cut the
-log forgets what became unsure and replays the batches that say it again.
+Unlike the other indexes, it cannot be rebuilt from the batches of its segment alone. Without it,
+aborted records would look committed. So a damaged file is an error. After a crash or truncation,
+the uncertain entries are dropped and added again by replaying the batches.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .sync import AtomicWrite, DirectorySync, FileWrite, SyncItem
 
 
 class AbortedIndex:
-    """The aborted transactions whose markers are in one segment, in order of their markers.
+    """The aborted transactions whose markers are in one segment, in the order of their markers.
 
-    Parameters:
-        files: where the file is.
-        path: of the segment's files, without what their names end in.
-        base_offset: of the segment.
-        suffix: what the names end in while the segment is not part of a log.
+    Args:
+        files: File system of the directory.
+        path: Path of the segment files without the file extension.
+        base_offset: Base offset of the segment.
+        suffix: End of the file names while the segment is not part of a log.
     """
 
     __slots__ = (
@@ -47,17 +47,17 @@ class AbortedIndex:
         self._base_offset = base_offset
         self._suffix = suffix
         self._entries: list[AbortedTransaction] | None = None
-        self._saved = 0  # entries that stand in the file already
-        self._torn = False  # behind them stands something else
-        self._replaces = False  # the file is that of a segment that was replaced
+        self._saved = 0  # number of entries that are in the file
+        self._torn = False  # the file has other bytes after the saved entries
+        self._replaces = False  # the file is that of a replaced segment
 
     @property
     def path(self) -> str:
-        """The file; it needs not exist."""
+        """Path of the file, which may not exist."""
         return self._path + TXN_INDEX + self._suffix
 
     def begin(self) -> None:
-        """There is nothing to read: the segment is new."""
+        """Start with no entries, for a new segment."""
         self._entries = []
 
     @property
@@ -66,7 +66,7 @@ class AbortedIndex:
 
     @property
     def entries(self) -> list[AbortedTransaction]:
-        """All entries, read when they are not in memory; a new one is appended here.
+        """All entries, loaded on demand; new entries are appended to this list.
 
         Raises CorruptLogError.
         """
@@ -75,7 +75,9 @@ class AbortedIndex:
             found = aborted_before(data, self._base_offset + RELATIVE_OFFSET_MAX)
             if len(found) * ABORTED_ENTRY_SIZE != len(data):
                 position = len(found) * ABORTED_ENTRY_SIZE
-                raise CorruptLogError(self.path, position, "no entry of an aborted transaction")
+                raise CorruptLogError(
+                    self.path, position, "invalid entry of an aborted transaction"
+                )
             self._entries, self._saved = found, len(found)
         return self._entries
 
@@ -86,14 +88,14 @@ class AbortedIndex:
             return b""
 
     def forget_from(self, offset: int) -> None:
-        """Forget the markers from `offset` on: a crash or a cut made what is known unsure."""
+        """Drop the markers from `offset` on, which a crash or truncation made uncertain."""
         data = self._read()
         self._entries = aborted_before(data, offset)
         self._saved = len(self._entries)
         self._torn = len(data) > self._saved * ABORTED_ENTRY_SIZE
 
     def unsaved(self) -> list[SyncItem]:
-        """Writes that bring the file up to what is in memory."""
+        """Return the writes that save the entries from memory."""
         entries, at = self._entries, self._saved
         if self._replaces and entries:
             # Sealed segments are not replayed after a crash, so the file must never be torn.
@@ -110,7 +112,7 @@ class AbortedIndex:
         return [write, DirectorySync(self._files, self._path.rpartition("/")[0])]
 
     def take_place(self) -> None:
-        """The segment is part of the log now; what is in memory is not in its file yet."""
+        """Use the final file name; the entries are not saved under it yet."""
         self._suffix = ""
         self._saved = 0
         self._replaces = True

@@ -1,8 +1,8 @@
-"""Walking the batches of a segment file, with as much checking as the purpose needs.
+"""Iteration over the batches of a segment file, with different levels of checks.
 
-A batch's CRC covers everything but the first 17 bytes: base offset, length, leader epoch, magic.
-These are checked by how batches follow each other: the length by where the next one begins, the
-offset by being the next one, the epoch by the history of leaders.
+The CRC of a batch covers all but its first 17 bytes: base offset, length, leader epoch and magic.
+These are checked against the next batch (length), the previous batch (offset) and the leader epoch
+history.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _LENGTH_END = 12
 if TYPE_CHECKING:
 
     class Position(int):
-        """A byte position in the file of a segment, which the offset of a record does not pass for.
+        """A byte position in a segment file, as a type distinct from record offsets.
 
-        This is for type checkers: it is `int` when it runs, for which no append and no read pays. A
-        size added to a position gives a position; with `NewType` each sum would need a call.
+        It exists for type checkers only; at run time it is `int`, without overhead. A position plus
+        a size is a position; with `NewType` each sum would need a call.
         """
 
         def __add__(self, size: int, /) -> Position: ...
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 else:
     Position = int
 
+# Position of the first batch of a segment.
 BEGINNING = Position(0)
-"""Where the first batch of a segment stands."""
 
 
 class Place(NamedTuple):
-    """Where a batch stands: bytes from `position`, and the offsets of its first and last record."""
+    """The position and size of a batch in bytes, and the offsets of its first and last record."""
 
     position: Position
     size: int
@@ -53,28 +53,30 @@ class Place(NamedTuple):
 
 
 def walk(file: File, position: Position, end: Position) -> Iterator[Place]:
-    """The batches from one border to another; of each only what is needed to go on is read.
+    """Yield the batches between two boundaries; reads only the fields that this needs.
 
-    Raises CorruptLogError where no batch begins or offsets go back.
+    Raises CorruptLogError if a batch is invalid or offsets decrease.
     """
     chunk_at, chunk = 0, b""
     length_wanted = _SMALL_READ
     unpack = _PROBE.unpack_from
     next_offset = 0
-    base: int  # what is unpacked could be anything
+    base: int  # the type of `unpack` results is Any
     while position < end:
         at = position - chunk_at
         if at + _PROBE_SIZE > len(chunk):
             chunk, chunk_at, at = file.read(position, length_wanted), position, 0
             length_wanted = _LARGE_READ
             if len(chunk) < _PROBE_SIZE:
-                raise CorruptLogError(file.path, position, "it ends within a batch")
+                raise CorruptLogError(file.path, position, "the file ends within a batch")
         base, length, magic, delta = unpack(chunk, at)
         size = length + _LENGTH_END
         if magic != MAGIC or size < HEADER_SIZE or position + size > end or delta < 0:
-            raise CorruptLogError(file.path, position, "no batch begins here")
+            raise CorruptLogError(file.path, position, "no valid batch header")
         if base < next_offset:
-            raise CorruptLogError(file.path, position, f"offset {base} where {next_offset} is due")
+            raise CorruptLogError(
+                file.path, position, f"expected offset {next_offset}, found {base}"
+            )
         next_offset = base + delta + 1
         yield Place(position, size, base, base + delta)
         position += size
@@ -83,7 +85,7 @@ def walk(file: File, position: Position, end: Position) -> Iterator[Place]:
 def walk_headers(
     file: File, position: Position, end: Position
 ) -> Iterator[tuple[Position, BatchHeader]]:
-    """As `walk`, with whole headers: position and header of each batch."""
+    """Yield position and complete header of each batch between two boundaries (`walk`)."""
     chunk_at, chunk = 0, b""
     for place in walk(file, position, end):
         at = place.position - chunk_at
@@ -94,21 +96,21 @@ def walk_headers(
 
 
 class Batches(NamedTuple):
-    """The batches of a segment file, which end at the position `size`."""
+    """The batches of a segment file up to the position `size`."""
 
     file: File
     size: Position
 
     def walk(self, position: Position = BEGINNING) -> Iterator[Place]:
-        """The batches from a border on, as `walk`."""
+        """Yield the batches from a boundary on (`walk`)."""
         return walk(self.file, position, self.size)
 
     def headers(self, position: Position = BEGINNING) -> Iterator[tuple[Position, BatchHeader]]:
-        """Position and header of each batch from a border on. Raises CorruptLogError."""
+        """Yield position and header of each batch from a boundary on. Raises CorruptLogError."""
         return walk_headers(self.file, position, self.size)
 
     def header_at(self, position: Position) -> BatchHeader | None:
-        """The header that stands at a position; None when no batch can begin there."""
+        """Return the header at a position, or None if there is no valid one."""
         data = self.file.read(position, HEADER_SIZE)
         if len(data) < HEADER_SIZE:
             return None
@@ -120,9 +122,9 @@ class Batches(NamedTuple):
 def read_batches(
     files: Files, path: str, end: Position
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Header and bytes of every batch up to a border, each compared with its CRC.
+    """Yield header and bytes of each batch up to a boundary, after checking its CRC.
 
-    A view is valid as long as it is held, but keeps a piece of `_LARGE_READ` bytes alive.
+    A view stays valid, but keeps a chunk of at least `_LARGE_READ` bytes alive.
 
     Raises CorruptLogError.
     """
@@ -145,19 +147,27 @@ def read_batches(
 def check(
     file: File, start: Position, end: Position, epochs: LeaderEpochs, *, gaps_allowed: bool
 ) -> tuple[int, int]:
-    """Check everything about the batches from one border to another.
+    """Check all properties of the batches between two boundaries.
 
-    Returns the offsets of the first record and behind the last one, for the caller to compare with
-    what it expects. `gaps_allowed` for a compacted topic.
+    Args:
+        file: Segment file.
+        start: First byte.
+        end: End position.
+        epochs: Leader epochs of the log.
+        gaps_allowed: True if compaction may have removed offsets.
 
-    Raises CorruptLogError.
+    Returns:
+        The offset of the first record and the offset after the last one.
+
+    Raises:
+        CorruptLogError: A batch is invalid.
     """
     data = file.read(start, end - start)
     position, first, next_offset = 0, -1, -1
     while position < len(data):
         header = read_header(data, position) if len(data) - position >= HEADER_SIZE else None
         if header is None or not HEADER_SIZE <= header.size <= len(data) - position:
-            raise CorruptLogError(file.path, start + position, "no batch begins here")
+            raise CorruptLogError(file.path, start + position, "no valid batch header")
         reason = _fault(data, position, header, next_offset, epochs, gaps_allowed)
         if reason:
             raise CorruptLogError(file.path, start + position, reason)
@@ -180,15 +190,15 @@ def _fault(
         return "a batch does not match its CRC"
     base = header.base_offset
     if due >= 0 and (base < due or (base > due and not gaps_allowed)):
-        return f"offset {base} where {due} is due"
+        return f"expected offset {due}, found {base}"
     epoch = epochs.epoch_at(base)
     if epoch not in (UNDEFINED, header.leader_epoch):
-        return f"leader epoch {header.leader_epoch} where {epoch} wrote"
+        return f"leader epoch {header.leader_epoch}, expected {epoch}"
     return ""
 
 
 class Intervals:
-    """Parts of a file, as disjoint ranges of positions in order."""
+    """Disjoint ranges of positions of a file, in order."""
 
     __slots__ = ("_ranges",)
 

@@ -1,11 +1,11 @@
-"""Reads that do not wait for a disk: what is not in memory is loaded somewhere else first.
+"""Non-blocking reads: data that is not in the page cache is loaded in another thread first.
 
-An event loop that waits for a disk lets all clients wait, because one of them reads what is old. So
-whatever it reads is read by `only_cached`, and where something is not in the system's page cache
-NotCached is raised: a worker thread calls its `load`, and then the same is read once more.
+If an event loop waited for the disk, one client that reads old records would delay all other
+clients. So the loop reads through `only_cached`, which raises NotCached if data is not in the page
+cache. A worker thread then calls its `load`, and the read is repeated.
 
-Linux tells what is cached (preadv2 with RWF_NOWAIT, since 4.14, on most file systems). Where the system
-cannot tell, everything counts as cached.
+Linux reports which data is cached (preadv2 with RWF_NOWAIT, since 4.14, on most file systems). On
+other systems all data is treated as cached.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from .errors import READ_FAILURES, UnreadableError
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
+# Default readahead of Linux in bytes.
 LOOK_BYTES = 128 * 1024
-"""What Linux reads ahead at once, if it is not told otherwise."""
 
+# Error numbers of calls that a system or file system does not support.
 NOT_KNOWN_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
-"""What a call says that a system or a file system does not have."""
 _NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _must_not_wait: ContextVar[bool] = ContextVar("must_not_wait", default=False)
 
 
 class OpenFile(Protocol):
-    """What keeps a descriptor open."""
+    """An object that keeps a file descriptor open."""
 
     @property
     def fd(self) -> int | None: ...
@@ -42,39 +42,40 @@ class OpenFile(Protocol):
 
 
 class NotCached(Exception):
-    """Bytes that a read needs are on the disk only: `size` of them from `position`."""
+    """A read needs `size` bytes from `position` on, which are not in the page cache."""
 
     def __init__(self, file: OpenFile, position: int, size: int) -> None:
-        super().__init__(f"{size} bytes from {position} on are not in memory")
+        super().__init__(f"{size} bytes from position {position} are not in the page cache")
         self.file = file
         self.position = position
         self.size = size
+        # Error of `load`, if the disk could not read the data.
         self.failure: UnreadableError | None = None
-        """Why `load` could not read it."""
 
     @property
     def end(self) -> int:
-        """Where what `load` loads ends."""
+        """End position of the data that `load` reads."""
         return self.position + max(self.size, LOOK_BYTES)
 
     def has_loaded(self, another: NotCached) -> bool:
-        """Whether `load` has loaded that, too."""
+        """Return True if `load` has also loaded the range of `another`."""
         is_same = self.file.path == another.file.path and self.position <= another.position
         return is_same and another.position + another.size <= self.end
 
     def load(self) -> None:
-        """Have the system read them from the disk. Blocks; any thread may call it.
+        """Load the data into the page cache; blocks. Any thread may call it.
 
-        What the disk cannot read is in `failure` then; other errors are for the next read to tell.
+        A read error of the disk is stored in `failure`; the next read reports other errors.
         """
         fd = self.file.fd
         assert fd is not None
         position, end = self.position, self.end
         with self._failure_noted(), open(os.devnull, "wb") as nowhere:
-            # As much again is asked for behind them: who reads old records mostly goes on, and the disk
-            # works while these are sent. More would keep its queue so full that looks have to wait.
+            # Also request the next range of the same size: most readers continue, and the disk
+            # works while this range is sent. A larger request would delay other reads in the disk
+            # queue.
             os.posix_fadvise(fd, position, end - position + self.size, os.POSIX_FADV_WILLNEED)
-            # A sixth of what it costs to read them: they are not copied.
+            # sendfile to /dev/null takes a sixth of the time of a read, as it does not copy.
             while position < end and (
                 size := os.sendfile(nowhere.fileno(), fd, position, end - position)
             ):
@@ -90,7 +91,7 @@ class NotCached(Exception):
 
 
 class Reading(Protocol):
-    """How something is read: `only_cached` or `waiting`."""
+    """A function that runs a read: `only_cached` or `waiting`."""
 
     def __call__(
         self,
@@ -104,16 +105,16 @@ class Reading(Protocol):
 def only_cached(
     read: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> Result:
-    """Call `read`, which raises NotCached instead of waiting for a disk.
+    """Call `read`, which raises NotCached instead of blocking on the disk.
 
-    It may have done a part of its work by then, and is called again. It must not call anybody who reads
-    for others, nor start a task, which would inherit this.
+    `read` may be called again after part of its work is done. It must not read for other requests
+    and must not start a task, which would inherit this mode.
     """
     token = _must_not_wait.set(True)
     try:
         return read(*args, **kwargs)
     except NotCached as absent:
-        absent.__context__ = None  # its frames are of no use, and keep files open
+        absent.__context__ = None  # its traceback would keep files open
         raise
     finally:
         _must_not_wait.reset(token)
@@ -122,7 +123,7 @@ def only_cached(
 def waiting(
     read: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> Result:
-    """Call `read`, which waits for a disk, also within `only_cached`: it must not stop half-way."""
+    """Call `read` in blocking mode, even within `only_cached`: it must not be interrupted."""
     token = _must_not_wait.set(False)
     try:
         return read(*args, **kwargs)
@@ -131,7 +132,7 @@ def waiting(
 
 
 def failing(error: UnreadableError) -> Reading:
-    """A way to read for what could not be loaded: it raises `error`."""
+    """Return a `Reading` that raises `error`, for data that could not be loaded."""
 
     def refuse(
         read: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
@@ -142,13 +143,15 @@ def failing(error: UnreadableError) -> Reading:
 
 
 def must_not_wait() -> bool:
-    """Whether who reads now is called by `only_cached`."""
+    """Return True within `only_cached`, if the system supports it."""
     return _must_not_wait.get() and _NO_WAIT != 0
 
 
 def read_cached(file: OpenFile, position: int, size: int) -> bytearray | None:
-    """Up to `size` bytes, fewer only at the end of the file; None where the system cannot tell what is
-    cached. Raises NotCached, and OSError."""
+    """Read up to `size` bytes, fewer only at the end of the file; None if the system cannot tell.
+
+    Raises NotCached if not all bytes are in the page cache, and OSError.
+    """
     assert file.fd is not None
     buffer = bytearray(size)
     done = 0
@@ -171,9 +174,9 @@ def read_cached(file: OpenFile, position: int, size: int) -> bytearray | None:
 
 
 def uncached_range(file: OpenFile, position: int, size: int) -> NotCached | None:
-    """Return the range to load before a read of `size` bytes, or None if the page cache has it.
+    """Return the range to load before a read of `size` bytes, or None if it is in the page cache.
 
-    The function samples one byte per `LOOK_BYTES`, because the system reads more than a page at once.
+    The function samples one byte per `LOOK_BYTES`, because the kernel reads ahead that much.
     """
     fd, byte = file.fd, [bytearray(1)]
     if not _NO_WAIT or fd is None or size <= 0:
@@ -184,5 +187,5 @@ def uncached_range(file: OpenFile, position: int, size: int) -> NotCached | None
     except BlockingIOError:
         return NotCached(file, position, size)
     except OSError:
-        pass  # nobody can tell, or the read does
+        pass  # unsupported, or the read reports the error
     return None

@@ -1,16 +1,15 @@
-"""The small text files of a data directory, in Kafka's formats: offsets, ids, the clean marker.
+"""The small text files of a log directory in Kafka's formats: offsets, identity, clean marker.
 
-A checkpoint file is a version line, a line with the number of entries and one line per entry.
-All are written with `Files.write_atomic`, so a reader sees the old or the new content. What is
-damaged counts as absent where the store can do without it (offsets are lower bounds), and is an
-error where it cannot (`meta.properties` decides whose data this is).
+A checkpoint file has a version line, a line with the number of entries, and one line per entry. All
+are written with `Files.write_atomic`, so a reader sees the old or the new content. A damaged file
+is treated as missing if that is safe (offsets are lower bounds). For `meta.properties` it is an
+error.
 
-Kafka's formats have no checksums, but one changed digit of a log start would hide records, and one
-of a topic id would make a partition look like a stranger's. So each file has one more line, in a
-place where Kafka's own readers take no notice of it, with the CRC-32C of the others. In the offset
-files it covers the name of the file as well: they have one format, and a log start that is another
-file's recovery point would give up all records. Files without that line, as Kafka writes them, are
-taken as they are, and so are files of earlier versions, whose checksum leaves out the name.
+Kafka's formats have no checksums. But one wrong digit of a log start would hide records, and one of
+a topic ID would make a partition look stray. So each file has one more line with the CRC-32C of the
+others, at a place that Kafka ignores. In offset files the CRC also covers the file name. They share
+one format, and a recovery point read as a log start would drop all records. Files without a
+checksum (from Kafka) and with a checksum without the name (from earlier versions) are accepted.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ from .naming import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINT
 
 logger = logging.getLogger(__name__)
 
+# Version of the directory layout; a directory with a newer version is rejected.
 FORMAT_VERSION = 1
-"""Version of the directory's layout as a whole; a directory of a newer one is refused."""
 
 Partition = tuple[str, int]
 
 
 def lines(version: int, entries: list[str]) -> bytes:
-    """The text of a checkpoint file."""
+    """Return the content of a checkpoint file."""
     return "".join(f"{line}\n" for line in (version, len(entries), *entries)).encode()
 
 
 def parse_lines(data: bytes, version: int) -> list[list[str]] | None:
-    """The entries of a checkpoint file, split at blanks; None when the file is damaged.
+    """Return the entries of a checkpoint file, split at blanks, or None if it is damaged.
 
     An empty file has no entries: Kafka creates its checkpoints empty.
     """
@@ -60,7 +59,7 @@ def parse_lines(data: bytes, version: int) -> list[list[str]] | None:
     return [line.split() for line in text[2:-1]]
 
 
-_CHECKSUM_TOPIC = "__checksum"  # an entry for a partition that nobody has
+_CHECKSUM_TOPIC = "__checksum"  # topic of the entry that holds the checksum
 
 
 def offsets_to_bytes(offsets: Mapping[Partition, int], name: str) -> bytes:
@@ -68,7 +67,7 @@ def offsets_to_bytes(offsets: Mapping[Partition, int], name: str) -> bytes:
 
     Args:
         offsets: The offsets.
-        name: The file's name, which its checksum covers.
+        name: Name of the file, which its checksum covers.
     """
     rows = [_offset_row(partition, at) for partition, at in sorted(offsets.items())]
     return _offset_rows_to_bytes(rows, name)
@@ -92,7 +91,7 @@ def _checksum(rows: Iterable[str]) -> int:
 
 
 def offsets_from_bytes(data: bytes, name: str) -> dict[Partition, int] | None:
-    """Parse the checkpoint file called `name`; return None if it is damaged, or another file."""
+    """Parse the checkpoint file `name`; None if it is damaged or has another file's checksum."""
     entries = parse_lines(data, 0)
     if entries is None:
         return None
@@ -110,10 +109,13 @@ def offsets_from_bytes(data: bytes, name: str) -> dict[Partition, int] | None:
 
 
 class Offsets(NamedTuple):
-    """What the offset checkpoints hold for one partition.
+    """The checkpointed offsets of one partition.
 
-    The log start and the high watermark are as in `Log`; up to the recovery point everything was
-    synced; up to the first dirty offset the log is compacted (-1: no run has touched it).
+    Attributes:
+        log_start: Log start offset.
+        recovery_point: Offset before which all records were synced.
+        high_watermark: High watermark.
+        first_dirty: Offset before which the log is compacted, -1 if it never was.
     """
 
     log_start: int = 0
@@ -123,10 +125,10 @@ class Offsets(NamedTuple):
 
 
 class _OffsetFile:
-    """One offset file, kept as the lines that stand in it.
+    """One offset file, kept as its lines.
 
-    A line is made once for each change, because a directory with 10,000 partitions is checkpointed
-    every few seconds while one of them is in use. `absent` stands for a line that is not there.
+    A line is formatted once per change: a directory with 10,000 partitions is checkpointed every
+    few seconds even if only one of them is in use. `absent` is the value of a missing line.
     """
 
     def __init__(self, files: Files, path: str, *, absent: int = 0) -> None:
@@ -145,9 +147,9 @@ class _OffsetFile:
         except FileNotFoundError:
             return
         if offsets is None:
-            logger.warning("%s is damaged; what it held counts as unknown", self._path)
+            logger.warning("%s is damaged; its offsets are treated as unknown", self._path)
             self._is_written = False
-            self._absent = 0  # of any partition something may have been there
+            self._absent = 0  # assume that every partition had an entry
             return
         self._rows = {partition: _offset_row(partition, at) for partition, at in offsets.items()}
 
@@ -168,15 +170,15 @@ class _OffsetFile:
             self._is_written = False
 
     def checksum(self) -> int:
-        """Return the CRC-32C of the offsets, whatever their order."""
+        """Return the CRC-32C of the offsets, independent of their order."""
         return crc32c("".join(sorted(self._rows.values())).encode())
 
     def changed(self) -> None:
-        """Have the next `write` write it, whatever it holds."""
+        """Force the next `write` to write the file."""
         self._is_written = False
 
     def write(self) -> None:
-        """Bring the file up to date. Raises StorageError."""
+        """Write the file if it changed. Raises StorageError."""
         if self._is_written:
             return
         if not self._in_order:
@@ -188,10 +190,10 @@ class _OffsetFile:
 
 
 class OffsetCheckpoints:
-    """The four offset files of a data directory, and what they hold.
+    """The four offset files of a log directory.
 
-    `guard` is held while the files are written, so that a worker thread may write one change and
-    the owner another. An offset is a lower bound, so a write that fails leaves nothing false.
+    `guard` is held while the files are written, so that a worker thread and the owner can both
+    write. Offsets are lower bounds, so a failed write leaves valid content.
     """
 
     def __init__(
@@ -205,7 +207,7 @@ class OffsetCheckpoints:
         self._recovery_points = _OffsetFile(files, f"{data_dir}/{RECOVERY_POINTS}")
         self._high_watermarks = _OffsetFile(files, f"{data_dir}/{HIGH_WATERMARKS}")
         self._first_dirty = _OffsetFile(files, f"{data_dir}/{CLEANER_OFFSETS}", absent=-1)
-        # Log starts come first: segments may be removed as soon as they are durable.
+        # Log starts come first: segments before them may be missing as soon as they are durable.
         self._all = (
             self._log_starts,
             self._recovery_points,
@@ -214,29 +216,33 @@ class OffsetCheckpoints:
         )
 
     def get(self, partition: Partition) -> Offsets:
-        """What is known of a partition; as `Offsets()` for one that is not."""
+        """Return the offsets of a partition, `Offsets()` if it is unknown."""
         return Offsets(*(each.get(partition) for each in self._all))
 
     def checksums(self) -> dict[str, int]:
-        """Return a checksum of what each file holds, by its name."""
+        """Return a checksum of the content of each file, by file name."""
         return {each.name: each.checksum() for each in self._all}
 
     def differing(self, checksums: Mapping[str, int]) -> list[str]:
-        """Return the names of the files that do not hold what they held when `checksums` were made."""
+        """Return the names of the files that have changed since `checksums` were computed."""
         return [name for name, now in self.checksums().items() if checksums.get(name, now) != now]
 
     def update(
         self, changes: Iterable[tuple[Partition, Offsets]], *, always_write: bool = False
     ) -> None:
-        """Take over offsets, and write the files that they change.
+        """Set offsets, and write the files that change.
 
-        `changes` is gone through with the guard held. With `always_write` a file is written even if
-        nothing changes: that it could be says that the disk takes bytes. Raises StorageError.
+        Args:
+            changes: Partitions and their offsets; iterated with the guard held.
+            always_write: Write one file even if nothing changes, to check that the disk is
+                writable.
+
+        Raises:
+            StorageError: A file cannot be written.
         """
         with self.guard:
             for partition, offsets in changes:
-                # As in Kafka, a log that starts at 0 has no line in the file of starts, and one that
-                # was never compacted none in that of compaction.
+                # As in Kafka, a log start of 0 and a log that was never compacted have no line.
                 if offsets.log_start:
                     self._log_starts.put(partition, offsets.log_start)
                 else:
@@ -250,7 +256,7 @@ class OffsetCheckpoints:
             self._write()
 
     def forget(self, partitions: Iterable[Partition]) -> None:
-        """Drop partitions that are deleted. Raises StorageError."""
+        """Remove deleted partitions. Raises StorageError."""
         with self.guard:
             for partition in partitions:
                 for each in self._all:
@@ -263,33 +269,33 @@ class OffsetCheckpoints:
 
 
 def encode_id(value: UUID) -> str:
-    """A Kafka id: 16 bytes in unpadded URL-safe base64 (22 characters)."""
+    """Encode a Kafka ID: 16 bytes in unpadded URL-safe base64 (22 characters)."""
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
 
 
 def decode_id(text: str) -> UUID:
-    """The reverse of `encode_id`. Raises ValueError."""
+    """Decode a Kafka ID. Raises ValueError."""
     try:
         return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
     except binascii.Error as error:
-        raise ValueError(f"{text!r} is not an id") from error
+        raise ValueError(f"invalid ID {text!r}") from error
 
 
 class PartitionMetadata(NamedTuple):
-    """Which partition a directory holds, whatever the directory is called.
+    """The identity of a partition directory, independent of its name.
 
-    `partition` is None in a file that Apache Kafka wrote: it has the topic id only.
+    `partition` is None in a file from Apache Kafka, which has only the topic ID.
     """
 
     topic_id: UUID
     partition: int | None
 
     def is_of(self, topic_id: UUID, partition: int) -> bool:
-        """Return True unless the file says that it belongs to another partition."""
+        """Return False if the file names another partition."""
         return self.topic_id == topic_id and self.partition in (None, partition)
 
     def to_bytes(self) -> bytes:
-        """Return the content of `partition.metadata`. Kafka reads the first two lines of it."""
+        """Return the content of `partition.metadata`. Kafka reads its first two lines."""
         rows = ["version: 0", f"topic_id: {encode_id(self.topic_id)}"]
         if self.partition is not None:
             rows.append(f"partition: {self.partition}")
@@ -315,11 +321,10 @@ class PartitionMetadata(NamedTuple):
 def clean_marker(checksums: Mapping[str, int]) -> bytes:
     """Return the content of the clean-shutdown marker.
 
-    Kafka reads version and broker epoch, and ignores the rest. A single broker has no broker epoch,
-    so -1.
+    Kafka reads version and broker epoch, and ignores the rest. The broker epoch is always -1.
 
     Args:
-        checksums: Of the checkpoint files at the stop, by their names.
+        checksums: Checksums of the checkpoint files at the shutdown, by file name.
     """
     marker = {"version": 0, "brokerEpoch": -1, "checkpoints": dict(checksums)}
     return json.dumps(marker, separators=(",", ":")).encode()
@@ -336,9 +341,9 @@ def checksums_in_marker(data: bytes) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Whose data a directory holds.
+    """The identity of a log directory (meta.properties).
 
-    `cluster_id` and `directory_id` are Kafka ids (22 characters); `node_id` is the broker's number.
+    `cluster_id` and `directory_id` are Kafka IDs (22 characters); `node_id` is the broker ID.
     """
 
     cluster_id: str
@@ -355,7 +360,7 @@ class MetaProperties:
         ]
 
     def lines(self) -> str:
-        """Return the lines of the file for people, who may leave out the checksum."""
+        """Return the lines of the file without the checksum, for messages."""
         return ", ".join(self._rows())
 
     def to_bytes(self) -> bytes:
@@ -364,9 +369,9 @@ class MetaProperties:
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str) -> MetaProperties:
-        """Parse the file at `path` (named in errors).
+        """Parse the file at `path` (used in messages).
 
-        Raises StorageError when it is damaged or of a newer format.
+        Raises StorageError if it is damaged or has a newer format.
         """
         try:
             rows = [row for row in data.decode().splitlines() if row and not row.startswith("#")]
@@ -377,7 +382,11 @@ class MetaProperties:
             if "checksum" in fields and int(fields["checksum"]) != _checksum(rows[:-1]):
                 raise ValueError("checksum")
         except (ValueError, KeyError) as error:
-            raise StorageError(f"{path} is damaged ({error!r}); restore it from a copy") from error
+            raise StorageError(
+                f"{path} is damaged ({error!r}); restore it from a backup"
+            ) from error
         if not known or layout > FORMAT_VERSION:
-            raise StorageError(f"{path} is of a newer version; start the kbroker that wrote it")
+            raise StorageError(
+                f"{path} is in a newer format; start the kbroker version that wrote it"
+            )
         return meta

@@ -1,31 +1,31 @@
-"""When a log is worth compacting, what a run has to do, and how its result takes its place.
+"""Scheduling of compaction runs, and the swap of their results into the log.
 
-The owner of the log calls all of this from its event loop, except for what blocks::
+The owner of the log calls these functions from its event loop, except the blocking ones::
 
-    task = plan(log, now_ms, ...)                 what a run needs to know
-    result = ...                                  `Compaction(files, task)`, wherever it runs
-    remove_leftovers(files, log.directory)           in a worker thread, before the run
-    segments = prepare(files, task, result)       in a worker thread
-    install(log, cleaned, segment)                for each segment, in order; after each of them
-    DirectorySync(files, log.directory).sync()          in a worker thread
+    task = plan(log, now_ms, ...)                      parameters of a run
+    remove_leftovers(files, log.directory)             in a worker thread, before the run
+    result = ...                                       `Compaction(files, task)`, in any process
+    segments = prepare(files, task, result)            in a worker thread
+    install(log, cleaned, segment)                     for each segment in order; after each:
+    DirectorySync(files, log.directory).sync()         in a worker thread
     finish(log, result)
 
-How new segments take the place of old ones. Say the segments 0, 100 and 200 become one:
+The swap, if for example the segments 0, 100 and 200 are merged:
 
 1. `0.log.cleaned` is written and synced.
-2. `0.replaces` is written: it says that the new segment stands for 100 and 200 too, and where it
-   ends. Only then may it get a place of its own.
-3. `0.log.cleaned` is renamed to `0.log`, which is one step: before it a crash leaves the old
-   segments, after it the new one. The directory is synced before the next segment takes its place, so
-   that no crash keeps the swap of a later segment without that of an earlier one. A later segment
-   may lack a marker, a tombstone or an index entry that the records of the earlier one still need.
-4. With the next checkpoint: the directory is synced, the new indexes are written, the files of 100 and
-   200 are removed, and `0.replaces` at last.
+2. `0.replaces` is written: it records that the new segment also replaces 100 and 200, and its end
+   offset.
+3. `0.log.cleaned` is renamed to `0.log`. This is atomic: a crash leaves the old segments or the new
+   one. The directory is synced before the next segment is swapped, so that a crash cannot keep a
+   later swap without an earlier one. The later segment may lack a marker, a tombstone or an index
+   entry that the records of the earlier one still need.
+4. The next checkpoint syncs the directory, writes the new indexes, and removes the files of 100 and
+   200, then `0.replaces`.
 
-A start after a crash looks at `0.replaces`: when `0.log` ends where that file says, step 3 was done
-and 100 and 200 are removed; otherwise it was not. What ends in `.cleaned` is removed. A log that
-was ever compacted has an entry in `cleaner-offset-checkpoint` before step 3, which lets recovery
-accept gaps between its offsets whatever its policy is by then.
+A start after a crash reads `0.replaces`. If `0.log` ends at the recorded offset, step 3 was done,
+and 100 and 200 are removed. Otherwise it was not done. `.cleaned` files are removed. Before step 3
+the log gets an entry in `cleaner-offset-checkpoint`, so that recovery accepts offset gaps even if
+the cleanup policy changes later.
 """
 
 from __future__ import annotations
@@ -51,10 +51,12 @@ from .sync import DirectorySync
 
 
 class Dirtiness(NamedTuple):
-    """How much of a log waits for compaction.
+    """The amount of data in a log that waits for compaction.
 
-    Bytes of the part that is compacted already, and of the part that may be compacted now;
-    `is_overdue` when a record waits for longer than `max_compaction_lag_ms`.
+    Attributes:
+        clean_bytes: Bytes of the compacted part.
+        dirty_bytes: Bytes of the part that can be compacted now.
+        is_overdue: True if a record is dirty for longer than `max_compaction_lag_ms`.
     """
 
     clean_bytes: int
@@ -68,14 +70,14 @@ class Dirtiness(NamedTuple):
 
 
 def first_dirty_offset(log: Log) -> int:
-    """Up to where the log is compacted: what is noted, if the log has that offset."""
+    """Return the offset before which the log is compacted; the log start if it is out of range."""
     noted = log.first_dirty_offset
     start = log.segments[0].base_offset if log.segments else log.log_start_offset
     return noted if start <= noted <= log.log_end_offset else start
 
 
 def measure(log: Log, now_ms: int) -> Dirtiness:
-    """How dirty a log is at a time of the log clock."""
+    """Return how dirty a log is at time `now_ms` of the log clock."""
     first = first_dirty_offset(log)
     clean = dirty = 0
     earliest = -1
@@ -91,17 +93,17 @@ def measure(log: Log, now_ms: int) -> Dirtiness:
 
 
 def is_due(log: Log, dirtiness: Dirtiness) -> bool:
-    """Whether the log is dirty enough for its topic."""
+    """Return True if the log exceeds its minimum dirty ratio or its maximum compaction lag."""
     if not dirtiness.dirty_bytes:
         return False
     return dirtiness.is_overdue or dirtiness.ratio > log.config.min_cleanable_dirty_ratio
 
 
 def _cleanable(log: Log, now_ms: int) -> list[tuple[Segment, int]]:
-    """The sealed segments that may be cleaned, each with its end offset.
+    """Return the sealed segments that can be compacted, each with its end offset.
 
-    Not those with open transactions, nor what replicas or the disk may not have; nor dirty ones
-    with records younger than `min_compaction_lag_ms`.
+    Excluded are segments with open transactions or records that may not be replicated or durable,
+    and dirty segments with records younger than `min_compaction_lag_ms`.
     """
     limit = min(log.last_stable_offset, log.durable_offset)
     lag_ms = log.config.min_compaction_lag_ms
@@ -118,10 +120,9 @@ def _cleanable(log: Log, now_ms: int) -> list[tuple[Segment, int]]:
 def plan(
     log: Log, now_ms: int, *, key_map_bytes: int, decompressed_max: int
 ) -> CompactionTask | None:
-    """What a run over the log has to do; None when nothing may be cleaned now.
+    """Return the parameters of a compaction run, or None if there is nothing to compact now.
 
-    No checkpoint of the log may be waiting: it could write over files that the run is about to
-    replace.
+    No checkpoint of the log may be pending: it could overwrite files that the run replaces.
     """
     cleanable = _cleanable(log, now_ms)
     if not cleanable or log.pending.wants_checkpoint:
@@ -152,9 +153,9 @@ def plan(
 
 
 def prepare(files: Files, task: CompactionTask, result: Compacted) -> list[Segment]:
-    """Load the new segments and note what they replace; blocks.
+    """Load the new segments and record the segments that they replace; blocks.
 
-    Raises StorageError, also when a new segment is not as it was described.
+    Raises StorageError if a write fails or a new segment is not as described.
     """
     return [_prepared(files, task, cleaned) for cleaned in result.segments]
 
@@ -167,7 +168,9 @@ def _prepared(files: Files, task: CompactionTask, cleaned: CleanedSegment) -> Se
             cleaned.end_offset, cleaned.max_timestamp, cleaned.max_timestamp_offset
         )
         if segment.size != cleaned.size:
-            raise StorageError(f"{segment.log_path} has {segment.size} bytes, not {cleaned.size}")
+            raise StorageError(
+                f"{segment.log_path}: expected {cleaned.size} bytes, found {segment.size}"
+            )
         if len(cleaned.sources) > 1:
             path = f"{task.directory}/{file_name(base, REPLACES)}"
             files.write_atomic(path, replaced_to_bytes(cleaned))
@@ -177,21 +180,21 @@ def _prepared(files: Files, task: CompactionTask, cleaned: CleanedSegment) -> Se
 
 
 def _gone(error: FileNotFoundError) -> StorageError:
-    return StorageError(f"the compacted segment {error.filename} is gone")
+    return StorageError(f"{error.filename}: the compacted segment is missing")
 
 
 def install(log: Log, cleaned: CleanedSegment, segment: Segment) -> bool:
-    """Let a new segment take the place of old ones; what comes after goes with the next checkpoint.
+    """Replace old segments with a new one; the next checkpoint does the cleanup.
 
     The log's entry in the cleaner checkpoint must be durable. Sync the directory before the next
     segment of the run.
 
     Returns:
-        False, with the log as it was, if the log has changed in a way that makes the new segment
+        False, with the log unchanged, if the log has changed in a way that makes the new segment
         useless: it was truncated, or its oldest segments were deleted.
 
     Raises:
-        StorageError: The segment could not be renamed; the log is as it was.
+        StorageError: The segment could not be renamed; the log is unchanged.
     """
     replaced = _sources_in(log, cleaned.sources)
     if log.offline is not None or replaced is None:
@@ -204,12 +207,12 @@ def install(log: Log, cleaned: CleanedSegment, segment: Segment) -> bool:
 
 
 def finish(log: Log, result: Compacted) -> None:
-    """Record how far the log is clean, when all segments of a run are in place."""
+    """Raise the first dirty offset after all segments of a run are installed."""
     log.first_dirty_offset = max(log.first_dirty_offset, result.end_offset)
 
 
 def _sources_in(log: Log, sources: Sequence[Source]) -> list[Segment] | None:
-    """The segments of the log that a run has read, if they are what they were."""
+    """Return the segments of the log that a run has read, or None if they have changed."""
     found = {segment.base_offset: (segment, end) for segment, end in log.segments.sealed()}
     segments = []
     for source in sources:
@@ -221,7 +224,7 @@ def _sources_in(log: Log, sources: Sequence[Source]) -> list[Segment] | None:
 
 
 def discard(files: Files, task: CompactionTask, segments: Sequence[CleanedSegment]) -> None:
-    """Remove new segments that did not take their place; blocks. Raises StorageError."""
+    """Remove new segments that were not installed; blocks. Raises StorageError."""
     bases = [cleaned.sources[0].base_offset for cleaned in segments]
     notes = [file_name(base, REPLACES) for base in bases]
     _remove_notes(files, task.directory, notes)
@@ -230,9 +233,9 @@ def discard(files: Files, task: CompactionTask, segments: Sequence[CleanedSegmen
 
 
 def remove_leftovers(files: Files, directory: str) -> None:
-    """Remove notes of an earlier run that failed, before the next run writes new segments; blocks.
+    """Remove `.replaces` files of a failed run before the next run writes segments; blocks.
 
-    No checkpoint of the log may be waiting. Raises StorageError.
+    No checkpoint of the log may be pending. Raises StorageError.
     """
     _remove_notes(
         files, directory, [it for it in files.listdir(directory) if it.endswith(REPLACES)]
@@ -240,25 +243,28 @@ def remove_leftovers(files: Files, directory: str) -> None:
 
 
 def _remove_notes(files: Files, directory: str, notes: Sequence[str]) -> None:
-    """Remove notes for good, so that none of them is ever taken for one of a later segment."""
+    """Remove `.replaces` files durably, so that none of them is applied to a later segment."""
     for name in notes:
         files.remove(f"{directory}/{name}")
     if notes:
         DirectorySync(files, directory).sync()
 
 
-# -- the note about what is replaced
+# -- `.replaces` files
 
 
 def replaced_to_bytes(cleaned: CleanedSegment) -> bytes:
-    """The content of a `.replaces` file: the end offset of the new segment, then the base offsets
-    of the segments that it stands for as well, each on a line."""
+    """Return the content of a `.replaces` file.
+
+    It holds the end offset of the new segment, then the base offsets of the other segments that it
+    replaces, one per line.
+    """
     bases = [source.base_offset for source in cleaned.sources[1:]]
     return lines(0, [str(offset) for offset in (cleaned.end_offset, *bases)])
 
 
 def replaced_from_bytes(data: bytes) -> tuple[int, list[int]] | None:
-    """The reverse of `replaced_to_bytes`; None when the file is damaged."""
+    """Parse a `.replaces` file; None if it is damaged."""
     entries = parse_lines(data, 0)
     if not entries:
         return None

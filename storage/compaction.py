@@ -1,26 +1,25 @@
-"""Compaction: of all records with one key the last one stays.
+"""Log compaction: keeps the last record of each key.
 
-A log is clean up to its *first dirty offset*. A run reads the dirty part once, to learn where the
-last record of each key is, and then writes all sealed segments anew from the beginning, without
-the records that a later one replaces. Small segments become one. Nothing here changes the log: new
-segments are written beside the old ones, as `<offset>.log.cleaned`, and `storage.cleaning` puts
-them in their place.
+A log is clean up to its *first dirty offset*. A run reads the dirty part once to find the last
+record of each key. Then it rewrites all sealed segments from the log start, without the records
+that a later one replaces. Small segments are merged. This module does not change the log: it writes
+new segments next to the old ones, as `<offset>.log.cleaned`, and `storage.cleaning` swaps them in.
 
-What goes and what stays is as in Kafka:
+The rules are those of Kafka:
 
-* A tombstone (no value) stays until its delete horizon, `delete_retention_ms` after the first run
-  that met it, so that a reader who began at the start sees the deletion (KIP-534).
-* Records of aborted transactions go. A transaction marker goes when nothing of its transaction is
-  left, after a delete horizon of its own; the entry of an aborted one goes a run before its marker.
-* The last batch of a producer stays, without records if need be: its sequence and epoch are what a
-  restart rebuilds the producer state from. So does the last batch of each new segment (Kafka: of
-  each run), because a segment must say how far it reaches.
-* Offsets, timestamps, leader epochs and codecs stay as they were. A batch that cannot be opened
-  stays whole.
+* A tombstone (null value) stays until its delete horizon, `delete_retention_ms` after the first run
+  that read it, so that a reader who started at the beginning sees the deletion (KIP-534).
+* Records of aborted transactions are removed. A transaction marker is removed after its own delete
+  horizon if no record of its transaction is left. The index entry of an aborted transaction is
+  removed one run before its marker.
+* The last batch of each producer stays, empty if necessary: after a restart its sequence and epoch
+  restore the producer state. So does the last batch of each new segment (in Kafka: of each run), as
+  a segment must contain its end offset.
+* Offsets, timestamps, leader epochs and codecs are unchanged. An unreadable batch is kept whole.
 
-A `Compaction` knows nothing but paths and numbers, for it may run in another process: sealed
-segments do not change. Its memory is the key map, of a stated size, and a few batches. When the
-map is full, the run ends with the batches that it covers, and the rest stays dirty.
+A `Compaction` only gets paths and numbers, so it may run in another process: sealed segments do not
+change. Its memory is the key map, whose size is limited, plus a few batches. If the map is full,
+the run ends at the last complete batch in the map, and the rest stays dirty.
 """
 
 from __future__ import annotations
@@ -54,9 +53,10 @@ from .naming import CLEANED, LOG, file_name
 from .segment import Segment, SegmentRules
 from .sync import write_ahead
 
+# Memory in bytes for one key of the map: digest, offset and dict entry, rounded up.
 KEY_BYTES = 160
-"""Memory for one key of the map: digest, offset and their place in a dict, rounded up."""
 _DIGEST_BYTES = 16
+# Value of an unknown offset.
 NO_OFFSET = -1
 # Records of one batch to keep as objects. They take far more memory than their bytes, so larger
 # batches are parsed again for each pass over them.
@@ -65,12 +65,12 @@ LISTED_RECORDS_MAX = 10_000
 RECORDS_PER_STEP = 1_000
 # Bytes up to which a batch is compressed or decompressed within a step (about 1 ms).
 CODEC_BYTES_PER_STEP = 64 * 1024
+# Bytes after which a new segment is synced; small steps, because acks wait for the same disk.
 SYNC_EVERY_BYTES = 512 * 1024
-"""New segments are made durable in small steps: acks wait for the same disk."""
 
 
 class Source(NamedTuple):
-    """A sealed segment as it was when the run was planned; `end_offset` is where the next begins."""
+    """A sealed segment at the time of planning; `end_offset` is the base of the next segment."""
 
     base_offset: int
     end_offset: int
@@ -78,8 +78,13 @@ class Source(NamedTuple):
 
 
 class LastEntry(NamedTuple):
-    """What a producer wrote last: where its last data batch with a sequence ends, without one its
-    last marker (`NO_OFFSET` when that is not known), and its epoch."""
+    """The last entry of a producer.
+
+    Attributes:
+        last_offset: Last offset of its last batch with a sequence. Without such a batch, offset of
+            its last marker, or `NO_OFFSET` if unknown.
+        epoch: Producer epoch.
+    """
 
     last_offset: int
     epoch: int
@@ -87,11 +92,20 @@ class LastEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CompactionTask:
-    """One run over one log. Offsets are record numbers, times ms, sizes bytes.
+    """The parameters of one compaction run.
 
-    `sources` are all segments up to the last one that may be cleaned; `aborted` the aborted
-    transactions that begin in them; `last_entries` those of the producers that are known.
-    `decompressed_max` bounds what is opened of one batch.
+    Attributes:
+        directory: Directory of the log.
+        sources: All segments up to the last one that may be compacted.
+        first_dirty_offset: Offset before which the log is compacted.
+        aborted: Aborted transactions that start in the sources.
+        last_entries: Last entries of the known producers, by producer ID.
+        now_ms: Current time of the log clock in ms.
+        delete_retention_ms: Time in ms that tombstones are kept.
+        segment_bytes: Maximum size of a segment in bytes.
+        rules: Rules for the new segments.
+        key_map_bytes: Memory limit of the key map in bytes.
+        decompressed_max: Maximum decompressed size of a batch in bytes.
     """
 
     directory: str
@@ -108,12 +122,12 @@ class CompactionTask:
 
     @property
     def size(self) -> int:
-        """Bytes of all sources."""
+        """Total size of all sources in bytes."""
         return sum(source.size for source in self.sources)
 
 
 class CleanedSegment(NamedTuple):
-    """A new segment, and what it replaces."""
+    """A new segment and the segments that it replaces."""
 
     sources: tuple[Source, ...]
     size: int
@@ -123,10 +137,10 @@ class CleanedSegment(NamedTuple):
 
 
 class Compacted(NamedTuple):
-    """What a run came to.
+    """Result of a run.
 
-    `segments` are those that differ from what they replace; the log is clean up to `end_offset`.
-    `unreadable` counts batches that could not be opened.
+    `segments` are the new segments that differ from their sources; the log is clean up to
+    `end_offset`. `unreadable` counts batches that could not be parsed.
     """
 
     segments: tuple[CleanedSegment, ...]
@@ -138,10 +152,10 @@ class Compacted(NamedTuple):
 
 
 class KeyMap:
-    """The offset of the last record of each key, for as many keys as fit into `bytes_max`.
+    """A map from each key to the offset of its last record, limited to `bytes_max` bytes.
 
-    A key shorter than a digest stands for itself. The records from the first dirty offset up to
-    `latest_offset` are in the map.
+    Keys shorter than a digest are stored as they are. The map contains the records from the first
+    dirty offset up to `latest_offset`.
     """
 
     __slots__ = ("keys_max", "latest_offset", "offsets")
@@ -153,23 +167,23 @@ class KeyMap:
 
 
 def digest(key: bytes) -> bytes:
-    """What stands for a key in the map; equal for equal keys only."""
+    """Return the map key for a record key: the key itself if it is short, else a digest."""
     if len(key) < _DIGEST_BYTES:
         return key
     return blake2b(key, digest_size=_DIGEST_BYTES).digest()
 
 
 class _Transactions:
-    """State of the transactions of a log while its batches and markers are read in order.
+    """The transactions of a log while its batches and markers are read in order.
 
-    Reading may begin anywhere in the log, so an entry counts only for batches before its marker.
+    Reading may start anywhere in the log, so an entry applies only to batches before its marker.
     """
 
     def __init__(self, aborted: tuple[AbortedTransaction, ...]) -> None:
         self._ahead = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
         self._listed = {entry.last_offset for entry in aborted}
         self._aborting: dict[int, AbortedTransaction] = {}
-        self._seen: set[int] = set()  # producers with batches of the transaction that is open
+        self._seen: set[int] = set()  # producers with batches of their current transaction
 
     def is_aborted(self, header: BatchHeader) -> bool:
         """Record a data batch. Return True if its transaction was aborted."""
@@ -183,8 +197,12 @@ class _Transactions:
     def end(
         self, header: BatchHeader, marker: Marker | None
     ) -> tuple[bool, AbortedTransaction | None]:
-        """Take note of a marker: whether nothing is left of its transaction, and the entry of the
-        aborted transaction that it ends, if something is."""
+        """Process a transaction marker.
+
+        Returns:
+            True if no batch of its transaction is left, and the entry of the aborted transaction
+            that it ends if a batch is left.
+        """
         self._begin_up_to(header.last_offset)
         if marker is None:
             return False, None
@@ -199,7 +217,7 @@ class _Transactions:
     def is_listed(self, header: BatchHeader) -> bool:
         """Return True if the aborted transaction index has an entry for a marker.
 
-        A crash during the swap of segments can leave the old index beside the new segment.
+        A crash during a swap of segments can leave the old index next to the new segment.
         """
         return header.last_offset in self._listed
 
@@ -212,16 +230,15 @@ class _Transactions:
 Batch = tuple[Buffer, BatchHeader]
 
 
+# A call to run before the next step, or None. It may take long, but releases the GIL.
 Work: TypeAlias = Callable[[], None] | None
-"""A call that must run before the next step, None if there is none. It may take long, but releases
-the GIL."""
 
 Result = TypeVar("Result")
 Steps: TypeAlias = Generator[Work, None, Result]
 
 
 class _Opened:
-    """The uncompressed records of a batch, in `data`, handed out in chunks."""
+    """A batch with decompressed records in `data`, which are returned in chunks."""
 
     __slots__ = ("_header", "_listed", "data")
 
@@ -231,7 +248,7 @@ class _Opened:
         self._listed: list[Sequence[RawRecord]] | None = None
 
     def check(self) -> Steps[None]:
-        """Make sure that all records can be read. Raises KafkaError: CORRUPT_MESSAGE."""
+        """Check that all records can be parsed. Raises KafkaError: CORRUPT_MESSAGE."""
         if self._header.record_count <= LISTED_RECORDS_MAX:
             listed: list[Sequence[RawRecord]] = []
             for chunk in self._parsed():
@@ -245,7 +262,7 @@ class _Opened:
 
     @property
     def chunks(self) -> Iterable[Sequence[RawRecord]]:
-        """All records, some at a time."""
+        """All records, in chunks."""
         return self._parsed() if self._listed is None else self._listed
 
     def _parsed(self) -> Iterator[Sequence[RawRecord]]:
@@ -255,7 +272,7 @@ class _Opened:
 
 
 class _Output:
-    """A new segment while it is being written; it takes in one source after the other."""
+    """A new segment that is being written from consecutive sources."""
 
     __slots__ = ("_gone", "_segment_bytes", "_synced_bytes", "changed", "segment", "sources")
 
@@ -270,14 +287,14 @@ class _Output:
         self._gone: Batch | None = None
 
     def has_room_for(self, source: Source) -> bool:
-        """Whether the segment stays within its limits if all of a source stays."""
+        """Return True if the segment stays within its limits even if all of a source is kept."""
         return (
             self.segment.size + source.size <= self._segment_bytes
             and source.end_offset - self.segment.base_offset <= RELATIVE_OFFSET_MAX
         )
 
     def add(self, header: BatchHeader, batch: Buffer, kept: Batch | None) -> None:
-        """Take in what stays of a batch."""
+        """Append the kept part of a batch, if any."""
         self.changed = self.changed or self._gone is not None
         self._gone = (batch, header) if kept is None else None
         if kept is not None:
@@ -293,7 +310,7 @@ class _Output:
             segment.file.sync()
 
     def close(self) -> None:
-        """Let the segment say how far it reaches, and make its records durable."""
+        """Append the last batch if it is missing, seal the segment, and sync it."""
         if self._gone is not None:
             header = self._gone[1]
             self._append(*(without_records(header) if header.record_count else self._gone))
@@ -314,11 +331,10 @@ class _Output:
 
 
 class Compaction:
-    """One run. `steps` does it, a batch at a time; `result` says afterwards what came of it.
+    """A compaction run: `steps` does the work, then `result` returns its outcome.
 
-    Error handling: `steps` raises CorruptLogError for bytes that are not what was written,
-    StorageError and FileNotFoundError for what the system refuses. `discard` removes what was
-    written, in every case.
+    `steps` raises CorruptLogError for corrupt bytes, and StorageError or FileNotFoundError for
+    failed file operations. Call `discard` in every case to remove the files that were written.
     """
 
     def __init__(self, files: Files, task: CompactionTask) -> None:
@@ -333,10 +349,10 @@ class Compaction:
         self._unreadable = 0
 
     def steps(self) -> Iterator[Work]:
-        """Do the work in short steps, however many records or bytes a batch has.
+        """Do the work in short steps, however large a batch is.
 
-        Between two steps the caller may do something else. It makes the call that a step yields,
-        in a thread if others wait for this one.
+        The caller may do something else between two steps. It must run the call that a step yields,
+        in a thread if an event loop is waiting.
         """
         yield from self._map_keys()
         self._transactions = _Transactions(self._task.aborted)
@@ -359,11 +375,11 @@ class Compaction:
             segment.remove()
 
     def _batches(self, source: Source) -> Iterator[tuple[BatchHeader, memoryview]]:
-        # With their CRCs compared: what is written anew gets new ones, which must not hide damage.
+        # Check the CRCs: rewritten batches get new ones, which must not hide corruption.
         path = f"{self._task.directory}/{file_name(source.base_offset, LOG)}"
         return read_batches(self._files, path, source.size)
 
-    # -- the last record of each key
+    # -- first pass: map the keys
 
     def _map_keys(self) -> Steps[None]:
         first, key_map = self._task.first_dirty_offset, self._map
@@ -383,7 +399,7 @@ class Compaction:
             key_map.latest_offset = source.end_offset - 1
 
     def _map_batch(self, header: BatchHeader, batch: memoryview) -> Steps[bool]:
-        """Add the keys of a batch to the map. Returns False if it has no room for all of them."""
+        """Add the keys of a batch to the map. Return False if the map is full."""
         offsets, keys_max = self._map.offsets, self._map.keys_max
         first = self._task.first_dirty_offset
         opened = yield from self._open(header, batch)
@@ -401,17 +417,19 @@ class Compaction:
         return True
 
     def _check_progress(self, header: BatchHeader) -> None:
-        """Raise StorageError when the first batch has more keys than the map has room for: it
-        cannot be compacted in part, for a tombstone in it may be all that hides an older value."""
+        """Raise StorageError if the first batch has more keys than the map can hold.
+
+        A batch cannot be compacted in part: a tombstone in it may hide an older value.
+        """
         if self._map.latest_offset < self._task.first_dirty_offset:
             room = self._map.keys_max
             raise StorageError(
-                f"the batch at offset {header.base_offset} has more keys than fit into the memory "
-                f"for them ({room}); raise log.cleaner.dedupe.buffer.size"
+                f"the batch at offset {header.base_offset} has more keys than the key map can hold "
+                f"({room}); increase log.cleaner.dedupe.buffer.size"
             )
 
     def _open(self, header: BatchHeader, batch: memoryview) -> Steps[_Opened | None]:
-        """Return a batch with its records uncompressed; None if it cannot be opened."""
+        """Return a batch with decompressed records, or None if it cannot be parsed."""
         if header.codec == Codec.NONE:
             data = self._unpacked(header, batch)
         else:
@@ -431,7 +449,7 @@ class Compaction:
         except KafkaError:
             return None
 
-    # -- writing anew
+    # -- second pass: write the new segments
 
     @property
     def _end_offset(self) -> int:
@@ -465,7 +483,7 @@ class Compaction:
             self._written.pop().remove()
 
     def _has_stale_entries(self, output: _Output) -> bool:
-        """Return True if the index of the sources names aborted transactions that are gone."""
+        """Return True if the index of the sources has entries for removed transactions."""
         start, end = output.sources[0].base_offset, output.sources[-1].end_offset
         listed = sum(start <= entry.last_offset < end for entry in self._task.aborted)
         return listed > len(output.segment.aborted.entries)
@@ -479,8 +497,11 @@ class Compaction:
     def _kept(
         self, header: BatchHeader, batch: memoryview, aborted: list[AbortedTransaction]
     ) -> Steps[Batch | None]:
-        """What stays of a batch, with its header (the same one when nothing changed); None when
-        nothing stays. Entries of aborted transactions that are still of use go into `aborted`."""
+        """Return the kept part of a batch and its header, or None if nothing is kept.
+
+        The header is the same object if nothing changed. Entries of aborted transactions that are
+        still needed are added to `aborted`.
+        """
         if header.is_control:
             kept = yield from self._kept_marker(header, batch, aborted)
         elif self._transactions.is_aborted(header) or not header.record_count:
@@ -505,7 +526,7 @@ class Compaction:
             return batch, header
         horizon = header.delete_horizon
         if horizon is not None:
-            # An entry without its marker would hide everything that its producer wrote since.
+            # An entry without its marker would hide all later records of its producer.
             is_due = horizon <= self._task.now_ms and not self._transactions.is_listed(header)
             return None if is_due else (batch, header)
         opened = yield from self._open(header, batch)
@@ -549,7 +570,7 @@ class Compaction:
         return rewriter.finish()
 
     def _live_test(self, *, keep_deletes: bool) -> Callable[[RawRecord], bool]:
-        """Tells of a record whether no later one replaces it."""
+        """Return a predicate that is True for records that no later record replaces."""
         latest, find = self._map.latest_offset, self._map.offsets.get
 
         def is_live(record: RawRecord) -> bool:
@@ -562,7 +583,7 @@ class Compaction:
         return is_live
 
     def _is_last_entry(self, header: BatchHeader) -> bool:
-        """Whether the producer's state is rebuilt from this batch."""
+        """Return True if the state of the producer is restored from this batch."""
         entry = self._task.last_entries.get(header.producer_id)
         if entry is None:
             return False
@@ -572,14 +593,14 @@ class Compaction:
 
 
 def _called_apart(call: Callable[[], Result]) -> Steps[Result]:
-    """Leave a call that takes long to the caller of the steps; returns its result."""
+    """Let the caller of the steps run a slow call; return its result."""
     results: list[Result] = []
     yield lambda: results.append(call())
     return results[0]
 
 
 def _marker_of(batch: memoryview) -> Marker | None:
-    """The transaction marker in a control batch; None for one that cannot be read, which stays."""
+    """Return the transaction marker of a control batch, or None if it cannot be parsed."""
     with suppress(KafkaError):
         for record in read_records(batch):
             return read_marker(record)

@@ -1,18 +1,17 @@
-"""Files that can lose power: for tests, what a disk may forget is forgotten here on purpose.
+"""A simulated disk for tests that loses unsynced data on a power failure.
 
-Of every file there is what has been written and what is *stable*; of every directory likewise its
-names. A sync makes stable; a cut returns to it, in one of these modes:
+It keeps the current and the *stable* (synced) bytes of each file, and likewise the names of each
+directory. A power failure restores the stable state, in one of these modes:
 
-* ``drop``: bytes that were not synced are gone, names are all there.
-* ``torn``: of the 512-byte sectors that were not synced a random part is on the disk; so a file may
-  have its new length, its old one or one in between, with holes of zeros.
-* ``lost-name``: names that were made, moved or removed since the last sync of their directory are as
-  they were; bytes as in ``drop``.
-* ``mixed``: a random part of the names and a random part of the sectors.
+* ``drop``: unsynced bytes are lost, all names are kept.
+* ``torn``: a random subset of the unsynced 512-byte sectors is kept. A file may have its new
+  length, its old length or one in between, with zeroed holes.
+* ``lost-name``: names that were created, renamed or removed since the last directory sync are
+  restored; bytes as in ``drop``.
+* ``mixed``: a random subset of the names and of the sectors is kept.
 
-Every operation that changes something, and every sync, is announced to a hook before it happens. A
-test cuts the power there (`crashed` gives the disk as the next start finds it), or refuses the
-operation by raising StorageError.
+A hook is called before each change and each sync. There a test can cut the power (`crashed` returns
+the disk as the next start finds it), or fail the operation by raising StorageError.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ from .errors import StorageError, WriteRefusedError
 from .files import Buffer, Calls, FileRange, Lock, one_by_one
 
 SECTOR = 512
+# Unlimited capacity in bytes; used space is not counted then.
 NO_LIMIT = 1 << 40
-"""A capacity that nothing fills, so that nobody has to count."""
 
 Mode = Literal["drop", "torn", "lost-name", "mixed"]
 MODES: tuple[Mode, ...] = ("drop", "torn", "lost-name", "mixed")
 
 
 class Operation(NamedTuple):
-    """What is about to happen: write, truncate, create, rename, remove, mkdir, sync or syncdir."""
+    """A coming operation: write, truncate, create, rename, remove, mkdir, sync or syncdir."""
 
     kind: str
     path: str
 
 
 class Inode:
-    """A file's bytes: as written, and as a power cut leaves them; `held` are taken up by nothing."""
+    """The current and the stable bytes of a file; `held` bytes are allocated without content."""
 
     __slots__ = ("_same", "data", "held", "stable")
 
@@ -50,16 +49,16 @@ class Inode:
         self.data = bytearray(stable)
         self.stable = bytearray(stable)
         self.held = held
-        self._same = len(stable)  # before this position nothing was changed since the last sync
+        self._same = len(stable)  # bytes before it are unchanged since the last sync
 
     def write(self, position: int, data: Buffer) -> None:
-        """Put bytes at a position; what is skipped before it is zeros."""
+        """Write bytes at a position; a gap before it is filled with zeros."""
         self._same = min(self._same, position, len(self.data))
         self.data.extend(bytes(max(position - len(self.data), 0)))
         self.data[position : position + len(data)] = data
 
     def truncate(self, size: int) -> None:
-        """Cut the file, or make it longer by zeros."""
+        """Truncate the file, or extend it with zeros."""
         self._same = min(self._same, size, len(self.data))
         del self.data[size:]
         self.data.extend(bytes(size - len(self.data)))
@@ -69,7 +68,7 @@ class Inode:
         self._same = len(self.data)
 
     def torn(self, random_: random.Random) -> bytes:
-        """The stable bytes with a random part of the changed sectors over them."""
+        """Return the stable bytes, overwritten with a random subset of the changed sectors."""
         data, stable = bytes(self.data), bytes(self.stable)
         if data == stable:
             return stable
@@ -85,14 +84,14 @@ class Inode:
 
 
 class Directory:
-    """A directory's names: as they are, and as a power cut leaves them."""
+    """The current and the stable names of a directory."""
 
     __slots__ = ("names", "pending", "stable")
 
     def __init__(self) -> None:
         self.names: dict[str, Inode | Directory] = {}
         self.stable: dict[str, Inode | Directory] = {}
-        # Changes since the last sync, each of them whole or not at all.
+        # Changes since the last sync; each one is atomic.
         self.pending: list[dict[str, Inode | Directory | None]] = []
 
     def change(self, **names: Inode | Directory | None) -> None:
@@ -126,7 +125,7 @@ def _apply(
 
 
 class CrashFile:
-    """One open file. Without the cost-saving of the other kinds: a bytearray and copies."""
+    """An open file, simple and slow: a bytearray and copies."""
 
     __slots__ = ("_files", "_inode", "fd", "path")
     is_torn = False
@@ -171,7 +170,7 @@ class CrashFile:
 
 
 class _NoLock:
-    """A power cut gives every lock back, so none is taken."""
+    """A lock that is never held, because a power failure releases all locks."""
 
     def release(self) -> None:
         pass
@@ -180,9 +179,9 @@ class _NoLock:
 class CrashFiles:
     """A disk that can lose power.
 
-    Parameters:
-        hook: called with every `Operation` before it happens.
-        capacity: most bytes that all files may hold.
+    Args:
+        hook: Called with each `Operation` before it happens.
+        capacity: Maximum total size of all files in bytes.
     """
 
     durable = True
@@ -201,26 +200,28 @@ class CrashFiles:
             self.hook(Operation(kind, path))
 
     def crashed(self, mode: Mode, seed: int) -> CrashFiles:
-        """The disk as it would be found if the power went now. This one goes on unharmed."""
+        """Return a copy of the disk after a power failure; this disk is unchanged."""
         files = CrashFiles(capacity=self.capacity)
         files._root = after_cut(self._root, mode, random.Random(seed))
         return files
 
     def killed(self) -> CrashFiles:
-        """The disk as it is found when its user was killed: nothing is lost, but a later cut may still
-        take what was not synced. This one goes on unharmed."""
+        """Return a copy of the disk after a process crash; this disk is unchanged.
+
+        All data is kept, but a later power failure may still lose the unsynced part.
+        """
         files = CrashFiles(capacity=self.capacity)
         files._root = deepcopy(self._root)
         return files
 
     def image(self) -> dict[str, bytes]:
-        """All files by path; directories end in a slash."""
+        """Return the content of all files by path; the paths of directories end in a slash."""
         found: dict[str, bytes] = {}
         _collect(self._root, "", found)
         return found
 
     def damage(self, path: str, data: bytes) -> None:
-        """Replace a file's bytes behind everybody's back, on the disk as well."""
+        """Replace the current and the stable bytes of a file."""
         inode = self._file(path)
         inode.truncate(0)
         inode.write(0, data)
@@ -230,7 +231,7 @@ class CrashFiles:
         return _taken_up(self._root)
 
     def claim(self, path: str, size: int) -> None:
-        """Raise WriteRefusedError when there is no room for `size` more bytes."""
+        """Raise WriteRefusedError if `size` more bytes exceed the capacity."""
         if self.capacity < NO_LIMIT and self.used() + size > self.capacity:
             raise WriteRefusedError(f"cannot append to {path}: no space left")
 
@@ -344,7 +345,7 @@ class CrashFiles:
         directory.sync()
 
     def at_once(self, calls: Calls, threads_max: int | None = None) -> None:
-        # What may happen at the same time may happen in any order.
+        # Concurrent calls may run in any order.
         one_by_one(random.Random(self.operations).sample(calls, len(calls)))
 
     def lock(self, path: str) -> Lock:
@@ -380,7 +381,10 @@ class CrashFiles:
 def after_cut(
     directory: Directory, mode: Mode, random_: random.Random, seen: dict[Inode, Inode] | None = None
 ) -> Directory:
-    """A stable copy of a directory. Two names of one file stay so (a rename may be half there)."""
+    """Return a stable copy of a directory after a power failure.
+
+    Two names of the same file are kept, since a rename may be half done.
+    """
     seen = {} if seen is None else seen
     copy = Directory()
     for name, node in directory.survivors(mode, random_).items():
@@ -396,7 +400,7 @@ def after_cut(
 
 
 def stable_copy(directory: Directory) -> Directory:
-    """A directory with everything in it as it was written, whether it was synced or not."""
+    """Return a copy of a directory in which all data is stable."""
     copy = Directory()
     for name, node in directory.names.items():
         if isinstance(node, Directory):

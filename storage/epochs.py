@@ -1,8 +1,8 @@
-"""Which leader wrote which offsets: the leader-epoch history of one partition (KIP-101, KIP-320).
+"""The leader epoch history of one partition (KIP-101, KIP-320).
 
-Each entry (epoch, start offset) says that the leader of that epoch wrote from that offset on. Both
-rise strictly from entry to entry. The file `leader-epoch-checkpoint` has one line per entry; a
-batch also carries its epoch, so recovery can add entries that the file lacks.
+Each entry (epoch, start offset) means that the leader of that epoch appended from that offset on.
+Both increase strictly. The file `leader-epoch-checkpoint` has one line per entry. Batches also
+contain their epoch, so recovery can add missing entries.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ UNDEFINED = -1
 
 
 class LeaderEpochs:
-    """The entries of one partition, oldest first.
+    """The leader epochs of one partition, oldest first.
 
-    `latest` is the newest epoch, UNDEFINED when there is none. `changed` is set by every change
-    and cleared by whoever saves the entries; `has_file` is set when there is a file, whatever it says.
+    Attributes:
+        latest: Newest epoch, UNDEFINED if there is none.
+        changed: Set by every change; the code that saves the entries clears it.
+        has_file: True if there is a checkpoint file, whatever its content.
     """
 
     __slots__ = ("_epochs", "_starts", "changed", "has_file", "latest")
@@ -39,13 +41,13 @@ class LeaderEpochs:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Record that `epoch` writes from `start_offset` on.
+        """Record that `epoch` appends from `start_offset` on.
 
-        The epoch that is the latest already keeps its earlier start. Entries that contradict the
-        new one (same or newer epoch, or a start at or behind the new start) are dropped.
+        The latest epoch keeps its start. Entries that contradict the new one (same or newer epoch,
+        or a start at or after the new start) are removed.
         """
         if epoch < 0 or start_offset < 0:
-            raise ValueError(f"leader epoch {epoch} from offset {start_offset}")
+            raise ValueError(f"invalid leader epoch {epoch} from offset {start_offset}")
         if epoch == self.latest and start_offset >= self._starts[-1]:
             return
         keep = min(bisect_left(self._epochs, epoch), bisect_left(self._starts, start_offset))
@@ -55,10 +57,11 @@ class LeaderEpochs:
         self.latest = epoch
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Where `epoch` ends: (largest epoch not above it, end offset of that one).
+        """Return the largest known epoch that is not above `epoch`, and its end offset.
 
-        The end is the start of the next epoch, or `log_end_offset` for the latest. An epoch above
-        every known one gives (-1, -1); one below every known one ends where the first begins.
+        The end is the start of the next epoch, or `log_end_offset` for the latest epoch. If `epoch`
+        is above all known epochs, return (-1, -1). If it is below all, it ends where the first one
+        starts.
         """
         if epoch < 0 or epoch > self.latest:
             return UNDEFINED, UNDEFINED
@@ -70,18 +73,18 @@ class LeaderEpochs:
         return self._epochs[after - 1], self._starts[after]
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch that wrote `offset`; UNDEFINED before the first entry."""
+        """Return the epoch in which `offset` was appended, UNDEFINED before the first entry."""
         index = bisect_right(self._starts, offset) - 1
         return self._epochs[index] if index >= 0 else UNDEFINED
 
     def truncate_end(self, end_offset: int) -> None:
-        """Forget epochs that begin at or after the new end of the log."""
+        """Remove the epochs that start at or after the new log end offset."""
         keep = bisect_left(self._starts, end_offset)
         if keep < len(self._starts):
             self._keep(0, keep)
 
     def truncate_start(self, start_offset: int) -> None:
-        """Forget epochs that end before the new start; the one around it now begins there."""
+        """Remove the epochs that end before the new log start; the current one starts there."""
         first = bisect_right(self._starts, start_offset) - 1
         if first > 0 or (first == 0 and self._starts[0] < start_offset):
             self._keep(first, len(self._starts))
@@ -98,7 +101,7 @@ class LeaderEpochs:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> LeaderEpochs | None:
-        """Read a checkpoint file; None when it is damaged."""
+        """Parse a checkpoint file; None if it is damaged."""
         entries = parse_lines(data, 0)
         if entries is None:
             return None

@@ -1,4 +1,4 @@
-"""What can go wrong with stored bytes, as errors that a client's request can be answered with."""
+"""Exceptions of the log store, with the Kafka error codes for responses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 
 
 class StorageError(KafkaError):
-    """The disk (or the memory limit) refused; a client is answered KAFKA_STORAGE_ERROR."""
+    """A failed disk operation or an exceeded memory limit; clients get KAFKA_STORAGE_ERROR."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
     message: str
@@ -19,16 +19,16 @@ class StorageError(KafkaError):
 
 
 class WriteRefusedError(StorageError):
-    """The system takes nothing more in a directory: no room, read-only, broken.
+    """A failed write: disk full, read-only or broken.
 
-    What else is written there will meet it too; it may be over later.
+    Other writes to the directory will fail too. The condition may be temporary.
     """
 
 
 class SyncFailedError(StorageError):
-    """A file or directory could not be made durable: what of it is on the disk is not known.
+    """A failed sync: it is unknown which bytes of the file or directory are on the disk.
 
-    Nobody tries again: the system may have dropped the bytes, and would report success. The data
+    A retry is useless: the kernel may have dropped the bytes and would report success. The log
     directory goes offline, whatever the file was for.
     """
 
@@ -38,12 +38,12 @@ class SyncFailedError(StorageError):
 
 
 class ForeignLogError(StorageError):
-    """The directory of a partition holds another partition: nothing in it is opened or changed.
+    """A partition directory that holds another partition: it is neither opened nor changed.
 
     Attributes:
         directory: Path of the directory.
-        topic_id: Topic id that the directory holds.
-        partition: Partition number that the directory holds; None if it says none.
+        topic_id: Topic ID that the directory holds.
+        partition: Partition number that the directory holds, or None if it is not recorded.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class ForeignLogError(StorageError):
         self.partition = partition
 
 
+# Error numbers of a disk that cannot read stored data.
 READ_FAILURES = frozenset(
     getattr(errno, name) for name in ("EIO", "EBADMSG", "EUCLEAN") if hasattr(errno, name)
 )
-"""Errors of the system that say that a disk cannot read what it holds."""
 
 
 class LostBytesError(StorageError):
-    """A file does not return the bytes that were written. The log that it belongs to goes offline.
+    """Lost data: a file does not return the bytes that were written. Its log goes offline.
 
     Attributes:
-        cause: What is wrong with the file.
+        cause: Problem with the file.
         path: Path of the file.
     """
 
@@ -80,31 +80,31 @@ class LostBytesError(StorageError):
 
 
 class UnreadableError(LostBytesError):
-    """The disk cannot read a file."""
+    """A file that the disk cannot read."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(
             f"cannot read {path}: {reason}",
-            "The partition or data directory that it belongs to is offline and its files are "
-            "untouched; check the disk or restore the file from a copy, then restart the node. "
+            "The partition or log directory that it belongs to is offline and its files are "
+            "unchanged; check the disk or restore the file from a backup, then restart the node. "
             "Other replicas can serve until then",
             path,
         )
 
 
 class CorruptLogError(LostBytesError):
-    """Bytes that were safely on disk are not what was written: the partition goes offline.
+    """Corrupt data that was durable; the partition goes offline.
 
-    Nothing is cut and nothing is served. The message names the file, the position in it and the
-    command that keeps what is readable.
+    Nothing is truncated or served. The message names the file, the position, and the command that
+    keeps the readable records.
     """
 
     def __init__(self, path: str, position: int, reason: str) -> None:
         directory, _, name = path.rpartition("/")
         super().__init__(
             f"{path} is damaged at byte {position} ({reason})",
-            "The partition is offline and its files are untouched; restore "
-            f"{name} from a copy, or keep what is readable before the damage with: "
+            "The partition is offline and its files are unchanged; restore "
+            f"{name} from a backup, or keep the records before the damage with: "
             f"kbroker log repair {directory}",
             path,
         )

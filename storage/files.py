@@ -1,14 +1,12 @@
-"""Where bytes rest: the only door between the log store and an operating system.
+"""File system access of the log store: the only module that calls the operating system.
 
-Everything that differs by platform is here, each with a plain fallback: vectored writes (absent on
-Windows), the call that makes bytes durable (fdatasync; F_FULLFSYNC on macOS, where fsync stops at
-the drive's cache), directory sync (impossible on Windows, where names are durable by other means).
-The rest of the store sees two small interfaces, `Files` and `File`, and works unchanged on a disk
-(`OsFiles`) and in memory (`MemFiles`).
+All platform differences are here, each with a fallback: vectored writes (absent on Windows), the
+sync call (fdatasync; F_FULLFSYNC on macOS, where fsync does not flush the drive's cache), and
+directory sync (unavailable and unnecessary on Windows). The rest of the store uses two small
+interfaces, `Files` and `File`. They work on a disk (`OsFiles`) and in memory (`MemFiles`).
 
-What counts as durable was synced by itself, file by file. Linux has one sync for a whole file system
-(syncfs), but not every file system keeps its promise: on FUSE it may not reach the server at all,
-and before Linux 5.8 it does not tell of writes that failed.
+Each file is synced by itself. Linux can sync a whole file system (syncfs), but not reliably: on
+FUSE the sync may not reach the server, and before Linux 5.8 it does not report failed writes.
 
 Paths are strings with forward slashes on every platform.
 """
@@ -37,18 +35,18 @@ from .errors import (
 
 Buffer = bytes | bytearray | memoryview
 Calls = Sequence[Callable[[], None]]
+# Signature of `Files.at_once`.
 AtOnce = Callable[[Calls, int | None], None]
-"""As `Files.at_once`."""
 
 
 class Lock(Protocol):
-    """An exclusive claim on a directory, given back by `release` or by the end of the process."""
+    """An exclusive lock on a directory, released by `release` or by the end of the process."""
 
     def release(self) -> None: ...
 
 
 class Source(Protocol):
-    """What a `FileRange` reads from and keeps open."""
+    """The open file or memory that a `FileRange` reads from."""
 
     @property
     def fd(self) -> int | None: ...
@@ -62,10 +60,10 @@ class Source(Protocol):
 
 
 class FileRange:
-    """Stored bytes that have not been read yet: `length` bytes from `position` of one file.
+    """A range of stored bytes that is not read yet: `length` bytes from `position` of one file.
 
-    The range keeps its file open, so a segment may be deleted while it is being sent. `fd` is what
-    sendfile takes; it is None in memory, where `parts` gives the bytes without a copy.
+    The range keeps its file open, so a segment may be deleted while it is being sent. `fd` is the
+    descriptor for sendfile; it is None in memory, where `parts` returns the bytes without a copy.
     """
 
     __slots__ = ("fd", "length", "position", "source")
@@ -80,22 +78,22 @@ class FileRange:
         return self.length
 
     def read(self) -> bytes:
-        """All bytes of the range in one piece. Raises StorageError when the file cannot be read."""
+        """Read the whole range. Raises StorageError if the file cannot be read."""
         return self.source.read(self.position, self.length)
 
     def parts(self) -> list[Buffer]:
-        """All bytes of the range in as many pieces as they are stored in."""
+        """Read the whole range as a list of pieces, split as they are stored."""
         return self.source.parts(self.position, self.length)
 
     def uncached_range(self, size: int) -> NotCached | None:
-        """Return the range to load before the first `size` bytes are read, or None if all are cached."""
+        """Return the part of the first `size` bytes that is not in the page cache, or None."""
         return uncached_range(self.source, self.position, size)
 
 
 class File(Protocol):
-    """One open file that grows at its end.
+    """An open append-only file.
 
-    `size` counts the bytes that are whole: a failed append leaves none behind.
+    `size` is in bytes and does not include the bytes of a failed append.
     """
 
     @property
@@ -105,99 +103,102 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def append(self, parts: Sequence[Buffer]) -> int:
-        """Write all parts (a thousand at most) at the end; returns the position of the first byte.
+        """Write all parts (at most 1,000) at the end; return the position of the first byte.
 
-        Raises WriteRefusedError after cutting away whatever part of them had been written. If that is
-        refused too, the file `is_torn`.
+        Raises WriteRefusedError after truncating the bytes that were written. If that fails too,
+        `is_torn` is True.
         """
 
     @property
     def is_torn(self) -> bool:
-        """Whether bytes of a failed append lie behind `size`; the next append or `truncate` cuts them."""
+        """True if bytes of a failed append follow `size`; the next write truncates them."""
 
     def read(self, position: int, size: int) -> bytes:
-        """Up to `size` bytes, fewer only at the end of the file."""
+        """Read up to `size` bytes, fewer only at the end of the file."""
 
     def range(self, position: int, size: int) -> FileRange: ...
 
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
-        """Make everything appended so far survive a power cut. Blocks; any thread may call it."""
+        """Make everything appended so far survive a power failure; blocks. Thread-safe."""
 
     def close(self) -> None:
-        """Give up this handle; ranges that are alive keep theirs."""
+        """Close this handle; existing ranges keep the file open."""
 
 
 class Files(Protocol):
-    """A file system, reduced to what a log store asks of it.
+    """The file system operations that a log store needs.
 
-    All methods raise StorageError for what the system refuses and FileNotFoundError for a name
-    that does not exist. Where a write is refused that is a WriteRefusedError. What is made is for
-    its owner alone, where the system knows modes.
+    All methods raise FileNotFoundError for a missing path, WriteRefusedError for a failed write and
+    StorageError for other failures. New files and directories are accessible to their owner only,
+    if the system supports modes.
     """
 
     @property
     def durable(self) -> bool:
-        """Whether anything outlives the process; if not, there is nothing to sync."""
+        """True if files outlive the process; otherwise there is nothing to sync."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and appending."""
+        """Open a file for reading and appending."""
 
     def read_bytes(self, path: str) -> bytes: ...
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        """Replace the content so that a crash leaves the old or the new one, never a mixture.
+        """Replace the content of a file, durably.
 
-        Durable on return: the bytes are synced before the name is, and the name before the return.
+        A crash leaves the old or the new content, never a mixture.
         """
 
     def rename(self, old: str, new: str) -> None:
         """Rename a file or a directory; durable after `sync_dir`."""
 
     def remove(self, path: str) -> None:
-        """Remove a file; open ranges keep reading it. A missing file is no error."""
+        """Remove a file; open ranges stay readable. A missing file is ignored."""
 
     def listdir(self, path: str) -> list[str]:
-        """The names in a directory, sorted; empty for a missing directory."""
+        """Return the sorted names in a directory; empty for a missing directory."""
 
     def mkdir(self, path: str) -> None:
-        """Make a directory and its parents; an existing one is no error."""
+        """Create a directory and its parents; an existing one is ignored."""
 
     def rmtree(self, path: str) -> None:
-        """Remove a directory with everything in it; a missing one is no error."""
+        """Remove a directory and its content; a missing one is ignored."""
 
     def exists(self, path: str) -> bool: ...
 
     def is_directory(self, path: str) -> bool:
-        """Whether there is a directory at this path."""
+        """Return True if `path` is a directory."""
 
     def size(self, path: str) -> int: ...
 
     def usage(self, path: str) -> tuple[int, int]:
-        """Bytes of the file system that holds `path`: used or free for us, and free for us.
+        """Return the usable and the free bytes of the file system that holds `path`.
 
-        What it keeps for the system's administrator or for others is no one's to use, as in `df`.
+        Space that is reserved for root or limited by quotas is not counted, as in `df`.
         """
 
     def allocate(self, path: str, size: int) -> None:
-        """Make a file that takes up so many bytes; whatever is in them. It must not exist."""
+        """Create a file that occupies `size` bytes; its content is undefined. It must not exist."""
 
     def sync_dir(self, path: str) -> None:
-        """Make the names in a directory survive a power cut. Blocks."""
+        """Make the names in a directory survive a power failure; blocks."""
 
     def at_once(self, calls: Calls, threads_max: int | None = None) -> None:
-        """Make calls that sync, in any order and perhaps several at a time; blocks.
+        """Run calls that sync, in any order and possibly concurrently; blocks.
 
-        Parameters: `threads_max` is how many at a time at most; None for as many as help.
+        Args:
+            calls: Functions to call.
+            threads_max: Maximum number of concurrent calls; None for the best number.
 
-        Raises what one of them raised; calls that had not begun by then are left out.
+        Raises:
+            Exception: The first exception of a call; calls that have not started are skipped.
         """
 
     def lock(self, path: str) -> Lock:
-        """Claim a lock file and the directory that it is in.
+        """Lock a lock file and its directory.
 
-        Raises StorageError when someone else holds one of them.
+        Raises StorageError if another process holds one of them.
         """
 
 
@@ -205,7 +206,7 @@ class Files(Protocol):
 
 
 def _fsync_call() -> Callable[[int], None]:
-    """The cheapest call of this platform after which bytes survive a power cut."""
+    """Return the cheapest call of this platform after which bytes survive a power failure."""
     if sys.platform == "darwin":
         import fcntl
 
@@ -231,7 +232,7 @@ def _posix_allocate(fd: int, size: int) -> None:
 
 
 def _own(path: str, flags: int) -> int:
-    """Opens for `open`, as `OsFile` does."""
+    """Open a file that is accessible to its owner only; `opener` for `open`."""
     return os.open(path, flags, _OWN_FILE)
 
 
@@ -240,7 +241,7 @@ def _joined_write(fd: int, parts: Sequence[Buffer]) -> int:
 
 
 def _seek_read(fd: int, size: int, position: int) -> bytes:
-    # Appends are unaffected by the moved file position: the file is in append mode.
+    # The file position does not affect appends: the file is in append mode.
     os.lseek(fd, position, os.SEEK_SET)
     return os.read(fd, size)
 
@@ -258,7 +259,9 @@ _APPEND = (
 
 _READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+# Bytes per read call.
 _READ_SIZE = 64 * 1024
+# Bytes per write call when a file is filled with zeros.
 _ZEROS = 1024 * 1024
 
 
@@ -278,7 +281,7 @@ def _reported(action: str, path: str) -> Iterator[None]:
 
 
 def _read_error(action: str, path: str, error: OSError) -> StorageError:
-    """Return the error of a call that changes nothing."""
+    """Return the exception for a failed call that does not write."""
     reason = error.strerror or str(error)
     if error.errno in READ_FAILURES:
         return UnreadableError(path, reason)
@@ -309,7 +312,7 @@ def _reported_sync(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reported_temporary_sync(path: str) -> Iterator[None]:
-    """Nothing relies on a temporary file yet, so a lack of space there may be over later."""
+    """Report ENOSPC as a write error: no data relies on a temporary file yet."""
     try:
         yield
     except OSError as error:
@@ -319,7 +322,7 @@ def _reported_temporary_sync(path: str) -> Iterator[None]:
 
 
 def one_by_one(calls: Calls, threads_max: int | None = None) -> None:
-    """Make calls in their order; raises what one of them raises."""
+    """Run calls in order; the first exception ends the run."""
     for call in calls:
         call()
 
@@ -337,12 +340,12 @@ def _reported_write(action: str, path: str) -> Iterator[None]:
 def _write_error(action: str, path: str, error: OSError) -> StorageError:
     advice = "; free some space there" if error.errno in _NO_ROOM else ""
     text = f"cannot {action} {path}: {error.strerror or error}{advice}"
-    # Without a descriptor it is the process that is at its end, not the directory.
+    # Missing file descriptors are a problem of the process, not of the directory.
     return StorageError(text) if error.errno in _NO_DESCRIPTORS else WriteRefusedError(text)
 
 
 class _Handle:
-    """A file descriptor that closes when the file and all ranges of it are gone."""
+    """A file descriptor that is closed when its file and all ranges of it are released."""
 
     __slots__ = ("fd", "path")
 
@@ -377,13 +380,13 @@ class _Handle:
 
 
 def cut_torn(file: File) -> None:
-    """Remove the bytes that a failed append left at the end. Raises WriteRefusedError."""
+    """Truncate the bytes that a failed append left at the end. Raises WriteRefusedError."""
     if file.is_torn:
         file.truncate(file.size)
 
 
 class OsFile:
-    """One file of the operating system: for reading, and in append mode if it may be written."""
+    """A file of the operating system, in append mode unless it is read-only."""
 
     __slots__ = ("_fd", "_handle", "is_torn", "path", "size")
 
@@ -416,20 +419,20 @@ class OsFile:
         return position
 
     def _write_rest(self, data: bytes) -> None:
-        """Go on after a short write; its cause usually shows as an error of the next one."""
+        """Continue after a short write; the next call usually raises the error that caused it."""
         done = os.fstat(self._fd).st_size - self.size
         view = memoryview(data)
         while done < len(data):
             done += os.write(self._fd, view[done:])
 
     def _cut_back(self, position: int) -> None:
-        """Take back the bytes of a failed append; where that fails, the next one has to."""
+        """Truncate the bytes of a failed append; if that fails, the next append retries."""
         self.is_torn = True
         with contextlib.suppress(OSError):
             self._cut(position)
 
     def _cut(self, position: int) -> None:
-        """End the file at `position`. Raises OSError."""
+        """Truncate the file to `position`. Raises OSError."""
         os.ftruncate(self._fd, position)
         self.is_torn = False
 
@@ -469,7 +472,7 @@ def _locked(path: str) -> StorageError:
 
 
 class _FileLock:
-    """A lock file, and the directory that it is in: who removes the file does not free the directory."""
+    """A lock file plus a lock on its directory, which survives the removal of the lock file."""
 
     __slots__ = ("_directory", "_lock")
 
@@ -485,9 +488,9 @@ class _FileLock:
 
 
 def _locked_directory(path: str) -> int | None:
-    """Lock a directory, where the system can lock one; returns a descriptor that holds the lock.
+    """Lock a directory if the system supports that; return a descriptor that holds the lock.
 
-    Raises BlockingIOError when it is locked.
+    Raises BlockingIOError if it is locked by another process.
     """
     if sys.platform == "win32":
         return None
@@ -506,7 +509,7 @@ def _locked_directory(path: str) -> int | None:
 
 
 def _unlock_directory(fd: int) -> None:
-    """Unlock a directory, also if a forked child still has the descriptor."""
+    """Unlock a directory even if a forked child has inherited the descriptor."""
     if sys.platform != "win32":
         import fcntl
 
@@ -517,8 +520,9 @@ def _unlock_directory(fd: int) -> None:
 class OsFiles:
     """Files of the operating system.
 
-    `read_only`: they belong to another process, and `open` gives files that only can be read;
-    `at_once` makes calls that block, returns when all are done, and raises what one of them raised.
+    Args:
+        read_only: The files belong to another process; `open` opens them for reading only.
+        at_once: Implementation of `Files.at_once`; the default runs the calls one by one.
     """
 
     durable = True
@@ -531,7 +535,7 @@ class OsFiles:
         return OsFile(path, create=create, read_only=self._read_only)
 
     def read_bytes(self, path: str) -> bytes:
-        # Not by `open`, which costs more than the reading of a small file.
+        # Does not use `open`, which takes longer than reading a small file.
         with _reported("read", path):
             fd = os.open(path, _READ)
             if must_not_wait():
@@ -561,7 +565,7 @@ class OsFiles:
             try:
                 os.unlink(path)
             except PermissionError:
-                # Windows keeps a file that a range still reads; loading removes it another time.
+                # Windows keeps a file that a range still reads; a later load removes it.
                 if os.name != "nt":
                     raise
 
@@ -598,7 +602,7 @@ class OsFiles:
         return found.used + found.free, found.free
 
     def allocate(self, path: str, size: int) -> None:
-        with _reported_write("make", path):
+        with _reported_write("create", path):
             fd = os.open(path, _NEW, _OWN_FILE)
             try:
                 _take_up(fd, size)
@@ -609,7 +613,7 @@ class OsFiles:
                 os.close(fd)
 
     def sync_dir(self, path: str) -> None:
-        if os.name == "nt":  # no handle on a directory can be flushed there
+        if os.name == "nt":  # Windows cannot flush a directory
             return
         with _reported("open", path):
             fd = os.open(path, os.O_RDONLY)
@@ -646,7 +650,7 @@ _BLOCK_MAX = 1024 * 1024
 
 
 class MemFile:
-    """A file in memory: a list of blocks that never move, so views into them stay valid."""
+    """A file in memory: a list of blocks that never move, so views of them stay valid."""
 
     __slots__ = ("_blocks", "_owner", "_room", "_starts", "fd", "path", "size")
     is_torn = False
@@ -670,12 +674,12 @@ class MemFile:
             self.store(parts)
         except MemoryError:
             self._owner.claim(-total)
-            self._cut(position)  # nobody has seen these bytes
+            self._cut(position)  # no reader has seen these bytes
             raise
         return position
 
     def store(self, parts: Sequence[Buffer]) -> None:
-        """Append without asking whether there is room."""
+        """Append without checking the memory limit."""
         for part in parts:
             length = len(part)
             if length <= self._room:
@@ -730,7 +734,7 @@ class MemFile:
         self._owner.claim(size - self.size)
         self._cut(size)
         if self._blocks:
-            # A copy, because views of the cut bytes may still be on their way to a client.
+            # Copy the block: responses may still hold views of the truncated bytes.
             self._blocks[-1] = memoryview(bytearray(self._blocks[-1]))
 
     def _cut(self, size: int) -> None:
@@ -746,7 +750,7 @@ class MemFile:
         pass
 
     def fork(self, owner: MemFiles) -> MemFile:
-        """The file as it is now, for `owner`; it shares the blocks, and fills none of them up."""
+        """Return a copy for `owner` that shares the blocks; shared blocks are not appended to."""
         other = MemFile(owner, self.path)
         other._blocks, other._starts = self._blocks.copy(), self._starts.copy()
         other.size = self.size
@@ -768,10 +772,10 @@ class _MemLock:
 
 
 class MemFiles:
-    """Files in memory, gone with the process.
+    """Files in memory that are lost when the process ends.
 
-    `limit` is the most bytes that all files together may hold (`memory.limit.bytes`); an append
-    above it is refused with StorageError and leaves nothing behind.
+    `limit` is the maximum total size in bytes (`memory.limit.bytes`). An append beyond it raises
+    StorageError and changes nothing.
     """
 
     durable = False
@@ -779,15 +783,14 @@ class MemFiles:
     def __init__(self, *, limit: int = 1 << 30) -> None:
         self.limit = limit
         self._used = 0
-        self._freed = False  # something was removed since `_used` was counted
-        self._directories: dict[str, dict[str, MemFile | None]] = {}  # None stands for a directory
+        self._freed = False  # a file was removed since `_used` was computed
+        self._directories: dict[str, dict[str, MemFile | None]] = {}  # None means a directory
         self._locks: set[str] = set()
 
     def fork(self) -> MemFiles:
-        """The files as they are now, apart from these from now on.
+        """Return an independent copy of all files.
 
-        The cost does not depend on what is in the files: bytes that were written never change, so
-        both share them.
+        Both share the written bytes, which never change, so the cost does not depend on the size.
         """
         other = MemFiles(limit=self.limit)
         for path, names in list(self._directories.items()):
@@ -799,17 +802,17 @@ class MemFiles:
 
     @property
     def used(self) -> int:
-        """Bytes of all files together."""
+        """Total size of all files in bytes."""
         if self._freed:
             self._freed = False
-            # Not a subtraction, because a worker thread may remove while the owner appends.
+            # Recomputed: a worker thread may remove files while the owner appends.
             directories = list(self._directories.values())
             files = [file for names in directories for file in list(names.values())]
             self._used = sum(file.size for file in files if file)
         return self._used
 
     def claim(self, size: int) -> None:
-        """Account for `size` more bytes (fewer when negative)."""
+        """Add `size` (may be negative) to the used bytes. Raises StorageError at the limit."""
         if size > 0 and self._used + size > self.limit and self.used + size > self.limit:
             raise StorageError(f"memory storage is full (memory.limit.bytes={self.limit})")
         self._used += size
@@ -837,7 +840,7 @@ class MemFiles:
     def write_atomic(self, path: str, data: bytes) -> None:
         directory, _, name = path.rpartition("/")
         file = MemFile(self, path)
-        file.store([data])  # small, and when all is full perhaps the way out
+        file.store([data])  # not limited: small, and may be needed to free memory
         self._directory(directory)[name] = file
         self._freed = True
 

@@ -1,8 +1,7 @@
-"""A log on its way to another data directory: the copy that is made there while the first one serves.
+"""Future replicas: copies of logs that will replace them in another log directory (KIP-113).
 
-The copy lies in `<topic>-<n>.<id>-future`, as in Kafka (KIP-113). Whoever moves a log calls `copy`
-until it has caught up, then `finish`, and then lets the two directories change their names
-(`LogDirectories.swap`).
+The copy is in `<topic>-<n>.<id>-future`, as in Kafka. The mover calls `copy` until the copy has
+caught up, then `finish`, and then `LogDirectories.swap` renames the directories.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from .sync import sync_in_order
 
 
 class FutureLog:
-    """The copy of one log.
+    """A future replica of one log.
 
-    `log` is the copy itself; nobody reads it. `source` serves until the copy takes its place.
+    `log` is the replica, which serves no reads. `source` serves until the replica replaces it.
     """
 
     def __init__(self, files: Files, data_dir: str, source: Log) -> None:
-        """Begin anew, whatever an earlier attempt left."""
+        """Start a new copy, and remove an earlier unfinished one."""
         self._files = files
         self.source = source
         self.data_dir = data_dir
@@ -44,22 +43,28 @@ class FutureLog:
 
     @property
     def lag(self) -> int:
-        """How many offsets the copy is behind."""
+        """Number of offsets that the copy is behind."""
         return self.source.log_end_offset - (self.log.log_end_offset if self._begun else 0)
 
     def copy(self, bytes_max: int, reading: Reading = waiting, *, now_ms: int) -> bool:
-        """Copy up to about `bytes_max` bytes; returns whether the copy has caught up.
+        """Copy up to about `bytes_max` bytes.
 
-        Parameters: `reading` is how the source is read, before anything is written.
+        Args:
+            bytes_max: Maximum number of bytes to read.
+            reading: Function that reads the source, called before anything is written.
+            now_ms: Current time of the log clock in ms.
+
+        Returns:
+            True if the copy has caught up.
 
         Raises:
-            KafkaError: what is read is damaged.
-            StorageError: one of the two directories refuses.
+            KafkaError: The source data is corrupt.
+            StorageError: A file of the source or the copy cannot be read or written.
         """
         source = self.source
         start, end = source.log_start_offset, source.log_end_offset
         if self._begun and start > self.log.log_end_offset:
-            self._begun = False  # retention was quicker
+            self._begun = False  # retention deleted records that were not copied yet
         self._next = max(self._next, start)
         if self._next < end:
             found = reading(source.read, self._next, bytes_max, limit=end)
@@ -74,29 +79,33 @@ class FutureLog:
         return self._next >= source.log_end_offset
 
     def begin_again(self) -> None:
-        """Copy everything anew: the source was cut, and the copy may have what is gone."""
+        """Restart the copy, because the source was truncated and the copy may have more."""
         self._begun = False
         self._next = self.source.log_start_offset
 
     def _begin_at(self, offset: int, now_ms: int) -> None:
         if not self._begun:
             self.log.restart_at(offset, now_ms=now_ms)
-            # What is compacted there by now is compacted in the copy; later runs make it no worse.
+            # Offsets before it are compacted in the copy too; later runs do not change that.
             self.log.first_dirty_offset = self.source.first_dirty_offset
             self._begun = True
 
     def finish(self) -> Offsets:
-        """Make the copy complete and durable, and close it; returns what a checkpoint says of it.
+        """Make the copy complete and durable, and close it.
 
-        Raises StorageError; the source is not affected.
+        Returns:
+            The offsets to checkpoint for it.
+
+        Raises:
+            StorageError: A write failed; the source is not affected.
         """
         log, source = self.log, self.source
-        # A producer may send batches again whose records are gone; no copy tells of those.
+        # Use the producer state of the source: it includes batches that are deleted already.
         log.producers = source.producers
         log.advance_high_watermark(source.high_watermark)
         if source.log_start_offset > log.log_start_offset:
             log.delete_records_before(source.log_start_offset)
-        if source.first_dirty_offset >= 0:  # there may be gaps
+        if source.first_dirty_offset >= 0:  # there may be offset gaps
             log.first_dirty_offset = max(log.first_dirty_offset, 0)
         log.save()
         offsets = Offsets(
@@ -114,10 +123,10 @@ class FutureLog:
         return offsets
 
     def close(self) -> None:
-        """Let go of the copy; its directory stays."""
+        """Close the copy; its directory stays."""
         self.log.close(clean=False)
 
     def abandon(self) -> None:
-        """Give the copy up, and remove it. Raises StorageError."""
+        """Close and remove the copy. Raises StorageError."""
         self.close()
         self._files.rmtree(self.directory)

@@ -1,21 +1,20 @@
-"""The indexes beside a segment: by offset, by time, and of aborted transactions.
+"""The index files of a segment: by offset, by time, and of aborted transactions.
 
-All numbers are big-endian; a "relative offset" is counted from the segment's base offset.
+All numbers are big-endian; a "relative offset" is relative to the segment's base offset.
 
     .index      8 bytes an entry    relative offset int32, position int32
     .timeindex  12 bytes an entry   timestamp int64, relative offset int32
     .txnindex   34 bytes an entry   version int16 (0), producer id int64, first offset int64,
                                     last offset int64, last stable offset int64
 
-An offset entry (42, 4096) says: the batch whose *last* record is 42 starts at byte 4096. There is
-one such entry for every `index_interval_bytes` of records. A time entry (1700000000000, 42) says:
-the greatest timestamp so far is that one, and it stands in the batch whose last record is 42.
-Timestamps and offsets rise strictly from entry to entry.
+An offset entry (42, 4096) means: the batch whose *last* record has offset 42 starts at byte 4096.
+There is one entry for every `index_interval_bytes` of records. A time entry (1700000000000, 42)
+means: the maximum timestamp so far is that one, in the batch whose last record has offset 42.
+Timestamps and offsets increase strictly.
 
-Crash policy: an index holds nothing that its segment does not. It is kept in memory while its
-segment grows, written behind, checked when it is read back, and built anew from the segment when
-anything is wrong. A file that Kafka left open ends in zeros (Kafka allocates it at full size);
-reading stops there.
+Crash safety: an index contains nothing that is not in its segment. It is kept in memory while its
+segment grows, written later, checked when it is read, and rebuilt from the segment if it is wrong.
+An index file that Kafka left open ends in zeros (Kafka preallocates it); reading stops there.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ OFFSET_ENTRY_SIZE = 8
 TIME_ENTRY_SIZE = _TIME_ENTRY.size
 ABORTED_ENTRY_SIZE = _ABORTED.size
 
+# Maximum distance of an offset from the base offset of its segment.
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
-"""How far from its base offset a segment may reach."""
 
 
 class OffsetIndex:
-    """Offset to position in one segment.
+    """A map from offset to position in one segment.
 
-    `offsets` (relative) and `positions` (bytes) are parallel and rise strictly.
+    `offsets` (relative) and `positions` (bytes) are parallel and increase strictly.
     """
 
     __slots__ = ("offsets", "positions")
@@ -59,24 +58,24 @@ class OffsetIndex:
         self.positions.append(position)
 
     def floor(self, relative_offset: int) -> int:
-        """Number of the last entry at or before an offset, -1 when there is none."""
+        """Return the index of the last entry at or before an offset, or -1."""
         return bisect_right(self.offsets, relative_offset) - 1
 
     def floor_position(self, position: Position) -> int:
-        """Number of the last entry at or before a position, -1 when there is none."""
+        """Return the index of the last entry at or before a position, or -1."""
         return bisect_right(self.positions, position) - 1
 
     def position(self, slot: int) -> Position:
-        """Where the batch of an entry begins."""
+        """Return the position of the batch of an entry."""
         return Position(self.positions[slot])
 
     def truncate(self, position: Position) -> None:
-        """Drop the entries of batches that start at or behind `position`."""
+        """Remove the entries of batches that start at or after `position`."""
         keep = bisect_right(self.positions, position - 1)
         del self.offsets[keep:], self.positions[keep:]
 
     def to_bytes(self, first: int = 0) -> bytes:
-        """The entries from number `first` on, as they stand in the file."""
+        """Return the entries from index `first` on, in the file format."""
         mixed = array("i", bytes(OFFSET_ENTRY_SIZE * (len(self.offsets) - first)))
         mixed[0::2] = self.offsets[first:]
         mixed[1::2] = self.positions[first:]
@@ -86,7 +85,7 @@ class OffsetIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes, segment_size: int) -> OffsetIndex | None:
-        """Read a file; None when it cannot be the index of a segment of `segment_size` bytes."""
+        """Parse an index file; None if it does not fit a segment of `segment_size` bytes."""
         mixed = array("i")
         if len(data) % OFFSET_ENTRY_SIZE:
             return None
@@ -103,7 +102,7 @@ class OffsetIndex:
         return index
 
     def _drop_unused(self) -> None:
-        """Cut the zeros at the end of a file that was allocated at full size."""
+        """Remove the zeros at the end of a preallocated file."""
         used = len(self.offsets)
         while used and not self.positions[used - 1] and not self.offsets[used - 1]:
             used -= 1
@@ -111,9 +110,9 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """Timestamp to offset in one segment.
+    """A map from timestamp to offset in one segment.
 
-    `timestamps` (ms) and `offsets` (relative) are parallel and rise strictly.
+    `timestamps` (ms) and `offsets` (relative) are parallel and increase strictly.
     """
 
     __slots__ = ("offsets", "timestamps")
@@ -126,29 +125,29 @@ class TimeIndex:
         return len(self.timestamps)
 
     def append(self, timestamp: int, relative_offset: int) -> None:
-        """Add an entry, unless it says no more than the last one."""
+        """Add an entry if its timestamp is higher than that of the last one."""
         if not self.timestamps or timestamp > self.timestamps[-1]:
             self.timestamps.append(timestamp)
             self.offsets.append(relative_offset)
 
     def floor(self, timestamp: int) -> int:
-        """Number of the last entry whose timestamp is not greater, -1 when there is none."""
+        """Return the index of the last entry whose timestamp is not higher, or -1."""
         return bisect_right(self.timestamps, timestamp) - 1
 
     def truncate(self, relative_offset: int) -> None:
-        """Drop the entries at or behind an offset."""
+        """Remove the entries at or after an offset."""
         keep = bisect_right(self.offsets, relative_offset - 1)
         del self.timestamps[keep:], self.offsets[keep:]
 
     def to_bytes(self, first: int = 0) -> bytes:
-        """The entries from number `first` on, as they stand in the file."""
+        """Return the entries from index `first` on, in the file format."""
         pack = _TIME_ENTRY.pack
         pairs = zip(self.timestamps[first:], self.offsets[first:], strict=True)
         return b"".join([pack(timestamp, offset) for timestamp, offset in pairs])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TimeIndex | None:
-        """Read a file; None when it cannot be a time index."""
+        """Parse a time index file; None if it is damaged."""
         if len(data) % TIME_ENTRY_SIZE:
             return None
         used = len(data.rstrip(b"\0"))
@@ -167,7 +166,7 @@ def _rises(numbers: array[int]) -> bool:
 
 
 class AbortedTransaction(NamedTuple):
-    """One aborted transaction of a segment, named by where its abort marker stands.
+    """An aborted transaction whose marker is in the segment.
 
     Offsets are absolute: first record, marker, and the last stable offset after the marker.
     """
@@ -182,7 +181,7 @@ class AbortedTransaction(NamedTuple):
 
 
 def aborted_from_bytes(data: bytes) -> list[AbortedTransaction] | None:
-    """Read a `.txnindex` file; None when it is damaged."""
+    """Parse a `.txnindex` file; None if it is damaged."""
     if len(data) % ABORTED_ENTRY_SIZE:
         return None
     entries = list(_ABORTED.iter_unpack(data))
@@ -192,12 +191,12 @@ def aborted_from_bytes(data: bytes) -> list[AbortedTransaction] | None:
 
 
 def aborted_bytes(entries: Iterable[AbortedTransaction]) -> bytes:
-    """What stands in a `.txnindex` file."""
+    """Return the content of a `.txnindex` file."""
     return b"".join(entry.to_bytes() for entry in entries)
 
 
 def aborted_before(data: bytes, offset: int) -> list[AbortedTransaction]:
-    """The entries of markers before `offset` in a `.txnindex` file whose end may be torn."""
+    """Return the entries with markers before `offset` from a `.txnindex` file with a torn end."""
     whole = len(data) - len(data) % ABORTED_ENTRY_SIZE
     entries: list[AbortedTransaction] = []
     for version, *fields in _ABORTED.iter_unpack(data[:whole]):

@@ -1,17 +1,17 @@
-"""One partition's ordered segments: append, read, mark what is safe, forget the old, cut the new.
+"""The log of one partition: an ordered list of segments.
 
-A log belongs to one owner, an event loop that never waits in here. Only what blocks is handed out:
-`sync` (and `sync_logs` of the manager for many logs) may run in a worker thread while the owner
-goes on appending, because it touches nothing but open files. The owner then calls `synced`.
+A log has one owner, an event loop. Its methods do not block, except `sync` (and
+`LogManager.sync_logs`), which may run in a worker thread while the owner keeps appending: they use
+open files only. After the sync the owner calls `synced`.
 
-Four offsets, each the offset behind a last record::
+Each log has four offsets. Each is exclusive, one after the last record that it covers::
 
-    log_start_offset    the first record that is still there
-    high_watermark      readers see what is before it; the owner moves it
-    synced_offset       what is before it survives a power cut
-    log_end_offset      the offset of the next record
+    log_start_offset    first offset that is available
+    high_watermark      consumers read up to here; the owner advances it
+    synced_offset       records before it survive a power failure
+    log_end_offset      offset of the next record
 
-Nothing exists on disk before the first append; an idle partition costs no file and no timer.
+No file or directory is created before the first append. An idle partition uses no timer.
 """
 
 from __future__ import annotations
@@ -51,27 +51,31 @@ from .segment import FULL, UNTIMED, Segment, SegmentRules, Slice
 from .snapshots import Snapshots
 from .sync import AtomicWrite, SyncItem, sync_together
 
+# Bytes appended or recovered after which the indexes and the producer state of the active segment
+# are saved. After a crash, the next start walks at most this much plus the records since the last
+# checkpoint. With one-record batches, 250,000 batches are walked per second, without a pause.
 SAVE_EVERY_BYTES = 1024 * 1024
-"""After how many bytes that were appended, or recovered, indexes and producer state are saved within a
-segment: the next start after a crash walks no more than these, and what came since the last checkpoint.
-Of batches of one record each a quarter of a million are walked in a second, in one piece."""
 
+# Log size in bytes up to which only the `.log` file is written: one disk read returns all batches.
 SHORT_LOG_BYTES = 4096
-"""Up to this size a log needs no files beside its records: one read of a disk brings its batches."""
 
+# Bytes of the log to search for a producer's earlier batches if the snapshot lacks them. Much more
+# than producers have in flight.
 RECALL_BYTES = 4 * 1024 * 1024
-"""How far back the log is asked which batches a producer wrote, where a snapshot does not say: much
-more than producers have in flight."""
 
+# First dirty offset of a log that was never compacted.
 NEVER_COMPACTED = -1
-"""The first dirty offset of a log that no run has touched."""
 
 
 class Appended(NamedTuple):
-    """Where a batch stands. `log_append_time_ms` is -1 for batches with their own times.
+    """Offsets and append time of a batch.
 
-    `duplicate`: it had been appended before. The offsets are those of the first time and, as in
-    Kafka, the time is the greatest of that batch, whoever set it.
+    Attributes:
+        base_offset: Offset of the first record.
+        last_offset: Offset of the last record.
+        log_append_time_ms: Append time in ms, -1 for batches with CreateTime timestamps.
+        duplicate: True if the batch was appended before. The offsets are those of the first append.
+            The time is the batch's maximum timestamp even with CreateTime, as in Kafka.
     """
 
     base_offset: int
@@ -83,8 +87,8 @@ class Appended(NamedTuple):
 class Log:
     """The records of one partition.
 
-    Open one through `LogManager`. Every method raises StorageError once the log is offline, which
-    it goes for good when a sync fails or damage is found; `offline` then says why.
+    Open a log through `LogManager`. After a failed sync or detected corruption, the log is offline
+    until it is reopened: `offline` holds the reason, and reads and writes raise StorageError.
     """
 
     __slots__ = (
@@ -139,27 +143,27 @@ class Log:
         self.log_end_offset = 0
         self.synced_offset = 0
         self.high_watermark = 0
+        # Records before it are compacted.
         self.first_dirty_offset = NEVER_COMPACTED
-        """Up to where the log is compacted."""
         self.epochs = LeaderEpochs()
         self.producers = ProducerStates()
         self.active: Segment | None = None
         self.offline: str | None = None
+        # Reason why the log is read-only, None if it accepts appends.
         self.refusal: str | None = None
-        """Why nothing is appended for now; what is there can be read."""
+        # Called when the log goes offline, possibly from a worker thread.
         self.when_offline: Callable[[Log], None] | None = None
-        """Called when it goes offline, perhaps from a worker thread."""
+        # True once the partition is deleted; its paths may then belong to another log.
         self.deleted = False
-        """The partition is gone; other files may stand under its paths."""
+        # Bytes appended since the log was opened.
         self.appended_bytes = 0
-        """Bytes appended since the log was opened."""
+        # Files to sync, and work for the next checkpoint.
         self.pending = Pending(durable=files.durable)
-        """What is not durable yet, and what waits for a checkpoint."""
         identity = PartitionMetadata(topic_id, partition)
         self.segments = LogSegments(files, self.directory, identity, self.pending, open_segments)
         self._saved_bytes = 0
-        self._intact = False  # everything is on disk that makes opening quick
-        # Shared with the manager: logs that its next checkpoint has to look at.
+        self._intact = False  # all indexes and snapshots for a quick opening are on disk
+        # Logs for the next checkpoint; the manager owns this dict.
         self._changed = changed if changed is not None else {}
         self._lower_recovery_point = lower_recovery_point
 
@@ -177,10 +181,16 @@ class Log:
         intact: bool,
         recovered_bytes: int,
     ) -> None:
-        """Take over what was found on disk, all of it durable; the last segment is active.
+        """Set segments and offsets of a log that was loaded from disk; its data is durable.
 
-        `intact`: it is complete as well, so that nothing has to be saved before something changes.
-        `recovered_bytes`: how much of the records was walked, because nothing saved told of it.
+        Args:
+            segments: All segments in offset order; the last one becomes active.
+            snapshots: Producer snapshots of the log.
+            log_start: Log start offset.
+            log_end: Log end offset.
+            high_watermark: Checkpointed high watermark; it is limited to start and end.
+            intact: True if indexes and snapshots are complete, so nothing must be saved.
+            recovered_bytes: Bytes of batches that were walked because no saved index covers them.
         """
         self.segments.adopt(segments, snapshots)
         if segments:
@@ -193,22 +203,20 @@ class Log:
         self._check_order()
 
     def _check_order(self) -> None:
-        """The offsets stand in the order that all else relies on.
-
-        What is before the log start has been visible, what is visible or durable is there.
-        """
+        """Assert that the four offsets are in a valid order."""
         start, end = self.log_start_offset, self.log_end_offset
         assert start <= self.high_watermark <= end, f"{start} <= {self.high_watermark} <= {end}"
         assert self.synced_offset <= end, f"{self.synced_offset} <= {end}"
 
     def _activate(self, segment: Segment) -> None:
-        """Go on appending to a segment that was loaded. Raises CorruptLogError."""
+        """Make a loaded segment the active one. Raises CorruptLogError."""
         self.segments.open_for_append(segment)
         first = segment.first_timestamp()
         if first >= 0:
             segment.roll_at_ms = first + self._roll_after_ms(self.config, segment)
         else:
-            segment.roll_at_ms = UNTIMED if segment.size else FULL  # its first batch decides
+            # The first batch decides.
+            segment.roll_at_ms = UNTIMED if segment.size else FULL
         self.active = segment
 
     # -- appending
@@ -216,18 +224,21 @@ class Log:
     def append(
         self, batch: memoryview, header: BatchHeader, *, leader_epoch: int, now_ms: int
     ) -> Appended:
-        """Append one validated batch as the leader, which gives it its offsets.
+        """Append one validated batch as the leader and assign its offsets.
 
-        Parameters:
-            batch: the whole batch as received; it is written without a copy.
-            header: its header, as `LogValidator.result` returned it.
-            leader_epoch: of this leader; never below that of an earlier append.
-            now_ms: log clock.
+        Args:
+            batch: The complete batch as received; it is written without a copy.
+            header: Header of the batch as returned by `LogValidator.result`.
+            leader_epoch: Epoch of this leader; never lower than in an earlier append.
+            now_ms: Current time of the log clock in ms.
+
+        Returns:
+            Offsets of the batch, or those of the original if it is a duplicate.
 
         Raises:
             KafkaError: OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
-                TRANSACTION_COORDINATOR_FENCED, RECORD_LIST_TOO_LARGE.
-            StorageError: the batch could not be written; the log is as it was.
+                TRANSACTION_COORDINATOR_FENCED or RECORD_LIST_TOO_LARGE.
+            StorageError: The batch could not be written; the log is unchanged.
         """
         config = self.config
         length = len(batch)
@@ -258,8 +269,8 @@ class Log:
         if leader_epoch != self.epochs.latest:
             assert leader_epoch > self.epochs.latest, "an earlier leader appends"
             self.epochs.assign(leader_epoch, base)
-        # The order of these three lines lets a sync run in another thread: the bytes are written
-        # before they are announced, and announced before they are counted.
+        # A sync may run in another thread. Hence this order: write the bytes, then list the file as
+        # dirty, then advance the log end offset.
         if not segment.file.dirty:
             self._announce(segment)
         self.log_end_offset = last + 1
@@ -283,14 +294,21 @@ class Log:
     def append_replicated(self, batches: memoryview, *, now_ms: int) -> int:
         """Append batches as a follower; offsets and epochs are the leader's.
 
-        Returns the new log end offset. A batch of which we have everything is skipped. One that is
-        larger than `segment_bytes` gets a segment of its own: the leader has accepted it, perhaps
-        under another setting. Offsets that the leader has compacted away are missing here too.
+        Batches that the log already has are skipped. A batch larger than `segment_bytes` gets its
+        own segment: the leader accepted it, perhaps with another setting. Offset gaps that
+        compaction left on the leader are kept.
+
+        Args:
+            batches: Complete batches in offset order.
+            now_ms: Current time of the log clock in ms.
+
+        Returns:
+            The new log end offset.
 
         Raises:
-            KafkaError: CORRUPT_MESSAGE for a wrong CRC, OFFSET_OUT_OF_RANGE for a batch that would
-                leave offsets out of order.
-            StorageError: as `append`.
+            KafkaError: CORRUPT_MESSAGE for a wrong CRC, OFFSET_OUT_OF_RANGE for a batch that
+                overlaps the log end.
+            StorageError: The batch could not be written.
         """
         for position, header in iter_headers(batches):
             if header.base_offset < self.log_end_offset:
@@ -298,8 +316,8 @@ class Log:
                     continue
                 raise KafkaError(
                     ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"batch {header.base_offset} to {header.last_offset} begins before "
-                    f"{self.log_end_offset}",
+                    f"batch {header.base_offset} to {header.last_offset}: overlaps the log end "
+                    f"offset {self.log_end_offset}",
                 )
             if not check_crc(batches, position, header):
                 raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch at offset {header.base_offset}")
@@ -309,7 +327,7 @@ class Log:
     def _append_as_is(self, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
         length, last = len(batch), header.last_offset
         if header.base_offset > self.log_end_offset:
-            # Recovery must expect it, also when the topic is not compacted any more.
+            # Recovery must expect gaps, even if the topic is no longer compacted.
             self.first_dirty_offset = max(self.first_dirty_offset, 0)
         segment = self.active
         if (
@@ -337,11 +355,11 @@ class Log:
         if length > self.config.segment_bytes:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"a batch of {length} bytes, a segment takes {self.config.segment_bytes}",
+                f"batch of {length} bytes: larger than a segment ({self.config.segment_bytes} bytes)",
             )
 
     def _segment_for(self, length: int, last: int, max_timestamp: int, now_ms: int) -> Segment:
-        """Return the segment for a batch which the timestamps of the active one do not settle."""
+        """Return the segment for a batch if the active segment may be full or too old."""
         self._check_accepting()
         segment = self.active
         if (
@@ -361,27 +379,34 @@ class Log:
         return segment
 
     def _is_young(self, segment: Segment, now_ms: int) -> bool:
-        """Return True if a segment without times may take another batch, by the log clock."""
+        """Return True if a segment without timestamps is younger than segment.ms."""
         if segment.created_ms < 0:
             segment.created_ms = now_ms
         return now_ms - segment.created_ms <= self._roll_after_ms(self.config, segment)
 
     def roll(self) -> Segment:
-        """Begin a new segment at the log end, and seal the one before; returns the new one.
+        """Start a new segment at the log end and seal the previous one.
 
-        An empty active segment stays. Raises StorageError.
+        An empty active segment is kept.
+
+        Returns:
+            The active segment.
+
+        Raises:
+            StorageError: The segment could not be created.
         """
         old = self.active
         if old is not None and not old.size and old.base_offset == self.log_end_offset:
             return old
         if len(self.segments) == 1 and self.synced_offset <= self.segments[0].base_offset:
-            # Or a power cut may keep the new name and lose this one, and the log begins too late.
+            # Otherwise a power failure could keep the new file name and lose the old one, and the
+            # log would start too late.
             with self._offline_after_failed_sync():
                 self.segments.sync_directory()
         segment = self.segments.begin(self.log_end_offset, self.segment_rules)
         if old is not None:
             self._save_producers()
-        segment.roll_at_ms = FULL  # its first batch decides
+        segment.roll_at_ms = FULL  # the first batch decides
         self.active = segment
         self._announce(segment)
         self.segments.distrust_names()
@@ -393,7 +418,7 @@ class Log:
         )
 
     def check_online(self) -> None:
-        """Raise StorageError when the log is offline."""
+        """Raise StorageError if the log is offline."""
         if self.offline is not None:
             raise StorageError(self.offline)
 
@@ -403,7 +428,7 @@ class Log:
             raise WriteRefusedError(self.refusal)
 
     def fail(self, reason: str) -> None:
-        """Take the log offline for good: it neither appends nor serves any more."""
+        """Take the log offline until it is reopened."""
         if self.offline is None:
             self.offline = reason
             if self.when_offline is not None:
@@ -419,7 +444,7 @@ class Log:
 
     @contextmanager
     def damage_noted(self) -> Iterator[None]:
-        """Go offline when what is read turns out to be damaged."""
+        """Take the log offline if a read finds corruption."""
         try:
             yield
         except CorruptLogError as error:
@@ -432,17 +457,17 @@ class Log:
         marker = marker_of(batch)
         if self.active is not None:
             with self.damage_noted():
-                # They are read now, because the append must not fail later.
+                # Load the entries now: the append must not fail later.
                 _ = self.active.aborted.entries
         if marker is not None:
             self.producers.check_marker(header, marker)
         return marker
 
     def reload_producers(self, now_ms: int) -> None:
-        """Build the producer state anew: from the newest sound snapshot and the batches after it.
+        """Rebuild the producer state from the newest valid snapshot and the batches after it.
 
-        So are the indexes of aborted transactions: what is durable of them is what was there when
-        the snapshot was taken. Raises CorruptLogError.
+        The indexes of aborted transactions are rebuilt from the same offset, because their durable
+        part ends where the snapshot was taken. Raises CorruptLogError.
         """
         start, self.producers = self.segments.snapshots.newest(
             self.log_start_offset, self.log_end_offset, now_ms
@@ -463,17 +488,17 @@ class Log:
                     if header.is_control:
                         batch = segment.batch(position, header.size, self.epochs)
                     replay(self.producers, segment.aborted, batch, header, now_ms)
-        for segment in unsure[:-1]:  # sealed: nothing else will save what is known again
+        for segment in unsure[:-1]:  # sealed segments are not saved again later
             self.pending.settle(segment.aborted.unsaved())
         self.producers.forget_ended(self.high_watermark)
 
     def _save_producers(self) -> None:
-        """Queue a snapshot of the producers at the log end."""
+        """Queue a snapshot of the producer state at the log end."""
         self._changed[self] = None
         self.pending.settle(self.segments.save_snapshot(self.producers, self.log_end_offset))
 
     def fence(self, producer_id: int) -> None:
-        """As `ProducerStates.fence`, and remember it."""
+        """Fence a producer (`ProducerStates.fence`) and save the new state."""
         self.producers.fence(producer_id)
         self._intact = False
         if self.log_end_offset in self.segments.snapshots.offsets:
@@ -486,13 +511,16 @@ class Log:
     # -- safety
 
     def sync(self) -> int:
-        """Make everything appended so far survive a power cut; blocks.
+        """Make all records that are appended so far survive a power failure; blocks.
 
-        A worker thread may call it while the owner appends, one at a time per log. Returns the
-        log end offset from before the sync began, for `synced`.
+        A worker thread may call this while the owner appends, but only one thread at a time.
 
-        Raises StorageError, and the log is offline from then on: what a failed sync left behind
-        is unknown, and trying again would tell nothing.
+        Returns:
+            The log end offset from before the sync, to pass to `synced`.
+
+        Raises:
+            StorageError: The sync failed and the log is offline. A retry could report success
+                although data was lost.
         """
         offset = self.log_end_offset
         try:
@@ -503,14 +531,14 @@ class Log:
         return offset
 
     def synced(self, offset: int) -> None:
-        """Take note that everything before `offset` survives a power cut."""
+        """Record that everything before `offset` survives a power failure."""
         if offset > self.synced_offset:
-            assert offset <= self.log_end_offset, "more was synced than there is"
+            assert offset <= self.log_end_offset, "the synced offset exceeds the log end"
             self.synced_offset = offset
             self._changed[self] = None
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Let readers see everything before `offset`. It never goes back, nor beyond the end."""
+        """Raise the high watermark to `offset`, at most to the log end. It never decreases."""
         offset = min(offset, self.log_end_offset)
         if offset > self.high_watermark:
             self.high_watermark = offset
@@ -522,16 +550,19 @@ class Log:
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of what read-committed readers see: the first open transaction, or the
-        high watermark."""
+        """First offset of the oldest unstable transaction, or the high watermark."""
         first = self.producers.first_unstable_offset
         if first is None or first > self.high_watermark:
             return self.high_watermark
         return max(first, self.log_start_offset)
 
     def unsettled(self) -> tuple[list[SyncItem], list[Segment | LogStartMark]]:
-        """What a checkpoint makes durable before it names this log's `synced_offset`, and the
-        files it removes after it has named `log_start_offset`."""
+        """Return the work of the next checkpoint for this log.
+
+        Returns:
+            The files to sync before the checkpoint records `synced_offset`, and the files to remove
+            after it has recorded `log_start_offset`.
+        """
         if self.wants_saving:
             self.save()
         epochs = self.epochs
@@ -543,7 +574,7 @@ class Log:
 
     @property
     def wants_saving(self) -> bool:
-        """Whether a start after a crash would walk many records that nothing saved tells of."""
+        """True if a start after a crash would walk many batches that no saved index covers."""
         return self.appended_bytes - self._saved_bytes >= SAVE_EVERY_BYTES
 
     @property
@@ -552,17 +583,17 @@ class Log:
 
     @property
     def _batches_tell_the_epoch(self) -> bool:
-        """Whether the only epoch is read from a few batches as quickly as from a file of its own.
+        """True if the leader epoch is read from a few batches as fast as from its own file.
 
-        Thousands of partitions that have just got their first record would write and sync one each.
+        This saves a write and a sync each for thousands of partitions that got their first record.
         """
         return self._is_short and len(self.epochs) == 1 and not self.epochs.has_file
 
     @property
     def _batches_tell_all(self) -> bool:
-        """Whether indexes and a snapshot of producers are not needed for the same reason.
+        """True if a few batches make indexes and producer snapshots unnecessary.
 
-        None are there, and nothing has to be known of batches that are not part of the log any more.
+        There are no such files yet, and no state depends on batches before the log start.
         """
         return (
             self._is_short
@@ -572,34 +603,36 @@ class Log:
         )
 
     def note_change(self) -> None:
-        """Let the next checkpoint say where the log stands."""
+        """Include this log in the next checkpoint."""
         self._changed[self] = None
 
     def put_back(self) -> None:
-        """Take back what the last checkpoint did not do, because it failed."""
+        """Requeue the work of a failed checkpoint."""
         self.pending.put_back()
         if self.pending.wants_checkpoint:
             self._changed[self] = None
 
     def save(self) -> None:
-        """Queue what makes the next opening quick: indexes and producer state up to here."""
+        """Queue saving the indexes and the producer state, for a quick next opening."""
         self._saved_bytes = self.appended_bytes
         if self.active is not None:
             self.pending.settle(self.active.unsaved())
             self._save_producers()
 
     def close(self, *, clean: bool) -> bool:
-        """Let go of all files; with `clean` everything is durable before.
+        """Close all files; if `clean`, sync first.
 
-        Returns whether that is so. What it queues for the next checkpoint completes the indexes; a
-        short log goes without.
+        The next checkpoint completes the indexes, except for a short log, which has none.
+
+        Returns:
+            True if everything is durable.
         """
         sound = clean and self.offline is None
         if sound:
             self._changed[self] = None  # the high watermark may have moved
             try:
                 if self.active is not None:
-                    self.active.file.cut_torn()  # before it is sealed, which closes the file
+                    self.active.file.cut_torn()  # sealing closes the file
                     self._complete_active(self.active)
                 self.synced(self.sync())
             except StorageError:
@@ -611,7 +644,7 @@ class Log:
         return sound
 
     def _complete_active(self, segment: Segment) -> None:
-        """Seal the active segment and save the producers, if a start needs more than the batches."""
+        """Seal the active segment and save the producers, if the batches alone do not suffice."""
         if not (self._intact or self._batches_tell_all):
             self.pending.settle(segment.seal())
             self._save_producers()
@@ -619,24 +652,24 @@ class Log:
     # -- reading
 
     def read(self, offset: int, max_bytes: int, *, limit: int, at_least_one: bool = True) -> Slice:
-        """Whole batches of one segment, from the one that contains `offset`.
+        """Read whole batches of one segment, starting with the batch that contains `offset`.
 
-        Parameters:
-            offset: where to begin; in a gap the next batch is the first.
-            max_bytes: how much to return at most.
-            limit: offset to stop before: the high watermark, or the last stable offset.
-            at_least_one: return the first batch even if it is larger than `max_bytes`.
+        Args:
+            offset: First offset to read; in a gap, reading starts with the next batch.
+            max_bytes: Maximum number of bytes to return.
+            limit: Offset to stop before: the high watermark or the last stable offset.
+            at_least_one: Return the first batch even if it is larger than `max_bytes`.
 
         Raises:
-            KafkaError: OFFSET_OUT_OF_RANGE, when `offset` is before the log start or behind the
-                log end.
-            StorageError: the file cannot be read; CorruptLogError, and the log goes offline, for
-                bytes that are not what was written.
+            KafkaError: OFFSET_OUT_OF_RANGE if `offset` is before the log start or after the log
+                end.
+            StorageError: The file cannot be read. With CorruptLogError, its bytes are corrupt and
+                the log is offline.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{offset} is not within {self.log_start_offset} and {self.log_end_offset}",
+                f"offset {offset}: not between {self.log_start_offset} and {self.log_end_offset}",
             )
         if offset >= limit or offset == self.log_end_offset:
             return Slice(b"", offset, offset, 0)
@@ -670,27 +703,30 @@ class Log:
 
     @property
     def segment_rules(self) -> SegmentRules:
-        """Those of the topic; gaps stay when a topic is no longer compacted."""
+        """Rules for new segments; gaps stay allowed if the topic was compacted before."""
         rules = self.config.segment_rules
         return rules._replace(gaps_allowed=rules.gaps_allowed or self.first_dirty_offset >= 0)
 
     @property
     def durable_offset(self) -> int:
-        """What is before it will be there after a crash, or nothing will be."""
+        """Offset before which records survive a crash; in memory, the log end offset."""
         return self.synced_offset if self._files.durable else self.log_end_offset
 
     def replace(self, old: Sequence[Segment], new: Segment) -> None:
-        """Let a compacted segment take the place of sealed ones that follow each other.
+        """Replace consecutive sealed segments with a compacted one.
 
-        The old files go with the next checkpoint. Raises StorageError, and the log is as it was.
+        The next checkpoint deletes the old files.
+
+        Raises:
+            StorageError: The log is unchanged.
         """
         self.segments.replace(old, new)
         self._changed[self] = None
 
-    # -- forgetting and cutting
+    # -- retention and truncation
 
     def configure(self, config: LogConfig) -> None:
-        """Obey other settings from now on."""
+        """Apply new settings."""
         segment = self.active
         if segment is not None and segment.roll_at_ms >= 0:
             before = self._roll_after_ms(self.config, segment)
@@ -698,12 +734,18 @@ class Log:
         self.config = config
 
     def apply_retention(self, now_ms: int) -> int:
-        """Forget segments that are too old or too many, and idle producers.
+        """Remove segments beyond the retention limits, and expired producers.
 
-        Returns how many segments are given up. The log start moves at once; the files go with the
-        next checkpoint.
+        The log start moves at once; the next checkpoint deletes the files.
 
-        Raises StorageError.
+        Args:
+            now_ms: Current time of the log clock in ms.
+
+        Returns:
+            The number of removed segments.
+
+        Raises:
+            StorageError: The log is offline, or a new segment could not be created.
         """
         self.check_online()
         self.expire_producers(now_ms)
@@ -715,7 +757,7 @@ class Log:
             retention_ms=self.config.retention_ms,
             retention_bytes=self.config.retention_bytes,
         )
-        # Nothing that readers have not been able to see yet.
+        # Keep records above the high watermark: consumers have not been able to read them.
         while count and self._end_of(count - 1) > self.high_watermark:
             count -= 1
         if count:
@@ -723,7 +765,7 @@ class Log:
         return count
 
     def expire_producers(self, now_ms: int) -> None:
-        """Forget idle producers; a follower does no more than that, its leader applies retention."""
+        """Remove expired producers. Followers do only this: their leader applies retention."""
         self.producers.expire(now_ms, self.config.producer_expiration_ms)
 
     def _end_of(self, index: int) -> int:
@@ -731,26 +773,29 @@ class Log:
         return segments[after].base_offset if after < len(segments) else self.log_end_offset
 
     def delete_records_before(self, offset: int) -> int:
-        """Move the log start up to `offset`; returns the log start.
+        """Move the log start up to `offset`.
 
-        The files of whole segments before it go with the next checkpoint, which also makes the
-        new start durable.
+        The next checkpoint makes the new start durable and deletes the segments before it.
+
+        Returns:
+            The new log start offset.
 
         Raises:
-            KafkaError: OFFSET_OUT_OF_RANGE, for an offset behind the high watermark.
-            StorageError: the log is offline.
+            KafkaError: OFFSET_OUT_OF_RANGE for an offset after the high watermark.
+            StorageError: The log is offline.
         """
         self.check_online()
         if offset > self.high_watermark:
             raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is behind {self.high_watermark}"
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset}: after the high watermark {self.high_watermark}",
             )
         if offset > self.log_start_offset:
             self._start_at(offset)
         return self.log_start_offset
 
     def _start_at(self, offset: int) -> None:
-        """Move the log start, and give up the segments that lie before it as a whole."""
+        """Move the log start and drop the segments that are completely before it."""
         if offset == self.log_end_offset and self.active is not None:
             self.roll()
         self.log_start_offset = offset
@@ -758,17 +803,22 @@ class Log:
         self._check_order()
         self.segments.drop_before(offset)
         if not self.segments.snapshots.offsets and self.segments[0].base_offset < offset:
-            self.save()  # nothing but the batches that are gone has told of their producers
+            self.save()  # only the deleted batches held the state of their producers
         self._changed[self] = None
 
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
-        """Cut away everything from `offset` on, with the epochs and producer state that it made.
+        """Truncate the log to `offset`, including leader epochs and producer state.
 
-        An offset within a batch cuts the whole batch. Not while a sync or checkpoint of this log
-        runs. Durable on return.
+        If `offset` is within a batch, the whole batch is removed. Must not run during a sync or
+        checkpoint of this log. The result is durable on return.
 
-        Raises StorageError: the disk takes nothing, and the log is as it was; or the cut broke off,
-        and the log is offline.
+        Args:
+            offset: New log end offset.
+            now_ms: Current time of the log clock in ms.
+
+        Raises:
+            StorageError: The disk is not writable. The log is unchanged, or offline if the error
+                came after the first file was truncated.
         """
         self._check_accepting()
         if offset >= self.log_end_offset:
@@ -777,7 +827,7 @@ class Log:
         segments = self.segments
         number = segments.number_of(offset)
         position, base = segments[number].find(offset)
-        if base < self.log_start_offset:  # of the batch that the log begins within nothing stays
+        if base < self.log_start_offset:  # the log starts within this batch: drop all of it
             self.restart_at(self.log_start_offset, now_ms=now_ms)
             return
         self._forget_from(min(base, offset))
@@ -792,9 +842,14 @@ class Log:
         self._check_order()
 
     def restart_at(self, offset: int, *, now_ms: int) -> None:
-        """Drop all records; the next one has `offset`. For a follower that is too far behind.
+        """Drop all records and continue at `offset`, for a follower that is too far behind.
 
-        Raises StorageError, as `truncate_to`.
+        Args:
+            offset: Offset of the next record.
+            now_ms: Current time of the log clock in ms.
+
+        Raises:
+            StorageError: As in `truncate_to`.
         """
         self._check_accepting()
         self._forget_from(min(offset, self.log_start_offset))
@@ -808,11 +863,11 @@ class Log:
         self._check_order()
 
     def _forget_from(self, offset: int) -> None:
-        """First step of a cut: nothing may go on claiming what is about to go.
+        """Lower all offsets and checkpoints before a truncation.
 
-        Raises StorageError, and the log is as it was: a disk that takes nothing shows here.
+        An unwritable disk is detected here. Raises StorageError; the log is then unchanged.
         """
-        self.pending.settle_now()  # part of it is about what stays
+        self.pending.settle_now()  # some pending writes concern data that stays
         before = self.log_end_offset, self.synced_offset, self.high_watermark
         log_start_offset, first_dirty_offset = self.log_start_offset, self.first_dirty_offset
         self.log_end_offset = offset
@@ -820,7 +875,7 @@ class Log:
         self.synced_offset = min(self.synced_offset, offset)
         self.high_watermark = min(self.high_watermark, offset)
         self.first_dirty_offset = min(first_dirty_offset, offset)
-        # Before the bytes go: a checkpoint that names more than there is means damage.
+        # Before the bytes are removed: a checkpoint beyond the log end counts as corruption.
         if self._lower_recovery_point is not None:
             try:
                 self._lower_recovery_point(self)
@@ -833,7 +888,7 @@ class Log:
 
     @contextmanager
     def _all_or_offline(self) -> Iterator[None]:
-        """The files are being cut: where that breaks off, they are not what the log takes them for."""
+        """Take the log offline if a truncation fails, because its files are inconsistent."""
         try:
             yield
         except StorageError as error:
@@ -841,7 +896,7 @@ class Log:
             raise
 
     def _finish_cut(self, segment: Segment, now_ms: int) -> None:
-        """Last step of a cut: make it durable, so that no old name comes back."""
+        """Make a truncation durable, so that a crash does not restore removed files."""
         self._announce(segment)
         self.segments.distrust_names()
         self.synced(self.sync())

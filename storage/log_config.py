@@ -1,4 +1,4 @@
-"""The settings of a topic that its logs obey."""
+"""The topic settings of a log."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from kbroker.protocol.records import DEFAULT_RULES, ProduceRules
 
 from .segment import SegmentRules
 
+# A time in ms that never passes.
 FOREVER_MS = (1 << 63) - 1
-"""A time that does not pass."""
 
-_JITTER_STEP = 6_364_136_223_846_793_005  # makes 32 random bits enough for any range
+# Factor that spreads a 32-bit checksum over any jitter range.
+_JITTER_STEP = 6_364_136_223_846_793_005
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """The settings of a topic that its logs obey; bytes and milliseconds, -1 for no limit.
+    """The topic settings of a log, in bytes and milliseconds; -1 means no limit.
 
-    `produce_rules` are not applied here: whoever validates a batch before `Log.append` does.
+    `produce_rules` are not applied by the log, but by the validation before `Log.append`.
     """
 
     segment_bytes: int = 1 << 30
@@ -50,14 +51,16 @@ class LogConfig:
 
     @property
     def segment_age_ms(self) -> int:
-        """How much later than its first record a record of one segment may be."""
+        """Maximum age difference in ms of the records of a segment."""
         if not self.compacted:
             return self.segment_ms
         return min(self.segment_ms, self.max_compaction_lag_ms)
 
     def roll_after_ms(self, segment_name: str) -> int:
-        """How long records go into a segment. The jitter is the same after a restart, but another
-        one for each name."""
+        """Return the time in ms after which a segment is rolled, minus its jitter.
+
+        The jitter depends on the segment name, so it is the same after a restart.
+        """
         longest = self.segment_age_ms
         jitter_ms = min(self.segment_jitter_ms, longest)
         if jitter_ms <= 0:

@@ -1,10 +1,10 @@
-"""The segments of one log, oldest first, and the directory that they are in.
+"""The segments of one log and their directory.
 
-Which segment has an offset, which begins next, what goes when the log is cut at either end or when
-compaction replaces some. Offsets that mean something to readers (high watermark, log start) are the
-log's; here is what lies on disk. Nothing is on disk before the first segment begins.
+This module finds segments by offset, adds a segment, and removes segments after truncation,
+retention or compaction. It manages files only; offsets such as the high watermark and the log start
+belong to the log. Nothing is on disk before the first segment is created.
 
-Sealed segments that somebody looked something up in keep their indexes in memory, a few of them.
+A few recently used sealed segments keep their indexes in memory.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ from .segment import Segment, SegmentRules
 from .snapshots import Snapshots
 from .sync import Closing, DirectorySync, FileSync, InOrder, Removal, SegmentRemoval, SyncItem
 
+# Maximum number of sealed segments with indexes in memory.
 _LOADED_INDEXES_MAX = 8
 
 
 class LogSegments:
-    """Segments that follow each other; the last one is appended to.
+    """Consecutive segments; the last one is active.
 
-    `snapshots` are those of the producers at the borders of segments.
+    `snapshots` are the producer snapshots at segment boundaries.
 
-    Parameters:
-        files: where they are.
-        directory: of the partition.
-        identity: written into the directory when it is made.
-        pending: what is to be done on disk goes there.
-        open_segments: bounds the open files of many logs; None for no bound.
+    Args:
+        files: File system of the directory.
+        directory: Path of the partition directory.
+        identity: Identity to write into a new directory.
+        pending: Queues for disk work.
+        open_segments: Limits the open files of many logs; None for no limit.
     """
 
     __slots__ = (
@@ -83,13 +84,13 @@ class LogSegments:
         self.directory_exists = False
 
     def adopt(self, segments: list[Segment], snapshots: Snapshots) -> None:
-        """Take over what was found on disk."""
+        """Set the segments that were loaded from disk."""
         self._segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self.snapshots = snapshots
         self.directory_exists = True
 
-    # -- which there are
+    # -- access
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -102,32 +103,35 @@ class LogSegments:
 
     @property
     def size(self) -> int:
-        """Bytes of all records."""
+        """Total size of the records in bytes."""
         return sum(segment.size for segment in self._segments)
 
     def sealed(self) -> Iterator[tuple[Segment, int]]:
-        """All segments but the last, each with the offset where the next begins."""
+        """Return all segments except the last, each with its end offset."""
         return zip(self._segments, self._bases[1:], strict=False)
 
     def number_of(self, offset: int) -> int:
-        """Number of the segment that has an offset; 0 for one before all of them."""
+        """Return the index of the segment that holds an offset, 0 if all segments are after it."""
         return max(bisect_right(self._bases, offset) - 1, 0)
 
     def since(self, offset: int) -> list[Segment]:
-        """The segment that has an offset, and all after it."""
+        """Return the segment that holds an offset, and all later ones."""
         return self._segments[self.number_of(offset) :]
 
     # -- batches
 
     def headers_since(self, offset: int) -> Iterator[tuple[Segment, Position, BatchHeader]]:
-        """Of the batches from an offset on: segment, position and header. Raises CorruptLogError."""
+        """Yield segment, position and header of the batches from an offset on.
+
+        Raises CorruptLogError.
+        """
         for segment in self.since(offset):
             start, _ = segment.find(offset) if offset > segment.base_offset else (BEGINNING, 0)
             for position, header in segment.headers(start):
                 yield segment, position, header
 
     def headers_before(self, offset: int, bytes_max: int) -> Iterator[BatchHeader]:
-        """Of the batches that end within the last `bytes_max` bytes before an offset.
+        """Yield the headers of the batches in the last `bytes_max` bytes before an offset.
 
         Raises CorruptLogError.
         """
@@ -149,7 +153,7 @@ class LogSegments:
                 yield header
 
     def keep_indexes(self, segment: Segment) -> None:
-        """Let a sealed segment have its indexes in memory, and the one used longest ago not."""
+        """Keep the indexes of a sealed segment in memory, and release the oldest ones."""
         indexed = self._indexed
         if segment not in indexed:
             indexed.append(segment)
@@ -175,11 +179,11 @@ class LogSegments:
         self._files.sync_dir(self._directory)
 
     def distrust_names(self) -> None:
-        """Let the next sync make the names of the files durable."""
+        """Sync the file names of the directory with the next sync."""
         self._pending.must_sync(DirectorySync(self._files, self._directory))
 
     def distrust_all_names(self) -> None:
-        """That of the directory as well: the last owner may not have come to that."""
+        """Sync the directory and its parent with the next sync; the last owner may not have."""
         self.distrust_names()
         self._distrust_parent()
 
@@ -189,11 +193,14 @@ class LogSegments:
     # -- the last segment
 
     def begin(self, base_offset: int, rules: SegmentRules) -> Segment:
-        """Begin a new segment, and seal the one before. Raises StorageError, with nothing changed."""
-        if self._segments:  # or the files of another segment would be made anew, empty
+        """Create a new segment and seal the previous one.
+
+        Raises StorageError; nothing is changed then.
+        """
+        if self._segments:  # otherwise the new segment could overwrite an existing file
             last = self._segments[-1]
-            assert base_offset > last.base_offset, "two segments begin at one offset"
-            assert base_offset >= last.end_offset, "a segment begins within the one before"
+            assert base_offset > last.base_offset, "two segments start at the same offset"
+            assert base_offset >= last.end_offset, "a segment starts within the previous one"
             last.file.cut_torn()
         if not self.directory_exists:
             self._create_directory()
@@ -206,23 +213,23 @@ class LogSegments:
         return segment
 
     def complete(self, segments: Sequence[Segment]) -> None:
-        """Seal segments, and queue what of their indexes is in memory alone."""
+        """Seal segments and queue saving their indexes."""
         for segment in segments:
             self._pending.settle(segment.seal())
             self.keep_indexes(segment)
 
     def open_for_append(self, segment: Segment) -> None:
-        """Go on with a segment that was loaded. Raises CorruptLogError."""
+        """Make a loaded segment the active one. Raises CorruptLogError."""
         segment.open_for_append(self._open_segments)
 
     def save_snapshot(self, producers: ProducerStates, offset: int) -> list[SyncItem]:
-        """What saves the producers as they are before `offset`."""
+        """Return the writes that save the producer state before `offset`."""
         return self.snapshots.save(producers, offset, self._bases)
 
-    # -- cutting and replacing
+    # -- truncation and replacement
 
     def drop_before(self, offset: int) -> None:
-        """Give up what lies before an offset as a whole; a checkpoint removes it."""
+        """Drop the segments that are completely before an offset; a checkpoint deletes them."""
         while len(self._bases) > 1 and self._bases[1] <= offset:
             base = self._bases.pop(0)
             segment = self._segments.pop(0)
@@ -232,23 +239,23 @@ class LogSegments:
             self._pending.settle(self.snapshots.drop(base))
 
     def cut_after(self, number: int) -> None:
-        """Remove all segments after that one (-1: all of them), at once. Raises StorageError."""
+        """Delete all segments after segment `number` (-1: all) at once. Raises StorageError."""
         for segment in self._segments[number + 1 :]:
             segment.remove()
         del self._segments[number + 1 :], self._bases[number + 1 :]
         self._indexed.clear()
 
     def replace(self, old: Sequence[Segment], new: Segment) -> None:
-        """Let a compacted segment take the place of sealed ones that follow each other.
+        """Replace consecutive sealed segments with a compacted one.
 
-        The old files go with the next checkpoint. Raises StorageError, with nothing changed.
+        The next checkpoint deletes the old files. Raises StorageError; nothing is changed then.
         """
         index = self._segments.index(old[0])
         end = index + len(old)
-        assert list(old) == self._segments[index:end], "what is replaced does not hang together"
-        assert end < len(self._segments), "the segment that is appended to is replaced"
+        assert list(old) == self._segments[index:end], "the replaced segments are not consecutive"
+        assert end < len(self._segments), "the active segment is replaced"
         assert old[0].base_offset == new.base_offset, "records before the new segment are dropped"
-        assert new.end_offset <= self._bases[end], "the new segment reaches into the next one"
+        assert new.end_offset <= self._bases[end], "the new segment overlaps the next one"
         replaced = self._held(old[0])
         new.take_place()
         new.seen_ms = max(segment.seen_ms for segment in old)
@@ -262,16 +269,17 @@ class LogSegments:
         self._pending.settle([InOrder([*self._cleaning_up(old[1:], new), *replaced])])
 
     def _held(self, segment: Segment) -> list[SyncItem]:
-        """Open the file of a segment, so that it outlives its name until the item is done.
+        """Open the file of a replaced segment, and return the item that closes it.
 
-        Giving back the room of a large file takes long, and whoever cleans up has the time.
+        The rename then does not free its blocks: that takes long for a large file, and is left to
+        the checkpoint thread.
         """
-        with suppress(FileNotFoundError):  # then there is nothing to give back
+        with suppress(FileNotFoundError):  # there are no blocks to free
             return [Closing(self._files.open(segment.log_path))]
         return []
 
     def _cleaning_up(self, old: Sequence[Segment], new: Segment) -> list[SyncItem]:
-        """What is left to do when a compacted segment is in its place, in this order."""
+        """Return the ordered work that is left after a compacted segment was renamed."""
         path = f"{self._directory}/{file_name(new.base_offset, '')}"
         directory = DirectorySync(self._files, self._directory)
         items: list[SyncItem] = [directory, *new.unsaved()]

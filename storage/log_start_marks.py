@@ -1,4 +1,4 @@
-"""Evidence that records were deleted on purpose, for a disk that is too full for a checkpoint."""
+"""Marks for deliberately deleted records, if the disk is too full for a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from .naming import LOG_START, file_name
 class LogStartMark:
     """An empty file whose name is a log start offset.
 
-    A full disk refuses the checkpoint of log starts, and only the removal of segments frees space.
-    The mark is there before they are removed: it takes no block of the disk. After a crash it tells
-    segments that were deleted from segments that were lost. It goes with the next checkpoint.
+    On a full disk the checkpoint of log starts cannot be written, and only deleting segments frees
+    space. The mark is created first: it takes no disk block. After a crash it distinguishes deleted
+    segments from lost ones. The next checkpoint removes it.
 
     Args:
-        files: The disk.
-        directory: Path of the partition's directory.
-        offset: The log start offset.
+        files: File system of the directory.
+        directory: Path of the partition directory.
+        offset: Log start offset.
     """
 
     __slots__ = ("_directory", "_files", "offset")

@@ -1,7 +1,7 @@
-"""Questions about the records of a log: which was the first of a time, the latest, which to leave out.
+"""Look-ups in a log: by timestamp, maximum timestamp, aborted transactions.
 
-The indexes narrow each answer down to a few kB of batches; only those are read. What a batch has is
-for `kbroker.protocol.record_stream`, because that may take long.
+The indexes narrow each look-up down to a few kB of batches. The records within a batch are left to
+`kbroker.protocol.record_stream`, because decompressing them may take long.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .segment import Segment
 
 
 class StoredBatch(NamedTuple):
-    """One batch of a log, and the base offset of its segment."""
+    """A batch of a log and the base offset of its segment."""
 
     data: bytes
     header: BatchHeader
@@ -26,15 +26,15 @@ class StoredBatch(NamedTuple):
 
 
 def batch_since(log: Log, timestamp_ms: int, offset: int) -> StoredBatch | None:
-    """Find the next batch that may have a record for a timestamp; its records are not read.
+    """Find the next batch that may have a record with a timestamp; its records are not read.
 
     Args:
-        log: the log to search.
-        timestamp_ms: the least timestamp that the batch says it has.
-        offset: where to begin; the batch has this offset or lies behind it.
+        log: Log to search.
+        timestamp_ms: Minimum value of the batch's maximum timestamp in ms.
+        offset: First offset to search.
 
     Raises:
-        StorageError: as `Log.read`.
+        StorageError: As in `Log.read`.
     """
     log.check_online()
     for segment in log.segments:
@@ -49,15 +49,15 @@ def batch_since(log: Log, timestamp_ms: int, offset: int) -> StoredBatch | None:
 
 
 def latest_batch(log: Log, newer_than: int, tried: Collection[int]) -> StoredBatch | None:
-    """Find the batch with the greatest timestamp of a log; its records are not read.
+    """Find the batch with the maximum timestamp of a log; its records are not read.
 
     Args:
-        log: the log to search.
-        newer_than: segments whose greatest timestamp (ms) is not above this one are left out.
-        tried: base offsets of further segments to leave out.
+        log: Log to search.
+        newer_than: Skip segments whose maximum timestamp (ms) is not higher.
+        tried: Base offsets of other segments to skip.
 
     Raises:
-        StorageError: as `Log.read`.
+        StorageError: As in `Log.read`.
     """
     log.check_online()
     for segment in sorted(log.segments, key=lambda it: it.max_timestamp, reverse=True):
@@ -68,16 +68,19 @@ def latest_batch(log: Log, newer_than: int, tried: Collection[int]) -> StoredBat
         log.segments.keep_indexes(segment)
         with log.damage_noted():
             found = _latest_in(segment, log.epochs)
-        if found is not None:  # else compaction has emptied it
+        if found is not None:  # compaction may have emptied the segment
             return found
     return None
 
 
 def aborted_transactions(log: Log, offset: int, end_offset: int) -> list[tuple[int, int]]:
-    """Aborted transactions with records from `offset` and before `end_offset`, as pairs of producer
-    id and first offset.
+    """Return the aborted transactions with records between `offset` and `end_offset`.
 
-    Raises CorruptLogError, and the log goes offline.
+    Returns:
+        Pairs of producer ID and first offset.
+
+    Raises:
+        CorruptLogError: An index is damaged; the log is offline.
     """
     found = []
     with log.damage_noted():
@@ -93,7 +96,7 @@ def aborted_transactions(log: Log, offset: int, end_offset: int) -> list[tuple[i
 def segment_batch_since(
     segment: Segment, timestamp: int, offset: int, epochs: LeaderEpochs
 ) -> StoredBatch | None:
-    """Find the next batch of a segment for `batch_since`. Raises CorruptLogError."""
+    """Find the next matching batch of a segment (`batch_since`). Raises CorruptLogError."""
     start, _ = segment.find(max(segment.older_until(timestamp), offset))
     for position, header in segment.headers(start):
         if header.max_timestamp >= timestamp and header.last_offset >= offset:
@@ -102,7 +105,7 @@ def segment_batch_since(
 
 
 def _latest_in(segment: Segment, epochs: LeaderEpochs) -> StoredBatch | None:
-    """The first batch with the greatest timestamp of a segment, of those with records."""
+    """Return the first non-empty batch with the maximum timestamp of a segment."""
     if segment.max_timestamp < 0:
         return None
     start, _ = segment.find(segment.max_timestamp_offset)

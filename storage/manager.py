@@ -1,13 +1,13 @@
-"""A data directory and the logs in it: who it belongs to, what is known about each log, which exist.
+"""A log directory and its logs: ownership, checkpoints, and the partitions on disk.
 
-Logs are opened when somebody asks for them, after a crash as well: start-up reads four small files
-however many partitions there are.
+Logs are opened on demand, even after a crash. Start-up reads four small files, however many
+partitions there are.
 
-The owner calls, from its event loop:
+The owner calls these methods from its event loop:
 
-* `open_log` for a partition it hosts, `delete_logs` for topics that are gone;
-* `sync_logs` for all logs that have an ack waiting (in a worker thread, then `Log.synced`);
-* `checkpoint` when `checkpoint_due` (the job's `run` in a worker thread);
+* `open_log` for a partition that the broker hosts, `delete_logs` for deleted topics;
+* `sync_logs` for all logs with a pending acknowledgement (in a worker thread, then `Log.synced`);
+* `checkpoint` if `checkpoint_due` (the job's `run` in a worker thread);
 * `close` at the end.
 """
 
@@ -52,21 +52,24 @@ from .sync import SyncItem, sync_together
 
 logger = logging.getLogger(__name__)
 
+# Time between two checkpoints in ms.
 CHECKPOINT_EVERY_MS = 5_000
+# Time between two checkpoints in ms if a log waits for one (a new segment or removed files).
 _ROLLED_EVERY_MS = 1_000
+# Bytes appended to one log after which a checkpoint is due.
 CHECKPOINT_EVERY_BYTES = 16 * 1024 * 1024
+# Logs that a checkpoint syncs concurrently while it holds the guard.
 LOGS_AT_ONCE = 16
-"""How many logs a checkpoint makes durable at the same time, while others may want the guard."""
+# Threads that sync the logs after a crash while clients are served; default of Kafka's
+# num.recovery.threads.per.data.dir. With 16 threads, each system call of the event loop waits for
+# the GIL: an append takes 6 ms instead of 0.8 ms, and recovery is hardly faster on a fast disk.
 SETTLING_THREADS = 2
-"""How many make durable what a crash left, while clients are served; as many as Kafka's
-num.recovery.threads.per.data.dir. With 16 of them the event loop waits for the interpreter in each of its
-calls of the system: 6 ms for an append that takes 0.8, and on a fast disk they are done hardly sooner."""
 
 _NO_ID = UUID(int=0)
 
 
 class _Collected(NamedTuple):
-    """One log in a checkpoint: its offsets, and what is to be done before and after they count."""
+    """One log in a checkpoint: its offsets, and the work before and after they are written."""
 
     log: Log
     offsets: Offsets
@@ -75,15 +78,15 @@ class _Collected(NamedTuple):
 
 
 class CheckpointJob:
-    """What one checkpoint writes, collected at one moment.
+    """The work of one checkpoint.
 
-    `run` blocks and may run in a worker thread, one job at a time. It first makes durable what the
-    offsets rely on, then writes the offsets, then removes segments that nobody needs any more.
-    The owner calls `put_back` after a job that failed, and the next job does the rest (but a failed
-    sync takes its log offline).
+    `run` blocks and may run in a worker thread, one job at a time. It syncs the data that the
+    offsets rely on, writes the offsets, then deletes obsolete segments. After a failed job the
+    owner calls `put_back`, and the next job does the rest. A failed sync takes the directory
+    offline.
 
-    The owner may delete a log meanwhile, and even make another one with the same paths. So each
-    step takes the guard and looks whether its log is still there.
+    The owner may delete a log concurrently, and even create another one at the same paths. So each
+    step takes the guard and checks that its log still exists.
     """
 
     def __init__(
@@ -99,9 +102,14 @@ class CheckpointJob:
         self._fail = fail
 
     def run(self, logs_at_once: int = LOGS_AT_ONCE) -> None:
-        """Raises StorageError; the checkpoints are the old ones then, which are true still.
+        """Write the checkpoint.
 
-        After a failed sync the directory is offline, whichever file it was.
+        Args:
+            logs_at_once: Number of logs to sync concurrently.
+
+        Raises:
+            StorageError: The old checkpoints are kept and still valid.
+            SyncFailedError: A sync failed; the directory is offline.
         """
         try:
             self._settle(logs_at_once)
@@ -110,7 +118,7 @@ class CheckpointJob:
             self._fail(str(error))
             raise
         except StorageError:
-            # Perhaps the disk is full, and what waits here is the way out of that.
+            # The disk may be full: deleting the obsolete segments frees space.
             self._remove_on_full_disk()
             raise
         try:
@@ -120,9 +128,9 @@ class CheckpointJob:
             raise
 
     def _settle(self, logs_at_once: int) -> None:
-        """Settle what each log needs, in its order, and several logs at once.
+        """Sync the data of each log in order, several logs concurrently.
 
-        The guard is held until those have done their next thing.
+        The guard is held for one sync of each log at a time.
         """
         for start in range(0, len(self._logs), logs_at_once):
             waiting = self._logs[start : start + logs_at_once]
@@ -131,7 +139,7 @@ class CheckpointJob:
                     self._files.at_once([partial(_settle_first, each) for each in waiting])
 
     def _remove(self) -> None:
-        """Remove segments, the oldest first, and marks."""
+        """Delete obsolete segments, oldest first, and log start marks."""
         for log, _, _, after in self._logs:
             while after:
                 with self._checkpoints.guard:
@@ -140,10 +148,10 @@ class CheckpointJob:
                 del after[0]
 
     def _remove_on_full_disk(self) -> None:
-        """Remove segments although no checkpoint names the log start: a mark does.
+        """Delete obsolete segments without a checkpoint of the log start; a mark records it.
 
-        A crash must not bring back one segment without the next: each removal is made durable before
-        the next one. Marks stay until there is a checkpoint.
+        Each deletion is made durable before the next one: a crash must not restore a segment but
+        not its successor. Marks stay until a checkpoint succeeds.
         """
         for log, offsets, _, after in self._logs:
             segments = [each for each in after if isinstance(each, Segment)]
@@ -167,25 +175,25 @@ class CheckpointJob:
         try:
             mark.create()
         except WriteRefusedError:
-            oldest.remove_indexes()  # for a disk without an inode or a block for the name
+            oldest.remove_indexes()  # free an inode or a block for the name of the mark
             mark.create()
         return mark
 
     def _offsets(self) -> Iterator[tuple[Partition, Offsets]]:
         for log, offsets, _, _ in self._logs:
             if not log.deleted:
-                # The log may have been cut since.
+                # The log may have been truncated in the meantime.
                 point = min(offsets.recovery_point, log.synced_offset)
                 yield _key(log), offsets._replace(recovery_point=point)
 
     def put_back(self) -> None:
-        """Give the logs again what was not done."""
+        """Requeue the unfinished work in the logs."""
         for each in self._logs:
             each.log.put_back()
 
 
 def _settle_first(collected: _Collected) -> None:
-    """Do the first thing that a log's offsets rely on."""
+    """Run the first pending sync of a log."""
     if not collected.log.deleted:
         collected.before[0].sync()
     del collected.before[0]
@@ -202,10 +210,14 @@ def _offsets_of(log: Log) -> Offsets:
 
 
 class Repaired(NamedTuple):
-    """A log that was repaired.
+    """Result of repairing a log.
 
-    `known_start` and `known_end` are where it began and ended before, as far as checkpoints and sound
-    batches behind the damage tell. `readable` are the records of those batches, in the files `put_aside`.
+    Attributes:
+        log: The repaired log.
+        known_start: Previous log start offset, from the checkpoints.
+        known_end: Previous log end offset, from the checkpoints and valid batches after the damage.
+        readable: Number of records in valid batches after the damage.
+        put_aside: Files that hold the bytes after the damage.
     """
 
     log: Log
@@ -216,9 +228,16 @@ class Repaired(NamedTuple):
 
 
 class LogManager:
-    """The logs of one data directory, which is locked while the manager is open.
+    """The logs of one log directory, which is locked while the manager is open.
 
-    `meta` says whose data it is. `clean` says that the last owner closed it properly.
+    Attributes:
+        data_dir: Path of the directory.
+        meta: Identity from meta.properties.
+        clean: True if the previous owner shut down cleanly.
+        partition_directories: Directories of the partitions, open or not.
+        is_new: True if the directory was created by this manager.
+        failed: Reason why the directory and all its logs are offline, or None.
+        refusal: Reason why all its logs are read-only, or None.
     """
 
     def __init__(
@@ -230,39 +249,36 @@ class LogManager:
         guard: AbstractContextManager[object] | None = None,
         open_files_max: int | None = None,
     ) -> None:
-        """Claim a directory, and mark it as in use.
+        """Lock a directory and mark it as in use.
 
-        Parameters:
-            files: where the directory is.
-            data_dir: its path; made when it does not exist.
-            fresh: written when the directory is new. In one that is not, `node_id` must be the same;
-                cluster and directory id come from the directory.
-            guard: a lock, when checkpoint jobs run in other threads. It is held for a few syncs at
-                a time, by the jobs and by the methods here that write.
-            open_files_max: how many logs may keep the file open that they append to; None for all.
+        Args:
+            files: File system of the directory.
+            data_dir: Path of the directory; it is created if missing.
+            fresh: Identity to write to a new directory. An existing directory must have the same
+                `node_id`; its cluster and directory IDs are kept.
+            guard: Lock to use if checkpoint jobs run in other threads. The jobs and the writing
+                methods here hold it for a few syncs at a time.
+            open_files_max: Maximum number of logs that keep their active file open; None for no
+                limit.
 
         Raises:
-            StorageError: another broker uses the directory, it belongs to another node, or it is of a
+            StorageError: Another broker uses the directory, or it belongs to another node or a
                 newer version.
         """
         self._files = files
         self.data_dir = data_dir
         self.partition_directories = PartitionDirectories(files, data_dir)
-        """The directories of the partitions, opened or not."""
         self.is_new = False
-        """Whether nobody has used the directory before."""
         self.failed: str | None = None
-        """Why the directory is offline, with all its logs."""
         self.refusal: str | None = None
-        """Why nothing is appended to the logs of the directory for now."""
         _make_directory(files, data_dir)
         self._lock: Lock = files.lock(f"{data_dir}/{LOCK}")
         try:
             self.meta = self._read_meta(fresh)
             self._logs: dict[Partition, Log] = {}
-            self._changed: dict[Log, None] = {}  # in order of their first change
+            self._changed: dict[Log, None] = {}  # in the order of their first change
             self._open_segments = None if open_files_max is None else OpenSegments(open_files_max)
-            self._durable = False  # what the last owner wrote, although it crashed
+            self._durable = False  # the data of a crashed owner is synced
             self._checkpoints = OffsetCheckpoints(files, data_dir, guard)
             self._job: CheckpointJob | None = None
             self._checkpointed_ms = 0
@@ -292,16 +308,15 @@ class LogManager:
     def _find_directories(self) -> None:
         names = self._files.listdir(self.data_dir)
         self._trash = [f"{self.data_dir}/{name}" for name in names if is_deleted_directory(name)]
-        # Partitions that are on disk; in one order in every run.
+        # Partitions on disk, in the same order in every run.
         self._directories = dict.fromkeys(sorted(partitions_among(names)))
         self._unopened = set(self._directories)
 
     def _take_clean_marker(self) -> bool:
-        """Return True if the last owner stopped in order; the marker is gone for good before anything
-        is changed.
+        """Return True after a clean shutdown; remove the marker durably before any change.
 
-        The marker does not count if the checkpoints are not those of that stop: they may be older
-        copies, or missing, and then no log can be measured by them.
+        The marker is ignored if the checkpoints changed since: older or missing checkpoints cannot
+        be used to validate logs.
         """
         path = f"{self.data_dir}/{CLEAN_SHUTDOWN}"
         if not self._files.exists(path):
@@ -312,36 +327,36 @@ class LogManager:
         if differing:
             logger.warning(
                 "%s: %s changed after the last clean stop (missing, damaged or another copy); every "
-                "log is checked as after a crash, but a log that lost its end or its directory may not be "
-                "noticed. If records are missing, stop the server and restore these files and the "
-                "directories of the partitions from one copy",
+                "log is checked as after a crash, but truncated or missing logs may not be noticed. "
+                "If records are missing, stop the server and restore these files and the partition "
+                "directories from the same backup",
                 self.data_dir,
                 " and ".join(differing),
             )
         return not differing
 
-    # -- a disk that takes nothing
+    # -- full or unwritable disk
 
     def _keep_room(self) -> None:
-        """Begin without appends on a disk on which no room can be kept back."""
+        """Create the reserve file; start read-only if the disk is full."""
         try:
             self._reserve.make()
         except StorageError as error:
             self.refuse(error.message or str(error))
 
     def refuse(self, reason: str) -> None:
-        """Append nothing to the logs of this directory until `accept`; they can be read.
+        """Make all logs of this directory read-only until `accept`.
 
-        What was kept back is for what wins room back.
+        This releases the reserved space, so that retention and compaction can free more.
         """
         self.refusal = reason
         for log in self._logs.values():
             log.refusal = reason
-        with suppress(StorageError):  # where nothing can be removed, nothing is won
+        with suppress(StorageError):  # the disk may not even delete the file
             self._reserve.release()
 
     def probe(self) -> None:
-        """Find out whether the disk takes bytes, and has room again. Blocks; any thread may do it.
+        """Check that the disk is writable and has free space; blocks. Any thread may call it.
 
         Raises StorageError.
         """
@@ -355,7 +370,7 @@ class LogManager:
             raise
 
     def accept(self) -> None:
-        """Append to the logs of this directory again."""
+        """Make all logs of this directory writable again."""
         self.refusal = None
         for log in self._logs.values():
             log.refusal = None
@@ -364,60 +379,63 @@ class LogManager:
 
     @property
     def files(self) -> Files:
-        """Where the directory is."""
+        """The file system of the directory."""
         return self._files
 
     def get(self, topic: str, partition: int) -> Log | None:
-        """The log, if it is open."""
+        """Return the log of a partition if it is open."""
         return self._logs.get((topic, partition))
 
     def __iter__(self) -> Iterator[Log]:
-        """All open logs."""
+        """Iterate over all open logs."""
         return iter(list(self._logs.values()))
 
     def __contains__(self, partition: Partition) -> bool:
         return partition in self._directories
 
     def __len__(self) -> int:
-        """How many partitions are here, open or not."""
+        """Return the number of partitions on disk, open or not."""
         return len(self._directories)
 
     def fail(self, reason: str) -> None:
-        """Take the directory offline for good: nothing in it is served or taken any more."""
+        """Take the directory and all its logs offline until it is reopened."""
         self.failed = self.failed or reason
         for log in self:
             log.fail(reason)
 
     def usage(self) -> tuple[int, int]:
-        """Bytes of the disk: used or free for us, and free for us. Raises StorageError."""
+        """Return the usable and the free bytes of the disk. Raises StorageError."""
         if self.failed is not None:
             raise StorageError(self.failed)
         return self._files.usage(self.data_dir)
 
     def size_of(self, topic: str, partition: int) -> int:
-        """Bytes of a partition's records, whether it is open or not. Raises StorageError."""
+        """Return the bytes of a partition's records, open or not. Raises StorageError."""
         log = self._logs.get((topic, partition))
         if log is not None:
             return log.segments.size
         return self.partition_directories.size((topic, partition))
 
     def directories(self) -> list[Partition]:
-        """Topic and partition of everything on disk, open or not: what was found at the start by
-        name, and behind it what came since. To sort all of them takes long when there are many."""
+        """Return all partitions on disk, open or not.
+
+        Those found at the start come first, sorted; newer ones follow. Sorting all of them on each
+        call would be slow.
+        """
         return list(self._directories)
 
     def partitions(self) -> list[tuple[str, int, UUID | None]]:
-        """As `directories`, with the topic id that the directory names; this reads a file for each.
+        """Return topic, partition and topic ID of each directory; reads one file each.
 
-        The id is None when the file that holds it is missing, damaged or cannot be read.
+        The ID is None if the file is missing, damaged or unreadable.
         """
         return [(*partition, self._topic_id(partition)) for partition in self.directories()]
 
     def settle(self) -> None:
-        """Make durable what an owner that crashed had written, several logs at once.
+        """Sync all data that a crashed owner wrote, several logs concurrently; blocks.
 
-        Without it each log is synced when it is opened. Blocks; a worker thread may call it, while
-        the owner opens logs. Raises StorageError.
+        Otherwise each log is synced when it is opened. A worker thread may call this while the
+        owner opens logs. Raises StorageError.
         """
         calls = [partial(self._settle_log, key) for key in tuple(self._unopened)]
         self._files.at_once(calls, SETTLING_THREADS)
@@ -425,14 +443,14 @@ class LogManager:
         self._durable = True
 
     def _settle_log(self, key: Partition) -> None:
-        """Make durable what a log holds from its recovery point on, and its names."""
+        """Sync the data of a log from its recovery point on, and its file names."""
         self.partition_directories.sync(key, self._checkpoints.get(key).recovery_point, self.fail)
 
     def _topic_id(self, key: Partition) -> UUID | None:
         log = self._logs.get(key)
         if log is not None:
             return log.topic_id
-        with suppress(StorageError):  # a directory that cannot be read says nothing
+        with suppress(StorageError):  # the directory may be unreadable
             held = self.partition_directories.held(key)
             return None if held is None else held.topic_id
         return None
@@ -440,14 +458,21 @@ class LogManager:
     def open_log(
         self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int
     ) -> Log:
-        """The log of a partition: the open one, or from disk, or a new one.
+        """Return the log of a partition: open, loaded from disk, or new.
 
         A new log has no directory until its first append.
 
+        Args:
+            topic: Topic name.
+            topic_id: Topic ID that the directory must have.
+            partition: Partition number.
+            config: Settings of the log.
+            now_ms: Current time of the log clock in ms.
+
         Raises:
-            CorruptLogError: bytes that were durable are damaged; other logs are not affected.
-            ForeignLogError: the directory holds another partition, or one of another topic.
-            StorageError: the system refuses.
+            CorruptLogError: Durable bytes are damaged; other logs are not affected.
+            ForeignLogError: The directory holds another partition or another topic ID.
+            StorageError: The directory or its files cannot be read or written.
         """
         key = (topic, partition)
         log = self._logs.get(key)
@@ -462,8 +487,8 @@ class LogManager:
                 raise
             directory = self.partition_directories.path(key)
             raise StorageError(
-                f"{error.message}. The partition is offline and its files are untouched; make "
-                f"{directory} a directory that can be read, or restore it from a copy"
+                f"{error.message}. The partition is offline and its files are unchanged; make "
+                f"{directory} a readable directory, or restore it from a backup"
             ) from error
 
     def _open_log(self, key: Partition, topic_id: UUID, config: LogConfig, now_ms: int) -> Log:
@@ -475,12 +500,13 @@ class LogManager:
     def repair_log(
         self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int
     ) -> Repaired:
-        """Open a damaged log with what is readable before the damage.
+        """Open a damaged log with the records before the damage.
 
-        All of it is checked as after a crash that left nothing certain: the first bad batch ends
-        it, and all bytes behind that are kept in `.corrupt` files beside the segments.
+        All batches are checked as after a crash without checkpoints. The log ends at the first bad
+        batch; the bytes after it are kept in `.corrupt` files next to the segments.
 
-        Raises StorageError: the system refuses.
+        Raises:
+            StorageError: The directory or its files cannot be read or written.
         """
         key = (topic, partition)
         offsets = self._checkpoints.get(key)
@@ -492,7 +518,7 @@ class LogManager:
         return Repaired(log, offsets.log_start, known_end, cut.records, cut.paths)
 
     def give_up_missing(self, key: Partition) -> Offsets:
-        """Accept that the directory of a partition is missing: remove its checkpoints, and return them.
+        """Accept that a partition directory is missing: remove and return its checkpoints.
 
         Raises StorageError.
         """
@@ -533,9 +559,9 @@ class LogManager:
         if key not in self._directories and not offsets.recovery_point:
             if offsets.high_watermark > offsets.log_start:
                 logger.warning(
-                    "%s/%s is missing: partition %s-%d begins empty, although consumers could read "
-                    "offsets %d to %d; if that was not a power cut with flush.policy=os or interval, "
-                    "stop the server and restore the directory from a copy",
+                    "%s/%s is missing: partition %s-%d starts empty, although consumers could read "
+                    "offsets %d to %d; if the cause was not a power failure with flush.policy=os or "
+                    "interval, stop the server and restore the directory from a backup",
                     self.data_dir,
                     directory_name(*key),
                     topic,
@@ -550,28 +576,27 @@ class LogManager:
             offsets,
             clean=clean,
             now_ms=now_ms,
-            # What this process has written since may not be: only for the first opening.
+            # Only on first opening: data that this process wrote later may not be synced.
             durable=self._durable and key in self._unopened,
             cut=cut,
         )
         return log
 
     def delete_logs(self, partitions: Iterable[Partition], topic_id: UUID) -> list[str]:
-        """Remove partitions of a topic: gone at once under their names, their bytes with
-        `empty_trash`.
+        """Delete partitions of a topic; `empty_trash` deletes their bytes.
 
-        Ranges that are being sent stay readable. A directory that holds another partition is set
-        aside instead.
+        The directories are renamed at once. File ranges that are being sent stay readable. A
+        directory that holds another topic ID is moved aside instead.
 
         Args:
-            partitions: Which ones; those without a directory are left out.
-            topic_id: Id of the topic that was deleted, or whose replicas were.
+            partitions: Partitions to delete; those without a directory are ignored.
+            topic_id: ID of the deleted topic.
 
         Returns:
-            The directories that were set aside, under their new names.
+            New paths of the directories that were moved aside.
 
         Raises:
-            StorageError: The system refuses.
+            StorageError: A directory cannot be renamed.
         """
         keys = [key for key in partitions if key in self._directories]
         own = [key for key in keys if self._is_known_to_be(key, topic_id)]
@@ -579,32 +604,40 @@ class LogManager:
         return self.set_aside(key for key in keys if key in self._directories)
 
     def _is_known_to_be(self, key: Partition, topic_id: UUID) -> bool:
-        """Return False if the directory of a partition says that it holds another one."""
+        """Return False if the directory of a partition holds another topic ID or is unreadable."""
         log = self._logs.get(key)
         if log is not None:
             return log.topic_id == topic_id
         try:
             held = self.partition_directories.held(key)
-        except StorageError:  # what cannot be read may be anything
+        except StorageError:
             return False
         return held is None or held.is_of(topic_id, key[1])
 
     def set_aside(self, partitions: Iterable[Partition]) -> list[str]:
-        """Take partitions out of service that belong to no topic, and keep what they hold.
+        """Move the directories of stray partitions aside, and keep their data.
 
-        As Kafka does: metadata that is older than the records must not cost the records. Returns
-        the directories in which they are from now on. Raises StorageError.
+        As in Kafka, records are kept if the metadata is older than they are.
+
+        Args:
+            partitions: Partitions without a topic.
+
+        Returns:
+            New paths of the directories.
+
+        Raises:
+            StorageError: A directory cannot be renamed.
         """
         return self._take_out(partitions, self.partition_directories.free_stray)
 
     def _take_out(
         self, partitions: Iterable[Partition], name: Callable[[Partition, UUID], str]
     ) -> list[str]:
-        """Rename the directories of partitions; returns the new names of those that were there."""
+        """Rename the directories of partitions; return the new paths of those that existed."""
         gone = [key for key in partitions if key in self._directories]
         if not gone:
             return []
-        # Before the names go: a later topic of this name must not be measured by these offsets.
+        # Before the rename: these offsets must not apply to a later topic with this name.
         for key in gone:
             if log := self._logs.get(key):
                 log.deleted = True
@@ -631,32 +664,32 @@ class LogManager:
         return aside
 
     def empty_trash(self) -> None:
-        """Remove the bytes of deleted partitions. Blocks; a worker thread may call it."""
+        """Delete the bytes of deleted partitions; blocks. A worker thread may call it."""
         while self._trash:
             self._files.rmtree(self._trash.pop())
 
-    # -- copies that replace logs
+    # -- future replicas
 
     def is_copy_of(self, future: Future) -> bool:
-        """Return True if a copy is one of the log that is here."""
+        """Return True if a future replica belongs to the current log of its partition."""
         return self._is_known_to_be(future.key, future.topic_id)
 
     def is_finished(self, future: Future) -> bool:
-        """Return True if a copy was complete and durable when its move broke off."""
+        """Return True if a future replica was complete and durable when its move stopped."""
         return self._checkpoints.get(future.key) != Offsets()
 
     def discard_future(self, future: Future) -> None:
-        """Remove a copy that was never finished, and what a checkpoint may say of it."""
+        """Remove an unfinished future replica and its checkpoint."""
         self._files.rmtree(f"{self.data_dir}/{future.name}")
         if future.key not in self._directories:
             self._checkpoints.forget([future.key])
 
     def expect(self, key: Partition, offsets: Offsets) -> None:
-        """Checkpoint a log that will be taken over. Raises StorageError."""
+        """Checkpoint a future replica before `take_over`. Raises StorageError."""
         self._checkpoints.update([(key, offsets)])
 
     def take_over(self, key: Partition, name: str) -> None:
-        """Let the copy in directory `name` be the log of a partition, durably.
+        """Rename the future replica in directory `name` to the log of a partition, durably.
 
         Raises StorageError.
         """
@@ -668,7 +701,7 @@ class LogManager:
     # -- checkpoints
 
     def checkpoint_due(self, now_ms: int) -> bool:
-        """Whether something changed since the last checkpoint, and it is time for the next."""
+        """Return True if a log changed and the next checkpoint is due."""
         if not self._changed:
             return False
         waited_ms = now_ms - self._checkpointed_ms
@@ -684,7 +717,7 @@ class LogManager:
         )
 
     def checkpoint(self, now_ms: int) -> CheckpointJob:
-        """Collect a checkpoint of all logs that changed; nothing is written before its `run`."""
+        """Collect a checkpoint of all changed logs; `CheckpointJob.run` writes it."""
         self._checkpointed_ms = now_ms
         if self._job is not None:
             self._job.put_back()
@@ -693,17 +726,17 @@ class LogManager:
             self._checkpointed_bytes[log] = log.appended_bytes
             if log.log_end_offset or log.pending.wants_checkpoint:
                 collected.append(_Collected(log, _offsets_of(log), *log.unsettled()))
-        # In place, because the logs share it. What is not synced yet will change again.
+        # In place: the logs share this dict. Logs that are not synced will change again.
         for log in [log for log in self._changed if not log.pending.dirty]:
             del self._changed[log]
         self._job = CheckpointJob(self._files, self._checkpoints, collected, self.fail)
         return self._job
 
     def _lower_recovery_point(self, log: Log) -> None:
-        """A log is about to be cut: no checkpoint may name more than will be there.
+        """Lower the checkpointed recovery point of a log before it is truncated.
 
-        Nor may it name more than it does already, because what that rests on may not be durable. It
-        is written even if it names less, so that a disk that takes nothing shows before the first cut.
+        The point is never raised: later data may not be durable. The file is written even if
+        nothing changes, so that an unwritable disk is detected before the truncation.
         """
         offsets = _offsets_of(log)
         point = min(offsets.recovery_point, self._checkpoints.get(_key(log)).recovery_point)
@@ -711,7 +744,7 @@ class LogManager:
         self._checkpoints.update([(_key(log), lowered)], always_write=True)
 
     def note_compaction(self, log: Log) -> None:
-        """Note for good that a log may have gaps from now on, before the first of them; blocks.
+        """Record durably, before the first compaction, that a log may have offset gaps; blocks.
 
         A worker thread may call it. Raises StorageError.
         """
@@ -722,19 +755,24 @@ class LogManager:
     # -- end
 
     def close(self, *, clean: bool = True, now_ms: int = 0) -> None:
-        """Close all logs and give the directory free; with `clean` everything is durable first.
+        """Close all logs and unlock the directory; if `clean`, sync everything first.
 
-        The clean marker is written only when it is true for every partition of the directory: none
-        offline, and none left that was not opened since a crash.
+        The clean-shutdown marker is written only if no log is offline and, after a crash, all logs
+        were opened.
 
-        Raises StorageError; the directory is free then as well.
+        Args:
+            clean: Sync all logs and write a checkpoint.
+            now_ms: Current time of the log clock in ms.
+
+        Raises:
+            StorageError: A write failed; the directory is unlocked anyway.
         """
         try:
             if clean:
                 self._sync_all()
             sound = [log.close(clean=clean) for log in self._logs.values()]
             if clean:
-                self.checkpoint(now_ms).run(max(len(self._logs), 1))  # nobody else wants the guard
+                self.checkpoint(now_ms).run(max(len(self._logs), 1))  # no other user of the guard
                 if all(sound) and (self.clean or not self._unopened):
                     marker = f"{self.data_dir}/{CLEAN_SHUTDOWN}"
                     self._files.write_atomic(marker, clean_marker(self._checkpoints.checksums()))
@@ -743,30 +781,30 @@ class LogManager:
             self._lock.release()
 
     def _sync_all(self) -> None:
-        """Sync all logs in one pass, which leaves little for each."""
+        """Sync all logs in one pass, which is faster than one by one."""
         dirty = [log for log in self._logs.values() if log.pending.dirty and log.offline is None]
         for log, end in sync_logs(self._files, dirty):
             log.synced(end)
 
 
 def check_owner(data_dir: str, meta: MetaProperties, node_id: int) -> None:
-    """Raise StorageError for the directory of another node."""
+    """Raise StorageError if the directory belongs to another node."""
     if meta.node_id != node_id:
         raise StorageError(
-            f"{data_dir} belongs to node {meta.node_id}, this is node {node_id}; start with "
+            f"{data_dir}: belongs to node {meta.node_id}, but this is node {node_id}; start with "
             f"node.id={meta.node_id}, or choose another directory"
         )
 
 
 def partitions_among(names: Iterable[str]) -> Iterator[Partition]:
-    """The partitions whose directories are among what lies in a data directory."""
+    """Yield the partitions whose directories are among `names`."""
     for name in names:
         if parsed := parse_directory_name(name):
             yield parsed
 
 
 def _make_directory(files: Files, path: str) -> None:
-    """Make a directory and its parents, all of them durable."""
+    """Create a directory and its parents durably."""
     if not path or files.exists(path):
         return
     parent = path.rpartition("/")[0]
@@ -776,18 +814,24 @@ def _make_directory(files: Files, path: str) -> None:
 
 
 def sync_logs(files: Files, logs: Iterable[Log]) -> list[tuple[Log, int]]:
-    """One sync pass over many logs, several at a time where that is faster; blocks.
+    """Sync many logs in one pass, several concurrently if that is faster; blocks.
 
-    A worker thread may call it while the owner appends, one pass at a time. Returns each log with
-    its end offset from before the pass began, for `Log.synced`; logs whose sync failed are offline
-    then, and left out.
+    A worker thread may call it while the owner appends, one pass at a time.
+
+    Args:
+        files: File system of the logs.
+        logs: Logs of one directory.
+
+    Returns:
+        Each log with its end offset from before the pass, to pass to `Log.synced`. After a failed
+        sync all logs are offline and the list is empty.
     """
     passes = [(log, log.log_end_offset) for log in logs]
     items = [item for log, _ in passes for item in log.pending.take_dirty()]
     try:
         sync_together(files, items)
     except StorageError as error:
-        # One failure of the disk under all logs of the directory: none of them can be trusted.
+        # The logs share a disk: after one failed sync none of them can be trusted.
         for log, _ in passes:
             log.fail(str(error))
         return []

@@ -1,11 +1,11 @@
-"""A copy of a data directory that was taken while its owner runs: what makes it a whole one.
+"""Completion of a copy of a log directory that was taken while its owner runs.
 
-The files of a directory that is in use are behind what its logs know: offsets, epochs and producers are
-written by the next checkpoint. `complete` writes them into the copy, which opens as if its owner had
-been stopped properly. Nothing is synced for it: a copy is as durable as its bytes are.
+The files of a directory in use lag behind the state in memory: the next checkpoint writes offsets,
+epochs and producers. `complete` writes them into the copy, which then opens as after a clean
+shutdown. Nothing is synced for it.
 
-A copy may share the files of closed segments (hard links): those never change. `seal` closes the one
-that does.
+A copy may share the files of sealed segments (hard links), because those never change. `seal` seals
+the active segment.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .sync import write_ahead
 
 
 def seal(log: Log) -> None:
-    """Close the active segment, if it has records, and bring the index files up to date.
+    """Seal the active segment if it has records, and write the index files.
 
-    An empty segment follows it. Not while a checkpoint runs. Raises StorageError.
+    A new empty segment follows it. Must not run during a checkpoint. Raises StorageError.
     """
     if log.offline is not None or log.active is None:
         return
@@ -33,16 +33,16 @@ def seal(log: Log) -> None:
 
 
 def complete(files: Files, directory: str, manager: LogManager) -> None:
-    """Write into a copy of a data directory what a clean stop of its owner would leave there.
+    """Write the files of a clean shutdown into a copy of a log directory.
 
-    Parameters:
-        files: where the copy is.
-        directory: the copy; it has the files of this moment.
-        manager: the owner. Partitions that it has not opened, or that are offline, stay as they
-            are, and the copy counts as left by a crash then.
+    Args:
+        files: File system of the copy.
+        directory: Path of the copy, which has the current files.
+        manager: Owner of the original. If it has unopened or offline partitions, these are not
+            changed, and the copy opens as after a crash.
 
     Raises:
-        StorageError: the system refuses.
+        StorageError: A file cannot be written.
     """
     sound = [log for log in manager if log.offline is None]
     stored = [log for log in sound if files.exists(f"{directory}/{_name(log)}")]

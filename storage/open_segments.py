@@ -1,8 +1,8 @@
-"""Which active segments keep their file open: a bounded number of them, the ones used last.
+"""An LRU limit on the number of open active segment files.
 
-A log appends to one segment, whose file is open while the log is in use. With more partitions than a
-process may have descriptors, the file of the one that was used longest ago is closed; its next append
-opens it again. Sealed segments keep nothing open.
+The file of an active segment is open while its log is in use. If there are more partitions than
+available file descriptors, the least recently used file is closed, and its next append reopens it.
+Sealed segments have no open file.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Protocol
 
+# Files to check for an idle one before a file in use is closed.
 LOOKS_MAX = 16
-"""How many files are looked at for one that is idle, before one that is not has to go."""
 
 
 class Closable(Protocol):
-    """The file of an active segment, as far as it matters here."""
+    """The file of an active segment, as seen by `OpenSegments`."""
 
     def let_go(self, *, at_once: bool) -> bool:
-        """Close the file, unless it is in use, or `at_once` only unless it must not be; says whether."""
+        """Close the file if it is idle or `at_once` is set; return True if it is closed."""
         ...
 
 
 class OpenSegments:
-    """The open files of the active segments of many logs, `limit` of them at most.
+    """The open files of the active segments of many logs, at most `limit`.
 
-    One that is being synced stays open, so for the time of a sync there may be more.
+    A file that is being synced is not closed, so the limit may be exceeded during a sync.
     """
 
     def __init__(self, limit: int) -> None:
@@ -36,16 +36,16 @@ class OpenSegments:
         return len(self._open)
 
     def opened(self, file: Closable) -> None:
-        """A file is open now: another one may have to be closed."""
+        """Register an open file, and close another one if there are too many."""
         self._open[file] = None
         for look in range(2 * LOOKS_MAX):
             if len(self._open) <= self.limit:
                 return
             oldest = next(iter(self._open))
-            # Used or not durable yet: a second chance, but not for ever.
+            # A file in use or not yet durable is skipped in the first LOOKS_MAX checks.
             if oldest is file or not oldest.let_go(at_once=look >= LOOKS_MAX):
                 self._open.move_to_end(oldest)
 
     def closed(self, file: Closable) -> None:
-        """A file is closed now."""
+        """Unregister a closed file."""
         self._open.pop(file, None)

@@ -1,4 +1,4 @@
-"""The directories of partitions in one data directory: their names, and the partitions that they hold."""
+"""The partition directories of one log directory: their names and identities."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Future(NamedTuple):
-    """The directory of a copy that was found at start: of which partition it is, and its name."""
+    """The directory of a future replica that was found at the start: its partition and name."""
 
     key: Partition
     topic_id: UUID
@@ -35,11 +35,11 @@ class Future(NamedTuple):
 
 
 class PartitionDirectories:
-    """Finds and checks the directories of partitions. It does not know which logs are open.
+    """Finds and checks partition directories. It does not know which logs are open.
 
     Args:
-        files: The file system.
-        data_dir: Path of the data directory.
+        files: File system of the directory.
+        data_dir: Path of the log directory.
     """
 
     def __init__(self, files: Files, data_dir: str) -> None:
@@ -51,7 +51,7 @@ class PartitionDirectories:
         return f"{self._data_dir}/{directory_name(*key)}"
 
     def is_directory(self, key: Partition) -> bool:
-        """Return True if what has the name of a partition is a directory, False for a file."""
+        """Return True if the path of a partition is a directory, False if it is a file."""
         return self._files.is_directory(self.path(key))
 
     def size(self, key: Partition) -> int:
@@ -61,25 +61,25 @@ class PartitionDirectories:
         return sum(self._files.size(f"{directory}/{name}") for name in names)
 
     def futures(self) -> list[Future]:
-        """Return the copies that lie in the data directory."""
+        """Return the future replicas in the log directory."""
         names = self._files.listdir(self._data_dir)
         found = [(parse_future_directory_name(name), name) for name in names]
         return [Future((it[0], it[1]), it[2], name) for it, name in found if it is not None]
 
     def free_deleted(self, key: Partition, topic_id: UUID) -> str:
-        """Return the path for the directory of a deleted partition; removes what has it."""
+        """Return the path for the directory of a deleted partition; remove any old one there."""
         directory = f"{self._data_dir}/{deleted_directory_name(*key, topic_id)}"
         self._files.rmtree(directory)
         return directory
 
     def free_stray(self, key: Partition, topic_id: UUID) -> str:
-        """Return a path that is free, for a directory that is set aside."""
+        """Return an unused path for a stray directory."""
         names = (stray_directory_name(*key, topic_id, number) for number in count())
         directories = (f"{self._data_dir}/{name}" for name in names)
         return next(directory for directory in directories if not self._files.exists(directory))
 
     def held(self, key: Partition) -> PartitionMetadata | None:
-        """Return which partition a directory holds; None if the file is missing or damaged."""
+        """Return the identity that a directory holds, or None if the file is missing or damaged."""
         try:
             data = self._files.read_bytes(f"{self.path(key)}/{PARTITION_METADATA}")
         except FileNotFoundError:
@@ -87,26 +87,27 @@ class PartitionDirectories:
         return PartitionMetadata.from_bytes(data)
 
     def check_held(self, key: Partition, topic_id: UUID, *, was_used: bool) -> None:
-        """Check that a directory holds the partition that it is opened for.
+        """Check that a directory holds the partition that is opened.
 
-        A directory that does not say what it holds gets a file that does, if the disk takes it.
+        If the identity file is missing or incomplete, it is written, unless the disk is full.
 
         Args:
             key: The partition.
             topic_id: ID of its topic.
-            was_used: Records of the partition were made durable before, so the directory should say
-                what it holds.
+            was_used: True if records of the partition were synced before, so that the identity file
+                should exist.
 
         Raises:
             ForeignLogError: The directory holds another partition.
-            StorageError: The directory cannot be read, or written although the disk takes bytes.
+            StorageError: The directory cannot be read, or the identity file cannot be written for
+                another reason than a full disk.
         """
         directory, held = self.path(key), self.held(key)
         if held is not None and not held.is_of(topic_id, key[1]):
             number = "" if held.partition is None else f", partition {held.partition}"
             raise ForeignLogError(
-                f"{directory} holds topic id {encode_id(held.topic_id)}{number}, not topic id "
-                f"{encode_id(topic_id)}, partition {key[1]}, as the metadata says",
+                f"{directory}: holds topic ID {encode_id(held.topic_id)}{number}, but the metadata "
+                f"has topic ID {encode_id(topic_id)}, partition {key[1]}",
                 directory=directory,
                 topic_id=held.topic_id,
                 partition=held.partition,
@@ -114,8 +115,8 @@ class PartitionDirectories:
         if (held is None or held.partition is None) and self._files.is_directory(directory):
             if held is None and was_used:
                 logger.warning(
-                    "%s/%s is missing or damaged: the directory is taken for topic id %s, partition %d, "
-                    "because of its name",
+                    "%s/%s is missing or damaged: using the directory for topic ID %s, partition %d, "
+                    "based on its name",
                     directory,
                     PARTITION_METADATA,
                     encode_id(topic_id),
@@ -126,9 +127,9 @@ class PartitionDirectories:
                 self._files.write_atomic(f"{directory}/{PARTITION_METADATA}", data)
 
     def sync(self, key: Partition, offset: int, failed: Callable[[str], None]) -> None:
-        """Make durable what a directory holds from an offset on, and its names.
+        """Sync the files of a directory from an offset on, and their names.
 
-        A directory that cannot be read is left out: opening its log reports that.
+        An unreadable directory is skipped: opening its log reports the error.
 
         Args:
             key: The partition.
@@ -143,7 +144,7 @@ class PartitionDirectories:
             bases = segments_from(self._files.listdir(directory), offset)
         except StorageError:
             return
-        with suppress(FileNotFoundError):  # it may have been deleted since
+        with suppress(FileNotFoundError):  # deleted in the meantime
             for base in bases:
                 try:
                     file = self._files.open(f"{directory}/{file_name(base, LOG)}")
@@ -152,7 +153,7 @@ class PartitionDirectories:
                 try:
                     file.sync()
                 except StorageError as error:
-                    # Another sync would not tell of what this one could not write.
+                    # Another sync would not report the failed writes again.
                     failed(str(error))
                     raise
                 finally:

@@ -1,7 +1,7 @@
-"""The end of the producer ids that a node has reserved, stored in each of its log directories.
+"""The checkpoint of the producer IDs that a node has reserved, in each of its log directories.
 
-The cluster's metadata holds the same number for all nodes. If an older copy of the metadata is
-restored, this file prevents that the node issues ids again that its logs may contain.
+The cluster metadata holds the same number for all nodes. If an older backup of the metadata is
+restored, this file prevents the node from issuing IDs again that its logs may contain.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _ENTRY = ("__producer_ids", 0)
 
 
 def read_reserved_end(files: Files, data_dirs: Iterable[str]) -> int:
-    """Return the first producer id after those that the node has reserved.
+    """Return the first producer ID after those that the node has reserved.
 
     Args:
-        files: Where the log directories are.
+        files: File system of the log directories.
         data_dirs: Paths of the log directories.
 
     Returns:
@@ -42,8 +42,8 @@ def _read(files: Files, path: str) -> int:
     offsets = offsets_from_bytes(data, PRODUCER_IDS)
     if offsets is None:
         logger.warning(
-            "%s is damaged: if the metadata was restored from an older copy, producer ids may be "
-            "issued again; restore this file from a copy, or remove it",
+            "%s is damaged: if the metadata was restored from an older backup, producer IDs may be "
+            "issued again; restore this file from a backup, or remove it",
             path,
         )
         return 0
@@ -51,12 +51,12 @@ def _read(files: Files, path: str) -> int:
 
 
 def write_reserved_end(files: Files, data_dir: str, end: int) -> None:
-    """Store the first producer id after those that the node has reserved.
+    """Store the first producer ID after those that the node has reserved.
 
     Args:
-        files: Where the log directory is.
+        files: File system of the log directory.
         data_dir: Path of the log directory.
-        end: The producer id.
+        end: The producer ID.
 
     Raises:
         StorageError: The file cannot be written.

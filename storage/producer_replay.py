@@ -1,7 +1,7 @@
-"""What the batches of a log say about its producers: as they are appended, and once more from disk.
+"""Updates of the producer state from the batches of a log, on append and on replay after a start.
 
-A batch with a producer id moves that producer's sequence, a transaction marker ends its transaction.
-Appending and replaying do the same, so that a start after a crash knows what was known before it.
+A batch with a producer ID advances the producer's sequence; a transaction marker ends its
+transaction. Append and replay use the same functions, so that a restart restores the same state.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .producer_state import ProducerStates
 
 
 def marker_of(batch: memoryview | bytes) -> Marker | None:
-    """The transaction marker in a control batch; None when it has another kind of record."""
+    """Return the transaction marker of a control batch, or None for another record type."""
     record = next(batch_records(batch, read_header(batch)), None)
     return None if record is None else read_marker(record)
 
@@ -27,14 +27,14 @@ def replay(
     header: BatchHeader,
     now_ms: int,
 ) -> None:
-    """Take an accepted batch into the producer state.
+    """Apply an accepted batch to the producer state.
 
-    Parameters:
-        producers: those of the log.
-        aborted: of the segment that has the batch.
-        batch: its bytes, which only a control batch needs.
-        header: of the batch, with the offset that it has in the log.
-        now_ms: log clock.
+    Args:
+        producers: Producer state of the log.
+        aborted: Index of the segment that holds the batch.
+        batch: Bytes of the batch; only used for a control batch.
+        header: Header of the batch, with its offset in the log.
+        now_ms: Current time of the log clock in ms.
     """
     if header.producer_id < 0:
         return
@@ -54,11 +54,11 @@ def end_transaction(
     base_offset: int,
     now_ms: int,
 ) -> None:
-    """Take the marker at `base_offset` into the producer state, the rest as for `replay`."""
+    """Apply the marker at `base_offset` to the producer state; other parameters as in `replay`."""
     ended = producers.end_transaction(header, marker, base_offset, now_ms)
     if ended is None or not ended.aborted:
         return
-    # What is stable right after the marker; tells readers where they may stop looking.
+    # The last stable offset after the marker; reads use it to stop searching the index.
     stable = producers.first_open_offset
     if stable is None:
         stable = base_offset + 1

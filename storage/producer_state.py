@@ -1,29 +1,28 @@
-"""Idempotence: what each producer wrote last to one partition (KIP-98, KIP-360, KIP-890).
+"""Producer state of one partition for idempotence and transactions (KIP-98, KIP-360, KIP-890).
 
-For every producer id a partition remembers the epoch and the last five batches. A batch whose first
-and last sequence are those of a remembered one is a retry and is answered with the offsets of the
-first time; the next batch must carry on where the last one ended. Sequences wrap from 2147483647
-to 0.
+For each producer ID a partition keeps the epoch and the last five batches. A batch with the first
+and last sequence of a kept batch is a retry: the response has the original offsets. Any other batch
+must continue after the last one. Sequences wrap from 2147483647 to 0.
 
-Open transactions are tracked as well: the first of them ends what read-committed readers may see.
+Open transactions are tracked too: the first one limits what read_committed consumers may read.
 
-The state can be rebuilt from the batches of the log. So that this takes no scan of the whole log,
-it is saved in `<offset>.snapshot`, which says what the state was before that offset::
+The state can be rebuilt from the batches of the log. To avoid a full scan, it is saved in
+`<offset>.snapshot`, which holds the state before that offset::
 
-    version int16 (1)   crc-32c uint32 of what follows   count int32, and for each producer
+    version int16 (1)   crc-32c uint32 of the rest   count int32, and for each producer
     producer id int64, epoch int16, last sequence int32, last offset int64, offset delta int32,
     timestamp int64, coordinator epoch int32, first offset of the open transaction int64 (or -1)
 
-Without a sequence the last offset is that of the last marker, and the sequence -1.
+Without a sequence, the last offset is that of the last marker, and the sequence is -1.
 
-So far it is Kafka's format, which holds one batch per producer: after a restart of Kafka the others
-are out of order when they are sent again. Behind that stand the earlier batches, each producer's
-from the oldest on. The checksum covers them, and Kafka passes over them::
+This part is Kafka's format. It holds one batch per producer, so after a restart of Kafka a retry of
+an earlier batch is out of order. The second part holds the earlier batches, oldest first for each
+producer. The checksum covers it, and Kafka ignores it::
 
     version int16 (1)   and for each batch
     producer id int64, last sequence int32, last offset int64, offset delta int32, timestamp int64
 
-Where a snapshot lacks this part, the log has to say which the earlier batches are (`recall`).
+If a snapshot lacks the second part, the earlier batches are read from the log (`recall`).
 """
 
 from __future__ import annotations
@@ -39,9 +38,11 @@ from crc32c import crc32c
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader, Marker
 
+# Batches kept for each producer.
 BATCHES_KEPT = 5
+# Maximum number of producers of one partition (1.1 to 1.7 kB each); then idle ones are evicted.
 PRODUCERS_MAX = 50_000
-"""Producers that one partition remembers, 1.1 to 1.7 kB each; beyond it the silent ones go first."""
+# Producers to evict at once.
 _FORGOTTEN_AT_ONCE = PRODUCERS_MAX // 10
 _SEQUENCE_MASK = 0x7FFFFFFF
 _SNAPSHOT_VERSION = 1
@@ -59,7 +60,7 @@ def sequence_distance(sequence: int, other: int) -> int:
 
 
 class Batch(NamedTuple):
-    """One remembered batch: sequences, offsets, and its greatest timestamp (ms)."""
+    """A kept batch: sequences, offsets, and maximum timestamp (ms)."""
 
     first_sequence: int
     last_sequence: int
@@ -69,13 +70,13 @@ class Batch(NamedTuple):
 
     @classmethod
     def ending(cls, last_sequence: int, last_offset: int, delta: int, timestamp: int) -> Batch:
-        """A batch by its last record; `delta` is how much the offset of its first one is less."""
+        """Return a batch from its last record; `delta` is the offset distance to the first one."""
         first_sequence = (last_sequence - delta) & _SEQUENCE_MASK
         return cls(first_sequence, last_sequence, last_offset - delta, last_offset, timestamp)
 
 
 class CompletedTransaction(NamedTuple):
-    """A transaction that a marker ended. `last_offset` is the marker's."""
+    """A transaction that was ended by a marker at `last_offset`."""
 
     producer_id: int
     first_offset: int
@@ -84,11 +85,13 @@ class CompletedTransaction(NamedTuple):
 
 
 class Producer:
-    """What one producer id did in one partition.
+    """State of one producer ID in one partition.
 
-    `seen_ms` is when this broker last had to do with it (log clock). It decides expiry: record
-    timestamps would make producers of old events expire at once. `markers` counts the ends of
-    transactions since the state was built.
+    Attributes:
+        seen_ms: Time of the last append or load (log clock). Expiration uses it, because record
+            timestamps would make producers of old events expire at once.
+        marker_offset: Offset of the last marker of a producer without sequences.
+        markers: Number of transactions that ended since the state was built.
     """
 
     __slots__ = (
@@ -111,12 +114,11 @@ class Producer:
         self.timestamp = -1
         self.coordinator_epoch = -1
         self.marker_offset = -1
-        """Where the last marker is of a producer without sequences."""
         self.markers = 0
         self.transaction_start = -1
 
     def find(self, first_sequence: int, last_sequence: int) -> Batch | None:
-        """The remembered batch with exactly these sequences."""
+        """Return the kept batch with exactly these sequences, or None."""
         for batch in self.batches:
             if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
                 return batch
@@ -124,17 +126,18 @@ class Producer:
 
 
 class ProducerStates:
-    """All producers of one partition."""
+    """The states of all producers of one partition."""
 
     __slots__ = ("_producers", "_transactions", "ended", "is_brief")
 
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
-        self._transactions: dict[int, int] = {}  # producer id -> first offset, oldest first
+        self._transactions: dict[int, int] = {}  # producer ID -> first offset, oldest first
+        # Ended transactions whose marker is not before the high watermark: first offset -> marker
+        # offset.
         self.ended: dict[int, int] = {}
-        """Transactions whose marker readers cannot see yet: first offset -> marker's offset."""
+        # True if loaded from a snapshot that holds only the newest batch of each producer.
         self.is_brief = False
-        """They are from a snapshot that names only the newest batch of each."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -147,44 +150,46 @@ class ProducerStates:
 
     @property
     def first_open_offset(self) -> int | None:
-        """Where the oldest open transaction begins; None when none is open."""
+        """First offset of the oldest open transaction, or None."""
         return next(iter(self._transactions.values()), None)
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the oldest transaction begins whose end readers cannot see."""
+        """First offset of the oldest transaction whose marker consumers cannot read, or None."""
         if not self.ended:
             return self.first_open_offset if self._transactions else None
         return min((*self.ended, *self._transactions.values()))
 
     def forget_ended(self, high_watermark: int) -> None:
-        """Readers see everything before `high_watermark` from now on, markers included."""
+        """Drop ended transactions whose marker is before `high_watermark`."""
         self.ended = {first: at for first, at in self.ended.items() if at >= high_watermark}
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Whether this producer, in this epoch, has a transaction open here."""
+        """Return True if this producer has an open transaction in this epoch."""
         producer = self._producers.get(producer_id)
         return producer is not None and producer.transaction_start >= 0 and producer.epoch == epoch
 
     def markers_of(self, producer_id: int) -> int:
-        """How many ends of transactions of a producer were seen since the state was built."""
+        """Return the number of transactions of a producer that ended since the state was built."""
         producer = self._producers.get(producer_id)
         return producer.markers if producer is not None else 0
 
     def check(self, header: BatchHeader) -> Batch | None:
-        """Decide about a data batch of a producer before it is appended.
+        """Validate a data batch of a producer before it is appended.
 
-        Returns None when it is to be appended, and the remembered batch when it is a retry. An
-        unknown producer may begin with any sequence: it may have been forgotten.
+        An unknown producer may start with any sequence: its state may have been evicted.
 
-        Parameters:
-            header: of a batch with a producer id.
+        Args:
+            header: Header of a batch with a producer ID.
+
+        Returns:
+            None if the batch is to be appended, or the kept batch if it is a retry.
 
         Raises:
-            KafkaError: INVALID_PRODUCER_EPOCH for an older epoch than the known one, which comes
-                before the test for retries; OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, for a batch
-                older than the remembered ones, and for a new epoch that does not begin at 0;
-                INVALID_TXN_STATE for one outside of the producer's open transaction.
+            KafkaError: INVALID_PRODUCER_EPOCH for an older epoch, which is checked before retries.
+                OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, a batch older than the kept ones, or a new
+                epoch that does not start at 0. INVALID_TXN_STATE for a batch outside of the
+                producer's open transaction.
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:
@@ -201,22 +206,26 @@ class ProducerStates:
         elif epoch < producer.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {producer.epoch}, the batch {epoch}",
+                f"producer {header.producer_id} has epoch {producer.epoch}, but the batch has epoch "
+                f"{epoch}",
             )
         elif first > 0:
             raise _out_of_order(header, 0)
         if producer.transaction_start >= 0 and not header.attributes & TRANSACTIONAL_BIT:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} has a transaction open, the batch is not part of it",
+                f"producer {header.producer_id} has an open transaction, but the batch is not "
+                "transactional",
             )
         return None
 
     def check_begins_at_zero(self, header: BatchHeader) -> None:
-        """Refuse the first batch of a transaction of an unknown producer that lacks earlier ones.
+        """Reject a transaction of an unknown producer that does not start at sequence 0.
 
-        Only for the second protocol of transactions (KIP-890), in which every transaction begins
-        at sequence 0.
+        Only for transactions V2 (KIP-890), where every transaction starts at sequence 0.
+
+        Args:
+            header: Header of the batch.
 
         Raises:
             KafkaError: OUT_OF_ORDER_SEQUENCE_NUMBER.
@@ -225,7 +234,7 @@ class ProducerStates:
             raise _out_of_order(header, 0)
 
     def update(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
-        """Remember a data batch that was appended at `base_offset`."""
+        """Record a data batch that was appended at `base_offset`."""
         producer_id = header.producer_id
         epoch = header.producer_epoch
         producer = self._producers.get(producer_id)
@@ -250,10 +259,10 @@ class ProducerStates:
             self._transactions[producer_id] = base_offset
 
     def recall(self, headers: Iterable[BatchHeader]) -> None:
-        """Remember batches that came before the newest one of each producer.
+        """Add batches that precede the newest one of each producer.
 
-        Parameters:
-            headers: of batches in the log, in their order.
+        Args:
+            headers: Headers of batches in the log, in offset order.
         """
         earlier: dict[int, deque[Batch]] = defaultdict(lambda: deque(maxlen=BATCHES_KEPT - 1))
         for header in headers:
@@ -278,9 +287,9 @@ class ProducerStates:
         self.is_brief = False
 
     def fence(self, producer_id: int) -> None:
-        """Refuse what a producer writes from now on, as if another one had its id and a new epoch.
+        """Reject later batches of a producer, as if another instance had bumped the epoch.
 
-        Nothing happens when it never wrote here.
+        An unknown producer ID is ignored.
         """
         producer = self._producers.get(producer_id)
         if producer is not None:
@@ -289,10 +298,13 @@ class ProducerStates:
             producer.next_sequence = 0
 
     def check_bumped_marker(self, header: BatchHeader) -> None:
-        """Refuse a late marker of the second protocol, which would end another transaction.
+        """Reject a late marker of transactions V2, which would end a newer transaction.
 
-        There each marker has a newer epoch than what it ends (KIP-890, KIP-1228). The same epoch
-        is that of a marker which is sent again, if nothing was begun since.
+        In V2 each marker has a newer epoch than its transaction (KIP-890, KIP-1228). A marker with
+        the current epoch is valid only as a retry, while no transaction is open.
+
+        Args:
+            header: Header of the marker batch.
 
         Raises:
             KafkaError: INVALID_PRODUCER_EPOCH.
@@ -301,10 +313,14 @@ class ProducerStates:
             raise _stale_marker(header, header.producer_epoch)
 
     def check_marker(self, header: BatchHeader, marker: Marker) -> None:
-        """Refuse a transaction marker of a fenced producer or coordinator.
+        """Reject a transaction marker of a fenced producer or coordinator.
+
+        Args:
+            header: Header of the marker batch.
+            marker: The marker.
 
         Raises:
-            KafkaError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
+            KafkaError: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED.
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:
@@ -314,16 +330,23 @@ class ProducerStates:
         if marker.coordinator_epoch < producer.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"coordinator epoch {marker.coordinator_epoch}, "
-                f"known is {producer.coordinator_epoch}",
+                f"the marker has coordinator epoch {marker.coordinator_epoch}, the partition has "
+                f"{producer.coordinator_epoch}",
             )
 
     def end_transaction(
         self, header: BatchHeader, marker: Marker, base_offset: int, now_ms: int
     ) -> CompletedTransaction | None:
-        """Take in a marker that was appended at `base_offset`.
+        """Record a marker that was appended at `base_offset`.
 
-        Returns the transaction that it ended, None when the producer had none open here.
+        Args:
+            header: Header of the marker batch.
+            marker: The marker.
+            base_offset: Offset of the marker.
+            now_ms: Current time of the log clock in ms.
+
+        Returns:
+            The transaction that it ended, or None if the producer had none open here.
         """
         producer_id = header.producer_id
         producer = self._producers.get(producer_id)
@@ -354,15 +377,15 @@ class ProducerStates:
         return producer
 
     def _make_room(self) -> None:
-        """Forget those who were silent for longest; with an open transaction nobody is."""
+        """Evict the producers that are idle for longest and have no open transaction."""
         idle = [(it.seen_ms, key) for key, it in self if it.transaction_start < 0]
         for _, producer_id in nsmallest(_FORGOTTEN_AT_ONCE, idle):
             del self._producers[producer_id]
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that were idle for `expiration_ms`; returns how many.
+        """Remove producers that are idle for `expiration_ms` and have no open transaction.
 
-        One with an open transaction stays.
+        Returns the number of removed producers.
         """
         idle = [
             producer_id
@@ -374,7 +397,7 @@ class ProducerStates:
         return len(idle)
 
     def to_bytes(self) -> bytes:
-        """The content of a snapshot file."""
+        """Return the content of a snapshot file."""
         entries, earlier = bytearray(), bytearray(_EARLIER_HEAD)
         for producer_id, producer in self._producers.items():
             *before, last = producer.batches or (None,)
@@ -403,7 +426,7 @@ class ProducerStates:
 
     @classmethod
     def from_bytes(cls, data: bytes, now_ms: int) -> ProducerStates | None:
-        """Read a snapshot; None when it is damaged. All producers count as seen at `now_ms`."""
+        """Parse a snapshot; None if damaged. `now_ms` is the last-seen time of all producers."""
         if len(data) < _SNAPSHOT_HEAD.size:
             return None
         version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
@@ -447,12 +470,13 @@ def _out_of_order(header: BatchHeader, expected: int) -> KafkaError:
     return KafkaError(
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         f"producer {header.producer_id} (epoch {header.producer_epoch}) sent sequence "
-        f"{header.base_sequence} where {expected} was due",
+        f"{header.base_sequence}, expected {expected}",
     )
 
 
 def _stale_marker(header: BatchHeader, epoch: int) -> KafkaError:
     return KafkaError(
         ErrorCode.INVALID_PRODUCER_EPOCH,
-        f"producer {header.producer_id} has epoch {epoch}, the marker {header.producer_epoch}",
+        f"producer {header.producer_id} has epoch {epoch}, but the marker has epoch "
+        f"{header.producer_epoch}",
     )

@@ -1,20 +1,20 @@
-"""Open the log of a partition that exists on disk, after a clean stop or after a crash.
+"""Loads the log of a partition from disk, after a clean shutdown or after a crash.
 
-After a clean stop everything is durable and complete, so only the end of each segment is looked at.
-After a crash the *recovery point* divides the log (a checkpoint of an offset up to which a sync had
-succeeded):
+After a clean shutdown all data is durable and complete: only the end of each segment is checked.
+After a crash the *recovery point*, the checkpointed offset of the last successful sync, divides the
+log:
 
-* **Below it** every byte was on disk. What is wrong there is damage, not the crash: the log is not
-  opened, nothing is cut, and the error names the place.
-* **From it on** any sector may be missing. Batches are checked one by one and the first bad one
-  ends the log. When sound batches follow it, the bytes that are cut away are kept in a `.corrupt`
-  file beside the segment, because some of them may have been acknowledged since the checkpoint.
+* **Before it** every byte was on disk. Any error there is corruption, not an effect of the crash.
+  The log is not opened, nothing is truncated, and the error names the file and position.
+* **After it** any sector may be missing. Batches are checked one by one, and the first bad one ends
+  the log. If valid batches follow it, the truncated bytes are kept in a `.corrupt` file next to the
+  segment, because some may have been acknowledged since the checkpoint.
 
-What then lies before the end is made durable before the log is used: after a crash of the process
-alone it is in the system's memory only, and readers must not see what a power cut could take back.
+The data before the log end is synced before the log is used. After a process crash it may be in the
+page cache only, and consumers must not read records that a power failure could remove.
 
-A crash during recovery is no special case. Each step leaves a directory from which recovery starts
-again: first the bytes to keep are copied, then they are cut, then the rest is synced.
+Recovery can itself crash at any point and be restarted: it first copies the bytes to keep, then
+truncates, then syncs the rest.
 """
 
 from __future__ import annotations
@@ -57,16 +57,19 @@ from .sync import sync_file
 logger = logging.getLogger(__name__)
 
 _READ_SIZE = 1024 * 1024
+# Suffixes of files that are valid without a segment at their offset.
 _KEPT = (SNAPSHOT, LOG_START)
-"""Files that say something without a segment at their offset."""
 _LEFTOVERS = (".tmp", ".deleted", CLEANED)
 
 
 @dataclass(slots=True)
 class Cut:
-    """What stood behind the end of a log and was put aside.
+    """Data after the log end that was moved aside.
 
-    `records` are those of its sound batches, `end` is the offset behind the last of them.
+    Attributes:
+        records: Number of records in its valid batches.
+        end: Offset after the last of these records.
+        paths: Files that hold the data.
     """
 
     records: int = 0
@@ -74,10 +77,10 @@ class Cut:
     paths: list[str] = field(default_factory=list)
 
     def find(self, data: bytes) -> bool:
-        """Return True if sound batches can be found anywhere in `data`, and count their records.
+        """Return True if `data` contains valid batches anywhere, and count their records.
 
-        They may have lower offsets than the log's end: no crash leaves such batches, but somebody
-        may have put the file of another segment there.
+        Their offsets may be lower than the log end: a crash leaves no such batches, but the file
+        may have been replaced with that of another segment.
         """
         before = self.records
         at = data.find(MAGIC, 16)
@@ -102,33 +105,33 @@ def load_log(
     durable: bool = False,
     cut: Cut | None = None,
 ) -> None:
-    """Give a new log what its directory holds.
+    """Load a log from its directory.
 
-    Parameters:
-        files: the file system.
-        log: the log of a partition whose directory exists.
-        known: what the checkpoints say.
-        clean: the broker stopped properly, so that everything is durable and complete.
-        now_ms: log clock; producers that are found count as seen now.
-        durable: all that the last owner wrote was made durable since.
-        cut: keep all bytes that are cut, not only those before sound batches, and say here what
-            they are.
+    Args:
+        files: File system of the directory.
+        log: New log of a partition whose directory exists.
+        known: Checkpointed offsets.
+        clean: True after a clean shutdown: all data is durable and complete.
+        now_ms: Current time of the log clock in ms; last-seen time of all producers.
+        durable: True if all data of the previous owner was synced since.
+        cut: Set for a repair: keep all truncated bytes, not only those before valid batches, and
+            describe them here.
 
     Raises:
-        CorruptLogError: bytes that were durable are damaged or missing.
-        StorageError: the system refuses.
+        CorruptLogError: Durable bytes are damaged or missing.
+        StorageError: A file cannot be read or written.
     """
     log.first_dirty_offset = known.first_dirty
     directory = _Directory(files, log.directory, log.segment_rules)
     directory.tidy(known.log_start)
     if cut is not None and directory.set_replaced_aside(cut):
-        log.first_dirty_offset = max(log.first_dirty_offset, 0)  # what replaced them has gaps
+        log.first_dirty_offset = max(log.first_dirty_offset, 0)  # the compacted segment has gaps
     log.pending.is_bare = directory.is_bare
     segments = [
         Segment.load(files, log.directory, base, log.segment_rules) for base in directory.bases
     ]
     for segment in segments:
-        segment.seen_ms = now_ms  # when its file was written nobody knows
+        segment.seen_ms = now_ms  # the time of the last write is unknown
     snapshots = Snapshots(files, log.directory, directory.snapshots)
     with segments[-1].file.held_open() if segments else nullcontext():
         end = _take_over(
@@ -159,7 +162,7 @@ def _take_over(
     durable: bool,
     cut: Cut | None,
 ) -> int:
-    """Find out what the segments hold, and give it to the log; returns its end offset."""
+    """Check the segments and pass them to the log; return its end offset."""
     _check_first(files, log, segments, known, marks)
     for mark in marks:
         log.pending.schedule_removal(mark)
@@ -175,9 +178,9 @@ def _take_over(
         log.segments.complete(recovery.scanned[:-1])
         if not durable:
             log.segments.distrust_all_names()
-        # A repair believes nothing, and so builds the indexes of aborted transactions anew.
+        # A repair rebuilds the indexes of aborted transactions from scratch.
         if snapshots.drop_after(end if cut is None else log_start):
-            log.segments.sync_directory()  # for good, before other records take their offsets
+            log.segments.sync_directory()  # before new records reuse their offsets
     _warn_of_lost_end(log, end, known)
     end = max(end, log_start)
     log.epochs.truncate_end(end)
@@ -195,7 +198,7 @@ def _take_over(
 
 
 class _Directory:
-    """The files of a partition's directory, sorted out."""
+    """The files of a partition directory, by type."""
 
     def __init__(self, files: Files, path: str, rules: SegmentRules) -> None:
         self._files = files
@@ -213,15 +216,17 @@ class _Directory:
 
     @property
     def is_bare(self) -> bool:
-        """Whether there are no indexes beside the records."""
+        """True if there are no index files."""
         return not any(kind in (OFFSET_INDEX, TIME_INDEX) for _, _, kind in self._numbered)
 
     def _offsets(self, suffix: str) -> list[int]:
         return sorted(offset for _, offset, kind in self._numbered if kind == suffix)
 
     def tidy(self, log_start: int) -> None:
-        """Remove what a crash left: temporary files, segments below the log start, lone indexes,
-        segments that a compacted one has replaced.
+        """Remove files that a crash left behind.
+
+        These are temporary files, segments before the log start, index files without a segment, and
+        segments that compaction has replaced.
 
         Raises CorruptLogError.
         """
@@ -240,7 +245,7 @@ class _Directory:
                 self._files.remove(f"{self._path}/{name}")
 
     def _finish_replacing(self, base: int) -> None:
-        """Remove the segments that the one at `base` stands for, if it took its place."""
+        """Remove the segments that the compacted segment at `base` replaces, if it is complete."""
         path = f"{self._path}/{file_name(base, REPLACES)}"
         found = replaced_from_bytes(self._files.read_bytes(path))
         if found is None:
@@ -249,20 +254,24 @@ class _Directory:
         segment = Segment.load(self._files, self._path, base, self._rules)
         if segment.find_end() != end:
             return
-        self._files.sync_dir(self._path)  # its name, before the others go
+        self._files.sync_dir(self._path)  # make its name durable before the others are removed
         self.bases = [each for each in self.bases if each not in replaced]
         for offset in replaced:
             Segment(self._files, self._path, offset, self._rules).remove()
-        # Before the file that says so goes.
+        # Before the `.replaces` file is removed.
         self._files.sync_dir(self._path)
 
     def set_replaced_aside(self, cut: Cut) -> bool:
-        """Move segments aside that lie within a sound one, for a repair.
+        """Move segments aside that lie within a valid one, for a repair.
 
-        Compaction has replaced them, and a failing disk has brought them back. With them every
-        record behind them would be out of service. Return True if there was one.
+        Compaction had replaced them, and a failing disk restored them. If they stayed, the log
+        would end before them.
 
-        Raises StorageError.
+        Returns:
+            True if there was such a segment.
+
+        Raises:
+            StorageError: A file cannot be read or renamed.
         """
         covering, end, found = None, 0, False
         for base in tuple(self.bases):
@@ -275,7 +284,7 @@ class _Directory:
                     found = True
                     continue
             except CorruptLogError:
-                break  # the scan ends the log there
+                break  # the later scan ends the log here
             covering, end = segment, own_end
         if found:
             self._files.sync_dir(self._path)
@@ -289,9 +298,10 @@ class _Directory:
         self.bases.remove(segment.base_offset)
 
     def _finish_swaps(self) -> None:
-        """Put segments in their place that Apache Kafka had compacted when it was stopped.
+        """Finish swaps of compacted segments that Apache Kafka had started.
 
-        A `.swap` file is whole and durable; the segments that it replaces may be gone already.
+        A `.swap` file is complete and durable; the segments that it replaces may be deleted
+        already.
         """
         swaps = [name for name in self._names if name.endswith(LOG + SWAP)]
         for name in swaps:
@@ -313,7 +323,7 @@ class _Directory:
 
 
 def _saved_epochs(files: Files, directory: str) -> LeaderEpochs | None:
-    """Return the leader epochs of their file; None if it is missing or damaged."""
+    """Return the leader epochs from their file, or None if it is missing or damaged."""
     with suppress(FileNotFoundError):
         return LeaderEpochs.from_bytes(files.read_bytes(f"{directory}/{LEADER_EPOCHS}"))
     return None
@@ -322,8 +332,10 @@ def _saved_epochs(files: Files, directory: str) -> LeaderEpochs | None:
 def _read_epochs(
     files: Files, directory: str, segments: list[Segment], log_start: int, end: int
 ) -> LeaderEpochs:
-    """The leader epochs between two offsets: from their file, and where it says nothing from the
-    batches. The file may be missing or damaged, or know a later log start than the log itself."""
+    """Return the leader epochs between two offsets, from their file or else from the batches.
+
+    The file may be missing, damaged, or start later than the log.
+    """
     epochs, saved = LeaderEpochs(), _saved_epochs(files, directory)
     epochs.has_file = files.exists(f"{directory}/{LEADER_EPOCHS}")
     if saved is not None and saved.entries:
@@ -348,16 +360,18 @@ def _read_epochs(
 def _warn_of_earlier_start(
     directory: str, segments: list[Segment], log_start: int, saved_start: int
 ) -> None:
-    """Say that a log begins earlier than when its leader epochs were saved: the first of them moves
-    with the log start. Batches of old formats, before all epochs, have none."""
+    """Warn if the log starts before its first saved leader epoch, which moves with the log start.
+
+    Batches of old formats precede all epochs and have none.
+    """
     if not segments or saved_start <= log_start:
         return
     first = segments[0].header_at(BEGINNING)
     if first is not None and first.leader_epoch >= 0:
         logger.warning(
-            "%s begins at offset %d, although it began at offset %d when its leader epochs were "
+            "%s starts at offset %d, although it started at offset %d when its leader epochs were "
             "saved: deleted records may be served again; if the log start checkpoint was damaged or "
-            "replaced, move the start with `kbroker topic trim`",
+            "replaced, move the log start with `kbroker topic trim`",
             directory,
             log_start,
             saved_start,
@@ -365,14 +379,14 @@ def _warn_of_earlier_start(
 
 
 def _entries_agree(segments: list[Segment], entries: list[tuple[int, int]], log_start: int) -> bool:
-    """Whether the batches around the start of each epoch have the epochs that they should have.
+    """Return True if the batches around the start of each epoch have the expected epochs.
 
-    The file has no checksum, and batches are measured by what it says.
+    The file has no checksum, and later batches are checked against it.
     """
     batches = _EpochsOfBatches(segments)
     before = None
     for epoch, start in entries:
-        # The last offsets of an epoch may have been compacted away.
+        # Compaction may have removed the last offsets of an epoch.
         if before is not None and start > log_start and batches.at(start - 1) not in (None, before):
             return False
         if batches.at(start) not in (None, epoch):
@@ -382,10 +396,10 @@ def _entries_agree(segments: list[Segment], entries: list[tuple[int, int]], log_
 
 
 class _EpochsOfBatches:
-    """The epochs that batches carry, asked for at offsets that rise.
+    """The leader epochs of batches, looked up at increasing offsets.
 
-    Each look-up goes on where the one before ended: every start after a crash is an epoch, and a
-    segment that was never closed has no index, so that many could walk it from its beginning.
+    Each look-up continues where the previous one ended. Every start after a crash adds an epoch,
+    and an unclosed segment has no index, so separate look-ups could each walk the whole segment.
     """
 
     def __init__(self, segments: list[Segment]) -> None:
@@ -395,7 +409,7 @@ class _EpochsOfBatches:
         self._position = BEGINNING
 
     def at(self, offset: int) -> int | None:
-        """The epoch of the batch that has `offset`; None when there is none."""
+        """Return the leader epoch of the batch that contains `offset`, or None."""
         number = bisect_right(self._bases, offset) - 1
         if number < 0:
             return None
@@ -408,7 +422,7 @@ class _EpochsOfBatches:
 
 
 def _headers(segments: list[Segment], end: int) -> Iterator[tuple[Segment, Position, BatchHeader]]:
-    """Of the batches before an offset. What stands behind it, and may be torn, is not looked at."""
+    """Yield segment, position and header of the batches before `end`; later bytes may be torn."""
     for segment in segments:
         if segment.base_offset >= end:
             return
@@ -419,9 +433,9 @@ def _headers(segments: list[Segment], end: int) -> Iterator[tuple[Segment, Posit
 
 
 def _look_at_ends(segments: list[Segment], end_offset: int, gaps_allowed: bool) -> None:
-    """Make sure that each segment reaches up to the next one, and the last up to `end_offset`.
+    """Check that each segment ends where the next one starts, and the last at `end_offset`.
 
-    They know their latest times then. Only the last few kB of each segment are looked at.
+    This loads the latest timestamps too. It reads only the last few kB of each segment.
     """
     starts = [segment.base_offset for segment in segments[1:]] + [end_offset]
     for segment, wanted in zip(segments, starts, strict=False):
@@ -431,7 +445,7 @@ def _look_at_ends(segments: list[Segment], end_offset: int, gaps_allowed: bool) 
                 raise CorruptLogError(
                     segment.log_path,
                     segment.size,
-                    f"it ends at offset {end}, the log goes on at {wanted}",
+                    f"it ends at offset {end}, but the log continues at {wanted}",
                 )
             segment.load_latest()
 
@@ -441,10 +455,10 @@ def _check_first(
 ) -> None:
     """Raise CorruptLogError if records are missing before the first segment.
 
-    They are if a sync had covered some from the log start on. Otherwise the log was begun at a later
-    offset, as a follower does that is too far behind, and a crash came before the checkpoint. Apache
-    Kafka checkpoints no log start at which a segment begins, but its leader epochs begin there. On a
-    full disk, a mark is left before segments are deleted without a checkpoint.
+    Records are missing if some were synced from the log start on. Otherwise the log was restarted
+    at a later offset (by a follower that was too far behind), and a crash came before the
+    checkpoint. Apache Kafka does not checkpoint a log start that is the base of a segment, but its
+    leader epochs start there. On a full disk, a log start mark replaces the checkpoint.
     """
     if not segments or not segments[0].base_offset > known.log_start < known.recovery_point:
         return
@@ -454,19 +468,19 @@ def _check_first(
     if saved is None or not saved.entries or saved.entries[0][1] < segments[0].base_offset:
         path = f"{log.directory}/{file_name(known.log_start, LOG)}"
         reason = (
-            f"it is missing: the log starts at offset {known.log_start}, and the first segment that is "
-            f"there at {segments[0].base_offset}"
+            f"it is missing: the log starts at offset {known.log_start}, but its first segment starts "
+            f"at {segments[0].base_offset}"
         )
         raise CorruptLogError(path, 0, reason)
 
 
 def _warn_of_lost_end(log: Log, end: int, known: Offsets) -> None:
-    """Say which records consumers could read before and cannot read now."""
+    """Warn about records that consumers could read before and cannot read now."""
     if end < known.high_watermark:
         logger.warning(
             "%s ends at offset %d, although consumers could read up to offset %d: %d records are "
-            "gone; if that was not a power cut with flush.policy=os or interval, stop the server and "
-            "restore the directory from a copy",
+            "lost; if the cause was not a power failure with flush.policy=os or interval, stop the "
+            "server and restore the directory from a backup",
             log.directory,
             end,
             known.high_watermark - 1,
@@ -475,23 +489,25 @@ def _warn_of_lost_end(log: Log, end: int, known: Offsets) -> None:
 
 
 def _check_clean(log: Log, segments: list[Segment], known: Offsets) -> int:
-    """The end offset of a log that was closed properly; its segments know their latest times."""
+    """Return the end offset of a log after a clean shutdown; load the segments' latest times."""
     if not segments:
         if known.recovery_point > known.log_start:
             path = f"{log.directory}/{file_name(known.log_start, LOG)}"
-            raise CorruptLogError(path, 0, f"it is missing, {known.recovery_point} was synced")
+            raise CorruptLogError(
+                path, 0, f"it is missing, but offset {known.recovery_point} was synced"
+            )
         return known.log_start
     last = segments[-1]
     _look_at_ends(segments[:-1], last.base_offset, log.segment_rules.gaps_allowed)
     end = last.find_end()
     if end < known.recovery_point:
-        reason = f"it ends at offset {end}, {known.recovery_point} was synced"
+        reason = f"it ends at offset {end}, but offset {known.recovery_point} was synced"
         raise CorruptLogError(last.log_path, last.size, reason)
     return end
 
 
 class _Recovery:
-    """One run over what may be torn."""
+    """Crash recovery of one log: a scan of the batches after the recovery point."""
 
     def __init__(
         self,
@@ -516,16 +532,17 @@ class _Recovery:
         self.recovered_bytes = 0
 
     def run(self) -> int:
-        """Find the end of the log, cut what is behind it, make the rest durable.
+        """Find the log end, truncate the bytes after it, and sync the rest.
 
-        Returns the end offset.
+        Returns:
+            The log end offset.
         """
         segments = self._segments
         bases = [segment.base_offset for segment in segments]
         first = max(bisect_right(bases, self._point) - 1, 0)
         self._check_below(first)
-        # Before anything is looked up in the first segment: its index must not lead into what is
-        # behind the recovery point.
+        # Before any look-up in the first segment: its index must not point to batches after the
+        # recovery point.
         starts = [
             segment.begin_scan(max(self._point, segment.base_offset))
             for segment in segments[first:]
@@ -555,22 +572,23 @@ class _Recovery:
         return end
 
     def _check_below(self, first: int) -> None:
-        """Everything up to the segment that holds the recovery point must be there."""
+        """Check that all segments up to the one with the recovery point exist."""
         segments = self._segments
         if segments:
             _look_at_ends(segments[:first], segments[first].base_offset, self._gaps_allowed)
         elif self._point > self._log_start:
             path = f"{self._log.directory}/{file_name(self._log_start, LOG)}"
-            raise CorruptLogError(path, 0, f"it is missing, offset {self._point} was synced")
+            raise CorruptLogError(path, 0, f"it is missing, but offset {self._point} was synced")
 
     def _follows(self, segment: Segment, end: int) -> bool:
         base = segment.base_offset
         return base == end or (base > end and self._gaps_allowed)
 
     def _scan(self, segment: Segment, start: Position, offset: int) -> tuple[int, Position]:
-        """Check and index the batches from a position on, whose offset is given.
+        """Check and index the batches from position `start`, which has the given offset.
 
-        Returns offset and position behind the last sound batch.
+        Returns:
+            Offset and position after the last valid batch.
         """
         position = start
         for header in self._sound_batches(segment, start, offset):
@@ -583,7 +601,7 @@ class _Recovery:
             raise CorruptLogError(
                 segment.log_path,
                 position,
-                f"no sound batch at offset {offset}, {self._point} was synced",
+                f"no valid batch at offset {offset}, but offset {self._point} was synced",
             )
         segment.checks.checked(start, position)
         self.recovered_bytes += position - start
@@ -624,8 +642,8 @@ class _Recovery:
         return known in (UNDEFINED, header.leader_epoch)
 
     def _cut_after(self, number: int, position: Position, end: int) -> None:
-        """End the log in segment `number` at `position`; keep what may be worth something."""
-        assert end >= self._point, "what was synced is cut"
+        """End the log in segment `number` at `position`; keep truncated bytes that have batches."""
+        assert end >= self._point, "the truncation removes synced records"
         segment = self._segments[number]
         keep_all, cut = self._cut is not None, self._cut or Cut()
         tail = _read_from(self._files, segment.log_path, position)
@@ -646,21 +664,23 @@ class _Recovery:
             segment.remove_indexes()
         if cut.paths:
             logger.warning(
-                "%s ends at offset %d: a batch behind it is damaged. %d later records, which no "
-                "sync is known to cover, are kept in %s",
+                "%s: truncated at offset %d after a corrupt or missing batch; moved %d later "
+                "unsynced records to %s",
                 self._log.directory,
                 end,
                 cut.records,
-                f"{cut.paths[0]} and {len(cut.paths) - 1:,} more files"
+                f"{cut.paths[0]} and {len(cut.paths) - 1:,} other files"
                 if len(cut.paths) > 1
                 else cut.paths[0],
             )
         elif tail:
-            logger.info("%s: %d torn bytes cut at offset %d", self._log.directory, len(tail), end)
+            logger.info(
+                "%s: truncated %d torn bytes at offset %d", self._log.directory, len(tail), end
+            )
 
 
 def _is_sound(files: Files, segment: Segment) -> bool:
-    """Return True if every batch of a segment matches its CRC."""
+    """Return True if the CRCs of all batches of a segment are valid."""
     try:
         for _ in read_batches(files, segment.log_path, segment.size):
             pass

@@ -1,7 +1,7 @@
-"""Room that is kept back on a disk, so that it can be won back when there is none.
+"""Reserved disk space, which is released to free more space on a full disk.
 
-What is written then is what takes things away: the checkpoint that names a later log start, and the
-metadata that says that a topic is gone. Clients get nothing of the reserve.
+It is used for writes that delete data: the checkpoint of a higher log start offset, and the
+metadata of a deleted topic. Client data never uses it.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from .errors import WriteRefusedError
 from .files import Files
 
+# Maximum size of the reserve in bytes.
 RESERVE_BYTES_MAX = 4 * 1024 * 1024
+# On a small disk the reserve is 1/32 of it.
 SHARE_OF_DISK = 32
-"""On a small disk the reserve is this part of it."""
 
 
 class Reserve:
-    """A file that is there for the bytes that it takes up.
+    """A file that only occupies space.
 
-    It is made only while as much again is free, so that a disk that was full is not full again at
-    once.
+    It is created only if twice its size is free, so that the disk is not full again at once.
     """
 
     def __init__(self, files: Files, path: str) -> None:
@@ -26,9 +26,9 @@ class Reserve:
         self._path = path
 
     def make(self) -> None:
-        """Keep room back, if that is not done already.
+        """Create the file if it does not exist.
 
-        Raises StorageError: there is not enough of it, or the system refuses.
+        Raises StorageError if there is not enough space or the write fails.
         """
         directory = self._path.rpartition("/")[0]
         total, free = self._files.usage(directory)
@@ -42,7 +42,7 @@ class Reserve:
             self._files.allocate(self._path, size)
 
     def release(self) -> bool:
-        """Give the room free; returns whether there was any. Raises StorageError."""
+        """Remove the file; return True if it existed. Raises StorageError."""
         is_held = self._files.exists(self._path)
         self._files.remove(self._path)
         return is_held

@@ -1,4 +1,4 @@
-"""Which of the oldest segments may go: by age, by size."""
+"""Retention: which of the oldest segments are deleted, by age and size."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ def expired_segments(
 ) -> int:
     """Return how many segments, counted from the oldest, are to be deleted.
 
-    By age a segment goes when its greatest timestamp is older than `retention_ms`, the newest
-    segment included. By size the oldest go as long as at least `retention_bytes` stay; with 0 all
-    go, as in Kafka. An empty newest segment stays. A segment of unknown age (-1) stays, and so does
-    what comes after it. A clock that jumps back makes everything younger and so removes nothing.
+    A segment is too old if its maximum timestamp is older than `retention_ms`, including the newest
+    one. By size, the oldest segments are deleted as long as at least `retention_bytes` remain; with
+    0 all are deleted, as in Kafka. An empty newest segment is kept. A segment of unknown age (-1)
+    and all later ones are kept. If the clock jumps back, all segments are younger and none is
+    deleted.
 
-    Parameters:
-        segments: (bytes, ms since the epoch that its age counts from) of each, oldest first.
-        now_ms: log clock.
-        retention_ms: -1 for ever.
-        retention_bytes: -1 for any size.
+    Args:
+        segments: Size in bytes and time of the newest record in ms since the epoch, oldest first.
+        now_ms: Current time of the log clock in ms.
+        retention_ms: Retention time in ms, -1 for no limit.
+        retention_bytes: Retention size in bytes, -1 for no limit.
     """
     count = 0
     if retention_ms >= 0:

@@ -1,6 +1,6 @@
-"""Looking through stored batches for damage, a piece at a time, before somebody needs them.
+"""Background scrubbing: checks stored batches for corruption before they are read.
 
-What was not looked through since the log was opened comes first; then a round may begin again.
+Batches that were not checked since the log was opened come first; then a new round may start.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from .segment import Segment
 
 
 def scrub(log: Log, bytes_max: int) -> int:
-    """Check CRCs of stored batches that were not checked yet, of about `bytes_max` bytes.
+    """Check the CRCs of about `bytes_max` bytes of unchecked batches.
 
-    Returns the number of bytes checked, 0 when nothing is left.
+    Returns:
+        The number of bytes checked, 0 if nothing is left.
 
-    Raises CorruptLogError, and the log goes offline.
+    Raises:
+        CorruptLogError: A batch is corrupt; the log is offline.
     """
     log.check_online()
     segment = _first_unchecked(log)
@@ -28,7 +30,7 @@ def scrub(log: Log, bytes_max: int) -> int:
 
 
 def next_to_scrub(log: Log) -> tuple[str, Position] | None:
-    """Path and position of what `scrub` checks next; None when nothing is left."""
+    """Return path and position of the next bytes for `scrub`, or None if nothing is left."""
     segment = _first_unchecked(log)
     if segment is None or segment.checks.first_unchecked is None:
         return None
@@ -36,7 +38,7 @@ def next_to_scrub(log: Log) -> tuple[str, Position] | None:
 
 
 def scrub_again(log: Log) -> None:
-    """Let `scrub` check everything in sealed segments once more: disks forget."""
+    """Mark all sealed segments as unchecked: disks can lose data later."""
     for segment in log.segments:
         if segment is not log.active:
             segment.checks.distrust(segment.size)

@@ -1,17 +1,16 @@
-"""One segment of a log: its `.log` file, appends to it, and reads of what it holds.
+"""One segment of a log: appends to its `.log` file and reads from it.
 
-A segment holds the batches of a partition from its base offset on, one after the other. The newest
-segment of a log is *active*: its indexes grow in memory, and its file stays open while it is in use.
-Older ones are *sealed*: nothing of them is open, and their indexes are loaded when they are asked for.
+A segment holds consecutive batches of a partition from its base offset on. The newest segment of a
+log is *active*: its indexes grow in memory, and its file is open while in use. Older segments are
+*sealed*: they have no open file, and their indexes are loaded on demand.
 
-Positions that reads and syncs end at are remembered for a while (`mark`), so that a consumer at the
-end of the log is served without looking anything up.
+A segment remembers the positions where recent reads and syncs ended (`mark`), so that a consumer at
+the log end is served without an index look-up.
 
-What belongs to a segment has owners of its own: its file (`segment_file`), the indexes that say where
-batches are (`segment_indexes`), the aborted transactions (`aborted_index`), and what was looked
-through for damage (`segment_checks`). What was read from disk is not believed: indexes are built anew
-when they turn out to be wrong, and bytes are looked through before they are served for the first time
-(what this process wrote needs neither).
+Parts of a segment are in other modules: its file (`segment_file`), its offset and time index
+(`segment_indexes`), its aborted transactions (`aborted_index`), and which bytes were checked for
+corruption (`segment_checks`). Data from disk is not trusted. Wrong indexes are rebuilt, and bytes
+are checked before they are first served, unless this process wrote them.
 """
 
 from __future__ import annotations
@@ -35,30 +34,33 @@ from .segment_file import SegmentFile
 from .segment_indexes import Latest, SegmentIndexes, WrongIndexError
 from .sync import SyncItem
 
+# A time in ms that never comes.
 NEVER = 1 << 62
-"""A time (ms) that does not come."""
 
+# A `roll_at_ms` before the timestamp of every batch, even of one without timestamps (-1).
 FULL = -2
-"""A time that every batch is later than, even one without timestamps (-1)."""
 
+# A `roll_at_ms` for a segment whose first batch has no timestamp. Its age is measured from
+# `created_ms`, as in Kafka, so each append compares the clock.
 UNTIMED = -3
-"""For a segment whose first batch has no timestamp. Its age counts from `created_ms`, as in Kafka, so
-each append compares the clock."""
 
+# A position after the end of any file.
 _FAR_BEHIND = Position(1 << 62)
-"""A position that no file reaches."""
 
 _MARKS_MAX = 64
+# Bytes up to which a read returns bytes instead of a range that keeps the file open.
 FEW_BYTES = 64 * 1024
 
 Found = TypeVar("Found")
 
 
 class SegmentRules(NamedTuple):
-    """What a segment has to know of its topic.
+    """Topic settings that a segment needs.
 
-    Its indexes get an entry for every `index_interval_bytes` of records and have at most
-    `index_bytes`. `gaps_allowed`: compaction may have removed batches.
+    Attributes:
+        index_interval_bytes: Bytes of records between two index entries.
+        index_bytes: Maximum size of an index in bytes.
+        gaps_allowed: True if compaction may have removed offsets.
     """
 
     index_interval_bytes: int
@@ -69,8 +71,11 @@ class SegmentRules(NamedTuple):
 class Slice(NamedTuple):
     """Whole batches read from a log.
 
-    `first_offset` is that of the first batch, which may lie before the offset that was asked for;
-    reading goes on at `next_offset`. `size` is in bytes; without records it is 0.
+    Attributes:
+        records: The batches.
+        first_offset: Offset of the first batch, which may be before the requested offset.
+        next_offset: Offset at which to continue reading.
+        size: Size in bytes; 0 without records.
     """
 
     records: FileRange | bytes
@@ -82,11 +87,14 @@ class Slice(NamedTuple):
 class Segment:
     """The batches of one partition from `base_offset` up to the next segment.
 
-    `size` is in bytes; `end_offset` is behind the last record; `max_timestamp` is the greatest of
-    all batches (ms, -1 for none) and stands in the batch whose last record is
-    `max_timestamp_offset`; `seen_ms` is when this broker last had to do with it, kept where there are
-    no timestamps; a batch with a time after `roll_at_ms` belongs into another segment. `created_ms` is
-    when this process first appended to it, -1 before that.
+    Attributes:
+        size: Size in bytes.
+        end_offset: Offset after the last record.
+        max_timestamp: Maximum timestamp of all batches in ms, -1 if there is none.
+        max_timestamp_offset: Last offset of the batch with the maximum timestamp.
+        roll_at_ms: A batch with a later timestamp needs a new segment.
+        seen_ms: Time of the last append or load, used without timestamps.
+        created_ms: Time of this process's first append, -1 before it.
     """
 
     __slots__ = (
@@ -121,7 +129,7 @@ class Segment:
         self._path = f"{directory}/{file_name(base_offset, '')}"
         self._rules = rules
         self._since_index = 0  # bytes
-        self._marks: dict[int, Position] = {}  # by offset, batch borders only
+        self._marks: dict[int, Position] = {}  # by offset; batch boundaries only
         self.file = SegmentFile(files, self._path + LOG + suffix)
         self.indexes = SegmentIndexes(files, self._path, base_offset, suffix)
         self.aborted = AbortedIndex(files, self._path, base_offset, suffix)
@@ -146,14 +154,19 @@ class Segment:
         *,
         open_segments: OpenSegments | None = None,
     ) -> Segment:
-        """A new, empty, active segment; its file is made at once.
+        """Create a new, empty, active segment and its file.
 
-        `suffix` ends the names of its files while it is not part of a log; `open_segments` bounds
-        how many such files stay open, None for no bound.
+        Args:
+            files: File system of the directory.
+            directory: Directory of the log.
+            base_offset: Offset of the first record.
+            rules: Settings of the topic.
+            suffix: End of the file names while the segment is not part of a log.
+            open_segments: Limits how many active files stay open; None for no limit.
         """
         segment = cls(files, directory, base_offset, rules, suffix)
         for path in segment.index_paths:
-            files.remove(path)  # of an earlier life that a crash brought back
+            files.remove(path)  # restored by a crash after a deletion
         segment.file.unseal(open_segments)
         segment.file.create()
         segment.indexes.begin()
@@ -164,7 +177,7 @@ class Segment:
     def load(
         cls, files: Files, directory: str, base_offset: int, rules: SegmentRules, suffix: str = ""
     ) -> Segment:
-        """A sealed segment that exists; nothing but the size of its file is looked at."""
+        """Load an existing sealed segment; this reads only the size of its file."""
         segment = cls(files, directory, base_offset, rules, suffix)
         segment.size = Position(files.size(segment.log_path))
         segment.checks.distrust(segment.size)
@@ -172,17 +185,17 @@ class Segment:
 
     @property
     def log_path(self) -> str:
-        """The file of the records."""
+        """Path of the `.log` file."""
         return self.file.path
 
     @property
     def index_paths(self) -> list[str]:
-        """The files beside the records; not all of them need to exist."""
+        """Paths of the index files, which may not all exist."""
         return [*self.indexes.paths, self.aborted.path]
 
     @property
     def latest_ms(self) -> int:
-        """How young the segment is: its greatest timestamp, or when it was seen without one."""
+        """Age of the segment: its maximum timestamp, or else `seen_ms`."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.seen_ms
 
     # -- appending
@@ -190,10 +203,10 @@ class Segment:
     def append(
         self, parts: Sequence[Buffer], length: int, last_offset: int, max_timestamp: int
     ) -> None:
-        """Add one batch of `length` bytes. Raises StorageError and changes nothing then."""
+        """Append one batch of `length` bytes. Raises StorageError and then changes nothing."""
         file = self.file.opened or self.file.keep_open(self.size)
-        assert file.size == self.size, "the file does not end where its segment does"
-        assert last_offset >= self.end_offset, "offsets do not rise"
+        assert file.size == self.size, "the file size differs from the segment size"
+        assert last_offset >= self.end_offset, "offsets must increase"
         position = self.size
         file.append(parts)
         if max_timestamp > self.max_timestamp:
@@ -217,17 +230,17 @@ class Segment:
         return Latest(self.max_timestamp, self.max_timestamp_offset)
 
     def seal(self) -> list[SyncItem]:
-        """End appending; returns the index writes that make the segment complete on disk."""
+        """Stop appending; return the index writes that complete the segment on disk."""
         self.indexes.add_latest(self._latest)
         self.file.seal()
         return self.unsaved()
 
     def unsaved(self) -> list[SyncItem]:
-        """Writes that bring the index files up to what is in memory."""
+        """Return the writes that save the indexes from memory."""
         return self.indexes.unsaved() + self.aborted.unsaved()
 
     def close(self) -> None:
-        """Give up the open file; ranges that are alive keep it."""
+        """Close the file; existing ranges keep it open."""
         self.file.is_sealed = True
         self.file.close()
 
@@ -238,12 +251,12 @@ class Segment:
         self.remove_indexes()
 
     def remove_indexes(self) -> None:
-        """Remove the files of the indexes."""
+        """Remove the index files."""
         for path in self.index_paths:
             self._files.remove(path)
 
     def load_cleaned(self, end_offset: int, max_timestamp: int, max_timestamp_offset: int) -> None:
-        """Get a segment that compaction has just written ready for `take_place`."""
+        """Load a segment that compaction has just written, for `take_place`."""
         self.end_offset = end_offset
         self.max_timestamp, self.max_timestamp_offset = max_timestamp, max_timestamp_offset
         self._with_indexes(lambda batches: self.indexes.load(batches.size))
@@ -251,11 +264,11 @@ class Segment:
         self.checks.checked(BEGINNING, self.size)
 
     def take_place(self) -> None:
-        """Put the records of a segment with a suffix under their name, over what is there.
+        """Rename a segment with a suffix to its final name, replacing the existing one.
 
-        The indexes must be in memory (`load_cleaned`). They follow with `unsaved`; until then the
-        files beside the records are those of what was there before, which no look-up believes.
-        Raises StorageError.
+        Its indexes must be in memory (`load_cleaned`); `unsaved` returns their writes. Until then
+        the index files belong to the replaced segment, and no look-up uses them. Raises
+        StorageError.
         """
         assert self.indexes.in_memory
         assert self.aborted.in_memory
@@ -264,31 +277,32 @@ class Segment:
         self.indexes.take_place()
         self.aborted.take_place()
 
-    # -- going on with what is there
+    # -- appending to a loaded segment
 
     def open_for_append(self, open_segments: OpenSegments | None = None) -> None:
-        """Make a loaded segment the active one; its file is opened by the first append.
+        """Make a loaded segment the active one; the first append opens its file.
 
-        `open_segments` as for `create`. Raises CorruptLogError.
+        `open_segments` is as in `create`. Raises CorruptLogError.
         """
         self._resume()
         self.file.unseal(open_segments)
 
     def first_timestamp(self) -> int:
-        """The greatest timestamp of the first batch (ms); -1 without one."""
+        """Return the maximum timestamp of the first batch in ms, or -1."""
         header = self.header_at(BEGINNING)
         return header.max_timestamp if header is not None else -1
 
     def _resume(self) -> None:
-        """Find out what `append` would know had it written the batches."""
+        """Restore the state of `append` from the batches after the last index entry."""
         start, _ = self.begin_scan(self.base_offset + RELATIVE_OFFSET_MAX)
         for position, header in self.headers(start):
             self.scanned(position, header)
 
     def begin_scan(self, offset: int) -> tuple[Position, int]:
-        """Forget what the indexes say from `offset` on, so that `scanned` can say it anew.
+        """Drop the index entries from `offset` on, so that `scanned` can add them again.
 
-        Returns position and offset of the batch to begin with, which is a little before `offset`.
+        Returns:
+            Position and offset of the batch to start with, a little before `offset`.
         """
         position, start_offset, since_index, latest = self.indexes.resume(self._batches(), offset)
         self.max_timestamp, self.max_timestamp_offset = latest
@@ -298,7 +312,7 @@ class Segment:
         return position, start_offset
 
     def scanned(self, position: Position, header: BatchHeader) -> None:
-        """Do for a batch that is in the file already what `append` does for a new one."""
+        """Update indexes and offsets for a batch in the file, as `append` does for a new one."""
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
             self.max_timestamp_offset = header.last_offset
@@ -308,16 +322,16 @@ class Segment:
         self.end_offset = header.next_offset
 
     def cut_file(self, position: Position) -> None:
-        """Cut the file of a segment that was scanned up to there; not durable yet."""
+        """Truncate the file of a segment that was scanned up to `position`; not durable yet."""
         file = self.file.reader()
         file.truncate(position)
         self.size = position
         self.checks.checked(position, _FAR_BEHIND)
 
     def truncate(self, position: Position) -> None:
-        """Cut at a batch border; the segment must be active.
+        """Truncate an active segment at a batch boundary.
 
-        The file stays open for the sync that makes the cut durable.
+        The file stays open for the sync that makes the truncation durable.
         """
         file = self.file.opened or self.file.keep_open(self.size)
         file.truncate(position)
@@ -340,10 +354,10 @@ class Segment:
         epochs: LeaderEpochs,
         at_least_one: bool,
     ) -> Slice:
-        """Whole batches, from the one that contains `offset` and before the offset `limit`.
+        """Read whole batches, from the one that contains `offset` up to the offset `limit`.
 
-        `end_offset` is where the next segment begins; the rest as for `Log.read`. Raises
-        CorruptLogError.
+        `end_offset` is the base offset of the next segment; the other parameters are those of
+        `Log.read`. Raises CorruptLogError.
         """
         start, first = self.find(offset)
         if limit >= end_offset:
@@ -358,13 +372,13 @@ class Segment:
             if stop == start:
                 return Slice(b"", offset, offset, 0)
         self.mark(next_offset, stop)
-        # An answer may have records of many partitions, each of which would keep a descriptor.
+        # A response may contain many partitions: do not hold a file descriptor for each.
         few = self.file.opened is None and stop - start <= FEW_BYTES
         found = self.range(start, stop - start, epochs)
         return Slice(found.read() if few else found, first, next_offset, stop - start)
 
     def range(self, position: Position, size: int, epochs: LeaderEpochs) -> FileRange:
-        """Bytes between two batch borders, looked through for damage if nobody did yet.
+        """Return the bytes between two batch boundaries, after checking them for corruption.
 
         Raises CorruptLogError.
         """
@@ -384,17 +398,17 @@ class Segment:
         )
 
     def mark(self, offset: int, position: Position) -> None:
-        """Remember that `offset` is where the batch at `position` begins."""
+        """Remember that the batch with base offset `offset` starts at `position`."""
         marks = self._marks
         if len(marks) >= _MARKS_MAX:
             marks.clear()
         marks[offset] = position
 
     def find(self, offset: int, start: Position = BEGINNING) -> tuple[Position, int]:
-        """Position and base offset of the first batch that ends at or behind `offset`.
+        """Return position and base offset of the first batch that ends at or after `offset`.
 
-        Behind the last batch this is the size of the segment and `offset` itself. `start` is a
-        batch border that is known to lie at or before what is looked for.
+        After the last batch, return the size of the segment and `offset` itself. `start` is a batch
+        boundary at or before the result.
         """
         position = self._marks.get(offset)
         if position is not None:
@@ -402,7 +416,7 @@ class Segment:
         return self._with_indexes(lambda batches: self.indexes.find(batches, offset, start))
 
     def cut(self, start: Position, limit: Position, *, at_least_one: bool) -> tuple[Position, int]:
-        """The last batch border at or before the position `limit`, and the offset there.
+        """Return the last batch boundary at or before position `limit`, and its offset.
 
         With `at_least_one` it is at least the end of the batch at `start`.
         """
@@ -411,23 +425,23 @@ class Segment:
         )
 
     def headers(self, start: Position = BEGINNING) -> Iterator[tuple[Position, BatchHeader]]:
-        """Walk from a batch border: position and header of each batch. Raises CorruptLogError."""
+        """Yield position and header of each batch from a boundary on. Raises CorruptLogError."""
         return self._batches().headers(start)
 
     def header_at(self, position: Position) -> BatchHeader | None:
-        """The header of the batch at a border; None behind the last one."""
+        """Return the header of the batch at a boundary, or None after the last one."""
         return self._batches().header_at(position)
 
     def batch(self, position: Position, size: int, epochs: LeaderEpochs) -> bytes:
-        """The bytes of one batch. Raises CorruptLogError."""
+        """Return the bytes of one batch. Raises CorruptLogError."""
         return self.range(position, size, epochs).read()
 
     def older_until(self, timestamp: int) -> int:
-        """An offset up to which, as far as is known without a walk, everything is older (ms)."""
+        """Return an offset before which the index shows only records before `timestamp` (ms)."""
         return self._with_indexes(lambda batches: self.indexes.older_until(batches, timestamp))
 
     def _with_indexes(self, look: Callable[[Batches], Found]) -> Found:
-        """Look something up; once more if the indexes turn out to be wrong."""
+        """Run a look-up; rebuild wrong indexes and retry once."""
         try:
             return look(self._batches())
         except WrongIndexError:
@@ -435,12 +449,12 @@ class Segment:
         try:
             return look(self._batches())
         except WrongIndexError:
-            raise CorruptLogError(self.log_path, 0, "it changes while it is read") from None
+            raise CorruptLogError(self.log_path, 0, "it changed while it was read") from None
 
-    # -- what was there before
+    # -- loaded data
 
     def scrub(self, bytes_max: int, epochs: LeaderEpochs) -> int:
-        """Look for damage in about `bytes_max` bytes that nobody looked at; returns how many."""
+        """Check about `bytes_max` unchecked bytes for corruption; return how many."""
         unchecked = self.checks.first_unchecked
         if unchecked is None:
             return 0
@@ -451,15 +465,15 @@ class Segment:
         return end - start
 
     def find_end(self) -> int:
-        """Find `end_offset` of a loaded segment; walks the few kB behind the last index entry.
+        """Find `end_offset` of a loaded segment; walks the few kB after the last index entry.
 
-        Raises CorruptLogError when the file does not end with a batch.
+        Raises CorruptLogError if the file does not end with a batch.
         """
         self.end_offset = self._with_indexes(self.indexes.end)
         return self.end_offset
 
     def load_latest(self) -> None:
-        """Find `max_timestamp` of a loaded segment; walks the few kB behind the last index entry.
+        """Find `max_timestamp` of a loaded segment; walks the few kB after the last index entry.
 
         Raises CorruptLogError.
         """
@@ -469,7 +483,7 @@ class Segment:
             self.rebuild_indexes()
 
     def rebuild_indexes(self) -> None:
-        """Build the offset and time index anew from the batches. Raises CorruptLogError."""
+        """Rebuild the offset and time index from the batches. Raises CorruptLogError."""
         end_offset = self.end_offset
         self.indexes.begin()
         self.begin_scan(self.base_offset)

@@ -1,7 +1,7 @@
-"""What of one segment was looked through for damage, and how that is done.
+"""Which bytes of a segment were checked for corruption, and the check itself.
 
-Bytes that this process wrote are sound; those that were there before are looked through before they
-are served for the first time, and once more whenever a round of scrubbing begins.
+Bytes that this process wrote are trusted. Older bytes are checked before they are first served, and
+again in each round of scrubbing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from .segment_indexes import SegmentIndexes, WrongIndexError
 
 
 class SegmentChecks:
-    """Which bytes of one segment nobody has looked through yet.
+    """The unchecked byte ranges of one segment.
 
-    Parameters:
-        size: where the bytes end that were there before.
-        gaps_allowed: compaction may have removed batches.
+    Args:
+        size: End of the bytes that existed before, which are unchecked.
+        gaps_allowed: True if compaction may have removed batches.
     """
 
     __slots__ = ("_gaps_allowed", "unchecked")
@@ -28,15 +28,15 @@ class SegmentChecks:
 
     @property
     def first_unchecked(self) -> tuple[Position, Position] | None:
-        """The first positions between which nobody looked for damage; None without any."""
+        """The first unchecked range, or None."""
         return self.unchecked.first if self.unchecked else None
 
     def checked(self, start: Position, end: Position) -> None:
-        """Take note that somebody looked for damage between two borders."""
+        """Record that a byte range was checked."""
         self.unchecked.remove(start, end)
 
     def distrust(self, size: Position) -> None:
-        """Let all of a segment of that size be looked through once more."""
+        """Mark a whole segment of `size` bytes as unchecked."""
         self.unchecked = Intervals(size)
 
     def look_through(
@@ -49,12 +49,21 @@ class SegmentChecks:
         end_offset: int,
         epochs: LeaderEpochs,
     ) -> None:
-        """Look for damage between two borders, unless that was done.
+        """Check the unchecked batches of a byte range.
 
-        What is looked at reaches from one index entry to another one: these say which offsets must
-        be there. `end_offset` is that of the segment.
+        The check extends to the surrounding index entries, which define the expected offsets.
 
-        Raises CorruptLogError, and WrongIndexError when the index may be to blame.
+        Args:
+            batches: Batches of the segment.
+            indexes: Indexes of the segment.
+            start: First byte, at a batch boundary.
+            end: End of the range, at a batch boundary.
+            end_offset: End offset of the segment.
+            epochs: Leader epochs of the log.
+
+        Raises:
+            CorruptLogError: The bytes are corrupt.
+            WrongIndexError: The index may be wrong.
         """
         if not self.unchecked.overlaps(start, end):
             return
@@ -87,7 +96,7 @@ class SegmentChecks:
         file, high = batches
         first, behind = check(file, low, high, epochs, gaps_allowed=self._gaps_allowed)
         if first != first_due and not (self._gaps_allowed and from_the_beginning):
-            raise CorruptLogError(file.path, low, f"offset {first}, not {first_due}")
+            raise CorruptLogError(file.path, low, f"expected offset {first_due}, found {first}")
         if behind > behind_due or (behind < behind_due and not self._gaps_allowed):
-            reason = f"the batch before ends at {behind}, not at {behind_due}"
+            reason = f"the previous batch ends at {behind}, expected {behind_due}"
             raise CorruptLogError(file.path, high, reason)

@@ -1,11 +1,11 @@
-"""The `.log` file of one segment, and the descriptor that it has while it is in use.
+"""The `.log` file of one segment and its file descriptor.
 
-The file of an active segment stays open from its first append until it has been idle for long (see
-`open_segments`); of a sealed one it is closed as soon as its bytes are durable. Where none is open, a
-read opens it for as long as the range lives.
+The file of an active segment is open from its first append until it is idle for long (see
+`open_segments`). The file of a sealed segment is closed as soon as it is synced. If the file is
+closed, a read opens it for the lifetime of the range.
 
-The owner appends; `sync` may run in a worker thread meanwhile, and touches nothing but the open file
-and the flags here, whose order is explained where they are set.
+The owner appends. `sync` may run in a worker thread concurrently; it uses only the open file and
+the flags of this class. A comment explains their order wherever they are set.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from .open_segments import OpenSegments
 
 
 class SegmentFile:
-    """One file that batches are appended to, and read from.
+    """The file of a segment, for appends and reads.
 
-    `opened` is the file while it is kept open; `dirty` says that bytes were appended after the last
-    sync began; `is_sealed`, that no more will be; `used`, that it was read since somebody last asked
-    for its descriptor.
+    Attributes:
+        opened: The file while it is kept open.
+        dirty: True if bytes were appended after the last sync started.
+        is_sealed: True if nothing more is appended.
+        used: True if the file was used since the last check for idle files.
     """
 
     __slots__ = (
@@ -46,25 +48,24 @@ class SegmentFile:
         self.is_sealed = True
         self.used = False
         self._open_segments: OpenSegments | None = None
-        self._syncing = False  # in another thread, perhaps
-        self._lost: StorageError | None = None  # why bytes may be lost that no sync has told of
+        self._syncing = False  # a sync runs, possibly in another thread
+        self._lost: StorageError | None = None  # a sync error that no sync pass has reported yet
 
     def unseal(self, open_segments: OpenSegments | None) -> None:
-        """Let it be appended to. `open_segments` bounds how many such files stay open, None for no
-        bound."""
+        """Allow appends. `open_segments` limits the number of open files; None for no limit."""
         self._open_segments = open_segments
         self.is_sealed = False
 
     def create(self) -> None:
-        """Make it anew, empty, and keep it open. Raises StorageError."""
+        """Create or truncate the file, and keep it open. Raises StorageError."""
         file = self._keep(self._files.open(self.path, create=True))
         if file.size:
             file.truncate(0)
 
     def keep_open(self, size: int) -> File:
-        """Open it, of which `size` bytes count, and keep it open. Raises StorageError.
+        """Open the file and keep it open. Raises StorageError.
 
-        What a failed append has left behind them, if it could not be taken back, is cut away.
+        Bytes after `size`, which a failed append may have left, are truncated.
         """
         file = self._files.open(self.path)
         if file.size > size:
@@ -82,9 +83,9 @@ class SegmentFile:
         return file
 
     def reader(self) -> File:
-        """What to read from; it is closed when nobody holds it, unless it was open before.
+        """Return the file for reading; if it was closed, it is closed when it is released.
 
-        Raises CorruptLogError when there is no file.
+        Raises CorruptLogError if the file is missing.
         """
         if self.opened is not None:
             return self.opened
@@ -95,18 +96,18 @@ class SegmentFile:
 
     @contextmanager
     def held_open(self) -> Iterator[None]:
-        """Open it once for everything that is looked up meanwhile. Raises CorruptLogError."""
+        """Keep the file open for several look-ups. Raises CorruptLogError."""
         self.opened = self.reader()
         try:
             yield
         finally:
             self.close()
 
-    # -- durable
+    # -- sync
 
     def sync(self) -> None:
-        """Make durable what was appended until now. Any thread may call it. Raises StorageError."""
-        # In this order: a file that is not dirty is durable, or says that it is being synced.
+        """Make all appended bytes durable; thread-safe. Raises StorageError."""
+        # In this order: a file that is neither dirty nor syncing is durable.
         self._syncing = self.used = True
         self.dirty = False
         file = self.opened
@@ -119,12 +120,15 @@ class SegmentFile:
             self.close()
 
     def _is_durable(self) -> bool:
-        """Whether nothing waits for a sync, not even for one that runs in another thread."""
+        """Return True if nothing waits for a sync, including one that runs in another thread."""
         return not self.dirty and not self._syncing
 
     def _sync_apart(self) -> bool:
-        """Sync without taking an error away from a sync pass in another thread: the system tells
-        it once for each descriptor. Returns whether a descriptor was to be had."""
+        """Sync through a new descriptor; return False if none could be opened.
+
+        The kernel reports a write error once per descriptor, so a sync pass in another thread still
+        gets it.
+        """
         try:
             file = self._files.open(self.path)
         except StorageError:
@@ -136,27 +140,27 @@ class SegmentFile:
         file.close()
         return True
 
-    # -- closed
+    # -- close
 
     def cut_torn(self) -> None:
-        """Cut away what a failed append has left at the end, if it could not be taken back then.
+        """Truncate the bytes that a failed append left at the end. Raises WriteRefusedError.
 
-        A sealed segment, and any after a clean stop, must end with its last batch. Raises WriteRefusedError.
+        A sealed segment, and each segment after a clean shutdown, must end with its last batch.
         """
         if self.opened is not None:
             cut_torn(self.opened)
 
     def seal(self) -> None:
-        """Close it now if it is durable, otherwise with its next sync."""
+        """Close the file if it is durable, otherwise with its next sync."""
         self.is_sealed = True
         if self._is_durable():
             self.close()
 
     def let_go(self, *, at_once: bool) -> bool:
-        """Close it; the next append opens it again. Returns whether it is closed.
+        """Close the file if it is idle; the next append reopens it. Return True if it is closed.
 
-        Unless it must be `at_once`, not when it was used since this was asked last, and not before
-        a sync has made its bytes durable. Never while bytes of a failed append lie at its end.
+        A file that was used since the last call or that waits for a sync stays open, unless
+        `at_once` is set. A file with bytes of a failed append at its end always stays open.
         """
         if not at_once and (self.used or not self._is_durable()):
             self.used = False
@@ -174,7 +178,7 @@ class SegmentFile:
         return True
 
     def close(self) -> None:
-        """Give up the open file; ranges that are alive keep it."""
+        """Close the file; existing ranges keep it open."""
         file, self.opened = self.opened, None
         if file is not None:
             file.close()

@@ -1,11 +1,10 @@
-"""Where the batches of one segment are: its offset and time index, in memory and on disk.
+"""The offset and time index of one segment, in memory and on disk.
 
-Both grow while batches are appended, are saved behind, and are read when somebody looks something
-up. Look-ups walk from the batch that an entry names, a few kB at most.
+The indexes grow as batches are appended, are saved later, and are loaded on demand. A look-up walks
+at most a few kB from the batch of an index entry.
 
-What was read from disk is not believed: an entry is compared with the batch that it names, and
-WrongIndexError says that the two differ, or that there is no index to read. Whoever has the segment
-builds its indexes anew then, and looks once more.
+Loaded indexes are not trusted: each entry that is used is compared with its batch. WrongIndexError
+means that they differ or that there is no index. The segment then rebuilds its indexes and retries.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from .index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from .naming import OFFSET_INDEX, TIME_INDEX
 from .sync import FileWrite, SyncItem
 
+# Bytes to walk at most to verify the latest timestamp.
 _LATEST_WALK = 64 * 1024
 
 
@@ -28,15 +28,21 @@ class WrongIndexError(Exception):
 
 
 class Latest(NamedTuple):
-    """The greatest timestamp of a segment (ms, -1 for none), and the last offset of its batch."""
+    """The maximum timestamp of a segment (ms, -1 for none), and the last offset of its batch."""
 
     timestamp: int
     offset: int
 
 
 class Resumed(NamedTuple):
-    """How far indexes reach: where the first batch begins that they know nothing of, its offset,
-    the bytes since the last entry, and the latest time before it."""
+    """The end of the indexed part of a segment.
+
+    Attributes:
+        position: Position of the first batch that is not covered.
+        offset: Offset of that batch.
+        bytes_since_entry: Bytes since the last index entry.
+        latest: Maximum timestamp before that batch.
+    """
 
     position: Position
     offset: int
@@ -45,15 +51,15 @@ class Resumed(NamedTuple):
 
 
 class SegmentIndexes:
-    """The offset and the time index of one segment.
+    """The offset and time index of one segment.
 
-    `is_trusted`: they were made here, not read from disk.
+    `is_trusted` is True if they were built by this process, not loaded from disk.
 
-    Parameters:
-        files: where the index files are.
-        path: of the segment's files, without what their names end in.
-        base_offset: of the segment.
-        suffix: what the names end in while the segment is not part of a log.
+    Args:
+        files: File system of the directory.
+        path: Path of the segment files without the file extension.
+        base_offset: Base offset of the segment.
+        suffix: End of the file names while the segment is not part of a log.
     """
 
     __slots__ = (
@@ -75,13 +81,13 @@ class SegmentIndexes:
         self._suffix = suffix
         self._offsets: OffsetIndex | None = None
         self._times: TimeIndex | None = None
-        self._offsets_saved = 0  # entries that stand in the file already
+        self._offsets_saved = 0  # number of entries that are in the file
         self._times_saved = 0
         self.is_trusted = True
 
     @property
     def paths(self) -> list[str]:
-        """The files; they need not exist."""
+        """Paths of the index files, which may not exist."""
         return [self._name(OFFSET_INDEX), self._name(TIME_INDEX)]
 
     def _name(self, kind: str) -> str:
@@ -106,22 +112,22 @@ class SegmentIndexes:
     # -- memory and disk
 
     def begin(self) -> None:
-        """Have empty indexes, whatever is on disk."""
+        """Start with empty indexes, ignoring the files."""
         self._offsets, self._times = OffsetIndex(), TimeIndex()
         self._offsets_saved = self._times_saved = 0
 
     def add(self, last_offset: int, position: Position, latest: Latest) -> None:
-        """Add entries for a batch, given by its last offset and where it begins."""
+        """Add entries for a batch, given by its last offset and position."""
         self.offsets.append(last_offset - self._base_offset, position)
         self.add_latest(latest)
 
     def add_latest(self, latest: Latest) -> None:
-        """Let the time index say what the latest time is."""
+        """Add an entry for the maximum timestamp to the time index."""
         if latest.timestamp >= 0:
             self.times.append(latest.timestamp, latest.offset - self._base_offset)
 
     def load(self, segment_size: int) -> None:
-        """Have the indexes in memory. Raises WrongIndexError when one is missing or damaged."""
+        """Load the indexes. Raises WrongIndexError if one is missing or damaged."""
         if self._offsets is not None:
             return
         self._offsets_saved = self._times_saved = 0
@@ -139,14 +145,14 @@ class SegmentIndexes:
         self._offsets_saved, self._times_saved = len(offsets), len(times)
 
     def release(self) -> None:
-        """Have nothing in memory; it must be saved."""
+        """Drop the saved indexes from memory."""
         self._offsets = self._times = None
 
     def unsaved(self) -> list[SyncItem]:
-        """Writes that bring the files up to what is in memory."""
+        """Return the writes that save the indexes from memory."""
         if self._offsets is None:
             return []
-        # Times first: where the offset index goes on, the time index must not end before.
+        # Times first: the time index must never end before the offset index.
         at, self._times_saved = self._times_saved, len(self.times)
         data, path = self.times.to_bytes(at), self._name(TIME_INDEX)
         times = FileWrite(self._files, path, at * TIME_ENTRY_SIZE, data)
@@ -155,14 +161,14 @@ class SegmentIndexes:
         return [times, FileWrite(self._files, path, at * OFFSET_ENTRY_SIZE, data)]
 
     def take_place(self) -> None:
-        """The segment is part of the log now; what is in memory is not in its files yet."""
+        """Use the final file names; the indexes are not saved under them yet."""
         self._suffix = ""
         self._offsets_saved = self._times_saved = 0
 
-    # -- going on with what is there
+    # -- appending to a loaded segment
 
     def resume(self, batches: Batches, offset: int) -> Resumed:
-        """Forget what is said from `offset` on; returns how far the rest reaches, a little less."""
+        """Drop the entries from `offset` on, and return the end of the remaining indexed part."""
         try:
             self.load(batches.size)
         except WrongIndexError:
@@ -175,7 +181,7 @@ class SegmentIndexes:
             if header and header.last_offset == offsets.offsets[slot] + self._base_offset:
                 size = header.size
                 start, start_offset = offsets.position(slot) + size, header.next_offset
-        # When one entry is of another life of this file, so may be all others.
+        # If one entry is from an earlier file of this name, all others may be too.
         times.truncate(start_offset - self._base_offset)
         latest = self._last_of(times)
         if slot >= 0 and not self._agrees(latest, batches._replace(size=start)):
@@ -193,7 +199,7 @@ class SegmentIndexes:
         return Latest(times.timestamps[-1], times.offsets[-1] + self._base_offset)
 
     def _agrees(self, latest: Latest, batches: Batches) -> bool:
-        """Whether the latest time is that of some batches, as far as a short walk tells."""
+        """Return True if the maximum timestamp matches the batches of a short walk."""
         if latest.timestamp < 0:
             return False
         seen = -1
@@ -211,7 +217,7 @@ class SegmentIndexes:
         return seen == latest.timestamp
 
     def _position_before(self, relative_offset: int) -> Position:
-        """The position in the last entry up to an offset, without loading the index."""
+        """Return the position of the last entry up to an offset, without loading the index."""
         if self._offsets is not None:
             slot = self._offsets.floor(relative_offset)
             return self._offsets.position(slot) if slot >= 0 else BEGINNING
@@ -229,7 +235,7 @@ class SegmentIndexes:
         return position
 
     def _last_entry(self, kind: str, entry_size: int) -> bytes | None:
-        """The last entry of an index file; None when the whole file has to be looked at."""
+        """Return the last entry of an index file, or None if the whole file must be read."""
         try:
             size = self._files.size(self._name(kind))
             if not size or size % entry_size:
@@ -242,8 +248,7 @@ class SegmentIndexes:
     # -- look-ups; they raise WrongIndexError and CorruptLogError
 
     def latest(self, batches: Batches) -> Latest:
-        """The latest time: the last entry, if the batch that it names agrees, and the few kB behind
-        that one."""
+        """Return the maximum timestamp from the last entry, after comparing it with its batch."""
         entry = self._last_entry(TIME_INDEX, TIME_ENTRY_SIZE)
         times = TimeIndex.from_bytes(entry) if entry else None
         if times is None:
@@ -254,14 +259,14 @@ class SegmentIndexes:
         return latest
 
     def end(self, batches: Batches) -> int:
-        """The offset behind the last batch, from the last entry and the few kB behind it."""
+        """Return the end offset from the last entry and the few kB after it."""
         entry = self._last_entry(OFFSET_INDEX, OFFSET_ENTRY_SIZE)
         last = OffsetIndex.from_bytes(entry, batches.size) if entry and not self._offsets else None
         if last is not None:
             try:
                 return self._end(batches, last)
             except (WrongIndexError, CorruptLogError):
-                pass  # the entry may be to blame: the whole index tells
+                pass  # the entry may be wrong: try the whole index
         self.load(batches.size)
         return self._end(batches, self.offsets)
 
@@ -274,10 +279,10 @@ class SegmentIndexes:
     def find(
         self, batches: Batches, offset: int, start: Position = BEGINNING
     ) -> tuple[Position, int]:
-        """Position and base offset of the first batch that ends at or behind `offset`; the size of
-        the segment and `offset` itself when there is none.
+        """Return position and base offset of the first batch that ends at or after `offset`.
 
-        `start` is a batch border at or before it.
+        Without such a batch, return the size of the segment and `offset`. `start` is a batch
+        boundary at or before the result.
         """
         self.load(batches.size)
         index = self.offsets
@@ -294,7 +299,7 @@ class SegmentIndexes:
     def cut(
         self, batches: Batches, start: Position, limit: Position, *, at_least_one: bool
     ) -> tuple[Position, int]:
-        """The last batch border at or before the position `limit`, and the offset there.
+        """Return the last batch boundary at or before position `limit`, and its offset.
 
         With `at_least_one` it is at least the end of the batch at `start`.
         """
@@ -313,7 +318,7 @@ class SegmentIndexes:
         return end, next_offset
 
     def _walk_from(self, slot: int, index: OffsetIndex, batches: Batches) -> Iterator[Place]:
-        """Walk from the batch of an entry; from the beginning for -1."""
+        """Yield the batches from that of an entry on, or from the start for -1."""
         if slot < 0:
             yield from batches.walk()
             return
@@ -330,7 +335,7 @@ class SegmentIndexes:
         yield from places
 
     def older_until(self, batches: Batches, timestamp: int) -> int:
-        """An offset up to which, as the time index has it, everything is older."""
+        """Return an offset before which the time index shows only records before `timestamp`."""
         self.load(batches.size)
         times = self.times
         slot = times.floor(timestamp - 1)
@@ -345,7 +350,7 @@ class SegmentIndexes:
         return reached
 
     def base_at(self, batches: Batches, slot: int) -> int:
-        """The base offset of the batch that an entry names; that of the segment for -1."""
+        """Return the base offset of the batch of an entry; that of the segment for -1."""
         if slot < 0:
             return self._base_offset
         header = batches.header_at(self.offsets.position(slot))

@@ -1,4 +1,4 @@
-"""The batches within what was read from a log, and a part of them."""
+"""Iteration over the batches of a `Slice`, and sub-ranges of its records."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from kbroker.protocol.records import HEADER_SIZE, BatchHeader, read_header
 from .files import FileRange
 from .segment import Slice
 
+# Bytes to read at once while batches are small.
 CHUNK_BYTES = 1 << 14
-"""Read at once where batches are small."""
 
 
 def slice_headers(found: Slice) -> Iterator[tuple[int, BatchHeader]]:
-    """Position within the slice and header of each batch; little more than that is read.
+    """Yield position within the slice and header of each batch; reads little more than headers.
 
-    Raises StorageError when the file cannot be read.
+    Raises StorageError if the file cannot be read.
     """
     records = found.records
     position, chunk_at, chunk = 0, 0, b""
@@ -37,7 +37,7 @@ def slice_headers(found: Slice) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def part_of(records: FileRange | bytes, start: int, size: int) -> FileRange | bytes:
-    """`size` bytes of records from a position on, not read if they were not."""
+    """Return `size` bytes of the records from `start` on; a file range is not read."""
     if isinstance(records, bytes):
         return records[start : start + size]
     return FileRange(records.source, records.position + start, size)

@@ -1,7 +1,7 @@
-"""The `.snapshot` files of a partition: producer states as they were before an offset.
+"""The `.snapshot` files of a partition: the producer state before an offset.
 
-There is one for the beginning of each segment, and at most one more, taken within the newest
-segment or at its end, so that opening a log replays little.
+There is one at the start of each segment, and at most one more, within or at the end of the newest
+segment, so that opening a log replays few batches.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from .sync import AtomicWrite, Removal, SyncItem
 
 
 class Snapshots:
-    """Which snapshots there are, or will be when what was queued is done.
+    """The snapshots of a partition, including those that are queued to be written.
 
-    Parameters:
-        files: where they are.
-        directory: of the partition.
-        offsets: of those that were found, rising.
+    Args:
+        files: File system of the directory.
+        directory: Path of the partition directory.
+        offsets: Offsets of the existing snapshots, ascending.
     """
 
     __slots__ = ("_directory", "_files", "offsets")
@@ -34,7 +34,7 @@ class Snapshots:
         return f"{self._directory}/{file_name(offset, SNAPSHOT)}"
 
     def newest(self, start: int, end: int, now_ms: int) -> tuple[int, ProducerStates]:
-        """The newest sound one within two offsets; an empty state at `start` without one."""
+        """Return the newest valid snapshot between two offsets, else an empty state at `start`."""
         for offset in reversed(self.offsets):
             if start <= offset <= end:
                 states = self._read(offset, now_ms)
@@ -45,14 +45,14 @@ class Snapshots:
     def _read(self, offset: int, now_ms: int) -> ProducerStates | None:
         try:
             data = self._files.read_bytes(self._path(offset))
-        except FileNotFoundError:  # it waits for the next checkpoint, or a crash took it
+        except FileNotFoundError:  # not written yet, or lost in a crash
             return None
         return ProducerStates.from_bytes(data, now_ms)
 
     def save(
         self, states: ProducerStates, offset: int, segment_bases: Container[int]
     ) -> list[SyncItem]:
-        """What saves the state before `offset`, and removes what that replaces."""
+        """Return the writes that save the state before `offset` and remove an obsolete snapshot."""
         last = self.offsets[-1] if self.offsets else -1
         if last >= offset:
             return []
@@ -64,20 +64,20 @@ class Snapshots:
         return items
 
     def rewrite(self, states: ProducerStates, offset: int) -> SyncItem:
-        """What saves a state that is there already with more in it."""
+        """Return the write that replaces an existing snapshot."""
         return AtomicWrite(self._files, self._path(offset), states.to_bytes())
 
     def drop(self, offset: int) -> list[SyncItem]:
-        """What removes the one at `offset`, if there is one."""
+        """Return the removal of the snapshot at `offset`, if there is one."""
         if offset not in self.offsets:
             return []
         self.offsets.remove(offset)
         return [Removal(self._files, self._path(offset))]
 
     def drop_after(self, offset: int) -> bool:
-        """Remove those of records that are gone, at once. Returns whether there were any.
+        """Remove the snapshots after `offset` at once; return True if there were any.
 
-        The caller syncs the directory before other records take these offsets.
+        The caller must sync the directory before new records reuse these offsets.
         """
         gone = [at for at in self.offsets if at > offset]
         for at in gone:

@@ -1,8 +1,8 @@
-"""Pieces of work that make appended bytes and new names survive a power cut.
+"""Work items that make appended bytes and new file names survive a power failure.
 
-The owner of a log (an event loop) collects them; whoever has time to block (a worker thread) runs
-them. They touch nothing that the owner changes, apart from flags whose order is explained where
-they are set.
+The owner of a log (an event loop) collects them; a worker thread runs them, because they block.
+They share no state with the owner, except flags. A comment explains their order wherever they are
+set.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from .files import File, Files
 
 
 class SyncItem(Protocol):
-    """Something that is not durable yet."""
+    """Work that makes data durable."""
 
     __slots__ = ()
 
     def sync(self) -> None:
-        """Do what is left to do, and block until it is durable; any thread may call it.
+        """Do the work and block until it is durable; thread-safe.
 
         Raises StorageError.
         """
 
 
 class DirectorySync:
-    """The names in one directory."""
+    """Sync of the names in one directory."""
 
     __slots__ = ("_files", "_path")
 
@@ -36,13 +36,13 @@ class DirectorySync:
         self._path = path
 
     def sync(self) -> None:
-        # A directory may have been deleted since; then its names matter to nobody.
+        # If the directory was deleted in the meantime, its names do not matter.
         with suppress(FileNotFoundError):
             self._files.sync_dir(self._path)
 
 
 class FileSync:
-    """Bytes that were written to a file."""
+    """Sync of the bytes of a file."""
 
     __slots__ = ("_files", "_path")
 
@@ -51,12 +51,12 @@ class FileSync:
         self._path = path
 
     def sync(self) -> None:
-        with suppress(FileNotFoundError):  # it may have been deleted since
+        with suppress(FileNotFoundError):  # deleted in the meantime
             sync_file(self._files, self._path)
 
 
 class FileWrite:
-    """Bytes that belong at `position` of a file, and end it. `is_written`: they are there."""
+    """A write of the last bytes of a file, from `position` on. `is_written` is set by `write`."""
 
     __slots__ = ("_data", "_files", "_path", "_position", "is_written")
 
@@ -68,8 +68,9 @@ class FileWrite:
         self.is_written = False
 
     def write(self) -> None:
-        """Put the bytes there, not durably. Raises StorageError."""
-        # A file that is too short was cut by a crash; it reads as damaged and is rebuilt.
+        """Write the bytes without a sync. Raises StorageError."""
+        # If the file is shorter than `position`, a crash truncated it; it is rebuilt when it is
+        # read.
         _write(self._files, self._path, self._position, self._data)
         self.is_written = True
 
@@ -79,7 +80,7 @@ class FileWrite:
 
 
 class AtomicWrite:
-    """The whole content of a small file: it is there in a temporary file before it gets its name."""
+    """An atomic write of a small file: to a temporary file, which is then renamed."""
 
     __slots__ = ("_data", "_files", "_path")
 
@@ -97,7 +98,7 @@ class AtomicWrite:
 
 
 class Removal:
-    """A file that what was synced before it has replaced."""
+    """Removal of a file that earlier items have replaced."""
 
     __slots__ = ("_files", "_path")
 
@@ -110,7 +111,7 @@ class Removal:
 
 
 class Closing:
-    """A file that is needed no more."""
+    """Closing of a file."""
 
     __slots__ = ("_file",)
 
@@ -122,7 +123,7 @@ class Closing:
 
 
 def _write(files: Files, path: str, position: int, data: bytes) -> None:
-    """Let `data` stand at `position` of a file, and end it."""
+    """Write `data` at `position` of a file, and truncate the file after it."""
     file = files.open(path, create=True)
     try:
         if file.size > position:
@@ -134,7 +135,7 @@ def _write(files: Files, path: str, position: int, data: bytes) -> None:
 
 
 def sync_file(files: Files, path: str) -> None:
-    """Make the bytes of a file durable. Raises StorageError, or FileNotFoundError."""
+    """Make the bytes of a file durable. Raises StorageError or FileNotFoundError."""
     file = files.open(path)
     try:
         file.sync()
@@ -143,13 +144,13 @@ def sync_file(files: Files, path: str) -> None:
 
 
 class SegmentFiles(Protocol):
-    """What a `SegmentRemoval` removes."""
+    """Files that a `SegmentRemoval` removes."""
 
     def remove(self) -> None: ...
 
 
 class SegmentRemoval:
-    """All files of a segment that what was synced before it has replaced."""
+    """Removal of all files of a segment that earlier items have replaced."""
 
     __slots__ = ("_segment",)
 
@@ -161,7 +162,7 @@ class SegmentRemoval:
 
 
 class InOrder:
-    """Items of which each may begin only when the one before it is durable."""
+    """Items that run in order; each one starts only after the previous one is durable."""
 
     __slots__ = ("_items",)
 
@@ -173,24 +174,24 @@ class InOrder:
 
 
 def write_ahead(items: Iterable[SyncItem]) -> None:
-    """Write what is to stand in files, without making it durable. Raises StorageError."""
+    """Write file contents without syncing them. Raises StorageError."""
     for item in items:
         if isinstance(item, FileWrite) and not item.is_written:
             item.write()
 
 
 def sync_in_order(items: Iterable[SyncItem]) -> None:
-    """Make items durable one after the other, for items that build on each other."""
+    """Run items in order, for items that depend on each other."""
     for item in items:
         item.sync()
 
 
 def sync_together(files: Files, items: Sequence[SyncItem]) -> None:
-    """Make items durable that do not build on each other, several at a time where that is faster.
+    """Run independent items, several concurrently if that is faster.
 
-    Blocks; any thread may call it, one at a time per log.
+    Blocks. Any thread may call it, but only one at a time per log.
 
-    Raises StorageError. What is durable by then is unknown, and trying again would tell nothing:
-    after a failed sync the system forgets which bytes are not on the disk.
+    Raises StorageError. It is then unknown which data is durable. A retry is useless: after a
+    failed sync the kernel marks the pages as clean.
     """
     files.at_once([item.sync for item in items])

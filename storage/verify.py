@@ -1,10 +1,9 @@
-"""Check the files of a partition against each other, without a broker and without changing them.
+"""Offline, read-only check of the files of a partition.
 
-Every batch is read: its CRC, that offsets rise within the bounds of their segment, that it was
-written by the leader that the epoch file names. In the same pass every entry of an index is compared
-with the batch that it names, and every producer snapshot with what the batches before it say.
-Missing indexes are no problem, because they can be built anew; nor are gaps between offsets, which
-compaction leaves.
+Each batch is read to check its CRC, its offsets and its leader epoch. In the same pass each index
+entry is compared with its batch, and each producer snapshot with the batches before it. Missing
+indexes are not reported, because they can be rebuilt. Offset gaps are not reported either:
+compaction leaves them.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ T = TypeVar("T")
 
 
 class Problem(NamedTuple):
-    """Something wrong: in which file, at which byte (None: as a whole), and what."""
+    """A problem in a file, at a byte position (None: the whole file)."""
 
     path: str
     position: int | None
@@ -54,7 +53,7 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """What a partition holds, and what is wrong with it. Offsets are -1 without records."""
+    """Content and problems of a partition. Offsets are -1 without records."""
 
     directory: str
     segments: int = 0
@@ -71,17 +70,29 @@ Progress = Callable[[int], None]
 
 
 def verify_partition(files: Files, directory: str, progress: Progress = lambda _: None) -> Report:
-    """Check one partition's directory; `progress` is told the bytes that were read.
+    """Check the directory of one partition.
 
-    Raises StorageError when the system refuses to read.
+    Args:
+        files: File system of the directory.
+        directory: Path of the partition directory.
+        progress: Called with the total number of bytes read so far.
+
+    Raises:
+        StorageError: A file cannot be read.
     """
     return _Verification(files, directory, progress).run()
 
 
 def verify_checkpoints(files: Files, data_dir: str, reports: Iterable[Report]) -> list[Problem]:
-    """Check what the small files of a data directory say against the partitions in it.
+    """Check the checkpoint files of a log directory against its partitions.
 
-    Parameters: `reports` are those of all its partitions. Raises StorageError.
+    Args:
+        files: File system of the directory.
+        data_dir: Path of the log directory.
+        reports: Reports of all its partitions.
+
+    Raises:
+        StorageError: A file cannot be read.
     """
     problems = []
     ends = {
@@ -99,7 +110,7 @@ def verify_checkpoints(files: Files, data_dir: str, reports: Iterable[Report]) -
         for (topic, index), offset in sorted(offsets.items()):
             end = ends.get((topic, index), -1)
             if offset > end >= 0:
-                reason = f"{offset} for {topic}-{index}, whose records end at {end}"
+                reason = f"offset {offset} for {topic}-{index}, but its records end at {end}"
                 problems.append(Problem(path, None, reason))
     path = f"{data_dir}/{META_PROPERTIES}"
     if files.exists(path):
@@ -111,7 +122,7 @@ def verify_checkpoints(files: Files, data_dir: str, reports: Iterable[Report]) -
 
 
 class _Verification:
-    """One pass over a partition, from its first batch to its last."""
+    """Check of one partition, in a single pass over its batches."""
 
     def __init__(self, files: Files, directory: str, progress: Progress) -> None:
         self._files = files
@@ -181,7 +192,7 @@ class _Verification:
         self._progress(report.bytes)
 
     def _check_batch(self, file: File, position: int, size: int) -> BatchHeader | None:
-        """The header of a sound batch; None, and a problem, when it is not sound."""
+        """Return the header of a valid batch, or report a problem and return None."""
         data = file.read(position, size)
         header = read_header(data)
         if not check_crc(data, 0, header):
@@ -199,9 +210,9 @@ class _Verification:
         report = self._report
         self._check_snapshots(header.base_offset)
         if header.base_offset < due:
-            self.problem(path, position, f"offset {header.base_offset} where {due} is due")
+            self.problem(path, position, f"expected offset {due}, found {header.base_offset}")
         if next_base is not None and header.last_offset >= next_base:
-            reason = f"offset {header.last_offset}, but the next segment begins at {next_base}"
+            reason = f"offset {header.last_offset}, but the next segment starts at {next_base}"
             self.problem(path, position, reason)
         if report.start_offset < 0:
             report.start_offset = header.base_offset
@@ -240,7 +251,7 @@ class _Verification:
         for producer_id, saved in states:
             seen = self._producers.get(producer_id)
             if seen is None or not saved.batches or not seen.batches:
-                continue  # its batches are gone, or it wrote markers alone
+                continue  # its batches were deleted, or it wrote only markers
             last, ours = saved.batches[-1], seen.batches[-1]
             if (saved.epoch, last.last_sequence, last.last_offset) != (
                 seen.epoch,
@@ -249,13 +260,13 @@ class _Verification:
             ):
                 yield (
                     f"producer {producer_id}: epoch {saved.epoch}, sequence {last.last_sequence} "
-                    f"at offset {last.last_offset}; the batches say epoch {seen.epoch}, sequence "
+                    f"at offset {last.last_offset}; expected epoch {seen.epoch}, sequence "
                     f"{ours.last_sequence} at offset {ours.last_offset}"
                 )
 
 
 class _Indexes:
-    """The three indexes of one segment, gone through beside its batches."""
+    """The three indexes of one segment, compared with its batches in order."""
 
     def __init__(self, parent: _Verification, base: int, size: int) -> None:
         self._parent = parent
@@ -283,7 +294,7 @@ class _Indexes:
         return parsed
 
     def follow(self, position: int, header: BatchHeader) -> None:
-        """Compare the entries that belong to the next batch with it."""
+        """Compare the index entries of the next batch with it."""
         self._latest = max(self._latest, header.max_timestamp)
         self._follow_offsets(position, header)
         self._follow_times(header)
@@ -296,7 +307,7 @@ class _Indexes:
             if at != position or offset + self._base != header.last_offset:
                 self._wrong(
                     OFFSET_INDEX,
-                    f"entry {self._at_offset} names byte {at}, where no such batch begins",
+                    f"entry {self._at_offset} names byte {at}, where no matching batch starts",
                 )
             self._at_offset += 1
 
@@ -308,7 +319,10 @@ class _Indexes:
         ):
             time = index.timestamps[self._at_time]
             if time != self._latest:
-                reason = f"entry {self._at_time} says {time}, the latest so far is {self._latest}"
+                reason = (
+                    f"entry {self._at_time} has timestamp {time}, expected the maximum so far, "
+                    f"{self._latest}"
+                )
                 self._wrong(TIME_INDEX, reason)
             self._at_time += 1
 
@@ -319,13 +333,13 @@ class _Indexes:
                 self._wrong(TXN_INDEX, f"there is no abort marker at offset {entry.last_offset}")
 
     def finish(self) -> None:
-        """What is left names batches that are not there."""
+        """Report the remaining entries, which have no batch."""
         if self._at_offset < len(self._offsets):
-            self._wrong(OFFSET_INDEX, f"entry {self._at_offset} is behind the last batch")
+            self._wrong(OFFSET_INDEX, f"entry {self._at_offset} is after the last batch")
         if self._at_time < len(self._times):
-            self._wrong(TIME_INDEX, f"entry {self._at_time} is behind the last batch")
+            self._wrong(TIME_INDEX, f"entry {self._at_time} is after the last batch")
         if self._aborted:
-            self._wrong(TXN_INDEX, "it names a marker behind the last batch")
+            self._wrong(TXN_INDEX, "an entry names a marker after the last batch")
 
     def _wrong(self, suffix: str, reason: str) -> None:
         self._parent.problem(self._path(suffix), None, f"{reason}")

@@ -36,11 +36,11 @@ def test_a_sound_directory(data: Path) -> None:
 
 PLANTED: list[tuple[str, Callable[[Path], object], str]] = [
     ("crc", lambda f: flip(f / f"{FIRST}.log", 500), "does not match its CRC"),
-    ("length", lambda f: flip(f / f"{FIRST}.log", 9), "ends within|no batch begins here"),
-    ("offset", lambda f: flip(f / f"{FIRST}.log", 7), "is due|next segment begins"),
-    ("index", lambda f: flip(f / f"{FIRST}.index", 7), "where no such batch begins"),
+    ("length", lambda f: flip(f / f"{FIRST}.log", 9), "ends within|no valid batch header"),
+    ("offset", lambda f: flip(f / f"{FIRST}.log", 7), "expected offset|next segment starts"),
+    ("index", lambda f: flip(f / f"{FIRST}.index", 7), "where no matching batch starts"),
     ("index rows", lambda f: (f / f"{FIRST}.index").write_bytes(b"x" * 8), "it is damaged"),
-    ("time index", lambda f: flip(f / f"{FIRST}.timeindex", 7), "latest so far|it is damaged"),
+    ("time index", lambda f: flip(f / f"{FIRST}.timeindex", 7), "maximum so far|it is damaged"),
     ("snapshot", lambda f: flip(last(f, ".snapshot"), 20), "it is damaged"),
     (
         "epochs",
@@ -65,7 +65,7 @@ def test_damage_is_found(data: Path, plant: Callable[[Path], object], reason: st
 def test_checkpoints_that_cannot_be(data: Path) -> None:
     name = "recovery-point-offset-checkpoint"
     (data / name).write_bytes(offsets_to_bytes({("t", 0): 61}, name))
-    assert checked(data, status=1)[1] == [f"{name}: 61 for t-0, whose records end at 60"]
+    assert checked(data, status=1)[1] == [f"{name}: offset 61 for t-0, but its records end at 60"]
     (data / name).write_bytes(b"0\n1\nx")
     (data / "meta.properties").write_bytes(b"x")
     _, reasons = checked(data, status=1)
@@ -78,11 +78,11 @@ def test_a_snapshot_that_contradicts_the_batches(data: Path) -> None:
     first, *_, newest = sorted((data / "t-0").glob("*.snapshot"))
     newest.write_bytes(first.read_bytes())
     _, reasons = checked(data, status=1)
-    assert any("the batches say epoch 0, sequence" in each for each in reasons)
+    assert any("expected epoch 0, sequence" in each for each in reasons)
 
 
 def test_index_entries_behind_the_last_batch(data: Path) -> None:
     index = data / "t-0" / f"{FIRST}.index"
     index.write_bytes(index.read_bytes() + struct.pack(">ii", 500, 1_000_000))
     _, reasons = checked(data, status=1)
-    assert any("names byte 1000000" in each or "behind the last" in each for each in reasons)
+    assert any("names byte 1000000" in each or "after the last" in each for each in reasons)

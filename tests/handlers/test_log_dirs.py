@@ -353,7 +353,7 @@ async def test_cordons_name_directories_that_exist(
 ) -> None:
     assert await cordon(client, str(tmp_path)) == ErrorCode.INVALID_REQUEST
     assert two.node.partitions.logs.cordoned == set()
-    with pytest.raises(ConfigError, match="there is no data directory"):
+    with pytest.raises(ConfigError, match="unknown log directory"):
         async with started(tmp_path / "other", cordoned_log_dirs="/nowhere"):
             raise AssertionError("it started")
 

@@ -229,7 +229,7 @@ async def test_model_reports_runs_that_begin_before_the_last_swap_is_cleaned_up(
     """The second run overwrites the note of what the first one replaced."""
     monkeypatch.setattr(DirectoryJobs, "put_back", lambda self: None)
     monkeypatch.setattr(Pending, "wants_checkpoint", property(_wants_checkpoint))
-    assert any("the log goes on at" in fault for fault in await faults_of_failing_removal())
+    assert any("but the log continues at" in fault for fault in await faults_of_failing_removal())
 
 
 def _wants_checkpoint(pending: Pending) -> bool:

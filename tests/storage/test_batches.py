@@ -55,12 +55,12 @@ def test_walk_finds_every_batch() -> None:
 @pytest.mark.parametrize(
     ("damage", "position", "reason"),
     [
-        (lambda data: data[:-1], 80, "no batch begins"),
+        (lambda data: data[:-1], 80, "no valid batch header"),
         (lambda data: data[:90], 80, "ends within a batch"),
-        (lambda data: data[:80] + bytes(80), 80, "no batch begins"),
-        (lambda data: data[:96] + b"\1" + data[97:], 80, "no batch begins"),
-        (lambda data: data[:88] + b"\0\0\0\7" + data[92:], 80, "no batch begins"),
-        (lambda data: data[:80] + batch(0), 80, "offset 0 where 1 is due"),
+        (lambda data: data[:80] + bytes(80), 80, "no valid batch header"),
+        (lambda data: data[:96] + b"\1" + data[97:], 80, "no valid batch header"),
+        (lambda data: data[:88] + b"\0\0\0\7" + data[92:], 80, "no valid batch header"),
+        (lambda data: data[:80] + batch(0), 80, "expected offset 1, found 0"),
     ],
 )
 def test_walk_stops_at_damage(damage: object, position: int, reason: str) -> None:
@@ -99,7 +99,7 @@ def test_check_sees_every_flipped_bit_that_it_can() -> None:
 def test_gaps() -> None:
     file = file_of(batch(0), batch(5))
     assert check(file, BEGINNING, Position(file.size), LeaderEpochs(), gaps_allowed=True) == (0, 6)
-    with pytest.raises(CorruptLogError, match="offset 5 where 1 is due"):
+    with pytest.raises(CorruptLogError, match="expected offset 1, found 5"):
         check(file, BEGINNING, Position(file.size), LeaderEpochs(), gaps_allowed=False)
     file = file_of(batch(5), batch(0))
     with pytest.raises(CorruptLogError):

@@ -293,7 +293,7 @@ class TestWhatStays:
         put(log, *[(b"%d" % key, None) for key in range(20)])
         compact(files, manager, log, key_map_bytes=5 * KEY_BYTES)
         assert log.first_dirty_offset == 1
-        with pytest.raises(StorageError, match=r"raise log\.cleaner\.dedupe\.buffer\.size"):
+        with pytest.raises(StorageError, match=r"increase log\.cleaner\.dedupe\.buffer\.size"):
             compact_sealed(files, manager, log, key_map_bytes=5 * KEY_BYTES)
         compact_sealed(files, manager, log, now_ms=NOW, key_map_bytes=20 * KEY_BYTES)
         compact_sealed(files, manager, log, now_ms=NOW + 1000)
@@ -744,7 +744,7 @@ class TestResultsThatCameTooLate:
         run = self.run(files, manager, log)
         for name in names(files, log, ".log.cleaned"):
             files.remove(f"{log.directory}/{name}")
-        with pytest.raises(StorageError, match="gone"):
+        with pytest.raises(StorageError, match="missing"):
             prepare(files, self.task, run.result)
 
 

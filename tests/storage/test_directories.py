@@ -87,7 +87,7 @@ def test_a_partition_in_two_directories_is_refused() -> None:
     append(open_log(directories), b"x")
     directories.close(now_ms=NOW)
     files.mkdir(f"{TWO}/a-0")
-    with pytest.raises(StorageError, match=f"a-0 is in {ONE} and in {TWO}"):
+    with pytest.raises(StorageError, match=f"a-0: is both in {ONE} and in {TWO}"):
         open_directories(files)
 
 

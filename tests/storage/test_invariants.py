@@ -34,7 +34,7 @@ def test_a_batch_begins_where_the_file_ends(log: Log) -> None:
     assert log.active.file.opened is not None
     log.active.file.opened.append([b"somebody else"])
     before = active_files(log)
-    with pytest.raises(AssertionError, match="does not end where its segment does"):
+    with pytest.raises(AssertionError, match="file size differs from the segment size"):
         append(log, b"lost in the middle")
     assert active_files(log) == before
 
@@ -52,7 +52,7 @@ def test_what_a_failed_append_left_behind_is_cut_away_before_the_next_one(log: L
 
 def test_offsets_of_a_segment_rise(log: Log) -> None:
     log.log_end_offset -= 2
-    with pytest.raises(AssertionError, match="offsets do not rise"):
+    with pytest.raises(AssertionError, match="offsets must increase"):
         append(log, b"again")
 
 
@@ -64,7 +64,7 @@ def test_an_earlier_leader_does_not_append(log: Log) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lower", "reason"), [(1, "begins within the one before"), (1000, "begin at one offset")]
+    ("lower", "reason"), [(1, "starts within the previous one"), (1000, "start at the same offset")]
 )
 def test_a_new_segment_does_not_empty_another_one(log: Log, lower: int, reason: str) -> None:
     assert log.active is not None
@@ -78,10 +78,10 @@ def test_a_new_segment_does_not_empty_another_one(log: Log, lower: int, reason: 
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        (lambda log: [log.segments[0], log.segments[2]], 0, "does not hang together"),
-        (lambda log: [log.active], -1, "appended to"),
+        (lambda log: [log.segments[0], log.segments[2]], 0, "are not consecutive"),
+        (lambda log: [log.active], -1, "active segment is replaced"),
         (lambda log: [log.segments[1]], 0, "are dropped"),
-        (lambda log: [log.segments[0]], 0, "into the next"),
+        (lambda log: [log.segments[0]], 0, "overlaps the next"),
     ],
 )
 def test_a_compacted_segment_stands_for_what_it_replaces(
@@ -96,7 +96,7 @@ def test_a_compacted_segment_stands_for_what_it_replaces(
 
 
 def test_no_more_is_durable_than_there_is(log: Log) -> None:
-    with pytest.raises(AssertionError, match="more was synced"):
+    with pytest.raises(AssertionError, match="synced offset exceeds"):
         log.synced(log.log_end_offset + 1)
 
 
@@ -146,5 +146,5 @@ def test_recovery_does_not_cut_what_was_synced(monkeypatch: pytest.MonkeyPatch) 
     commit(log)
     manager.checkpoint(NOW).run()
     monkeypatch.setattr("kbroker.storage.recovery._Recovery._scan", lambda *_: (3, 10))
-    with pytest.raises(AssertionError, match="what was synced is cut"):
+    with pytest.raises(AssertionError, match="truncation removes synced records"):
         open_log(open_manager(files.crashed("drop", 0)))

@@ -91,7 +91,7 @@ def test_missing_directory_is_offline_until_it_is_given_up(place: Place, clean: 
     written(place, clean=clean)
     files.rmtree(f"{data_dir}/orders-0")
     manager = open_manager(files, data_dir)
-    with pytest.raises(CorruptLogError, match=f"missing.* {COUNT} was synced"):
+    with pytest.raises(CorruptLogError, match=f"missing.* offset {COUNT} was synced"):
         open_log(manager)
     assert manager.give_up_missing(("orders", 0)).recovery_point == COUNT
     assert open_log(manager).log_end_offset == 0
@@ -106,7 +106,7 @@ def test_missing_directory_and_recovery_points_are_named(
     files.rmtree(f"{data_dir}/orders-0")
     files.remove(f"{data_dir}/{RECOVERY_POINTS}")
     log_of(place)
-    assert f"orders-0 begins empty, although consumers could read offsets 0 to {COUNT - 1}" in (
+    assert f"orders-0 starts empty, although consumers could read offsets 0 to {COUNT - 1}" in (
         caplog.text
     )
     assert (f"{RECOVERY_POINTS} changed after the last clean stop" in caplog.text) == clean
@@ -154,7 +154,7 @@ def test_log_that_lost_records_consumers_could_read_is_named(
     files.remove(f"{data_dir}/orders-0/{names[-1]}")
     log = log_of(place)
     assert f"consumers could read up to offset {COUNT - 1}: " in caplog.text
-    assert f"{COUNT - log.log_end_offset} records are gone" in caplog.text
+    assert f"{COUNT - log.log_end_offset} records are lost" in caplog.text
 
 
 def file_instead(directory: Path) -> None:
@@ -216,7 +216,7 @@ def test_directory_that_cannot_be_read_takes_its_partition_offline_alone(
         manager = open_manager(*place)
         manager.settle()
         assert ("orders", 0, None) in manager.partitions()
-        with pytest.raises(StorageError, match=r"orders-0.*untouched; .*from a copy"):
+        with pytest.raises(StorageError, match=r"orders-0.*unchanged; .*from a backup"):
             open_log(manager)
         assert values(open_log(manager, "other")) == [b"x"]
         manager.set_aside([("orders", 0)])
@@ -238,4 +238,4 @@ def test_other_segment_behind_the_recovery_point_is_kept_with_a_warning(
     assert log.log_end_offset == int(names[-1].removesuffix(".log"))
     (kept,) = [name for name in files.listdir(directory) if name.endswith(".corrupt")]
     assert files.read_bytes(f"{directory}/{kept}") == other
-    assert f"are kept in {directory}/{kept}" in caplog.text
+    assert f"unsynced records to {directory}/{kept}" in caplog.text

@@ -49,7 +49,7 @@ class TestDirectory:
     def test_of_another_node(self, place: Place) -> None:
         open_manager(*place).close()
         for _ in range(2):
-            with pytest.raises(StorageError, match="belongs to node 1, this is node 2"):
+            with pytest.raises(StorageError, match="belongs to node 1, but this is node 2"):
                 LogManager(*place, dataclasses.replace(META, node_id=2))
 
     def test_only_one_owner(self, place: Place) -> None:
@@ -131,7 +131,9 @@ class TestOpen:
             files.rename(f"{data_dir}/{old}", f"{data_dir}/{new}")
         manager = open_manager(files, data_dir)
         for partition in range(2):
-            with pytest.raises(ForeignLogError, match=f"partition {1 - partition}, not topic"):
+            with pytest.raises(
+                ForeignLogError, match=f"partition {1 - partition}, but the metadata has topic ID"
+            ):
                 manager.open_log("orders", TOPIC_ID, partition, SMALL, now_ms=NOW)
 
     def test_directory_written_by_kafka_gets_its_partition_number(self, place: Place) -> None:

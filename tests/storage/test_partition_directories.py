@@ -83,7 +83,7 @@ def test_directory_of_another_topic_is_rejected(directories: PartitionDirectorie
     directory = Path(directories.path(KEY))
     directory.mkdir()
     (directory / PARTITION_METADATA).write_bytes(PartitionMetadata(OTHER_ID, 0).to_bytes())
-    with pytest.raises(ForeignLogError, match="holds topic id"):
+    with pytest.raises(ForeignLogError, match="holds topic ID"):
         directories.check_held(KEY, TOPIC_ID, was_used=True)
 
 

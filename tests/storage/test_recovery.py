@@ -146,8 +146,8 @@ class TestTail:
         kept = files.read_bytes(f"{DIRECTORY}/{name}")
         assert kept[71:] == whole[at + 71 :]
         warning = caplog.records[-1].getMessage()
-        assert "ends at offset 25" in warning
-        assert "4 later records" in warning
+        assert "truncated at offset 25" in warning
+        assert "4 later unsynced records" in warning
         assert name in warning
 
     def test_later_segments_are_kept_or_removed(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -163,7 +163,7 @@ class TestTail:
         assert f"{bases[1]:020d}.log.corrupt" in names
         assert f"{bases[1]:020d}.log" not in names
         assert not any(name.startswith(f"{bases[-1]:020d}.") for name in names)
-        assert f"{bases[-1] - bases[1]} later records" in caplog.text
+        assert f"{bases[-1] - bases[1]} later unsynced records" in caplog.text
 
     def test_a_segment_that_is_missing_in_between_ends_the_log(self) -> None:
         files = crashed(5, 6, 60, config=CONFIG)

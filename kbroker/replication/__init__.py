@@ -1,1 +1,1 @@
-"""How the records of a partition come to be on several nodes."""
+"""Replication of partitions between nodes."""

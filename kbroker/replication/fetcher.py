@@ -1,8 +1,8 @@
-"""The loop that copies from one leader: fetch, append, sync, fetch again.
+"""The fetch loop from one leader: fetch, append, sync, fetch again.
 
-The offset that a fetch asks for is the acknowledgement of everything before it, so a log is synced
-before its next offset goes out. A change of what is to be copied cuts a fetch short that the leader
-holds back: a new partition does not wait for an idle one.
+The offset of a fetch acknowledges all records before it, so a log is synced before its next fetch
+offset is sent. If the set of partitions changes while the leader delays its response, the fetch is
+aborted, so that a new partition does not wait for an idle one.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from .quota import Quota
 
 logger = logging.getLogger(__name__)
 
+# Errors that end once both nodes have applied the same metadata change.
 EXPECTED = frozenset(
     {
         ErrorCode.FENCED_LEADER_EPOCH,
@@ -48,8 +49,8 @@ EXPECTED = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
-"""Refusals that last until both nodes have heard of the same change of the cluster."""
 
+# Errors after which a new fetch session is needed, because the leader dropped the old one.
 ENDS_OF_SESSIONS = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -57,22 +58,21 @@ ENDS_OF_SESSIONS = frozenset(
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     }
 )
-"""The leader has forgotten our session: another one begins."""
 
+# Maximum delay between the session timeout of a node and the metadata change of the controller.
 TOLD_LATE_SECONDS = 0.5
-"""How much later than a node is missed the controller may say so."""
+# Minimum time that a response may still take after the set of partitions changed.
 PATIENCE_SECONDS = 0.005
-"""How long an answer may still take after a change of what is to be copied."""
 
 
+# Maximum time that a throttled partition waits before the quota is checked again.
 QUOTA_SECONDS_MAX = 1.0
-"""How long a throttled partition waits before the quota is looked at again."""
 
-_TO_BE_ALLOWED = "; it has to be one of super.users there, or an ACL allows it CLUSTER_ACTION"
+_TO_BE_ALLOWED = "; add this node's principal to super.users there, or allow it CLUSTER_ACTION"
 
 
 class Fetcher:
-    """Copies from one leader what this node follows; `run` it until cancelled."""
+    """Fetches the followed partitions from one leader; `run` it until cancelled."""
 
     def __init__(
         self,
@@ -88,10 +88,10 @@ class Fetcher:
         self._leader_id = leader_id
         self._quota = quota
         self._followed: dict[PartitionKey, Followed] = {}
+        # Partitions whose positions the leader may not know.
         self._changed: set[PartitionKey] = set()
-        """Partitions whose positions the leader may not know."""
+        # Partitions that are not fetched until a time of trio's clock.
         self._paused: dict[PartitionKey, float] = {}
-        """Partitions that are left out until a time of trio's clock."""
         self._session = FollowerSession()
         self._peer: Peer | None = None
         self._backoff = self._new_backoff()
@@ -99,10 +99,10 @@ class Fetcher:
         self._wake = trio.Event()
         self._held_back: trio.CancelScope | None = None
         self._lost_at: float | None = None
+        # True once the lost connection was logged.
         self._has_told = False
-        """Whether it was said that the leader cannot be reached."""
+        # Time when the leader closed the connection, until it accepts another one.
         self._gone_since: float | None = None
-        """When the leader ended the connection; until it takes another one."""
         self._log_reconciler = LogReconciler(context, partitions)
 
     def _new_backoff(self) -> Backoff:
@@ -111,7 +111,7 @@ class Fetcher:
     # -- what to copy
 
     def follow(self, replica: Replica, leader_epoch: int) -> None:
-        """Copy a partition of which our leader is the leader in this epoch."""
+        """Fetch a partition that the leader of this fetcher leads in `leader_epoch`."""
         key = (replica.topic.id, replica.index)
         known = self._followed.get(key)
         if known is None or known.replica is not replica or known.leader_epoch != leader_epoch:
@@ -121,7 +121,7 @@ class Fetcher:
             self.wake()
 
     def stop(self, key: PartitionKey) -> None:
-        """Copy a partition no longer; an answer that is under way will not touch it."""
+        """Stop fetching a partition; a pending response for it is ignored."""
         if self._followed.pop(key, None) is not None:
             self._paused.pop(key, None)
             self._changed.add(key)
@@ -135,7 +135,7 @@ class Fetcher:
             self._held_back.deadline = trio.current_time() + self._patience.next()
 
     def leave_out_refused(self) -> None:
-        """Ask for nothing that could not be appended."""
+        """Stop fetching partitions whose logs cannot be appended to."""
         for key, followed in self._followed.items():
             if not followed.may_go_on:
                 self._changed.add(key)
@@ -143,11 +143,11 @@ class Fetcher:
 
     @property
     def is_leader_unreachable(self) -> bool:
-        """Return True if the leader closed its connection and its broker session has not expired yet.
+        """True if the leader closed its connection and its broker session has not expired yet.
 
-        If the leader still runs, it counts as reachable again after the session timeout. The property
-        asks the operating system, because clients on the same machine may see the end of the leader
-        before the fetch loop does.
+        If the leader still runs, it counts as reachable again after the session timeout. The
+        property asks the operating system, because clients on the same machine may see the end of
+        the leader before the fetch loop does.
         """
         if self._gone_since is None:
             return self._peer is not None and self._peer.is_closed_by_peer
@@ -155,7 +155,7 @@ class Fetcher:
 
     @property
     def _missed_at(self) -> float:
-        """When the cluster misses a process that is gone, at the latest."""
+        """Time when the session of a leader process that is gone has expired, at the latest."""
         assert self._gone_since is not None
         return self._gone_since + self._context.config.broker_session_timeout_ms / 1000
 
@@ -168,16 +168,16 @@ class Fetcher:
                 self._wake = trio.Event()
                 try:
                     await self._round()
-                except Exception:  # a defect of ours must neither end the node nor pass unnoticed
+                except Exception:  # a bug here must not stop the node or stay unnoticed
                     self._context.error_log.unhandled_errors += 1
-                    logger.exception("copying from node %d failed", self._leader_id)
+                    logger.exception("fetching from node %d failed", self._leader_id)
                     await self._disconnect()
                     await self._sleep_until(trio.current_time() + self._backoff.next())
         finally:
             await self._disconnect()
 
     async def _round(self) -> None:
-        """One request and what comes of it, or a wait for something to ask for."""
+        """Send one request and process its response, or wait for something to fetch."""
         now = trio.current_time()
         self._end_pauses(now)
         if len(self._followed) == len(self._paused):
@@ -196,7 +196,7 @@ class Fetcher:
             await self._note_lost(error)
 
     async def _ask_leader(self) -> FetchResponse | None:
-        """The leader's answer; None when it was not waited for, because something has changed."""
+        """Return the leader's response, or None if the wait was aborted after a change."""
         if self._peer is None:
             self._peer = await self._peers.connect(self._leader_id)
             self._gone_since = None
@@ -231,7 +231,7 @@ class Fetcher:
         )
 
     def _positions(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Position]:
-        """Where we stand in those that are copied now. A log that cannot go on pauses."""
+        """Return the fetch positions of the partitions to fetch; pause those that cannot append."""
         positions, now = {}, trio.current_time()
         for key in keys:
             followed = self._followed.get(key)
@@ -253,7 +253,7 @@ class Fetcher:
         return positions
 
     def _wait_ms(self) -> int:
-        """How long the leader may hold its answer back: a pause may end earlier."""
+        """Return the maximum wait in ms for the leader, limited by the next end of a pause."""
         longest = self._context.config.replica_fetch_wait_max_ms
         if not self._paused:
             return longest
@@ -261,18 +261,18 @@ class Fetcher:
         return max(0, min(longest, int(left * 1000)))
 
     async def _sync(self, keys: Iterable[PartitionKey]) -> None:
-        """Make durable, as far as the flush policy asks, what the next request acknowledges."""
+        """Sync, as the flush policy requires, the records that the next request acknowledges."""
         found = [self._followed[key] for key in keys if key in self._followed]
         if not all(followed.is_durable for followed in found):
             await self._partitions.flusher.sync_now()
 
-    # -- answers
+    # -- responses
 
     async def _take(self, answer: FetchResponse) -> None:
         if answer.error_code:
             if answer.error_code not in ENDS_OF_SESSIONS:
                 code = error_code(answer.error_code).name
-                self._say_once(f"nothing can be copied from node {self._leader_id}: {code}")
+                self._say_once(f"cannot fetch from node {self._leader_id}: {code}")
             self._session.reset()
             await self._sleep_until(trio.current_time() + self._backoff.next())
             return
@@ -308,7 +308,7 @@ class Fetcher:
             followed.backoff.reset()
 
     def _asked(self, key: PartitionKey) -> Followed | None:
-        """What the leader has answered for; None when that is not what we want to know any more."""
+        """Return the partition of a response row, or None if its position has changed."""
         followed, asked = self._followed.get(key), self._session.told(key)
         if followed is None or asked is None or not followed.is_current:
             return None
@@ -325,7 +325,7 @@ class Fetcher:
             now = trio.current_time()
             self._quota.took(followed.replica, self._context.node_id, len(row.records), now)
             await self._append(followed, row.records)
-            await trio.lowlevel.checkpoint()  # a large answer takes turns with clients
+            await trio.lowlevel.checkpoint()  # let clients run during a large response
 
     async def _append(self, followed: Followed, records: memoryview) -> None:
         log, before = followed.replica.log, followed.replica.log.log_end_offset
@@ -340,11 +340,12 @@ class Fetcher:
             return
         if log.log_end_offset == before:
             raise KafkaError(
-                ErrorCode.CORRUPT_MESSAGE, f"no batch from {before} on in {len(records)} bytes"
+                ErrorCode.CORRUPT_MESSAGE,
+                f"no batch at offset {before} or later in {len(records)} bytes",
             )
 
     def _failed(self, followed: Followed, error: StorageError) -> None:
-        """Report an error of this node's own log, and leave the partition out for a while."""
+        """Report an error of this node's log, and pause the partition."""
         replica = followed.replica
         self._partitions.report_storage_error(replica.topic, replica.index, error)
         self._pause(followed)
@@ -357,14 +358,14 @@ class Fetcher:
         self._pause(followed)
 
     def _say_why(self, followed: Followed, reason: str) -> None:
-        self._say_once(f"{followed} cannot be copied from node {self._leader_id}: {reason}")
+        self._say_once(f"{followed}: cannot fetch from node {self._leader_id}: {reason}")
 
     def _say_once(self, text: str) -> None:
         if self._context.error_log.is_new(text):
             logger.error("%s", text)
 
     async def _ask_again(self, message: Any) -> Any:
-        """Ask the leader something else. Raises Unreachable."""
+        """Send another request to the leader. Raises Unreachable."""
         if self._peer is None:
             raise Unreachable(f"node {self._leader_id}: not connected")
         return await self._peer.ask(message)
@@ -372,7 +373,7 @@ class Fetcher:
     # -- pauses
 
     def _pause(self, followed: Followed) -> None:
-        """Leave a partition out for a while."""
+        """Stop fetching a partition for the backoff time."""
         if self._followed.get(followed.key) is followed:
             self._paused[followed.key] = trio.current_time() + followed.backoff.next()
 
@@ -383,7 +384,7 @@ class Fetcher:
         self._changed.update(over)
 
     async def _sleep_until(self, deadline: float | None) -> None:
-        """Sleep until a time of trio's clock, or something changes."""
+        """Sleep until a time of trio's clock, or until `wake` is called."""
         if deadline is None:
             await self._wake.wait()
             return
@@ -404,7 +405,7 @@ class Fetcher:
             await self._disconnect()
 
     async def _note_lost(self, error: Unreachable) -> None:
-        """Say once that the leader cannot be reached; wait before the next attempt but the second."""
+        """Log a lost connection once; back off, except after the first failure."""
         now = trio.current_time()
         if not isinstance(error, ConnectionLost):
             self._gone_since = None
@@ -414,12 +415,12 @@ class Fetcher:
         is_first = self._lost_at is None and is_registered
         if is_first:
             self._lost_at = now
-        # Of a process that is gone the controller speaks, as soon as it is missed.
+        # For a process that is gone, the controller reports the lost session.
         is_missed = self._gone_since is None or now > self._missed_at + TOLD_LATE_SECONDS
         if is_registered and not self._has_told and is_missed:
             self._has_told = True
             logger.warning(
-                "%s; what it leads (partitions copied here: %d) is not copied until it answers",
+                "%s; its partitions that are replicated here (%d) are not fetched until it responds",
                 error,
                 len(self._followed),
             )
@@ -429,5 +430,5 @@ class Fetcher:
     def _note_reached(self) -> None:
         if self._lost_at is not None and self._has_told:
             seconds = trio.current_time() - self._lost_at
-            logger.info("node %d answers again after %.1f s", self._leader_id, seconds)
+            logger.info("node %d responds again after %.1f s", self._leader_id, seconds)
         self._lost_at, self._has_told = None, False

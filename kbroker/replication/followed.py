@@ -1,4 +1,4 @@
-"""A partition that a node copies, and how far it is."""
+"""A partition that a node follows, and its fetch state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .follower_session import PartitionKey, Position
 
 
 class Followed:
-    """One partition under one leader and epoch."""
+    """One followed partition under one leader and leader epoch."""
 
     __slots__ = ("backoff", "high_watermark", "key", "leader_epoch", "log_start", "replica")
 
@@ -18,15 +18,15 @@ class Followed:
         self.key: PartitionKey = (replica.topic.id, replica.index)
         self.leader_epoch = leader_epoch
         self.backoff = backoff
+        # Last values from the leader.
         self.high_watermark = self.log_start = 0
-        """As the leader told last."""
 
     def __str__(self) -> str:
         return f"{self.replica.topic.name}-{self.replica.index}"
 
     @property
     def is_current(self) -> bool:
-        """Whether this node still follows, under the same leader epoch."""
+        """True if this node still follows the partition in the same leader epoch."""
         replica = self.replica
         return (
             not replica.closed
@@ -36,17 +36,17 @@ class Followed:
 
     @property
     def is_durable(self) -> bool:
-        """Whether everything here may be acknowledged."""
+        """True if all records of the log are durable and may be acknowledged."""
         log = self.replica.log
         return log.offline is None and self.replica.durable_end >= log.log_end_offset
 
     @property
     def may_go_on(self) -> bool:
-        """Whether what comes next can be appended: a fetch says that this replica keeps up."""
+        """True if the log can be appended to; a fetch implies that the replica keeps up."""
         return self.is_durable and self.replica.log.refusal is None
 
     def apply_marks(self) -> None:
-        """Let readers see what the leader calls committed, and forget what it has given up."""
+        """Apply the high watermark and the log start offset of the leader."""
         self.replica.committed_by_leader(self.high_watermark)
         log = self.replica.log
         start = min(self.log_start, log.high_watermark)

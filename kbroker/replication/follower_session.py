@@ -1,4 +1,4 @@
-"""A follower's side of an incremental fetch session (KIP-227): only what changed is sent."""
+"""The follower's side of an incremental fetch session (KIP-227), which sends only changes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from kbroker.protocol.messages.fetch import FetchRequest
 
+# A partition by topic ID and index.
 PartitionKey = tuple[uuid.UUID, int]
-"""A partition by topic id and index."""
 
 NO_SESSION = 0
 FIRST_EPOCH = 0
@@ -17,7 +17,7 @@ EPOCH_MAX = 2**31 - 1
 
 
 class Position(NamedTuple):
-    """Where a follower stands in one partition; what is below `fetch_offset` is durable."""
+    """The fetch position in one partition; records before `fetch_offset` are durable."""
 
     fetch_offset: int
     log_start_offset: int
@@ -27,10 +27,10 @@ class Position(NamedTuple):
 
 
 class FollowerSession:
-    """What one leader knows of what a follower fetches from it.
+    """The state of a fetch session with one leader.
 
-    Call `update` for each request and `opened` with the session id of each answer. After an error,
-    or when it is not known whether the leader got a request, `reset` begins anew.
+    Call `update` for each request and `opened` with the session ID of each response. After an
+    error, or if it is unknown whether the leader received a request, call `reset`.
     """
 
     def __init__(self) -> None:
@@ -40,15 +40,17 @@ class FollowerSession:
 
     @property
     def is_new(self) -> bool:
-        """Whether the next request has to name every partition."""
+        """True if the next request must contain all partitions."""
         return self.epoch == FIRST_EPOCH
 
     def update(
         self, positions: Mapping[PartitionKey, Position], left_out: Iterable[PartitionKey]
     ) -> tuple[list[PartitionKey], list[PartitionKey]]:
-        """Which of `positions` the next request must name, and which partitions it must drop.
+        """Return the partitions that the next request must contain and those that it must forget.
 
-        `positions` may leave out what did not change; of a new session it has everything.
+        Args:
+            positions: Current positions; for an existing session, unchanged ones may be omitted.
+            left_out: Partitions that are no longer fetched.
         """
         if self.is_new:
             self._told = dict(positions)
@@ -59,7 +61,7 @@ class FollowerSession:
         return named, dropped
 
     def opened(self, session_id: int) -> None:
-        """An answer came. A leader without room for a session answers with id 0 each time."""
+        """Record a response. A leader without a free session responds with ID 0 each time."""
         self.id = session_id
         if session_id == NO_SESSION:
             self.epoch = FIRST_EPOCH
@@ -67,11 +69,11 @@ class FollowerSession:
             self.epoch = 1 if self.epoch == EPOCH_MAX else self.epoch + 1
 
     def told(self, key: PartitionKey) -> Position | None:
-        """What the leader answered for; None when it was not asked."""
+        """Return the position that was last sent for a partition, or None."""
         return self._told.get(key)
 
     def reset(self) -> None:
-        """Begin anew with the next request, which also ends the session that was."""
+        """Start a new session with the next request, which also closes the old one."""
         self.epoch = FIRST_EPOCH
         self._told = {}
 
@@ -79,7 +81,7 @@ class FollowerSession:
 def topic_rows(
     keys: Iterable[PartitionKey], positions: Mapping[PartitionKey, Position], max_bytes: int
 ) -> list[FetchRequest.Topic]:
-    """The partitions of a request, at most `max_bytes` from each."""
+    """Return the partitions of a request, with at most `max_bytes` for each."""
     topics: dict[uuid.UUID, FetchRequest.Topic] = {}
     for topic_id, index in keys:
         topic = topics.get(topic_id)
@@ -101,7 +103,7 @@ def topic_rows(
 
 
 def forgotten_rows(keys: Iterable[PartitionKey]) -> list[FetchRequest.ForgottenTopic]:
-    """The partitions that leave the session."""
+    """Return the partitions that are removed from the session."""
     topics: dict[uuid.UUID, FetchRequest.ForgottenTopic] = {}
     for topic_id, index in keys:
         topic = topics.setdefault(topic_id, FetchRequest.ForgottenTopic(topic_id=topic_id))

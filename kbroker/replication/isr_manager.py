@@ -3,9 +3,9 @@
 Followers that fall behind leave the ISR, followers that catch up join it. The node resigns the
 leadership of partitions to which it cannot append.
 
-One transaction of the metadata store changes many partitions if they have the same reason. It compares
-the state on which each change is based. If the outcome is unknown, the leader counts the members of both
-ISRs (see `leader_state`) until another change settles it.
+One transaction of the metadata store changes many partitions if they have the same reason. It
+compares the state on which each change is based. If the outcome is unknown, the leader counts the
+members of both ISRs (see `leader_state`) until another change settles it.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from kbroker.storage.errors import StorageError
 
 logger = logging.getLogger(__name__)
 
+# Partitions per transaction; every metadata store supports that many.
 BATCH_MAX = 100
-"""Partitions of one transaction: every store takes that many."""
 TRANSACTIONS_AT_ONCE = 4
+# Partitions to check per event-loop iteration.
 LOOKED_AT_ONCE = 200
-"""Partitions of one turn of the event loop."""
+# Pause after an ISR change that was rejected, or whose outcome is unknown.
 RETRY_BACKOFF_SECONDS = 0.1
-"""Pause after an ISR change that was rejected, or whose outcome is unknown."""
 
 
 class _Proposal(NamedTuple):
-    """An in-sync set that is to be stored, and why."""
+    """An ISR to store, and its cause."""
 
     replica: Replica
     leader_state: LeaderState
@@ -46,7 +46,7 @@ class _Proposal(NamedTuple):
     cause: str
 
     def change(self) -> IsrChange:
-        """The same for the store: who stays keeps its place."""
+        """Return the change for the store; remaining members keep their order."""
         partition, added = self.leader_state.partition, self.leader_state.registrations(self.isr)
         isr = [*(each for each in partition.isr if each in self.isr), *added]
         return IsrChange(self.replica.topic, partition, isr, added)
@@ -58,26 +58,26 @@ class IsrManager:
     def __init__(self, context: NodeContext, partitions: Partitions) -> None:
         self._context = context
         self._partitions = partitions
+        # Calls `resign_leadership` for the partitions in read-only log directories.
         self.resign_read_only: Callable[[], None] = lambda: None
-        """Calls `resign_leadership` for the partitions in read-only log directories."""
         self._waiting: dict[Replica, None] = {}
         self._changing: dict[Replica, None] = {}
+        # Partitions that this node cannot append to, and whether it is still eligible to lead them.
         self._leaving: dict[tuple[UUID, int], bool] = {}
-        """What this node can append nothing to, and whether it is eligible all the same."""
+        # Number of stored ISR changes that removed or added a member.
         self.shrinks = self.expands = 0
-        """How often a set was stored that lacks somebody, or has somebody more."""
         self._leaves = trio.Event()
         self._more = trio.Event()
         self._all = trio.Event()
 
     def look_at(self, replica: Replica) -> None:
-        """The in-sync set of a partition may have to change."""
+        """Queue a partition whose ISR may have to change."""
         if replica not in self._changing:
             self._waiting[replica] = None
             self._more.set()
 
     def resign_leadership(self, topic: Topic, index: int, *, eligible: bool) -> None:
-        """Leave the ISR and the leadership of a partition, because this node cannot append to its log.
+        """Leave the ISR and the leadership of a partition that this node cannot append to.
 
         Nothing changes if this node is the only member of the ISR.
 
@@ -92,7 +92,7 @@ class IsrManager:
             self._leaves.set()
 
     def look_at_all(self) -> None:
-        """Nodes came or went, or time passed: look at everything that this node leads."""
+        """Check all led partitions, because nodes changed or time passed."""
         self.resign_read_only()
         self._all.set()
 
@@ -106,17 +106,17 @@ class IsrManager:
                     await trio.lowlevel.checkpoint()
 
     def _look(self, replica: Replica) -> None:
-        if replica.closed:  # its node stops in order, and keeps its place in sync
+        if replica.closed:  # a node in a controlled shutdown stays in the ISR
             return
         if replica.log.offline is not None:
             self.resign_leadership(replica.topic, replica.index, eligible=False)
         if replica.leader_state is not None and not replica.leader_state.alone:
-            replica.commit()  # it may have waited for one that went
+            replica.commit()  # the high watermark may have waited for a node that is gone
             if replica.isr_proposal() is not None:
                 self.look_at(replica)
 
     async def run(self) -> None:
-        """Change what has to be, until cancelled."""
+        """Change ISRs until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look_regularly)
             nursery.start_soon(self._look_at_all)
@@ -125,13 +125,13 @@ class IsrManager:
                 nursery.start_soon(self._settle_waiting)
 
     async def _settle_waiting(self) -> None:
-        """Take as many as one transaction takes of those that wait, again and again.
+        """Store the changes of waiting partitions in batches.
 
-        Those that come while the store is asked are more in the next one: a node that comes back
-        joins thousands of in-sync sets.
+        Partitions that arrive during a transaction share the next one: a returning node joins
+        thousands of ISRs.
         """
         while True:
-            await trio.lowlevel.checkpoint()  # a store of this process never waits
+            await trio.lowlevel.checkpoint()  # a local store never yields
             while not self._waiting:
                 await self._more.wait()
             batch = [*islice(self._waiting, BATCH_MAX)]
@@ -147,7 +147,7 @@ class IsrManager:
                     del self._changing[replica]
             for replica in batch:
                 if replica.isr_proposal() is not None:
-                    self.look_at(replica)  # behind those that wait: none of them waits for this one
+                    self.look_at(replica)  # at the end of the queue
 
     async def _look_regularly(self) -> None:
         while True:
@@ -155,14 +155,16 @@ class IsrManager:
             self.look_at_all()
 
     async def _settle(self, batch: Sequence[Replica]) -> None:
-        """Store in-sync sets once; where that fails it is not tried again at once."""
+        """Store ISRs once; after a failure, pause."""
         stored = [await self._store(cause, group) for cause, group in _by_cause(batch)]
         if not all(stored):
             await trio.sleep(RETRY_BACKOFF_SECONDS)
 
     async def _store(self, cause: str, group: Sequence[Replica]) -> bool:
-        """Propose the in-sync sets of those that still change for this cause; where one of them
-        cannot be stored any more, each by itself. Returns whether all were stored."""
+        """Propose the ISRs that still change for this cause; return True if all were stored.
+
+        If the store rejects them, each is proposed separately.
+        """
         context = self._context
         proposals = [each for each in map(_proposal, group) if each and each.cause == cause]
         for _, leader_state, isr, _ in proposals:
@@ -178,7 +180,7 @@ class IsrManager:
                 cause=cause,
             )
         except (OutcomeUnknown, StorageError) as error:
-            text = "%s: it is not known whether %s is so in %d partitions, such as %s-%d"
+            text = "%s: unknown outcome of %s in %d partitions, such as %s-%d"
             first = proposals[0].replica
             count, name = len(proposals), first.topic.name
             logger.debug(text, error.message, cause, count, name, first.index)
@@ -195,7 +197,7 @@ class IsrManager:
         return all([await self._store(cause, [each.replica]) for each in proposals])
 
     async def _leave(self) -> None:
-        """Let others lead and be in sync with what is to be given away, for ever."""
+        """Resign the queued partitions until cancelled."""
         while True:
             await self._leaves.wait()
             self._leaves = trio.Event()
@@ -212,7 +214,7 @@ class IsrManager:
                 await trio.sleep(RETRY_BACKOFF_SECONDS)
 
     async def _resign(self, leavings: Sequence[Resignation]) -> None:
-        """Give partitions away; those with which something else happened meanwhile are left."""
+        """Resign partitions; requeue those that could not be resigned."""
         node_id, cluster = self._context.node_id, self._context.cluster
         epoch = self._partitions.epoch
         cause = f"node {node_id} cannot append to its log"
@@ -226,7 +228,7 @@ class IsrManager:
 
 
 def _proposal(replica: Replica) -> _Proposal | None:
-    """The in-sync set that is to be stored; None where it is stored already."""
+    """Return the ISR to store, or None if it is stored already."""
     isr, leader_state = replica.isr_proposal(), replica.leader_state
     if isr is None or leader_state is None:
         return None
@@ -234,12 +236,12 @@ def _proposal(replica: Replica) -> _Proposal | None:
 
 
 def _by_cause(batch: Iterable[Replica]) -> list[tuple[str, list[Replica]]]:
-    """Those of which something is to be stored, as groups of one cause that a transaction takes."""
+    """Group the partitions with changes by cause, in groups that fit into one transaction."""
     groups: dict[str, list[Replica]] = {}
     rooms: dict[str, int] = {}
     for proposal in filter(None, map(_proposal, batch)):
         groups.setdefault(proposal.cause, []).append(proposal.replica)
-        # Of this node, and of each that is added, it is compared who they are.
+        # The transaction compares the registrations of this node and of each added node.
         added = len(proposal.isr.difference(proposal.leader_state.partition.isr))
         rooms[proposal.cause] = max(OPERATIONS_MAX - 1 - 2 * added, 1)
     return [
@@ -255,7 +257,7 @@ def _cause(before: frozenset[int], after: frozenset[int]) -> str:
         said.append(f"node {_listed(after - before)} caught up")
     if before - after:
         said.append(f"node {_listed(before - after)} fell behind")
-    return " and ".join(said) or "stored again, because an answer was lost"
+    return " and ".join(said) or "stored again, because a response was lost"
 
 
 def _listed(nodes: frozenset[int]) -> str:

@@ -1,8 +1,8 @@
 """Truncates or restarts the log of a follower if it diverges from the leader's log.
 
-Nothing here runs concurrently with a sync or a checkpoint of the same logs. The truncated records were
-not committed, unless there was an unclean election or a disk was lost. In that case the module logs an
-error.
+Nothing here runs concurrently with a sync or a checkpoint of the same logs. The truncated records
+were not committed, unless there was an unclean election or a disk was lost. In that case the module
+logs an error.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .truncation import cut_at
 
 logger = logging.getLogger(__name__)
 
+# Timestamp of ListOffsets for the log start offset.
 EARLIEST = -2
-"""A timestamp of ListOffsets: where the log begins."""
 
 Ask = Callable[[Any], Awaitable[Any]]
 
@@ -42,24 +42,35 @@ class LogReconciler:
         self._partitions = partitions
 
     async def cut(self, followed: Followed, diverging: FetchResponse.EpochEnd) -> None:
-        """Cut what the leader does not have. Raises StorageError, or KafkaError when there is
-        nothing that could be cut."""
+        """Truncate records that the leader does not have.
+
+        Raises StorageError, or KafkaError if there is nothing to truncate.
+        """
         log = followed.replica.log
         offset = cut_at(log.epochs, log.log_end_offset, diverging.epoch, diverging.end_offset)
         if offset >= log.log_end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"its epoch {diverging.epoch} ends at {diverging.end_offset}, ours "
-                f"({log.epochs.entries[-3:]} up to {log.log_end_offset}) agrees with that",
+                f"the leader's epoch {diverging.epoch} ends at {diverging.end_offset}, which matches "
+                f"the local epochs ({log.epochs.entries[-3:]} up to {log.log_end_offset})",
             )
         reason = f"its leader's epoch {diverging.epoch} ends at {diverging.end_offset}"
         await self._cut_to(followed, offset, reason)
 
     async def find_place(self, followed: Followed, ask: Ask) -> bool:
-        """The leader does not have our end: begin anew behind it, or cut what is above.
+        """Restart or truncate a log whose end is out of the leader's range.
 
-        Returns False when it has our end by now. Raises StorageError, Unreachable, and KafkaError
-        for what the leader refuses.
+        Args:
+            followed: The partition.
+            ask: Sends a request to the leader.
+
+        Returns:
+            False if the local log end is within the leader's range by now.
+
+        Raises:
+            StorageError: The log cannot be changed.
+            Unreachable: The leader cannot be reached.
+            KafkaError: The leader responds with an error.
         """
         start = await self._leader_start(followed, ask)
         end = await self._leader_end(followed, ask)
@@ -75,7 +86,7 @@ class LogReconciler:
     async def begin_within(
         self, followed: Followed, records: memoryview, first_offset: int
     ) -> None:
-        """Let an empty log begin with a batch that holds its offset, not first."""
+        """Restart an empty log at the base offset of a batch that contains its start offset."""
         async with self._alone(followed) as replica:
             if replica is not None:
                 self._restart(replica, first_offset)
@@ -85,7 +96,7 @@ class LogReconciler:
         async with self._alone(followed) as replica:
             if replica is not None:
                 self._restart(replica, start)
-                self._tell(replica, f"begins anew at {start} because its leader begins there")
+                self._tell(replica, f"restarted at {start} because the leader's log starts there")
 
     async def _cut_to(self, followed: Followed, offset: int, reason: str) -> None:
         async with self._alone(followed) as replica:
@@ -95,11 +106,11 @@ class LogReconciler:
             replica.truncate_to(offset, self._context.clock.log_ms())
             self._copy_anew(replica)
             now = replica.log.log_end_offset
-        self._tell(followed.replica, f"cut from {end} to {now} because {reason}")
+        self._tell(followed.replica, f"truncated from {end} to {now} because {reason}")
         if now < committed:
             logger.error(
-                "%s: records %d to %d were committed and are lost here: compare with the other "
-                "replicas, and look for an unclean election or a disk that was replaced",
+                "%s: records %d to %d were committed and are lost on this node: compare with the other "
+                "replicas, and look for an unclean election or a replaced disk",
                 followed,
                 now,
                 committed - 1,
@@ -114,14 +125,14 @@ class LogReconciler:
         self._copy_anew(replica)
 
     def _copy_anew(self, replica: Replica) -> None:
-        """A copy on its way to another directory may have what is gone."""
+        """Restart a running move to another directory, as the copy may have truncated records."""
         future = self._partitions.logs.future(replica.topic.name, replica.index)
         if future is not None:
             future.begin_again()
 
     @asynccontextmanager
     async def _alone(self, followed: Followed) -> AsyncIterator[Replica | None]:
-        """Hold off syncs and checkpoints; gives None when we do not follow this leader any more."""
+        """Prevent syncs and checkpoints; yields None if this leader is no longer followed."""
         async with self._partitions.flusher.no_pass, self._partitions.no_checkpoint:
             yield followed.replica if followed.is_current else None
 
@@ -149,7 +160,7 @@ class LogReconciler:
 
 
 def _only_row(answer: Any) -> Any:
-    """The row of the one partition that was asked for. Raises KafkaError."""
+    """Return the row of the requested partition. Raises KafkaError."""
     for topic in answer.topics:
         for row in topic.partitions:
             if row.error_code:

@@ -1,4 +1,4 @@
-"""The quotas of one node for copying replicas that are behind (KIP-73)."""
+"""The replication quotas of one node (KIP-73)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from kbroker.partitions.replica import Replica
 
 from .throttle import Throttle, names_replica
 
+# Value of Kafka's rate settings for no limit.
 UNLIMITED = 2**63 - 1
-"""The rate that Kafka writes for none."""
 
 
 class Side(Enum):
-    """Who holds back: settings of the node (bytes per second) and the topic (which replicas)."""
+    """The throttled side, with the settings of the node (bytes per second) and of the topic."""
 
     LEADER = ("leader.replication.throttled.rate", "leader.replication.throttled.replicas")
     FOLLOWER = ("follower.replication.throttled.rate", "follower.replication.throttled.replicas")
 
 
 class Quota:
-    """How fast a node gives, or takes, records of throttled replicas.
+    """The rate limit of a node for sending or fetching records of throttled replicas.
 
-    A follower in sync is never held back. `follower_id` is the node that copies.
+    A follower in the ISR is never throttled. `follower_id` is the node that fetches.
     """
 
     def __init__(self, context: NodeContext, side: Side) -> None:
@@ -33,11 +33,11 @@ class Quota:
         self._throttle = Throttle()
 
     def wait_seconds(self, replica: Replica, follower_id: int, now: float) -> float:
-        """How long the next records of a replica have to wait; 0 when they need not."""
+        """Return how long the next records of a replica must wait in seconds; 0 if not at all."""
         return self._throttle.wait_seconds(now) if self._holds(replica, follower_id) else 0.0
 
     def took(self, replica: Replica, follower_id: int, size: int, now: float) -> None:
-        """Count bytes that went."""
+        """Count transferred bytes."""
         if self._holds(replica, follower_id):
             self._throttle.took(size, now)
 

@@ -16,8 +16,8 @@ from .fetcher import Fetcher
 from .follower_session import PartitionKey
 from .quota import Quota, Side
 
+# Logs that are opened in one event-loop iteration.
 LOGS_PER_ITERATION = 50
-"""Logs that are opened in one event-loop iteration."""
 
 
 class LeaderAndEpoch(NamedTuple):
@@ -30,9 +30,9 @@ class LeaderAndEpoch(NamedTuple):
 class ReplicaFetcherManager:
     """The follower side of one node.
 
-    It copies each hosted partition from the leader in the metadata. It stops when this node leads the
-    partition or no longer hosts it. The metadata cache calls `topics_changed` and `nodes_changed`. The
-    owner starts `run`, and calls `stop` before it closes the logs.
+    It copies each hosted partition from the leader in the metadata. It stops when this node leads
+    the partition or no longer hosts it. The metadata cache calls `topics_changed` and
+    `nodes_changed`. The owner starts `run`, and calls `stop` before it closes the logs.
     """
 
     def __init__(self, context: NodeContext, partitions: Partitions, peers: Peers) -> None:
@@ -40,20 +40,20 @@ class ReplicaFetcherManager:
         self._partitions = partitions
         self._peers = peers
         self._fetchers: dict[int, Fetcher] = {}
+        # Leader and leader epoch from which each partition is fetched.
         self._leaders_and_epochs: dict[PartitionKey, LeaderAndEpoch] = {}
-        """Leader and leader epoch from which each partition is copied."""
+        # Partitions with a new leader or leader epoch that is not processed yet.
         self._to_begin: dict[PartitionKey, Topic] = {}
-        """Partitions that have a new leader or leader epoch, not looked at yet."""
+        # Partitions whose logs could not be opened.
         self._refused: dict[PartitionKey, Topic] = {}
-        """Partitions whose logs could not be opened."""
         self._more = trio.Event()
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
-        self._ended.set()  # it has not begun
+        self._ended.set()  # not started yet
         self._quota = Quota(context, Side.FOLLOWER)
 
     async def run(self) -> None:
-        """Copy until cancelled or stopped."""
+        """Fetch until cancelled or stopped."""
         self._ended = trio.Event()
         try:
             with self._scope:
@@ -62,7 +62,7 @@ class ReplicaFetcherManager:
             self._ended.set()
 
     async def stop(self) -> None:
-        """Copy no more; when this returns nothing is appended any more."""
+        """Stop fetching; when this returns, no more records are appended."""
         self._scope.cancel()
         await self._ended.wait()
 
@@ -77,19 +77,19 @@ class ReplicaFetcherManager:
                 await self._more.wait()
 
     def is_leader_unreachable(self, node_id: int) -> bool:
-        """Return True if this node has just lost its connection to a leader that it fetches from."""
+        """Return True if this node has just lost its connection to a leader it fetches from."""
         fetcher = self._fetchers.get(node_id)
         return fetcher is not None and fetcher.is_leader_unreachable
 
     def leave_out_refused(self) -> None:
-        """Copy no log that nothing can be appended to; leaders hear of it at once."""
+        """Stop fetching partitions whose logs cannot be appended to; tell the leaders at once."""
         for fetcher in self._fetchers.values():
             fetcher.leave_out_refused()
 
-    # -- what has changed
+    # -- metadata changes
 
     def topics_changed(self, event: TopicsChanged) -> None:
-        """Copy from the leaders that there are now."""
+        """Fetch from the current leaders."""
         refused, self._refused = self._refused, {}
         for (_, index), topic in refused.items():
             self._consider(topic, topic.partitions[index])
@@ -100,7 +100,7 @@ class ReplicaFetcherManager:
                 self._stop((topic.id, partition.index))
 
     def nodes_changed(self, event: NodesChanged) -> None:
-        """Leaders may be reached again, or elsewhere."""
+        """Wake the fetchers of changed nodes, which may be reachable again or have moved."""
         for node_id in event.node_ids & self._fetchers.keys():
             self._fetchers[node_id].wake()
 
@@ -129,7 +129,7 @@ class ReplicaFetcherManager:
         if leader_and_epoch is not None:
             self._fetchers[leader_and_epoch.leader].stop(key)
 
-    # -- what is to be done
+    # -- starting fetches
 
     async def _begin_all(self, nursery: trio.Nursery) -> None:
         opened = 0
@@ -144,7 +144,7 @@ class ReplicaFetcherManager:
         partition = topic.partitions[key[1]]
         try:
             replica = self._partitions.hosted(topic, partition.index)
-        except KafkaError:  # the node says why
+        except KafkaError:  # `Partitions` logs the reason
             self._refused[key] = topic
             return
         leader = partition.leader

@@ -1,4 +1,4 @@
-"""Both sides of the replication of one node."""
+"""The leader's and the follower's side of the replication of one node."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .replica_fetcher_manager import ReplicaFetcherManager
 
 
 class Replication:
-    """What replicates the partitions of one node. The node runs each part.
+    """The components that replicate the partitions of one node. The node runs each of them.
 
     Attributes:
         isr_manager: The ISRs of the partitions that the node leads.
         fetcher_manager: Fetches from the leaders of the partitions that the node follows.
         leader_quota: The leader's side of the replication quota (KIP-73).
-        leader_change_waiters: Requests that wait until the node learns who leads a partition.
+        leader_change_waiters: Requests that wait until the node learns the leader of a partition.
     """
 
     def __init__(self, context: NodeContext, partitions: Partitions, peers: Peers) -> None:

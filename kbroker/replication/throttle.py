@@ -1,23 +1,23 @@
-"""How fast replicas that are behind may be copied (KIP-73).
+"""A rate limit for replicas that are not in sync (KIP-73).
 
-`leader.replication.throttled.rate` and `follower.replication.throttled.rate` bound the bytes per
-second of those replicas that a topic's `*.replication.throttled.replicas` names. Replicas in sync
-are never held back: producers wait for them.
+`leader.replication.throttled.rate` and `follower.replication.throttled.rate` limit the bytes per
+second of the replicas in a topic's `*.replication.throttled.replicas`. In-sync replicas are never
+throttled: producers wait for them.
 """
 
 from __future__ import annotations
 
 import math
 
+# Maximum burst after an idle period, as seconds of the rate.
 BURST_SECONDS = 1.0
-"""How much may go at once after a pause: what the rate gives in this time."""
 
 
 class Throttle:
-    """A rate in bytes per second; times are seconds that only rise.
+    """A token bucket in bytes per second; times are seconds of a monotonic clock.
 
-    What is taken may exceed what is left, because an answer's size is known afterwards; the next
-    ones wait until that is made good.
+    The balance may become negative, because the size of a response is known afterwards; later
+    requests wait until it is positive again.
     """
 
     __slots__ = ("_left", "_seen", "rate")
@@ -28,20 +28,20 @@ class Throttle:
         self._seen = -math.inf
 
     def set_rate(self, rate: float) -> None:
-        """Obey another rate from now on."""
+        """Apply another rate."""
         if rate != self.rate:
             self.rate = rate
             self._left = rate * BURST_SECONDS
 
     def wait_seconds(self, now: float) -> float:
-        """How long the next bytes have to wait; 0 when they need not."""
+        """Return how long the next bytes must wait in seconds; 0 if not at all."""
         self._refill(now)
         if self._left > 0:
             return 0.0
         return (1 - self._left) / self.rate if self.rate > 0 else math.inf
 
     def took(self, size: int, now: float) -> None:
-        """Count bytes that went through."""
+        """Count transferred bytes."""
         self._refill(now)
         self._left -= size
 
@@ -54,5 +54,5 @@ class Throttle:
 
 
 def names_replica(throttled: tuple[str, ...], index: int, node_id: int) -> bool:
-    """Whether a topic's list of throttled replicas has that of one partition on one node."""
+    """Return True if a list of throttled replicas contains that of a partition on a node."""
     return "*" in throttled or f"{index}:{node_id}" in throttled

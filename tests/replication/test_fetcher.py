@@ -123,7 +123,7 @@ async def test_a_follower_that_was_away_for_long_begins_at_the_leaders_start(
             await _delete_records(broker, topic.name, 7)
         await until_equal(broker, "t", 1, 2)
         assert log_on(broker, 2, "t").log_start_offset == 7
-        assert "t-0: begins anew at 7 because its leader begins there" in caplog.text
+        assert "t-0: restarted at 7 because the leader's log starts there" in caplog.text
 
 
 async def test_a_start_within_a_batch(links: Links) -> None:
@@ -189,13 +189,13 @@ async def test_a_leader_that_cannot_be_reached_is_said_once(
 
         refusing._transport = way._replace(dial=refuse)
         broker.local_node(1).server.close_connections()
-        await until(lambda: "is not copied until it answers" in caplog.text)
+        await until(lambda: "are not fetched until it responds" in caplog.text)
         await trio.sleep(0.3)
         refusing._transport = way
         await send(broker, 1, topic, b"y")
         await until_equal(broker, "t", 1, 2)
-    assert caplog.text.count("is not copied until it answers") == 1
-    assert caplog.text.count("node 1 answers again") == 1
+    assert caplog.text.count("are not fetched until it responds") == 1
+    assert caplog.text.count("node 1 responds again") == 1
 
 
 async def _leader_told_by(broker: Broker, node_id: int) -> tuple[int, int]:
@@ -315,7 +315,7 @@ async def test_a_defect_in_copying_is_counted_and_does_not_end_the_node(
             await send(broker, 1, topic, b"x", acks=1)
             await until(lambda: broker.local_node(2).node.context.error_log.unhandled_errors)
         await until_equal(broker, "t", 1, 2)
-        assert "copying from node 1 failed" in caplog.text
+        assert "fetching from node 1 failed" in caplog.text
         broker.local_node(2).node.context.error_log.unhandled_errors = 0
 
 
@@ -341,7 +341,7 @@ async def test_bytes_that_were_damaged_on_the_way_are_asked_for_again(
         monkeypatch.setattr(follower, "append_replicated", spoil)
         await send(broker, 1, topic, b"x")
         await until_equal(broker, "t", 1, 2)
-        assert "t-0 cannot be copied from node 1: CORRUPT_MESSAGE" in caplog.text
+        assert "t-0: cannot fetch from node 1: CORRUPT_MESSAGE" in caplog.text
 
 
 async def test_a_session_that_the_leader_forgot_begins_anew() -> None:

@@ -165,9 +165,13 @@ async def test_kip_279_a_leader_without_the_followers_epoch_names_one_that_both_
         assert values_in(log_on(broker, 2, "t")) == [*kept, b"c10", b"c11", b"c12"]
         assert log_on(broker, 2, "t").epochs.entries == log_on(broker, 1, "t").epochs.entries
         known = [line.text for line in broker.local_node(2).node.partitions.history.of(("t", 0))]
-        assert "cut from 15 to 5 because its leader's epoch 0 ends at 10" in known
+        assert "truncated from 15 to 5 because its leader's epoch 0 ends at 10" in known
     # What the unclean election lost had been committed, and that is not passed over in silence.
-    lost = [each for each in caplog.records if "were committed and are lost here" in each.message]
+    lost = [
+        each
+        for each in caplog.records
+        if "were committed and are lost on this node" in each.message
+    ]
     assert [each.levelno for each in lost] == [logging.ERROR]
 
 

@@ -1,1 +1,1 @@
-"""The partitions of a node: their logs, their roles and what keeps them in order."""
+"""The partitions of a node: their logs, their roles and their background tasks."""

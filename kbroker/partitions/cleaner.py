@@ -1,4 +1,4 @@
-"""Compacts the logs of one node in the background, the dirtiest first."""
+"""Background compaction of the logs of one node, the dirtiest log first."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BACKOFF_SECONDS_MIN = 0.1
 
 
 class Cleaner:
-    """Finds logs that are dirty enough, has them compacted, and puts the results in place."""
+    """Selects logs that are dirty enough, has them compacted, and installs the results."""
 
     def __init__(
         self, context: NodeContext, partitions: Partitions, log_manager_tasks: LogManagerTasks
@@ -48,10 +48,10 @@ class Cleaner:
         self._partitions = partitions
         self._log_manager_tasks = log_manager_tasks
         self._again = trio.Event()
-        self._backoff_seconds = math.inf  # until `run` looks again and again
+        self._backoff_seconds = math.inf  # infinite while `run` is not running
         self._one_at_a_time = trio.Lock()
         files = partitions.logs.files
-        # Another process sees the files of the operating system and no others.
+        # Another process can access files of the operating system only.
         self._compactor: Compactor = (
             ProcessCompactor()
             if isinstance(files, OsFiles)
@@ -59,7 +59,7 @@ class Cleaner:
         )
 
     async def run(self) -> None:
-        """Look for work again and again, until cancelled."""
+        """Compact logs periodically until cancelled."""
         try:
             while True:
                 self._again = trio.Event()
@@ -73,11 +73,11 @@ class Cleaner:
             await self._compactor.rest(self._backoff_seconds)
 
     def wake(self) -> None:
-        """Look for work now: settings have changed."""
+        """Look for work now, because settings changed."""
         self._again.set()
 
     async def clean_all(self) -> int:
-        """Compact until nothing is dirty enough; returns the number of runs."""
+        """Compact until no log is dirty enough; return the number of successful runs."""
         runs = 0
         async with self._one_at_a_time:
             try:
@@ -88,7 +88,7 @@ class Cleaner:
         return runs
 
     async def _clean_due(self) -> int:
-        """Compact once what is due now; returns how many logs made progress."""
+        """Compact the logs that are due now; return how many made progress."""
         now_ms = self._context.clock.log_ms()
         duty_cycle = DutyCycle()
         due = []
@@ -104,7 +104,7 @@ class Cleaner:
         return sum([await self._clean(replica) for _, replica in due])
 
     async def _clean(self, replica: Replica) -> bool:
-        """Compact one log; returns whether it is cleaner than before."""
+        """Compact one log; return True if the log made progress."""
         log = replica.log
         try:
             if log.pending.wants_checkpoint:
@@ -123,7 +123,7 @@ class Cleaner:
             self._failed(replica, failure)
             return False
         except LostBytesError as error:
-            if log.offline is None:  # it is a new segment that cannot be read
+            if log.offline is None:  # a new segment is unreadable, not the log
                 self._report(replica, error.cause)
             return False
         except StorageError as error:
@@ -145,7 +145,7 @@ class Cleaner:
         )
 
     async def _put_in_place(self, log: Log, task: CompactionTask, result: Compacted) -> bool:
-        """Let the new segments of a run take their places, in order. Return True if all of them did.
+        """Install the new segments of a run in order; return True if all are installed.
 
         Raises StorageError.
         """
@@ -177,7 +177,7 @@ class Cleaner:
             self._partitions.report_storage_error(replica.topic, replica.index, error)
 
     def _report(self, replica: Replica, message: str) -> None:
-        text = f"{replica.log.directory} is not compacted: {message}"
+        text = f"{replica.log.directory}: compaction failed, will retry: {message}"
         if not replica.log.deleted and self._context.error_log.is_new(text):
             logger.warning("%s", text)
 
@@ -185,10 +185,12 @@ class Cleaner:
 def _report_success(log: Log, task: CompactionTask, result: Compacted, seconds: float) -> None:
     if result.unreadable:
         logger.warning(
-            "%s: %d batches could not be opened and stay whole", log.directory, result.unreadable
+            "%s: %d batches could not be parsed and were kept uncompacted",
+            log.directory,
+            result.unreadable,
         )
     logger.debug(
-        "%s: compacted up to offset %d in %.1f s; %d of %d records and %.1f of %.1f MB are left",
+        "%s: compacted up to offset %d in %.1f s, kept %d of %d records and %.1f of %.1f MB",
         log.directory,
         result.end_offset,
         seconds,

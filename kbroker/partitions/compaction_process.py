@@ -1,11 +1,11 @@
-"""The process in which compactions run: `compactor` starts it and says what there is to do.
+"""The compaction process, which `compactor` starts.
 
-It reads tasks from its standard input and writes what came of each to its standard output, both as
-pickles behind their length, and it ends when its parent does. The broker and its clients need the same
-processors and the same disk: so it rests as often as it works, and lets them go first. It has not the
-lowest priority, for it may be held up in the middle of a write, with the locks of the file system.
+It reads tasks from its standard input and writes their results to its standard output, both as
+pickles with a length prefix. It exits when its parent does. Broker and clients use the same cores
+and disk, so it sleeps as long as it works and has a lower priority. The priority is not the lowest,
+because the process could then be descheduled during a write while it holds file system locks.
 
-It starts with as few modules as it can, because its start has no rests.
+It imports as few modules as possible, because its start is not throttled.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from kbroker.storage.errors import LostBytesError, StorageError
 from kbroker.storage.files import OsFiles
 
 TIME_SLICE_SECONDS = 0.0005
+# Time to sleep after each time slice, as a multiple of the slice.
 REST = 1
-"""How many times as long as it worked the process leaves processor and disk to others."""
+# Increase of the nice value compared with the broker (POSIX); on Linux a tenth of the CPU weight.
 NICENESS = 10
-"""By how much its priority is lower than the broker's (POSIX): a tenth of the weight, in Linux."""
 
 
 class Failure(NamedTuple):
@@ -43,18 +43,18 @@ class Failure(NamedTuple):
 
 
 def program() -> str:
-    """Return the program of the process."""
+    """Return the Python program of the process."""
     return program_of(__name__, NICENESS)
 
 
 def main() -> None:
-    """Do tasks until standard input or the parent ends."""
+    """Run tasks until standard input is closed or the parent exits."""
     parent = os.getppid()
-    gc.disable()  # nothing here makes cycles
+    gc.disable()  # no reference cycles are created here
 
     def look() -> None:
         if os.getppid() != parent:
-            os._exit(1)  # nobody waits for the result any more
+            os._exit(1)  # the parent is dead: the result has no receiver
 
     for task in read_tasks():
         write_result(pickle.dumps(_run(cast(CompactionTask, task), look)))

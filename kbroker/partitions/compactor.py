@@ -1,9 +1,9 @@
-"""Where a compaction runs: in a process of its own, or in slices of the event loop.
+"""Execution of compaction runs, in a separate process or in time slices of the event loop.
 
-Compaction is pure Python over every record of a topic, so it holds the interpreter's lock: in a
-thread it would take turns of five milliseconds away from every client. It knows nothing but the
-paths of files that do not change any more, so another process can do it on another core. In memory
-there is no other process to ask; then it takes thin slices of the event loop.
+Compaction is pure Python over every record of a topic, so it holds the GIL: in a thread it would
+take slices of 5 ms from all clients. It needs only the paths of immutable files, so another process
+can run it on another core. Files in memory are not visible to another process; they are compacted
+in short time slices of the event loop.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from kbroker.storage.files import Files
 
 from .compaction_process import Failure, program
 
+# Time that the process stays alive without work.
 KEPT_SECONDS = 60
-"""How long the process stays without work."""
 
 
 class CompactionFailed(Exception):
-    """A run came to nothing; the message says why.
+    """A failed compaction run, with the reason as message.
 
-    `has_lost_bytes`: because a file of the log does not return the bytes that were written.
+    `has_lost_bytes` is True if a file of the log does not return the bytes that were written.
     """
 
     def __init__(self, message: str, *, has_lost_bytes: bool = False) -> None:
@@ -41,16 +41,16 @@ class Compactor(Protocol):
     """Runs compactions, one at a time."""
 
     async def compact(self, task: CompactionTask) -> Compacted:
-        """Write the new segments of a task. Raises CompactionFailed; nothing is left then."""
+        """Write the new segments of a task. Raises CompactionFailed and then removes them."""
         ...
 
     async def rest(self, seconds: float) -> None:
-        """The next task comes in so many seconds at the earliest."""
+        """Release resources if no task comes in the next `seconds`."""
         ...
 
 
 class InlineCompactor:
-    """Runs compactions in slices of the event loop."""
+    """Runs compactions in time slices of the event loop."""
 
     def __init__(self, files: Files, in_thread: InThread = run_in_thread) -> None:
         self._files = files
@@ -77,8 +77,10 @@ class InlineCompactor:
 
 
 class ProcessCompactor:
-    """Runs compactions in a process, which is there while there is work for it, and somewhat longer:
-    to start it takes a tenth of a second of a processor, at the expense of others."""
+    """Runs compactions in a child process, which is kept alive for a while between tasks.
+
+    Starting it takes 0.1 s of CPU time.
+    """
 
     def __init__(self) -> None:
         self._process: ChildProcess | None = None
@@ -88,7 +90,7 @@ class ProcessCompactor:
         try:
             reply = await self._ask(task)
         except BaseException as error:
-            # Also when cancelled: a process that goes on would write into a directory of others.
+            # Even if cancelled: a running process would write into a directory that may be reused.
             await self._end()
             if isinstance(error, OSError | trio.BrokenResourceError | EOFError):
                 raise CompactionFailed(f"the compaction process ended: {error!r}") from None

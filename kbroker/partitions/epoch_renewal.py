@@ -11,8 +11,8 @@ from kbroker.protocol.errors import KafkaError
 
 logger = logging.getLogger(__name__)
 
+# Pause before failed epoch changes are retried.
 RETRY_BACKOFF_SECONDS = 0.1
-"""Pause before the epochs of partitions that could not be raised are raised again."""
 
 
 class EpochRenewal:
@@ -34,10 +34,10 @@ class EpochRenewal:
         if not self._is_reported:
             self._is_reported = True
             logger.warning(
-                "the cluster's metadata is older than the records: %s-%d has records of leader epoch "
-                "%d, and the metadata knows epoch %d. Records are kept, and leader epochs are raised. "
-                "Topics, settings, users and ACLs are as they were when the metadata was copied; if a "
-                "newer copy exists, stop all nodes and restore that one",
+                "the cluster metadata is older than the records: %s-%d has records of leader epoch %d, but "
+                "the metadata has epoch %d. Records are kept, and leader epochs are raised. Topics, "
+                "settings, users and ACLs are those of the metadata backup; if a newer backup exists, stop "
+                "all nodes and restore it",
                 topic.name,
                 index,
                 epoch,
@@ -59,7 +59,7 @@ class EpochRenewal:
                 self._more.set()
 
     async def _renew(self, name: str, index: int, epoch: int) -> bool:
-        """Raise the leader epoch of a partition; returns False if it has to be tried again."""
+        """Raise the leader epoch of a partition; return False if it must be retried."""
         partition = self._cluster.partition(name, index)
         if partition is None or partition.leader_epoch > epoch:
             return True

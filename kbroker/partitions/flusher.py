@@ -1,14 +1,14 @@
-"""When what was appended counts as durable: one sync serves every batch that waits for one.
+"""Sync passes of a node, with group commit: one sync serves all batches that wait for it.
 
-With `flush.policy=fsync` an append makes its replica wait here; a pass then syncs all waiting logs
-together and moves their high watermarks, which releases the acks (group commit). While a pass runs,
-the next appends gather for the next one. Of many logs it takes some, of each topic in turn, and the
-next pass follows at once: who appends to one does not wait for all that another one appends to. With
-the other policies a batch is readable at once, and a pass comes after a time; a topic's
-`flush.messages` makes a batch wait all the same, its `flush.ms` brings the pass forward.
+With `flush.policy=fsync` each append registers its replica here. A pass syncs the waiting logs
+together and advances their high watermarks, which releases the acks. Appends during a pass wait for
+the next one. A pass takes a limited number of logs, round-robin over topics, and the next pass
+follows at once. So a producer to one log does not wait for all logs of another producer. With the
+other policies a batch is readable at once, and a pass runs later. `flush.messages` of a topic makes
+batches wait anyway, and `flush.ms` advances the pass.
 
-A pass runs in the event loop while the disk is fast and in a worker thread when it is not, or when
-somebody else has the disk sync just then.
+A pass runs in the event loop if the disk is fast, otherwise in a worker thread. It also runs in a
+thread while another component syncs the same disk.
 """
 
 from __future__ import annotations
@@ -34,26 +34,28 @@ from .replica import Replica
 logger = logging.getLogger(__name__)
 
 DIRECTORY_IS_OFFLINE = (
-    "%s: the data directory is offline, nothing in it is acknowledged any more; check the disk, then "
-    "restart the server"
+    "%s: the log directory is offline and acknowledges no more records; check the disk, then restart "
+    "the server"
 )
 
 AT_ONCE, NEVER = -math.inf, math.inf
+# A longer delay is treated as infinite.
 SECONDS_MAX = 10 * 365 * 86_400
-"""A longer wait is none."""
+# Logs per pass: some tens of ms on a slow disk. Releasing their acks takes less than an iteration
+# of the event loop.
 LOGS_AT_ONCE = 64
-"""Of one pass: on a slow disk some tens of milliseconds. To release their acks takes less than a
-turn of the event loop as well."""
 
 
 class Flusher:
-    """Owns the sync passes of one node.
+    """Runs the sync passes of one node.
 
-    Parameters: `policy` is "fsync", "interval" or "os"; only with the first do acks wait for the
-    disk; `sync` makes logs durable and returns how far, leaving out those that it could not;
-    `interval_ms` is the longest time between two passes with "interval". `changes` hears of
-    everything that becomes readable; nodes of one process may share it. `timer` returns seconds:
-    passes are timed with it.
+    Args:
+        policy: "fsync", "interval" or "os"; only with "fsync" do acks wait for the disk.
+        sync: Makes logs durable and returns their synced offsets, without the logs that failed.
+        interval_ms: Maximum time in ms between two passes with "interval".
+        in_thread: Runs a function in a worker thread.
+        timer: Returns seconds; measures the passes.
+        changes: Notified when records become readable; nodes of one process may share it.
     """
 
     def __init__(
@@ -70,42 +72,42 @@ class Flusher:
         self._sync = sync
         self._disk_work = DiskWork(in_thread, timer)
         self._timer = timer
+        # Durations of the sync passes.
         self.passes = Timings()
-        """How long those who wait for one of them waited for it."""
         self.waits_for_disk = policy == "fsync"
         self._interval_seconds = interval_ms / 1000 if policy == "interval" else math.inf
+        # Waiting replicas by topic, in the order in which they are synced (deterministic).
         self._dirty: OrderedDict[str, OrderedDict[Replica, None]] = OrderedDict()
-        """By topic, in order, so that one run is as the other; those whose turn is next stand first."""
         self._pass_at = NEVER
+        # Appends since the last pass started.
         self._appends = 0
-        """How many since the last pass began."""
         self._sooner = trio.Event()
+        # Called with each replica whose log went offline after a failed sync.
         self.when_failed: Callable[[Replica], None] = lambda _: None
-        """Told of each replica whose log went offline because it could not be synced."""
+        # Held during a sync pass; other tasks hold it to prevent passes.
         self.no_pass = trio.Lock()
-        """Held by whoever syncs; while another one holds it, nothing becomes durable."""
         self._others = 0
 
     def appended(self, replica: Replica) -> None:
-        """`replica` has a new batch at its end."""
+        """Register a new batch at the end of `replica`."""
         log = replica.log
         self._appends += 1
         if self.waits_for_disk or log.log_end_offset - log.synced_offset >= replica.flush_messages:
             self._sync_at(AT_ONCE, replica)
             return
         replica.synced(log.log_end_offset)
-        # With "os" whole segments are synced, so that a crash leaves little to check.
+        # With "os" only complete segments are synced, so that recovery has less to check.
         if self._interval_seconds == math.inf and replica.has_rolled():
             self._sync_at(AT_ONCE, replica)
         elif replica.flush_seconds < SECONDS_MAX:
             self._sync_at(trio.current_time() + replica.flush_seconds, replica)
 
     def longest_wait(self, flush_ms: int) -> float:
-        """After how many seconds an append is synced at the latest, in a topic with `flush.ms`."""
+        """Return the maximum delay of a sync after an append in seconds, for `flush.ms`."""
         return min(self._interval_seconds, flush_ms / 1000)
 
     def _sync_at(self, time_due: float, replica: Replica) -> None:
-        """Have `replica` synced by a pass that begins at this time of trio's clock, or before."""
+        """Schedule a sync of `replica` at `time_due` (trio clock) or earlier."""
         of_topic = self._dirty.get(replica.topic.name)
         if of_topic is None:
             of_topic = self._dirty[replica.topic.name] = OrderedDict()
@@ -115,7 +117,7 @@ class Flusher:
             self._sooner.set()
 
     def opened(self, replica: Replica) -> None:
-        """`replica` was opened: what its log holds is readable as soon as it is durable."""
+        """Register an opened replica: its records become readable once they are durable."""
         log = replica.log
         replica.synced(log.synced_offset if self.waits_for_disk else log.log_end_offset)
         if log.synced_offset < log.log_end_offset:
@@ -123,7 +125,7 @@ class Flusher:
             self._sync_at(trio.current_time() + wait, replica)
 
     def forget(self, replica: Replica) -> None:
-        """The replica is gone; nothing of it needs a sync."""
+        """Unregister a closed replica."""
         of_topic = self._dirty.get(replica.topic.name)
         if of_topic is not None:
             of_topic.pop(replica, None)
@@ -131,13 +133,14 @@ class Flusher:
                 del self._dirty[replica.topic.name]
 
     async def run(self) -> None:
-        """Sync what waits, for ever."""
+        """Run sync passes until cancelled."""
         while True:
             await self._pass_is_due()
             if self._appends == 1 and not self.no_pass.locked():
-                self.no_pass.acquire_nowait()  # nobody is there to share this pass
+                self.no_pass.acquire_nowait()  # no other append can share this pass
             else:
-                # This yields once: connections that have bytes now still append and share it.
+                # This yields once: connections with pending bytes can still append and share the
+                # pass.
                 await self.no_pass.acquire()
             try:
                 some = [*self._take(LOGS_AT_ONCE)]
@@ -154,12 +157,12 @@ class Flusher:
                 await self._sooner.wait()
 
     async def sync_now(self) -> None:
-        """Sync what waits at once, after the pass that runs already."""
+        """Sync all waiting replicas, after a running pass."""
         async with self.no_pass:
             await self._pass([*self._take(math.inf)])
 
     def _take(self, count: float) -> Iterator[Replica]:
-        """Up to so many of those that wait, one of each topic and then the next ones."""
+        """Yield up to `count` waiting replicas, round-robin over topics."""
         taken = 0
         while self._dirty and taken < count:
             name, of_topic = self._dirty.popitem(last=False)
@@ -171,8 +174,10 @@ class Flusher:
 
     @contextmanager
     def beside_another(self) -> Iterator[None]:
-        """Somebody else syncs meanwhile, and the disk does one after the other: passes may be long
-        and go to a thread, so that they hold up only those who wait for them."""
+        """Run passes in a thread while another component syncs the same disk.
+
+        The disk serializes syncs, so a pass may take long and must not block the event loop.
+        """
         self._others += 1
         try:
             yield
@@ -180,9 +185,9 @@ class Flusher:
             self._others -= 1
 
     async def _pass(self, some: Collection[Replica]) -> None:
-        """Sync some of those that wait. A failed sync takes the logs offline for good.
+        """Sync some waiting replicas. A failed sync takes their logs offline.
 
-        It is never tried again: after a failed fsync the kernel may have dropped the pages and
+        A sync is never retried: after a failed fsync the kernel may have dropped the pages and
         report success the next time.
         """
         replicas = {replica.log: replica for replica in some}

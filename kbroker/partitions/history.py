@@ -1,4 +1,4 @@
-"""What changed lately in each of many objects, in bounded memory, and what that is in words."""
+"""A bounded history of the recent changes of many objects, and their descriptions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from kbroker.text.printable import printable
 K = TypeVar("K")
 C = TypeVar("C")
 
+# Changes that are kept per object.
 CHANGES_MAX = 32
 OBJECTS_MAX = 10_000
 
@@ -19,15 +20,15 @@ OBJECTS_MAX = 10_000
 class History(Generic[K, C]):
     """The last `CHANGES_MAX` changes of each object, oldest first.
 
-    Of more than `OBJECTS_MAX` objects, those whose last change is longest ago are forgotten. An
-    object may be gone: why, its history says.
+    If there are more than `OBJECTS_MAX` objects, the least recently changed one is removed. The
+    history of a deleted object is kept.
     """
 
     def __init__(self) -> None:
         self._changes: dict[K, deque[C]] = {}
 
     def note(self, key: K, change: C) -> None:
-        """Something changed in the object `key`."""
+        """Add a change of the object `key`."""
         changes = self._changes.pop(key, None)
         if changes is None:
             changes = deque(maxlen=CHANGES_MAX)
@@ -37,12 +38,12 @@ class History(Generic[K, C]):
         self._changes[key] = changes
 
     def of(self, key: K) -> list[C]:
-        """What is known of an object."""
+        """Return the known changes of an object."""
         return list(self._changes.get(key, ()))
 
 
 class Line(NamedTuple):
-    """One change, or something else that happened, at a moment of log time."""
+    """A change or another event at a time of the log clock."""
 
     at_ms: int
     text: str
@@ -52,12 +53,12 @@ class Line(NamedTuple):
 
 
 def clock_time(at_ms: int) -> str:
-    """A moment of log time as logs show it: the time of day, to the second."""
+    """Format a time of the log clock as in logs: local time of day, in seconds."""
     return time.strftime("%H:%M:%S", time.localtime(at_ms / 1000))
 
 
 def change_of(change: PartitionChange) -> str:
-    """What changed in a partition's place in the cluster, in words."""
+    """Describe a change of the leader, leader epoch or ISR of a partition."""
     after = change.after
     if after.leader == NO_LEADER:
         return f"lost its leader, node {change.before.leader}"
@@ -65,6 +66,6 @@ def change_of(change: PartitionChange) -> str:
 
 
 def placing(partition: Partition) -> str:
-    """A partition's place in the cluster, in words."""
+    """Describe the leader, leader epoch and ISR of a partition."""
     in_sync = ", ".join(map(str, partition.isr))
     return f"node {partition.leader} leads in epoch {partition.leader_epoch}, in sync: {in_sync}"

@@ -1,8 +1,8 @@
 """Error responses that wait until the node knows the new leader of a partition.
 
-If the process of a node was paused, the node learns first that its lease expired, and some milliseconds
-later which nodes lead its partitions now. A client that gets an error in between would ask for the
-leader while no node knows it, and back off before it tries again.
+If the process of a node was paused, the node learns first that its lease expired, and some
+milliseconds later which nodes lead its partitions now. A client that gets an error in between would
+ask for the leader while no node knows it, and back off before it tries again.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import trio
 
 from kbroker.cluster import TopicsChanged
 
+# Maximum delay of an error response.
 SECONDS_MAX = 1.0
-"""Time for which an error response waits."""
+# Maximum number of waiters, because each metadata change calls all of them.
 WAITING_MAX = 1000
-"""Maximum number of waiters, because each change of the metadata calls all of them."""
 
+# Checks for a new leader after a metadata change; returns True if the wait is over.
 Heard: TypeAlias = Callable[[], bool]
-"""Looks again after news, and says whether it has what it waited for."""
+# Called after the maximum delay.
 GivenUp: TypeAlias = Callable[[], None]
 
 
@@ -28,12 +29,12 @@ class LeaderChangeWaiters:
     """The waiters of one node. Start `run` in a task."""
 
     def __init__(self) -> None:
+        # In the order of their deadlines.
         self._waiting: dict[Heard, tuple[float, GivenUp]] = {}
-        """In the order of their deadlines."""
         self._begun = trio.Event()
 
     def wait(self, heard: Heard, given_up: GivenUp) -> None:
-        """Call `heard` after each change until it is content, or `given_up` when the time is over."""
+        """Call `heard` after each change until it returns True, or `given_up` after the timeout."""
         if len(self._waiting) >= WAITING_MAX:
             given_up()
             return
@@ -41,13 +42,13 @@ class LeaderChangeWaiters:
         self._begun.set()
 
     def topics_changed(self, _: TopicsChanged) -> None:
-        """Somebody may lead that did not."""
+        """Call all waiters, because partitions may have new leaders."""
         for heard in list(self._waiting):
             if heard():
                 del self._waiting[heard]
 
     async def run(self) -> None:
-        """Give up who has waited for too long, until cancelled."""
+        """Time out waiters until cancelled."""
         while True:
             await self._begun.wait()
             while self._waiting:

@@ -1,15 +1,14 @@
 """State of the leader of a partition: progress of the followers, ISR and high watermark.
 
-The module uses no clock and no event loop: callers pass `now`, in seconds of one monotonic clock. The
-rules are those of Kafka's `Partition` (KIP-392, 497, 841, 903, 966):
+The module uses no clock and no event loop: callers pass `now`, in seconds of one monotonic clock.
+The rules are those of Kafka's `Partition` (KIP-392, 497, 841, 903, 966):
 
-* A follower has what lies before the offset that it fetches from; it syncs before it fetches on.
-* The high watermark is what every member of the *maximal* in-sync set has: of the one that is
-  stored, and of every other one that was proposed and may be stored by now; and what those have who
-  are eligible to lead without being in sync (KIP-966). It stands still while fewer replicas are in
-  sync than acks=all asks for.
-* A proposal whose outcome is unknown can take effect at any later time, as long as the stored state
-  has the revision that it compares with. So it counts until another revision has been seen.
+* A follower has the records before its fetch offset; it syncs them before the next fetch.
+* The high watermark is the minimum over the *maximal* ISR: the members of the stored ISR, of each
+  proposed ISR that may be stored by now, and of the eligible leader replicas (KIP-966). It does not
+  advance while the ISR is smaller than acks=all requires.
+* A proposal with an unknown outcome may still be stored later, as long as the stored state has the
+  revision that it was based on. So it counts until another revision is seen.
 """
 
 from __future__ import annotations
@@ -22,17 +21,21 @@ from kbroker.cluster import Partition
 from kbroker.cluster.registrations import NO_EPOCH
 from kbroker.protocol.schema import BrokerEpoch
 
+# An unknown offset; as a high watermark, one that must not advance.
 UNKNOWN = -1
-"""An offset that nobody has told yet; a high watermark that must not move."""
 
 
 @dataclass(slots=True)
 class Follower:
-    """What its fetches told of one follower.
+    """Progress of one follower, from its fetches.
 
-    `end` is the offset behind the last record that it has, `log_start` its first one;
-    `caught_up_at` when it last had all that the leader had, and `broker_epoch` the registration
-    that it fetches under (KIP-903).
+    Attributes:
+        broker_epoch: Registration under which it fetches (KIP-903).
+        end: Its log end offset.
+        log_start: Its log start offset.
+        caught_up_at: Time in seconds when it last had all records of the leader.
+        fetched_at: Time of its last fetch in seconds.
+        leader_end: Log end offset of the leader at its last fetch.
     """
 
     broker_epoch: BrokerEpoch = NO_EPOCH
@@ -41,13 +44,12 @@ class Follower:
     caught_up_at: float = -math.inf
     fetched_at: float = -math.inf
     leader_end: int = UNKNOWN
-    """The leader's log end when it fetched last."""
 
     def fetched(self, broker_epoch: BrokerEpoch, offset: int, log_end: int, now: float) -> None:
-        """Take note of a fetch from `offset` that arrived when the leader's log ended at `log_end`.
+        """Record a fetch from `offset` that arrived when the leader's log end was `log_end`.
 
-        One that has now what the leader had at the fetch before was in sync back then: under
-        constant load no follower ever has everything.
+        A follower that now has what the leader had at the previous fetch was caught up at that
+        time: under constant load no follower ever has all records.
         """
         if broker_epoch != self.broker_epoch:
             self.broker_epoch, self.leader_end = broker_epoch, UNKNOWN
@@ -58,7 +60,7 @@ class Follower:
         self.end, self.leader_end, self.fetched_at = offset, log_end, now
 
     def left(self) -> None:
-        """It left the in-sync set: only what it fetches from now on says that it goes on."""
+        """Reset the progress after the follower left the ISR; only its next fetches count."""
         self.caught_up_at = -math.inf
         self.end = self.leader_end = UNKNOWN
 
@@ -81,8 +83,8 @@ class LeaderState:
         lag_max: Time behind the leader, in seconds, after which a follower leaves the ISR
             (replica.lag.time.max.ms).
         in_sync_min: Number of in-sync replicas that acks=all needs.
-        eligible: Returns True if a node with this broker epoch may be in the ISR (KIP-841: it is neither
-            fenced nor shutting down).
+        eligible: Returns True if a node with this broker epoch may be in the ISR (KIP-841: it is
+            neither fenced nor shutting down).
     """
 
     __slots__ = (
@@ -112,7 +114,7 @@ class LeaderState:
     ) -> None:
         self.me = me
         self.epoch_start = log_end
-        """What was committed under earlier leaders lies before it."""
+        # Records that were committed under earlier leaders are before this offset.
         self.lag_max = lag_max
         self.in_sync_min = in_sync_min
         self._eligible = eligible
@@ -124,10 +126,11 @@ class LeaderState:
                 self.followers[node_id].caught_up_at = now
 
     def follow(self, partition: Partition) -> None:
-        """Take over a newer state of the partition, under the same leader epoch.
+        """Apply a newer state of the partition under the same leader epoch.
 
-        No proposal so far can take effect any more: each compares with the revision before. Who
-        left the in-sync set has to catch up anew, or everybody would wait for it meanwhile.
+        Earlier proposals can no longer be stored, because they are based on older revisions. A
+        follower that left the ISR must catch up again; until then the high watermark does not wait
+        for it.
         """
         if partition.revision <= self.partition.revision:
             return
@@ -147,9 +150,9 @@ class LeaderState:
     def _count(self) -> None:
         self.maximal_isr = self._isr.union(self.partition.elr, *self._proposed)
         self.alone = not self.followers
-        """There is nobody to wait for."""
+        # True if there are no followers to wait for.
 
-    # -- what followers have
+    # -- progress of the followers
 
     def fetched(
         self,
@@ -161,9 +164,18 @@ class LeaderState:
         *,
         log_start: int = UNKNOWN,
     ) -> bool:
-        """A follower, registered as `broker_epoch`, has everything from `log_start` to `offset`.
+        """Record that a follower has the records from `log_start` to `offset`.
 
-        Returns whether its log starts elsewhere than before.
+        Args:
+            node_id: ID of the follower.
+            broker_epoch: Registration of the follower.
+            offset: Its fetch offset.
+            log_end: Log end offset of the leader.
+            now: Current time in seconds.
+            log_start: Log start offset of the follower.
+
+        Returns:
+            True if the log start offset of the follower changed.
         """
         follower = self.followers.get(node_id)
         if follower is None:
@@ -173,14 +185,18 @@ class LeaderState:
         return before != log_start
 
     def is_below_minimum(self) -> bool:
-        """Whether fewer replicas are in sync than acks=all asks for."""
+        """Return True if the ISR is smaller than acks=all requires."""
         return len(self._isr) < self.in_sync_min
 
     def high_watermark(self, own_end: int, log_end: int, now: float) -> int:
-        """Up to where everything is committed; UNKNOWN while that must not move.
+        """Return the new high watermark; UNKNOWN while it must not advance.
 
-        `own_end` is what is durable here, `log_end` where the log ends. A follower that is about
-        to join counts as well, or the end would run away from it.
+        A follower that is about to join the ISR counts too; otherwise it might never catch up.
+
+        Args:
+            own_end: Durable end offset of this node.
+            log_end: Log end offset of this node.
+            now: Current time in seconds.
         """
         if self.is_below_minimum():
             return UNKNOWN
@@ -199,7 +215,7 @@ class LeaderState:
         )
 
     def low_watermark(self, own_start: int) -> int:
-        """Where the log begins on every replica that may be asked for it (KIP-107)."""
+        """Return the minimum log start offset of all eligible replicas (KIP-107)."""
         starts = (
             follower.log_start
             for node_id, follower in self.followers.items()
@@ -208,7 +224,7 @@ class LeaderState:
         return min(starts, default=own_start) if self.followers else own_start
 
     def readable_at(self, offset: int) -> dict[int, int]:
-        """Followers that can serve consumers from `offset` on, and what they have (KIP-392)."""
+        """Return the followers that can serve `offset` to consumers, and their end (KIP-392)."""
         return {
             node_id: follower.end
             for node_id, follower in self.followers.items()
@@ -217,10 +233,10 @@ class LeaderState:
             and self._eligible(node_id, follower.broker_epoch)
         }
 
-    # -- who is in sync
+    # -- ISR
 
     def lagging(self, log_end: int, now: float) -> frozenset[int]:
-        """Members of the in-sync set that have been behind for too long."""
+        """Return the ISR members that have not been caught up for `lag_max`."""
         return frozenset(
             node_id
             for node_id, follower in self.followers.items()
@@ -228,9 +244,9 @@ class LeaderState:
         )
 
     def joining(self, high_watermark: int, log_end: int, now: float) -> frozenset[int]:
-        """Followers outside of the in-sync set that have all that may be committed.
+        """Return the followers outside of the ISR that have all records that may be committed.
 
-        They must be caught up as well, or they would leave it again at once.
+        They must be caught up too; otherwise they would leave the ISR again at once.
         """
         if len(self._isr) > len(self.followers):
             return frozenset()
@@ -244,11 +260,11 @@ class LeaderState:
         )
 
     def proposal(self, high_watermark: int, log_end: int, now: float) -> frozenset[int] | None:
-        """The in-sync set that should be; None when it is the stored one for sure.
+        """Return the ISR to store, or None if the stored one is right for sure.
 
-        While the outcome of an earlier proposal is unknown even an unchanged set is to be stored:
-        only that makes an end of it. So it is when enough are in sync again, by another setting,
-        while others are still eligible to lead.
+        While the outcome of an earlier proposal is unknown, even an unchanged ISR is stored again,
+        because only that settles it. The same applies if eligible leader replicas are recorded
+        although the ISR is large enough, because the required size was lowered.
         """
         joining = self.joining(high_watermark, log_end, now)
         wanted = (self._isr - self.lagging(log_end, now)) | joining
@@ -256,16 +272,16 @@ class LeaderState:
         return None if wanted == self._isr and is_settled else wanted
 
     def registrations(self, isr: frozenset[int]) -> dict[int, BrokerEpoch]:
-        """The broker epochs under which the members that `isr` adds have fetched."""
+        """Return the broker epochs of the members that `isr` adds."""
         return {each: self.followers[each].broker_epoch for each in sorted(isr - self._isr)}
 
     def propose(self, isr: frozenset[int]) -> None:
-        """`isr` is about to be sent to the store, compared with the revision of `partition`."""
+        """Record that `isr` is about to be sent to the store, based on the current revision."""
         self._proposed.append(isr)
         self._count()
 
     def refused(self, isr: frozenset[int]) -> None:
-        """The store said that this proposal was not stored, and so it never will be."""
+        """Record that the store rejected this proposal, so that it will never be stored."""
         if isr in self._proposed:
             self._proposed.remove(isr)
             self._count()

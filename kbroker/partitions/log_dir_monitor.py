@@ -1,8 +1,8 @@
 """Detects log directories that reject appends, and moves leadership to other nodes.
 
 If the operating system rejects one append (disk full, read-only, broken), the log directory becomes
-read-only for all partitions. A probe then writes a few bytes there at intervals. When they are durable,
-the directory accepts records again.
+read-only for all partitions. A probe then writes a few bytes there at intervals. When they are
+durable, the directory accepts records again.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ from .replica import Replica
 
 logger = logging.getLogger(__name__)
 
+# Time between two probes, and its maximum after repeated failures.
 PROBE_SECONDS, PROBE_SECONDS_MAX = 0.5, 60.0
-"""Between two probes, and what that may become in a directory that refuses again and again."""
+# Time after which a writable directory gets the minimum probe interval again.
 STEADY_SECONDS = 60.0
-"""A directory that took records for so long has no past."""
+# Interval of disk usage checks.
 LOOK_SECONDS = 10.0
+# Used part of a disk: a warning is logged above the first value, and again only after the usage was
+# below the second one.
 NEARLY_FULL, NOT_SO_FULL = 0.90, 0.88
-"""Parts of a disk: above the first one somebody is told, once until it is below the second."""
 TO_MAKE_ROOM = (
-    "make room: delete records or topics (`kbroker topic trim`, `kbroker topic delete`), let "
-    "retention.bytes keep less, or give it a larger disk"
+    "free space: delete records or topics (`kbroker topic trim`, `kbroker topic delete`), lower "
+    "retention.bytes, or use a larger disk"
 )
 
 
 class _Directory:
-    """What is known of one data directory; times are those of trio's clock."""
+    """The state of one log directory; times are in seconds of trio's clock."""
 
     def __init__(self, manager: LogManager) -> None:
         self.manager = manager
@@ -50,7 +52,7 @@ class _Directory:
         return self.manager.refusal is not None
 
     def began_to_refuse(self, now: float) -> None:
-        """Soon after the last time the first probe waits longer: leaders are not to come and go."""
+        """Start the probe interval, longer if the last failure was recent: avoid leader changes."""
         steady = now - self.accepted_at >= STEADY_SECONDS
         longer = min(2 * self._wait_seconds, PROBE_SECONDS_MAX)
         self._wait_seconds = PROBE_SECONDS if steady else longer
@@ -68,24 +70,24 @@ class LogDirMonitor:
         self._partitions = partitions
         self._directories = {each.data_dir: _Directory(each) for each in partitions.logs.managers}
         self._refused = trio.Event()
+        # Resigns the leadership of a partition that is read-only here.
         self.resign_leadership: Callable[[Topic, int], None] = lambda topic, index: None
-        """Lets another node lead a partition that is read-only here."""
+        # Called when a directory becomes read-only.
         self.when_refused: Callable[[], None] = lambda: None
-        """Told when a directory takes no more records."""
 
     async def run(self) -> None:
-        """Probe what refuses, and look how full disks are."""
+        """Probe read-only directories and check disk usage until cancelled."""
         for directory in self._directories.values():
-            if directory.refuses:  # as it was found
+            if directory.refuses:  # read-only since it was opened
                 self._begin(directory)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._probe_regularly)
             nursery.start_soon(self._look_regularly)
 
-    # -- directories that refuse
+    # -- read-only directories
 
     def refused(self, replica: Replica, error: StorageError) -> None:
-        """The system refused an append: nothing more is appended in that directory until a probe."""
+        """Make the directory of a failed append read-only until a probe succeeds."""
         manager = self._partitions.logs.where(replica.topic.name, replica.index)
         if manager.refusal is None and manager.failed is None:
             manager.refuse(error.message or str(error))
@@ -94,14 +96,13 @@ class LogDirMonitor:
     def _begin(self, directory: _Directory) -> None:
         directory.began_to_refuse(trio.current_time())
         logger.error(
-            "the data directory %s takes no records: %s; other nodes take over its partitions where "
-            "they can, the others can be read, and written again when a probe succeeds; make the "
-            "disk writable, or %s",
+            "the log directory %s is read-only: %s; other nodes take over its partitions if they can, the "
+            "other partitions can only be read until a probe succeeds; make the disk writable, or %s",
             directory.manager.data_dir,
             directory.manager.refusal,
             TO_MAKE_ROOM,
         )
-        self._note(directory, f"refused because {directory.manager.refusal}")
+        self._note(directory, f"read-only because {directory.manager.refusal}")
         self.resign_leaderships()
         self.when_refused()
         self._refused.set()
@@ -123,7 +124,7 @@ class LogDirMonitor:
             self.resign_leadership(topic, partition.index)
 
     def topics_changed(self, event: TopicsChanged) -> None:
-        """Somebody may have joined who can take over."""
+        """Resign partitions that another node can lead now."""
         if self._partitions.logs.refuses:
             for change in event.partitions:
                 self._resign_if_read_only(change.topic, change.after)
@@ -144,21 +145,21 @@ class LogDirMonitor:
                 await self._context.in_thread(directory.manager.probe)
         except SyncFailedError as error:
             self._partitions.sync_failed(error)
-            directory.manager.accept()  # it takes nothing any more; a probe would say no more
+            directory.manager.accept()  # it is offline now, so no more probes are needed
             return
         except StorageError as error:
             logger.debug("%s: the probe failed: %s", directory.manager.data_dir, error.message)
             return
         directory.manager.accept()
         directory.accepted_at = trio.current_time()
-        self._note(directory, "takes records again")
+        self._note(directory, "writable again")
         logger.warning(
-            "the data directory %s takes records again, after %.1f s",
+            "the log directory %s is writable again, after %.1f s",
             directory.manager.data_dir,
             directory.accepted_at - directory.refused_at,
         )
 
-    # -- disks that fill up
+    # -- disk usage
 
     async def _look_regularly(self) -> None:
         while True:
@@ -177,7 +178,7 @@ class LogDirMonitor:
         elif used >= NEARLY_FULL and not directory.is_nearly_full:
             directory.is_nearly_full = True
             logger.warning(
-                "the disk of the data directory %s is nearly full: %.0f %% are used, %.0f MB are free; %s",
+                "the disk of the log directory %s is nearly full: %.0f %% are used, %.0f MB are free; %s",
                 directory.manager.data_dir,
                 100 * used,
                 free / 1e6,

@@ -1,8 +1,8 @@
 """Moves replicas between log directories of this node while clients use them (AlterReplicaLogDirs).
 
-A move copies the log in slices and syncs the copy in a worker thread. Then, between two sync passes and
-two checkpoints, it copies the records that were appended in the meantime and replaces the log with the
-copy. That last step blocks the event loop for a few syncs.
+A move copies the log in slices and syncs the copy in a worker thread. Then, between two sync passes
+and two checkpoints, it copies the records that were appended in the meantime and replaces the log
+with the copy. That last step blocks the event loop for a few syncs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .partitions import Partitions
 
 logger = logging.getLogger(__name__)
 
+# Bytes to copy per time slice.
 COPY_BYTES = 256 * 1024
-"""How much one slice copies."""
 
 
 class LogDirMover:
@@ -38,10 +38,17 @@ class LogDirMover:
         self._more = trio.Event()
 
     def begin(self, name: str, index: int, path: str) -> None:
-        """Move a replica to the data directory at `path`; to the one where it is: let it stay there.
+        """Move a replica to the log directory at `path`; if it is there, cancel a running move.
 
-        Raises KafkaError: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR for a directory that is offline,
-        INVALID_REPLICA_ASSIGNMENT for one that is cordoned, and what `Partitions.named_hosted` raises.
+        Args:
+            name: Topic name.
+            index: Partition number.
+            path: Path of the target directory.
+
+        Raises:
+            KafkaError: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR for an offline directory,
+                INVALID_REPLICA_ASSIGNMENT for a cordoned one, and errors of
+                `Partitions.named_hosted`.
         """
         logs = self._partitions.logs
         directory = logs.manager_at(path)
@@ -62,13 +69,13 @@ class LogDirMover:
             self._more.set()
 
     def resume(self) -> None:
-        """Go on with the moves that the last stop broke off."""
+        """Restart the moves that the last shutdown interrupted."""
         for (name, index), path in self._partitions.logs.interrupted:
-            with contextlib.suppress(KafkaError):  # the topic may be gone
+            with contextlib.suppress(KafkaError):  # the topic may be deleted
                 self.begin(name, index, path)
 
     async def run(self) -> None:
-        """Move what is to be moved, for ever."""
+        """Run the moves until cancelled."""
         while True:
             future = self._partitions.logs.next_future()
             if future is None:
@@ -86,10 +93,10 @@ class LogDirMover:
             except KafkaError as error:
                 self._give_up(future, error.message or str(error))
             except FileNotFoundError as error:
-                self._give_up(future, f"{error.filename} is gone")
+                self._give_up(future, f"{error.filename} is missing")
 
     async def _move(self, future: FutureLog) -> None:
-        """Copy, then swap, unless somebody gives the move up meanwhile."""
+        """Copy the log, then swap, unless the move is cancelled in the meantime."""
         duty_cycle = DutyCycle()
         while self._is_wanted(future):
             if await self._context.disk_reads.read(partial(self._copy_some, future)):
@@ -99,7 +106,7 @@ class LogDirMover:
             await duty_cycle.pause()
 
     def _copy_some(self, future: FutureLog, reading: Reading) -> bool:
-        """Whether the copy has caught up; it may be given up while its source is loaded."""
+        """Copy a slice, unless the move was cancelled; return True if the copy has caught up."""
         now_ms = self._context.clock.log_ms()
         return self._is_wanted(future) and future.copy(COPY_BYTES, reading, now_ms=now_ms)
 
@@ -108,7 +115,7 @@ class LogDirMover:
         return self._partitions.logs.future(source.topic, source.partition) is future
 
     async def _swap(self, future: FutureLog) -> bool:
-        """Let the copy take the log's place; False when it was given up while we waited."""
+        """Replace the log with the copy; return False if the move was cancelled while waiting."""
         partitions, source = self._partitions, future.source
         async with partitions.flusher.no_pass, partitions.no_checkpoint:
             if not self._is_wanted(future):
@@ -125,19 +132,19 @@ class LogDirMover:
         return True
 
     def _give_up(self, future: FutureLog, reason: str) -> None:
-        """Remove a copy that nobody needs; one that is the log already stays for the next start."""
+        """Remove the copy of a failed move, unless it already replaced the log."""
         source = future.source
         name = f"{source.topic}-{source.partition}"
         if self._is_wanted(future):
             if source.offline is None:
-                logger.error("%s cannot move to %s and stays: %s", name, future.data_dir, reason)
+                logger.error("%s: cannot move to %s and stays: %s", name, future.data_dir, reason)
             else:  # the reason is logged already
                 logger.info("%s is offline and does not move to %s", name, future.data_dir)
             with contextlib.suppress(StorageError):
                 self._partitions.logs.drop_future((source.topic, source.partition))
         elif self._context.cluster.partition(source.topic, source.partition) is not None:
             logger.error(
-                "%s is offline until the node starts again: its move to %s was not finished: %s",
+                "%s: offline until the node restarts, because its move to %s was interrupted: %s",
                 name,
                 future.data_dir,
                 reason,

@@ -30,7 +30,7 @@ class LogManagerTasks:
         self._partitions = partitions
 
     async def run(self) -> None:
-        """Do all of it, until cancelled."""
+        """Run all tasks until cancelled."""
         partitions = self._partitions
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._checkpoint_regularly)
@@ -43,7 +43,7 @@ class LogManagerTasks:
                 nursery.start_soon(self._recover)
 
     async def _recover(self) -> None:
-        """Look at every log soon after a crash."""
+        """Sync and open all logs after a crash."""
         partitions = self._partitions
         began = trio.current_time()
         try:
@@ -51,7 +51,7 @@ class LogManagerTasks:
                 await self._context.in_thread(partitions.logs.settle)
         except StorageError as error:
             logger.error(
-                "what the crash left is not all durable: %s; check the disk", error.message
+                "could not sync all logs after the crash: %s; check the disk", error.message
             )
         await partitions.open_all()
         logger.info(
@@ -68,7 +68,7 @@ class LogManagerTasks:
                 await self.checkpoint()
 
     async def checkpoint(self) -> None:
-        """Make durable what recovery starts from: how far logs are synced, and where they begin."""
+        """Write a checkpoint of the synced offsets and log start offsets."""
         partitions = self._partitions
         async with partitions.no_checkpoint:
             try:
@@ -83,7 +83,7 @@ class LogManagerTasks:
                 logger.log(logging.DEBUG if is_known else logging.ERROR, "%s", text)
 
     async def _run(self, job: DirectoryJobs) -> None:
-        """Run a checkpoint. Raises StorageError, and the logs have what it did not do."""
+        """Run a checkpoint. Raises StorageError after requeuing the unfinished work."""
         try:
             await self._context.in_thread(job.run)
         except StorageError:
@@ -94,7 +94,7 @@ class LogManagerTasks:
         """Remove the files of deleted partitions, off the event loop."""
         partitions = self._partitions
         while True:
-            partitions.trash = trio.Event()  # first, so that what comes meanwhile is not missed
+            partitions.trash = trio.Event()  # first, so that later deletions are not missed
             await self._context.in_thread(partitions.logs.empty_trash)
             await partitions.trash.wait()
 
@@ -104,14 +104,14 @@ class LogManagerTasks:
             await self.apply_retention_now()
 
     async def apply_retention_now(self) -> None:
-        """Look at every partition, also those that nobody has used yet."""
+        """Apply retention to all partitions on disk, including unopened ones."""
         await self._partitions.open_all()
         if await self.apply_retention():
-            # A crash must not bring back what clients saw going.
+            # Without it, a crash could restore records that clients saw deleted.
             await self.checkpoint()
 
     async def apply_retention(self) -> bool:
-        """Give up what each topic's limits let go; returns whether anything went."""
+        """Apply retention to the open logs; return True if a log start moved."""
         now_ms = self._context.clock.log_ms()
         duty_cycle = DutyCycle()
         moved = 0
@@ -123,9 +123,9 @@ class LogManagerTasks:
         return moved > 0
 
     def _retain(self, replica: Replica, now_ms: int) -> bool:
-        """Apply retention to one partition; one that is offline stays as it is.
+        """Apply retention to one partition, unless it is offline.
 
-        Followers begin where their leader does, so that all replicas begin at the same offset.
+        Followers take the log start of their leader, so that it is the same on all replicas.
         """
         log = replica.log
         if not replica.is_leader:
@@ -140,7 +140,7 @@ class LogManagerTasks:
             return False
         if moved:
             logger.debug(
-                "%s-%d: retention moved the start to %d",
+                "%s-%d: retention moved the log start to %d",
                 replica.topic.name,
                 replica.index,
                 log.log_start_offset,

@@ -18,12 +18,12 @@ logger = logging.getLogger(__name__)
 
 
 class LogOpening:
-    """Opens the logs of one node. A directory that holds another topic is moved aside, never deleted.
+    """Opens the logs of one node. The directory of another topic is moved aside, never deleted.
 
     Args:
         cluster: The metadata.
-        logs: The data directories of the node.
-        node_id: Id of the node.
+        logs: The log directories of the node.
+        node_id: ID of the node.
         note: Records an event of a partition: topic name, partition number, text.
     """
 
@@ -44,8 +44,8 @@ class LogOpening:
     def open(self, topic: Topic, index: int, config: LogConfig, *, now_ms: int) -> Log:
         """Open the log of a partition.
 
-        If the directory holds a topic that is not in the metadata, move it aside, as Kafka does with
-        stray replicas, and create an empty log.
+        If the directory holds a topic that is not in the metadata, move it aside, as Kafka does
+        with stray replicas, and create an empty log.
 
         Args:
             topic: The topic in the metadata.
@@ -57,8 +57,8 @@ class LogOpening:
             The open log.
 
         Raises:
-            StorageError: The log cannot be opened, the directory belongs to another partition of this
-                cluster, or the new log would be empty although this node is in the ISR.
+            StorageError: The log cannot be opened, the directory belongs to another partition of
+                this cluster, or the new log would be empty although this node is in the ISR.
         """
         if (topic.id, index) in self._began_empty:
             self._check_may_begin_empty(topic, index)
@@ -86,9 +86,9 @@ class LogOpening:
             kept = [directory for key in strays for directory in self._set_one_aside(key)]
         if kept:
             logger.warning(
-                "directories of partitions that the cluster's metadata does not assign to node %d are kept "
-                "and not served: %s. If the metadata is an older copy, stop the server and restore "
-                "the newest one; otherwise remove the directories when their records are not needed",
+                "directories of partitions that the cluster metadata does not assign to node %d are kept "
+                "but not served: %s. If the metadata is an older backup, stop the server and restore the "
+                "newest one; otherwise remove the directories when their records are not needed",
                 self._node_id,
                 some_of(kept),
             )
@@ -103,8 +103,8 @@ class LogOpening:
         except StorageError as error:
             name = directory_name(*key)
             logger.error(
-                "the directory of %s belongs to no partition of this node, and cannot be set aside: %s; "
-                "it is not served; move it away",
+                "%s: the directory belongs to no partition of this node, but cannot be moved aside: %s; it "
+                "is not served; move it away",
                 name,
                 error.message,
             )
@@ -114,15 +114,15 @@ class LogOpening:
         directories = self._logs.set_aside([(topic.name, index)])
         self._began_empty.add((topic.id, index))
         logger.warning(
-            "partition %s-%d begins empty: %s. The records are kept in %s and not served. If the "
-            "metadata is an older copy, stop the server and restore the newest one; if the directory was "
-            "put there by mistake, restore the right one; otherwise remove the kept directory",
+            "partition %s-%d starts empty: %s. The records are kept in %s but not served. If the metadata "
+            "is an older backup, stop the server and restore the newest one; if the directory was put "
+            "there by mistake, restore the right one; otherwise remove the kept directory",
             topic.name,
             index,
             error.message,
             " and ".join(directories),
         )
-        self._note(topic.name, index, f"begins empty: {error.message}")
+        self._note(topic.name, index, f"starts empty: {error.message}")
 
     def _check_misplaced(self, error: ForeignLogError) -> None:
         """Raise StorageError if the directory belongs to another partition of this cluster."""
@@ -132,7 +132,7 @@ class LogOpening:
         name = held.name if error.partition is None else f"{held.name}-{error.partition}"
         raise StorageError(
             f"{error.message}: it is the directory of {name}. The partition is offline and the directory "
-            f"is untouched; stop the server, and give the directories of this node's partitions their "
+            "is unchanged; stop the server and rename the directories of this node's partitions to their "
             f"right names, or move {error.directory} away"
         ) from error
 
@@ -144,8 +144,8 @@ class LogOpening:
         partition = topic.partitions[index]
         if len(partition.replicas) > 1 and self._node_id in partition.isr:
             raise StorageError(
-                f"{topic.name}-{index} would begin empty on node {self._node_id}, which counts as in "
-                "sync; it is offline here until another replica leads. If no other one is in sync, "
-                "restore the directory, or let one lead that may lack records with "
-                "unclean.leader.election.enable=true"
+                f"{topic.name}-{index} would start empty on node {self._node_id}, which is in the ISR; it "
+                "is offline here until another replica leads. If no other replica is in the ISR, restore "
+                "the directory, or set unclean.leader.election.enable=true to elect a replica that may "
+                "lack records"
             )

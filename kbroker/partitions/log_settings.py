@@ -1,4 +1,4 @@
-"""A topic's settings as the log store takes them."""
+"""Conversion of topic settings to the settings of the log store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbroker.storage.log_config import LogConfig
 
 
 def log_config(topic: TopicConfig) -> LogConfig:
-    """What decides when segments roll, what is deleted, and what a client's batch must keep to."""
+    """Return the log settings of a topic: segments, retention, compaction, and batch limits."""
     return LogConfig(
         segment_bytes=topic.segment_bytes,
         segment_ms=topic.segment_ms,

@@ -1,4 +1,4 @@
-"""The background work on the logs of one node."""
+"""The background tasks for the logs of one node."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .scrubber import Scrubber
 
 
 class LogMaintenance:
-    """What maintains the logs of one node. The node runs each part.
+    """The tasks that maintain the logs of one node. The node runs each of them.
 
     Attributes:
         log_manager_tasks: Checkpoints, retention and deletion of files.
         cleaner: Compaction.
-        scrubber: Checks of checksums.
+        scrubber: Background check of CRCs.
         log_dir_mover: Moves of replicas between log directories.
-        log_dir_monitor: Log directories that refuse writes or fill up.
+        log_dir_monitor: Detection of read-only and nearly full log directories.
     """
 
     def __init__(self, context: NodeContext, partitions: Partitions) -> None:

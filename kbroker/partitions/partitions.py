@@ -1,8 +1,8 @@
-"""The partitions of one node: their logs, and whether each leads or follows.
+"""The partitions of one node: their logs, and their roles as leader or follower.
 
-Who serves clients, copies from leaders, coordinates groups, compacts or moves logs finds its replicas
-here. What they find out about a log they tell here; who is to know of it hears it by a hook, because
-nothing here knows who that is.
+All components that work with replicas look them up here: clients' requests, replication,
+coordinators, compaction, moves. They report problems of a log here. Other components subscribe to
+these reports by callbacks, so that this module does not depend on them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class HostedPartition(Protocol):
-    """What a report of a storage error needs of a replica."""
+    """The attributes of a replica that a report of a storage error needs."""
 
     @property
     def topic(self) -> Topic:
@@ -63,10 +63,12 @@ class HostedPartition(Protocol):
 
 
 class Partitions:
-    """What one node hosts.
+    """The partitions that one node hosts.
 
-    `epoch` is the registration that the node leads under, `NO_EPOCH` before it has one.
-    `no_checkpoint` is held by whoever checkpoints; while another one holds it, nothing is removed.
+    Attributes:
+        epoch: Registration under which the node leads, `NO_EPOCH` before it is registered.
+        no_checkpoint: Held during a checkpoint; other tasks hold it to prevent checkpoints, and
+            with them the deletion of files.
     """
 
     def __init__(
@@ -80,26 +82,26 @@ class Partitions:
         self.logs = logs
         self.flusher = flusher
         self.no_checkpoint = trio.Lock()
+        # Set when there are files to delete.
         self.trash = trio.Event()
-        """Set when there are files that nobody needs any more."""
+        # Events of each partition with their causes; with None, of all partitions of a topic.
         self.history: History[tuple[str, int | None], Line] = History()
-        """What changed in each partition and why; with None, in all partitions of a topic."""
+        # Called, possibly repeatedly, with each partition whose log cannot be appended to.
         self.when_unusable: Callable[[Topic, int], None] = lambda topic, index: None
-        """Told of each partition to whose log nothing can be appended here, again and again."""
+        # Called if the operating system rejects an append.
         self.when_refused: Callable[[Replica, StorageError], None] = lambda replica, error: None
-        """Told when the system refuses an append."""
+        # Settings of the topics that have partitions here, by integer value of the topic ID.
         self._settings: dict[int, tuple[TopicConfig, LogConfig]] = {}
-        """Of topics that have partitions here, by the number of the topic's id."""
         self.epoch_renewal = EpochRenewal(context.cluster)
         self._opening = LogOpening(context.cluster, logs, context.node_id, self.note)
+        # By integer value of the topic ID, whose hash is faster than that of the ID, and index.
         self._replicas: dict[tuple[int, int], Replica] = {}
-        """By the number of the topic's id, whose hash is faster than that of the id, and index."""
         flusher.when_failed = lambda replica: self.when_unusable(replica.topic, replica.index)
 
     # -- look-ups
 
     def leads(self, partition: Partition) -> bool:
-        """Whether this node was elected to lead a partition, since it registered."""
+        """Return True if this node was elected to lead a partition under its registration."""
         return (
             partition.leader == self._context.node_id
             and partition.leader_registration == self.epoch
@@ -110,10 +112,15 @@ class Partitions:
         return partition.leader == self._context.node_id and not self.leads(partition)
 
     def replica(self, topic: Topic, index: int) -> Replica:
-        """Return the replica of a partition that this node leads, opening its log if need be.
+        """Return the replica of a partition that this node leads; opens its log if necessary.
 
-        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, or
-        KAFKA_STORAGE_ERROR when the partition is offline.
+        Args:
+            topic: The topic in the metadata.
+            index: Partition number.
+
+        Raises:
+            KafkaError: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, or KAFKA_STORAGE_ERROR
+                if the partition is offline.
         """
         replica = self._replicas.get((topic.id.int, index))
         if replica is not None and replica.leader_state is not None:
@@ -130,7 +137,7 @@ class Partitions:
         return replica
 
     def hosted(self, topic: Topic, index: int) -> Replica:
-        """As `replica`, of a partition that this node leads or follows."""
+        """Return the replica of a partition that this node leads or follows, as `replica`."""
         replica = self._replicas.get((topic.id.int, index))
         if replica is not None:
             if replica.log.offline is not None:
@@ -143,23 +150,23 @@ class Partitions:
         return self._open(topic, index)
 
     def has_log(self, name: str, index: int) -> bool:
-        """Return True if this node has stored a log of a partition, opened or not."""
+        """Return True if this node has a log of a partition on disk, open or not."""
         return (name, index) in self.logs
 
     def opened_replica(self, topic: Topic, index: int) -> Replica | None:
-        """The replica of a partition if its log is open."""
+        """Return the replica of a partition if its log is open."""
         return self._replicas.get((topic.id.int, index))
 
     def opened(self) -> list[Replica]:
-        """The replicas whose logs are open."""
+        """Return the replicas with open logs."""
         return list(self._replicas.values())
 
     def named_replica(self, name: str, index: int) -> Replica:
-        """As `replica`, by topic name."""
+        """Return the leader replica of a partition by topic name (`replica`)."""
         return self.replica(self._named_topic(name), index)
 
     def named_hosted(self, name: str, index: int) -> Replica:
-        """As `hosted`, by topic name."""
+        """Return the replica of a partition by topic name (`hosted`)."""
         return self.hosted(self._named_topic(name), index)
 
     def _named_topic(self, name: str) -> Topic:
@@ -169,7 +176,7 @@ class Partitions:
         return topic
 
     def nearer_replica(self, replica: Replica, rack: str, offset: int) -> int:
-        """The node in `rack` from which a consumer should read on at `offset`; -1 for this one."""
+        """Return the node in `rack` that a consumer should read `offset` from; -1 for this one."""
         if replica.leader_state is None or self._context.config.rack == rack:
             return NO_NODE
         there = [
@@ -180,7 +187,7 @@ class Partitions:
         return max(there)[1] if there else NO_NODE
 
     def why_offline(self, topic: str, index: int) -> str | None:
-        """Why a partition that this node hosts cannot be served; None when it can."""
+        """Return the reason why a hosted partition cannot be served, or None."""
         try:
             self.named_hosted(topic, index)
         except KafkaError as error:
@@ -188,26 +195,26 @@ class Partitions:
         return None
 
     def topic_config(self, topic: Topic) -> TopicConfig:
-        """The settings of a topic over those of this node."""
+        """Return the settings of a topic, with the settings of this node as defaults."""
         config = TopicConfig.stored(topic.configs, self._context.config)
         for reason in config.errors:
-            text = f"a stored setting of topic {topic.name} is left out: {reason}"
+            text = f"topic {topic.name}: ignoring an invalid stored setting: {reason}"
             if self._context.error_log.is_new(text):
                 logger.error("%s", text)
         return config
 
     def _settings_of(self, topic: Topic) -> tuple[TopicConfig, LogConfig]:
-        """The settings of a topic and of its logs, which all its partitions share."""
+        """Return the settings of a topic and of its logs, shared by all its partitions."""
         known = self._settings.get(topic.id.int)
         if known is None:
             config = self.topic_config(topic)
             known = self._settings[topic.id.int] = config, log_config(config)
         return known
 
-    # -- opening, and roles
+    # -- opening and roles
 
     async def open_all(self) -> None:
-        """Open every log on disk: to check it soon after a crash, and to apply retention to it."""
+        """Open every log on disk, to check it after a crash and to apply retention."""
         duty_cycle = DutyCycle()
         for name, index in self.logs.directories():
             with contextlib.suppress(KafkaError):
@@ -232,9 +239,9 @@ class Partitions:
         return replica
 
     def set_strays_aside(self) -> None:
-        """Set the directories aside of partitions that the metadata does not place on this node.
+        """Move the directories of partitions aside that the metadata does not assign to this node.
 
-        A directory that belongs to another topic of the same name is set aside when it is opened.
+        A directory that belongs to another topic of the same name is moved aside when it is opened.
         """
         self._opening.set_strays_aside()
 
@@ -245,17 +252,17 @@ class Partitions:
             self.report_storage_error(replica.topic, replica.index, error)
 
     def registered(self, epoch: BrokerEpoch) -> None:
-        """Lead under another registration from now on; with NO_EPOCH, begin to lead nothing.
+        """Lead under a new registration; with NO_EPOCH, take no new leadership.
 
-        This node keeps leading the partitions that it led under its former registration until the
-        metadata has another leader epoch: see `_still_leads`.
+        The node keeps leading the partitions of its previous registration until their leader epochs
+        change in the metadata: see `_still_leads`.
         """
         self.epoch = epoch
         for replica in self.opened():
             self._take_role(replica, replica.topic.partitions[replica.index])
 
     def _take_role(self, replica: Replica, partition: Partition) -> None:
-        """Let a replica lead or follow, as the cluster and this node's registration say."""
+        """Make a replica leader or follower, according to the metadata and the registration."""
         leads = self.leads(partition)
         is_same_term = partition.leader_epoch == replica.leader_epoch
         if is_same_term and leads == replica.is_leader:
@@ -271,10 +278,10 @@ class Partitions:
     def _still_leads(self, replica: Replica, partition: Partition) -> bool:
         """Return True if this node lost its registration and the partition has no new leader yet.
 
-        Batches that wait for followers stay in the log and may still be committed, by this node in its
-        next leader epoch or by another leader. An error now would tell their producers that the batches
-        are not stored. The leader appends new batches with acks=all only, like a leader whose lease may
-        have expired (see `is_registered_leader`).
+        Batches that wait for followers stay in the log and may still be committed, by this node in
+        its next leader epoch or by another leader. An error now would tell their producers that the
+        batches are not stored. The leader appends new batches with acks=all only, as if its lease
+        may have expired (see `is_registered_leader`).
         """
         return replica.is_leader and self.awaits_new_leader(partition)
 
@@ -283,7 +290,7 @@ class Partitions:
         return replica.partition.leader_registration == self.epoch
 
     def _lead(self, replica: Replica, partition: Partition) -> None:
-        """Let a replica lead, unless the metadata is older than its records."""
+        """Make a replica the leader, unless the metadata is older than its records."""
         latest = replica.log.epochs.latest
         if latest > partition.leader_epoch:
             replica.become_follower(partition)
@@ -301,16 +308,16 @@ class Partitions:
         )
 
     def _may_be_in_sync(self, node_id: int, broker_epoch: BrokerEpoch) -> bool:
-        """Whether a node is in the cluster under this registration, and not fenced (KIP-841)."""
+        """Return True if a node has this registration and is not fenced (KIP-841)."""
         registration = self._context.cluster.registration(node_id)
         return (
             registration is not None and registration.ready and registration.epoch == broker_epoch
         )
 
-    # -- what has changed
+    # -- metadata changes
 
     def topics_changed(self, event: TopicsChanged) -> None:
-        """Take the roles that the cluster gives, and let go of what is here no longer."""
+        """Apply changed roles and settings, and drop replicas that are no longer hosted."""
         self._note_topics(event)
         for topic in event.deleted:
             self._settings.pop(topic.id.int, None)
@@ -329,7 +336,7 @@ class Partitions:
                 self._drop(change.topic, [change.after.index], deleted=False)
 
     def settings_changed(self) -> None:
-        """The settings of the node have changed, and with them the defaults of topics."""
+        """Apply changed settings of the node, which are the defaults of topics."""
         for topic in self._context.cluster.topics.values():
             self._configure(topic)
 
@@ -342,7 +349,7 @@ class Partitions:
                 replica.configure(config)
 
     def _drop(self, topic: Topic, indexes: Sequence[int], *, deleted: bool) -> None:
-        """Let go of partitions that this node has no part in any more, and of their files."""
+        """Close replicas that this node no longer hosts, and delete their files."""
         for index in indexes:
             replica = self._replicas.pop((topic.id.int, index), None)
             if replica is not None:
@@ -352,9 +359,9 @@ class Partitions:
             kept = self.logs.delete_logs([(topic.name, index) for index in indexes], topic.id)
             if kept:
                 logger.warning(
-                    "directories of deleted partitions of topic %s held other topic ids or partitions "
-                    "than the metadata says: %s. They are kept and not served; remove them if their "
-                    "records are not needed",
+                    "directories of deleted partitions of topic %s held other topic IDs or partitions than "
+                    "the metadata has: %s. They are kept but not served; remove them if their records "
+                    "are not needed",
                     topic.name,
                     some_of(kept),
                 )
@@ -362,18 +369,20 @@ class Partitions:
             if isinstance(error, SyncFailedError):
                 self.sync_failed(error)
             logger.error(
-                "files of topic %s stay until the next start: %s", topic.name, error.message
+                "topic %s: could not delete its files until the next start: %s",
+                topic.name,
+                error.message,
             )
         self.empty_trash_soon()
 
     def empty_trash_soon(self) -> None:
-        """Let go of files that nobody needs any more."""
+        """Delete unused files in the background; at once if the storage is in memory."""
         if self._context.in_memory:
-            self.logs.empty_trash()  # at once: a full memory waits for it
+            self.logs.empty_trash()  # at once: the memory may be full
         else:
             self.trash.set()
 
-    # -- what happened to a partition
+    # -- events of partitions
 
     def _note_topics(self, event: TopicsChanged) -> None:
         named = {"created": event.created, "deleted": event.deleted, "changed": event.changed}
@@ -385,23 +394,23 @@ class Partitions:
             self.note(change.topic.name, change.after.index, text)
 
     def note(self, topic: str, index: int | None, text: str) -> None:
-        """Remember what happened to a partition, or with None to all of a topic, and why."""
+        """Add an event to the history of a partition, or with None of a topic."""
         self.history.note((topic, index), Line(self._context.clock.log_ms(), text))
 
     def note_when_offline(self, log: Log) -> None:
-        """Remember when and why a log of this node goes offline."""
+        """Add an event to the history when a log goes offline."""
         log.when_offline = self._note_offline
 
     def _note_offline(self, log: Log) -> None:
         self.note(log.topic, log.partition, f"offline because {log.offline}")
         topic = self._context.cluster.topics.get(log.topic)
         replica = None if topic is None else self._replicas.get((topic.id.int, log.partition))
-        # What fails in a thread is told by whoever waits for the thread.
+        # A failure in a thread is reported by the task that waits for the thread.
         if replica is not None and trio.lowlevel.in_trio_task():
             self._tell_if_unusable(replica)
 
     def _tell_if_unusable(self, replica: Replica) -> None:
-        # A node that stops in order keeps its place in sync.
+        # A node in a controlled shutdown stays in the ISR.
         if replica.log.offline is not None and not replica.closed:
             self.when_unusable(replica.topic, replica.index)
 
@@ -410,7 +419,7 @@ class Partitions:
         """Report storage errors of work on a replica.
 
         Every reader of stored records uses this context manager or `report_storage_error`, so that
-        an unreadable file takes the replica offline whoever finds it.
+        an unreadable file takes the replica offline.
 
         Raises:
             StorageError: As raised by the work, after it is reported.
@@ -432,7 +441,7 @@ class Partitions:
             return
         is_refusal = isinstance(error, WriteRefusedError)
         if is_refusal and self.logs.refusal(topic.name, index) is not None:
-            return  # that was said of the whole directory
+            return  # already reported for the whole directory
         log = self.logs.get(topic.name, index)
         if log is not None and isinstance(error, LostBytesError) and error.is_below(log.directory):
             log.fail(error.message or str(error))
@@ -441,7 +450,7 @@ class Partitions:
             logger.error("partition %s-%d: %s", topic.name, index, error.message)
             known = self.history.of((topic.name, index))
             if not known or str(error.message) not in known[-1].text:
-                self.note(topic.name, index, f"refused because {error.message}")
+                self.note(topic.name, index, f"rejected because {error.message}")
         if is_offline:
             replica = self.opened_replica(topic, index)
             if replica is not None:
@@ -449,13 +458,13 @@ class Partitions:
             self.when_unusable(topic, index)
 
     def report_lost_bytes(self, error: LostBytesError) -> None:
-        """Take the partition offline to which a file belongs; files of other directories are ignored."""
+        """Take the partition of an unreadable file offline; ignore files of other directories."""
         for replica in self.opened():
             if error.is_below(replica.log.directory):
                 self.report_storage_error(replica.topic, replica.index, error)
 
     def sync_failed(self, error: SyncFailedError) -> None:
-        """Take the directory offline in which an fsync failed, and fail all waiters of its logs."""
+        """Take the directory of a failed fsync offline, and fail all waiters of its logs."""
         self.logs.fail_at(error)
         for replica in self.opened():
             if replica.log.offline is not None and not replica.closed:
@@ -465,14 +474,14 @@ class Partitions:
         if self._context.error_log.is_new(str(error)):
             logger.error(DIRECTORY_IS_OFFLINE, error.message)
 
-    # -- the end
+    # -- shutdown
 
     def wake_fetches(self) -> None:
-        """Answer the fetches that wait for records."""
+        """Complete all pending fetches."""
         for replica in self._replicas.values():
             replica.wake()
 
     def close(self) -> None:
-        """Nobody appends or reads any more; the logs are closed by whoever has opened them."""
+        """Close all replicas; the owner of the logs closes the logs."""
         for replica in self._replicas.values():
             replica.close(deleted=False)

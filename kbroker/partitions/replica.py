@@ -1,4 +1,4 @@
-"""One partition on one node: its log, its place in the cluster, and who waits for it."""
+"""One partition on one node: its log, its state in the cluster, and its waiters."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from .log_settings import log_config
 from .traffic import ReplicaTraffic
 from .waiters import CommitWaiters, FetchWait, Parked
 
+# Leader epoch of a request that skips the epoch check.
 ANY_EPOCH = -1
-"""A request's leader epoch that asks for no check."""
 
 
 class Flushing(Protocol):
-    """What makes the records of replicas durable; see `flusher`."""
+    """The interface of `Flusher` that a replica uses."""
 
     changes: Changes
 
@@ -44,14 +44,22 @@ class Flushing(Protocol):
 
 
 class Replica:
-    """What a node knows of a partition that it hosts, as its leader or as a follower.
+    """A partition that a node hosts, as its leader or as a follower.
 
-    The high watermark is the smallest end of what is durable on the in-sync replicas: the leader
-    computes it (`leader_state`), a follower gets it from the leader. With one replica it is the durable end of its
-    own log. Acks, parked fetches and reads wait for it, so no reader ever sees a record that a power
-    cut could take back.
+    The high watermark is the minimum durable end offset of the in-sync replicas: the leader
+    computes it (`leader_state`), a follower gets it from the leader. With one replica it is the
+    durable end of its own log. Acks, pending fetches and reads wait for it, so no consumer ever
+    reads a record that a power failure could remove.
 
-    Durable is what is synced; with a flush policy that does not wait for the disk, what is appended.
+    Durable means synced; with a flush policy that does not wait for the disk, appended.
+
+    Attributes:
+        partition: State of the partition in the metadata.
+        leader_state: State of the leader, None on a follower.
+        term: Number that increases with each change of leader, leader epoch or role.
+        commits: Waiters for the high watermark.
+        writes: Waiters for the durable end offset of this node.
+        closed: True if the replica no longer serves requests.
     """
 
     __slots__ = (
@@ -89,39 +97,33 @@ class Replica:
         flusher: Flushing,
         when_refused: Callable[[Replica, StorageError], None],
     ) -> None:
-        """`when_refused` is called if the system refuses an append, or the log has lost bytes."""
+        """Create a replica; `when_refused` is called if an append fails or bytes are lost."""
         self.topic = topic
         self.index = partition.index
         self.log = log
         self.leader_epoch = partition.leader_epoch
         self.partition = partition
-        """The cluster's state of it."""
         self.leader_state: LeaderState | None = None
-        """What this node knows as the leader; None in a follower."""
         self.term = 0
-        """Another one after each change of leader, leader epoch or role."""
         self.durable_end = 0
         self.commits = CommitWaiters()
-        """Those who wait for the high watermark."""
         self.writes = CommitWaiters()
-        """Those who wait until something is durable on this node."""
         self.closed = False
-        """It serves no more, and never will again."""
         self.traffic = ReplicaTraffic()
         self._deleted = False
         self._segment = log.active
         self._flusher = flusher
         self._when_refused = when_refused
-        self._fetches: dict[Parked, None] = {}  # in order of their arrival
+        self._fetches: dict[Parked, None] = {}  # in the order of their arrival
         self._follower_fetches: dict[FetchWait, None] = {}
         self._unread_bytes = 0
         self._take_over(config)
 
     def configure(self, config: TopicConfig) -> None:
-        """Obey changed settings of the topic."""
+        """Apply changed settings of the topic."""
         self.log.configure(log_config(config))
         self._take_over(config)
-        self.commit()  # fewer replicas may be enough now
+        self.commit()  # the high watermark may advance if fewer replicas are required
 
     def _take_over(self, config: TopicConfig) -> None:
         self.config = config
@@ -130,7 +132,7 @@ class Replica:
         self._count_required()
 
     def _count_required(self) -> None:
-        """How many replicas acks=all needs in sync; kept, because each append asks."""
+        """Cache the number of in-sync replicas that acks=all requires, for each append."""
         self._in_sync_min = min(self.config.min_insync_replicas, len(self.partition.replicas))
         if self.leader_state is not None:
             self.leader_state.in_sync_min = self._in_sync_min
@@ -142,9 +144,9 @@ class Replica:
         return self.leader_state is not None
 
     def become_leader(self, leader_state: LeaderState) -> None:
-        """Lead from now on, in the leader epoch of `leader_state.partition`.
+        """Become the leader in the leader epoch of `leader_state.partition`.
 
-        One that led before goes on with its log as it is, so acks that wait are still good.
+        A replica that led before keeps its log, so pending acks stay valid.
         """
         self.traffic.count(self.log)
         self.leader_state = leader_state
@@ -157,7 +159,7 @@ class Replica:
         self.writes.fail()
 
     def become_follower(self, partition: Partition) -> None:
-        """Only copy from now on: what is not committed yet may be cut away, and waiters are told."""
+        """Become a follower, and fail all waiters: uncommitted records may be truncated."""
         self.traffic.stop()
         self.leader_state = None
         self._take_role(partition)
@@ -176,14 +178,14 @@ class Replica:
         self._count_required()
 
     def follow_cluster(self, partition: Partition) -> None:
-        """Take over a newer state of the partition under the same leader and leader epoch."""
+        """Apply a newer state of the partition under the same leader and leader epoch."""
         if self.leader_state is not None:
             self.leader_state.follow(partition)
         self._take_state(partition)
         self.commit()
 
     def check_is_replica(self, node_id: int) -> None:
-        """Raise NOT_LEADER_OR_FOLLOWER unless that node is one of the replicas."""
+        """Raise NOT_LEADER_OR_FOLLOWER unless the node has a replica."""
         if node_id not in self.partition.replicas:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -198,10 +200,17 @@ class Replica:
         raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
     def diverging_epoch(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
-        """Where the logs of a reader and this one part, None when they do not (KIP-595).
+        """Return the diverging epoch and its end offset, or None if the logs match (KIP-595).
 
-        Returns (epoch, end offset) of the largest epoch that both can have. Raises
-        OFFSET_OUT_OF_RANGE when the reader knows an epoch above all of ours.
+        The diverging epoch is the largest epoch that both logs can have.
+
+        Args:
+            last_fetched_epoch: Last leader epoch in the log of the fetcher.
+            fetch_offset: Fetch offset of the fetcher.
+
+        Raises:
+            KafkaError: OFFSET_OUT_OF_RANGE if the fetcher has an epoch above all epochs of this
+                log.
         """
         if last_fetched_epoch == ANY_EPOCH:
             return None
@@ -213,36 +222,43 @@ class Replica:
         return None
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return the largest epoch up to `epoch` and where it ended; (-1, -1) when unknown."""
+        """Return the largest epoch up to `epoch` and its end offset; (-1, -1) if it is unknown."""
         epochs, end_offset = self.log.epochs, self.log.log_end_offset
         if epoch == self.leader_epoch:
             return epoch, end_offset
         if epochs.latest <= epoch < self.leader_epoch:
-            # The history gets our epoch with its first batch; until then it begins at the end.
+            # The current epoch gets an entry with its first batch; until then it starts at the end.
             return (epochs.latest if epochs.latest >= 0 else epoch), end_offset
         return epochs.end_offset_for(epoch, end_offset)
 
     # -- appending
 
     def check_enough_in_sync(self) -> None:
-        """Raise NOT_ENOUGH_REPLICAS when fewer replicas are in sync than acks=all asks for."""
+        """Raise NOT_ENOUGH_REPLICAS if the ISR is smaller than acks=all requires."""
         if len(self.partition.isr) < self._in_sync_min:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
 
     def append_produced(
         self, batch: memoryview, header: BatchHeader, now_ms: int, *, all_in_sync: bool
     ) -> Appended:
-        """Append what a client sent and was found good.
+        """Append a validated batch of a client.
 
-        Raises KafkaError: what `Log.append` raises, and NOT_ENOUGH_REPLICAS when `all_in_sync` and
-        too few replicas are in sync.
+        Args:
+            batch: The batch.
+            header: Its header.
+            now_ms: Current time of the log clock in ms.
+            all_in_sync: True for acks=all.
+
+        Raises:
+            KafkaError: Errors of `Log.append`, and NOT_ENOUGH_REPLICAS if `all_in_sync` is set and
+                the ISR is too small.
         """
         if all_in_sync and len(self.partition.isr) < self._in_sync_min:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
         return self.append(batch, header, now_ms)
 
     def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
-        """Append one checked batch as the leader; see `Log.append` for what it raises."""
+        """Append one validated batch as the leader. Raises the errors of `Log.append`."""
         try:
             appended = self.log.append(batch, header, leader_epoch=self.leader_epoch, now_ms=now_ms)
         except (WriteRefusedError, SyncFailedError, LostBytesError) as error:
@@ -259,22 +275,22 @@ class Replica:
         return appended
 
     def append_replicated(self, batches: memoryview, now_ms: int) -> int:
-        """Append what the leader sent; returns the log end. `writes` tells when it is durable.
+        """Append batches from the leader; return the log end offset.
 
-        Raises what `Log.append_replicated` raises.
+        Raises the errors of `Log.append_replicated`.
         """
         before = self.log.log_end_offset
         try:
             with self._refusals_told():
                 return self.log.append_replicated(batches, now_ms=now_ms)
         finally:
-            if self.log.log_end_offset > before:  # also when a later batch was refused
+            if self.log.log_end_offset > before:  # even if a later batch was rejected
                 self._unread_bytes += len(batches)
                 self._flusher.appended(self)
 
     @contextmanager
     def _refusals_told(self) -> Iterator[None]:
-        """Tell the node if the system refuses a write, or if the log has lost bytes."""
+        """Report rejected writes and lost bytes to the node."""
         try:
             yield
         except (WriteRefusedError, SyncFailedError, LostBytesError) as error:
@@ -282,18 +298,18 @@ class Replica:
             raise
 
     def has_rolled(self) -> bool:
-        """True once after each roll of the log."""
+        """Return True once after each new segment."""
         rolled = self._segment is not None and self._segment is not self.log.active
         self._segment = self.log.active
         return rolled
 
     def delete_records_before(self, offset: int) -> None:
-        """Move the start of the log; parked fetches below it learn that they are out of range."""
+        """Move the log start; pending fetches before it return OFFSET_OUT_OF_RANGE."""
         self.log.delete_records_before(offset)
         self.wake()
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
-        """Cut away what lies from `offset` on. Not while this log is synced or checkpointed.
+        """Truncate the log to `offset`. Must not run during a sync or checkpoint of this log.
 
         Raises StorageError.
         """
@@ -302,7 +318,7 @@ class Replica:
         self._was_cut()
 
     def restart_at(self, offset: int, now_ms: int) -> None:
-        """Lose all records; the next one has `offset`. Nothing may be waiting for a sync.
+        """Drop all records and continue at `offset`. No append may wait for a sync.
 
         Raises StorageError.
         """
@@ -316,7 +332,7 @@ class Replica:
         self.wake()
 
     def failure(self) -> ErrorCode:
-        """Why something that was appended will not be committed here."""
+        """Return the error for an appended batch that will not be committed here."""
         if self._deleted:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if self.log.offline is not None:
@@ -324,7 +340,7 @@ class Replica:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def why_late(self) -> ErrorCode:
-        """Why something that was appended is not committed in time."""
+        """Return the error for an appended batch that is not committed in time."""
         if self.leader_state is not None and self.leader_state.is_below_minimum():
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.REQUEST_TIMED_OUT
@@ -332,7 +348,7 @@ class Replica:
     # -- committing
 
     def synced(self, offset: int) -> None:
-        """Everything below `offset` is durable on this node."""
+        """Record that everything before `offset` is durable on this node."""
         if offset > self.durable_end:
             self.durable_end = offset
             if self.writes.queue:
@@ -345,19 +361,19 @@ class Replica:
                 self.commit()
 
     def commit(self) -> None:
-        """Let the high watermark be what all that are in sync have; for a leader."""
+        """Advance the high watermark to the minimum of the in-sync replicas, as the leader."""
         leader_state = self.leader_state
         if leader_state is not None:
             end = self.log.log_end_offset
             self._commit(leader_state.high_watermark(self.durable_end, end, trio.current_time()))
 
     def committed_by_leader(self, offset: int) -> None:
-        """The leader says that everything below `offset` is committed; for a follower."""
+        """Advance the high watermark to that of the leader, as a follower."""
         self._commit(min(offset, self.durable_end))
 
     def _commit(self, offset: int) -> None:
         if offset > self.log.high_watermark:
-            assert offset <= self.durable_end, "more is committed than is durable here"
+            assert offset <= self.durable_end, "the high watermark exceeds the durable end"
             ends_transactions = bool(self.log.producers.ended)
             self.log.advance_high_watermark(offset)
             if self.commits.queue:
@@ -377,19 +393,24 @@ class Replica:
     def follower_fetched(
         self, node_id: int, broker_epoch: BrokerEpoch, offset: int, log_start: int
     ) -> bool:
-        """A follower has everything from `log_start` to `offset`; what that commits is committed at
-        once. Returns whether some follower should join those that are in sync."""
+        """Record that a follower has the records from `log_start` to `offset`.
+
+        This may advance the high watermark.
+
+        Returns:
+            True if a follower should join the ISR.
+        """
         leader_state = self.leader_state
         if leader_state is None:
             return False
         now, end = trio.current_time(), self.log.log_end_offset
         if leader_state.fetched(node_id, broker_epoch, offset, end, now, log_start=log_start):
-            self._flusher.changes.happened()  # records may be deleted everywhere now
+            self._flusher.changes.happened()  # the low watermark may have advanced
         self._commit(leader_state.high_watermark(self.durable_end, end, now))
         return bool(leader_state.joining(self.log.high_watermark, end, now))
 
     def isr_proposal(self) -> frozenset[int] | None:
-        """The in-sync set that should be stored; None while it is, and for followers."""
+        """Return the ISR to store; None if the stored one is right, and on followers."""
         leader_state = self.leader_state
         if leader_state is None or leader_state.alone or self.log.offline is not None:
             return None
@@ -398,16 +419,16 @@ class Replica:
         )
 
     def low_watermark(self) -> int:
-        """Where the log begins on all replicas that run. Raises NOT_LEADER_OR_FOLLOWER."""
+        """Return the low watermark of all live replicas. Raises NOT_LEADER_OR_FOLLOWER."""
         if self.leader_state is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return self.leader_state.low_watermark(self.log.log_start_offset)
 
     @property
     def knows_its_end(self) -> bool:
-        """Whether all that was committed under earlier leaders is known to be; not yet in a new one.
+        """True if the high watermark covers all records committed under earlier leaders.
 
-        Before that, its high watermark may be lower than the one that clients have seen.
+        Before that, the high watermark of a new leader may be lower than the one clients have seen.
         """
         leader_state = self.leader_state
         return (
@@ -419,8 +440,11 @@ class Replica:
     # -- waiting
 
     def park(self, fetch: FetchWait, *, of_follower: bool = False) -> None:
-        """Tell `fetch` of every change until `unpark`: of what becomes readable, and a follower of
-        what is appended and of the high watermark."""
+        """Notify `fetch` of every change until `unpark`.
+
+        A consumer's fetch is notified of readable records, a follower's fetch of appended records
+        and of the high watermark.
+        """
         if of_follower:
             self._follower_fetches[fetch] = None
         else:
@@ -431,24 +455,24 @@ class Replica:
         self._follower_fetches.pop(fetch, None)
 
     def add_listener(self, parked: Parked) -> None:
-        """Notify a listener, which has readers of its own, of each change until `remove_listener`."""
+        """Notify a listener with its own readers of each change, until `remove_listener`."""
         self._fetches[parked] = None
 
     def remove_listener(self, parked: Parked) -> None:
         self._fetches.pop(parked, None)
 
     def wake(self) -> None:
-        """The answer to parked fetches changed without new records."""
+        """Wake all pending fetches, because their response changed without new records."""
         for fetch in (*self._fetches, *self._follower_fetches):
             fetch.wake()
 
     def log_failed(self) -> None:
-        """Answer parked fetches: the log is offline, so what they read of it no longer counts."""
+        """Complete pending fetches: the log is offline, so data that they read is invalid."""
         self.term += 1
         self.wake()
 
     def move_to(self, log: Log) -> None:
-        """Go on with a log that has the same records in another directory."""
+        """Continue with a log that has the same records in another directory."""
         self.log = log
         if self.leader_state is not None:
             self.traffic.count(log)
@@ -457,7 +481,7 @@ class Replica:
         self.wake()
 
     def close(self, *, deleted: bool) -> None:
-        """Stop serving: waiters are told. The log itself is closed by its manager."""
+        """Stop serving and fail all waiters. The log manager closes the log."""
         self.closed = True
         self._deleted = deleted
         self.commits.fail()

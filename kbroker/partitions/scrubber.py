@@ -1,4 +1,4 @@
-"""Reads what is on disk again, slowly, so that rot is found before somebody needs the records."""
+"""Background scrubbing: slowly re-reads stored records to find bit rot before they are needed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .replica import Replica
 logger = logging.getLogger(__name__)
 
 SLICE_BYTES = 256 * 1024
+# Delay of the first round, because a starting node has more urgent work.
 FIRST_ROUND_SECONDS = 60
-"""A start has better things to do."""
 
 
 class Scrubber:
-    """Compares the records in sealed segments of one node with their checksums, round by round."""
+    """Checks the CRCs of the records in sealed segments of one node, in rounds."""
 
     def __init__(self, context: NodeContext, partitions: Partitions) -> None:
         self._context = context
@@ -35,7 +35,7 @@ class Scrubber:
         self._changed = trio.Event()
 
     async def run(self) -> None:
-        """Begin a round every `log.scrub.interval.ms`, until cancelled."""
+        """Start a round every `log.scrub.interval.ms` until cancelled."""
         await self._wait(trio.current_time(), FIRST_ROUND_SECONDS)
         while True:
             began = trio.current_time()
@@ -43,7 +43,7 @@ class Scrubber:
             await self._wait(began)
 
     async def _wait(self, since: float, seconds_max: float = math.inf) -> None:
-        """Wait for the interval between rounds, which may change meanwhile."""
+        """Wait for the interval between rounds, which may change in the meantime."""
         while True:
             interval_seconds = self._context.config.log_scrub_interval_ms / 1000
             deadline = since + min(interval_seconds, seconds_max)
@@ -58,7 +58,7 @@ class Scrubber:
         self._changed.set()
 
     async def scrub_all(self) -> int:
-        """Read every log once; returns how many bytes were checked."""
+        """Check every log once; return the number of checked bytes."""
         duty_cycle = DutyCycle()
         checked = 0
         for name, index in self._partitions.logs.directories():
@@ -76,7 +76,7 @@ class Scrubber:
                 rate = self._context.config.log_scrub_bytes_per_second
                 if not rate:
                     break
-                # The event loop finds the bytes in memory then.
+                # Load the bytes into the page cache, so that the event loop does not block.
                 await self._context.in_thread(partial(_read, self._partitions.logs.files, *place))
                 if log.offline is None:
                     size = scrub(log, SLICE_BYTES)

@@ -20,7 +20,7 @@ class TimeLookup(NamedTuple):
     """Look-ups of records by timestamp for one client.
 
     Attributes:
-        disk_reads: Loads file pages that are not in memory.
+        disk_reads: Loads file ranges that are not in the page cache.
         batch_reads: Decompresses and parses batches.
         client: The client, for the round-robin order of work.
         charge: Called with the CPU time in seconds that a thread used for the client.

@@ -8,7 +8,7 @@ from kbroker.storage.log import Log
 class ReplicaTraffic:
     """Traffic of one replica since the node started.
 
-    The offsets and sizes of the log tell how much was appended, so an append changes one number only.
+    Appended records and bytes are derived from the log, so an append changes one number only.
 
     Attributes:
         reads: Number of reads by clients.
@@ -22,7 +22,7 @@ class ReplicaTraffic:
         self.reads = self.read_bytes = self.appends = 0
         self._records = self._bytes = 0
         self._log: Log | None = None
-        # Where the log ended, and its appended bytes, when this count began.
+        # Log end offset and appended bytes of the log when counting started.
         self._from = (0, 0)
 
     @property
@@ -38,11 +38,11 @@ class ReplicaTraffic:
         return self._bytes + (0 if log is None else log.appended_bytes - self._from[1])
 
     def count(self, log: Log) -> None:
-        """Count what is appended to `log` from now on, after what was counted before."""
+        """Count appends to `log` from now on, in addition to earlier ones."""
         self.stop()
         self._log, self._from = log, (log.log_end_offset, log.appended_bytes)
 
     def stop(self) -> None:
-        """Count no more appends: this node does not lead."""
+        """Stop counting appends, because this node no longer leads."""
         self._records, self._bytes = self.appended_records, self.appended_bytes
         self._log = None

@@ -1,18 +1,17 @@
-"""Answers that come later: what a handler returns when its work is done but the answer must wait.
+"""Delayed responses: results of handlers whose work is done but whose response must wait.
 
-What a handler does before it has returned is its ordered work: append, join, create. The reader of a
-connection does the ordered work of one request to its end before it looks at the next one, whether
-or not anybody still waits for the answer. A handler that need not wait for that is a plain function;
-one that has to is a coroutine function, or returns a coroutine. What comes out of either is one of
+The work of a handler until it returns is ordered: append, join, create. The reader of a connection
+finishes the ordered work of a request before it starts the next request, even if the client is
+disconnected. A handler that does not wait is a plain function. Otherwise it is a coroutine function
+or returns a coroutine. The result is one of these:
 
-* the response, or None where no answer is owed; `Encoded` where many are told the same;
-* a `Pending`: the answer is given by whoever has what it waits for;
-* a `Waiting`: the answer is looked for when its turn comes, and nothing changes if it never is.
+* the response, or None if there is none; `Encoded` if many clients get the same response;
+* a `Pending`: the response is set by the component that has the awaited result;
+* a `Waiting`: the response is computed when it is its turn; skipping it changes no state.
 
-The connection's writer resolves the last two one by one, in order, so that a parked fetch delays
-later answers on its own connection and never a later append (KIP-74 order of replies). Everything
-runs in one event loop: no lock is needed because nothing here awaits between reading and changing
-state.
+The connection's writer resolves the last two in order. So a pending fetch delays later responses on
+its connection, but no later append (KIP-74 order of replies). Everything runs in one event loop. No
+lock is needed, because nothing here awaits between reading and changing state.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ Response = TypeVar("Response")
 
 
 class Pending(Generic[Response]):
-    """One answer to come.
+    """A response that is set later.
 
-    `deadline` is in seconds of trio's clock; when it passes first, `on_timeout` makes the answer.
+    At `deadline` (in seconds of trio's clock) `on_timeout` returns the response.
     """
 
     __slots__ = ("_event", "_on_timeout", "deadline", "on_ready", "ready", "response")
 
+    # True if another component calls `resolve`; otherwise the owner calls `wait`.
     is_given = True
-    """Whoever has what it waits for calls `resolve`; otherwise somebody has to `wait`."""
 
     def __init__(
         self,
@@ -47,18 +46,18 @@ class Pending(Generic[Response]):
         self.ready = False
         self.deadline = deadline
         self.response: Response | None = None
+        # Called once when the response is set. It must not raise.
         self.on_ready: Callable[[], None] | None = None
-        """Called once, when the answer is there. It must not raise."""
         self._on_timeout = on_timeout
         self._event: trio.Event | None = None
 
     def resolve(self, response: Response | None) -> None:
-        """Give the answer; only the first one counts."""
+        """Set the response; later calls are ignored."""
         if self.ready:
             return
         self.ready = True
         self.response = response
-        self._on_timeout = None  # it may hold this, and all of the request
+        self._on_timeout = None  # it may reference this object and the whole request
         if self._event is not None:
             self._event.set()
         if self.on_ready is not None:
@@ -66,7 +65,7 @@ class Pending(Generic[Response]):
             on_ready()
 
     async def until_ready(self) -> None:
-        """Wait until the answer is there, at most until the deadline. Several may."""
+        """Wait until the response is set or the deadline passes. Several tasks may wait."""
         if not self.ready:
             if self._event is None:
                 self._event = trio.Event()
@@ -74,50 +73,50 @@ class Pending(Generic[Response]):
                 await self._event.wait()
 
     async def wait(self) -> Response | None:
-        """Wait for the answer; at the deadline it is made."""
+        """Wait for the response; at the deadline, use that of `on_timeout`."""
         await self.until_ready()
         self.expire()
         return self.response
 
     def expire(self) -> None:
-        """The deadline has passed: without an answer until now this makes one."""
+        """Set the timeout response if there is no response yet."""
         if not self.ready:
             self.resolve(self._on_timeout() if self._on_timeout is not None else None)
 
     def abandon(self) -> None:
-        """The one who asked has gone."""
+        """Discard the response, because the client disconnected."""
         self.resolve(None)
 
 
 class Waiting(NamedTuple, Generic[Response]):
-    """An answer that is only waited for, as a long poll is.
+    """A response that is only waited for, for example a long poll.
 
-    `begin` is called when all earlier answers of the connection are given, or never, when the client
-    has gone by then: so it must not change anything.
+    `begin` is called once all earlier responses of the connection are sent. It is never called if
+    the client disconnects before, so it must not change any state.
     """
 
     begin: Callable[[], Awaitable[Response]]
 
 
+# The result of a request once its ordered work is done.
 Outcome: TypeAlias = Response | Pending[Response] | Waiting[Response] | None
-"""What comes of a request once its ordered work is done."""
 
 
 class CommitWaiters:
-    """Waiters for the high watermark or the durable end offset of a partition to reach their offset.
+    """Waiters for an offset of the high watermark or of the durable end of a partition.
 
-    Offsets arrive in rising order, so a queue is enough: `advance` pops from its left. Most partitions
-    never have a waiter, and no queue.
+    Offsets arrive in ascending order, so a queue is sufficient: `advance` pops from its left. Most
+    partitions never have a waiter, and no queue.
     """
 
     __slots__ = ("queue",)
 
     def __init__(self) -> None:
+        # Empty or None if there are no waiters; callers check it to save a call.
         self.queue: deque[tuple[int, Callable[[bool], None]]] | None = None
-        """Nobody waits while it is empty or None; asking it is cheaper than a call."""
 
     def add(self, offset: int, done: Callable[[bool], None]) -> None:
-        """Call `done(True)` when that end reaches `offset`, `done(False)` if it cannot."""
+        """Call `done(True)` once `offset` is reached, or `done(False)` if that is impossible."""
         if self.queue is None:
             self.queue = deque()
         self.queue.append((offset, done))
@@ -128,55 +127,55 @@ class CommitWaiters:
             queue.popleft()[1](True)
 
     def fail(self) -> None:
-        """The partition went offline or its leader changed: what they wait for will not come."""
+        """Fail all waiters: the partition went offline or its leader changed."""
         queue = self.queue
         while queue:
             queue.popleft()[1](False)
 
 
+# Maximum delay of a high watermark update for a follower, in the hope of records to send with it.
+# With a shorter delay each record with acks=all costs two responses per follower.
 NEWS_SECONDS = 0.01
-"""How long news without records wait for records that they can go with. With less, each record that
-producers wait for costs its followers two answers."""
 
 
 class Parked(Protocol):
-    """Who hears of a partition."""
+    """A listener for changes of a partition."""
 
     def grow(self, size: int) -> None:
-        """So many more bytes are readable."""
+        """Notify of `size` more readable bytes."""
 
     def settled(self) -> None:
-        """Transactions have ended: more can be read than the bytes of their markers."""
+        """Notify of ended transactions: more records than the marker became readable."""
 
     def wake(self) -> None:
-        """What it tells its readers changed for another reason: deleted, moved, stopping."""
+        """Notify of another change of the response: partition deleted or moved, node stopping."""
 
 
 class FetchWait:
-    """A parked fetch: woken once, by enough new bytes or by anything that changes the answer."""
+    """A pending fetch, woken once by enough new bytes or by another change of its response."""
 
     __slots__ = ("_event", "_missing_bytes", "_scope", "deadline")
 
     def __init__(self, missing_bytes: int, deadline: float) -> None:
         self.deadline = deadline
-        """When it ends in any case, in seconds of trio's clock."""
+        # Maximum wait, in seconds of trio's clock.
         self._missing_bytes = missing_bytes
         self._event = trio.Event()
         self._scope: trio.CancelScope | None = None
 
     def grow(self, size: int) -> None:
-        """A partition of this fetch has `size` more readable bytes."""
+        """Count `size` more readable bytes, and wake the fetch if they suffice."""
         self.count(size)
         if self.is_due:
             self._event.set()
 
     def count(self, size: int) -> None:
-        """As `grow`, but somebody else says when the fetch wakes."""
+        """Count `size` more readable bytes; another component wakes the fetch."""
         self._missing_bytes -= size
 
     @property
     def is_due(self) -> bool:
-        """Whether there are as many bytes as it waits for."""
+        """True if there are enough bytes."""
         return self._missing_bytes <= 0
 
     @property
@@ -184,15 +183,15 @@ class FetchWait:
         return self._event.is_set()
 
     def settled(self) -> None:
-        """Transactions of a partition have ended."""
+        """Wake the fetch, because transactions of a partition ended."""
         self._event.set()
 
     def wake(self) -> None:
-        """The answer changed for another reason: topic deleted, leader moved, node stopping."""
+        """Wake the fetch: the topic was deleted, the leader moved, or the node is stopping."""
         self._event.set()
 
     def hurry(self) -> None:
-        """There is news without records: it may be told soon."""
+        """Shorten the wait, because there is an update without records."""
         self.deadline = min(self.deadline, trio.current_time() + NEWS_SECONDS)
         if self._scope is not None:
             self._scope.deadline = self.deadline

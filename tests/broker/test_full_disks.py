@@ -127,7 +127,7 @@ def test_files_that_may_not_grow(tmp_path: Path) -> None:
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, before)
         await_produce(server)
         said = server.log_path.read_text()
-        assert said.count("takes no records") == said.count("takes records again") == 1
+        assert said.count("is read-only: ") == said.count("is writable again") == 1
         assert "File too large" in said
 
 
@@ -158,7 +158,7 @@ def start_on_full_disk(server: Server) -> None:
     assert ask(server.port, code_of_produce) == ErrorCode.KAFKA_STORAGE_ERROR
     told = [line for line in server.log_path.read_text().splitlines() if " ERROR " in line]
     assert len(told) == 1, told
-    assert "takes no records: the disk of" in told[0]
+    assert "is read-only: the disk of" in told[0]
     assert "kbroker topic trim" in told[0]
 
 

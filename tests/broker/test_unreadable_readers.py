@@ -541,7 +541,7 @@ async def check(world: World, broken: str, caplog: pytest.LogCaptureFixture) -> 
     lines = [each for each in caplog.records if each.levelno >= logging.WARNING]
     said = [each.getMessage() for each in lines if broken in each.getMessage()]
     # A follower on another node logs what its leader answers.
-    said = [text for text in said if not text.startswith(f"{broken} cannot be copied from node")]
+    said = [text for text in said if not text.startswith(f"{broken}: cannot fetch from node")]
     assert len(said) == 1, said
     assert f"partition {broken}: cannot read" in said[0]
     assert "check the disk" in said[0]

@@ -381,7 +381,7 @@ async def test_stored_settings_of_topics_that_fit_no_more_are_left_out(
         assert (await produce(wire, Topic("t"), batch())).error_code == 0
         await change(wire, ("segment.ms", SET, "1000"))
         assert await own(wire, TOPIC, "t") == {"retention.ms": "-1", "segment.ms": "1000"}
-    assert caplog.text.count("a stored setting of topic t is left out") == 2
+    assert caplog.text.count("topic t: ignoring an invalid stored setting") == 2
 
 
 # -- log levels

@@ -105,6 +105,6 @@ async def test_nothing_is_committed_that_is_not_durable(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t")
         replica = broker.node.partitions.named_replica("t", 0)
-        with pytest.raises(AssertionError, match="more is committed than is durable"):
+        with pytest.raises(AssertionError, match="high watermark exceeds the durable end"):
             replica._commit(1)
         assert replica.log.high_watermark == 0

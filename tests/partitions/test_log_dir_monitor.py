@@ -77,15 +77,15 @@ async def test_a_leader_gives_all_away_at_its_first_refused_append(
             await send(broker, leader, topic, b"after")
     told = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
     assert len(told) == 1, told
-    assert f"{SICK} takes no records" in told[0]
+    assert f"{SICK} is read-only" in told[0]
     assert "kbroker topic trim" in told[0]
     past = str(explain_partition(broker.local_node(2).node, "idle", 0))
-    assert "refused because cannot write /data/node-2/used-0/" in past
+    assert "read-only because cannot write /data/node-2/used-0/" in past
     assert "node 2 cannot append to its log" in past
     files.heal()
     await until_healed(broker, "used", "idle")
     assert values_in(log_on(broker, 2, "used")) == [b"before", b"after"]
-    assert f"{SICK} takes records again" in caplog.text
+    assert f"{SICK} is writable again" in caplog.text
 
 
 async def test_a_follower_holds_nobody_up(broker: Broker, files: RefusingFiles) -> None:

@@ -88,7 +88,7 @@ async def test_directory_of_another_cluster_is_kept_with_a_warning(
         (stray,) = data.glob("*-stray")
         assert stray.name == f"a-0.{theirs.hex}-stray"
         assert b"other a-0" in kept_records(stray)
-    (line,) = [each for each in caplog.records if "begins empty" in each.getMessage()]
+    (line,) = [each for each in caplog.records if "starts empty" in each.getMessage()]
     assert line.levelname == "WARNING"
     for text in ("a-0", encode_id(ours), encode_id(theirs), str(stray), "restore"):
         assert text in line.getMessage()
@@ -169,8 +169,8 @@ async def test_replica_with_a_foreign_directory_does_not_empty_the_others(
             assert values_in(log) == VALUES
     (stray,) = (data / f"node-{leader}").glob("*-stray")
     assert b"other a-0" in kept_records(stray)
-    assert "begins empty" in caplog.text
-    assert "a-0 would begin empty on node" in caplog.text
+    assert "starts empty" in caplog.text
+    assert "a-0 would start empty on node" in caplog.text
 
 
 async def test_replica_that_moved_away_while_its_node_was_down_is_kept(

@@ -116,7 +116,7 @@ async def test_nodes_are_known_by_their_certificates(authority: Authority) -> No
         (
             "User:ANONYMOUS",
             "hush",
-            "TOPIC_AUTHORIZATION_FAILED; it has to be one of super.users there",
+            "TOPIC_AUTHORIZATION_FAILED; add this node's principal to super.users there",
         ),
     ],
 )

@@ -6,9 +6,9 @@ from enum import IntEnum
 
 
 class ApiKey(IntEnum):
-    """What a request asks for.
+    """The API key of a request.
 
-    Keys 4 to 7 ended with ZooKeeper; the gaps further up are spoken between controllers only.
+    Keys 4 to 7 were removed with ZooKeeper; other missing keys are used between controllers only.
     """
 
     PRODUCE = 0
@@ -91,5 +91,5 @@ class ApiKey(IntEnum):
 
     @property
     def api_name(self) -> str:
-        """The name in Kafka's documents, which class names begin with: "OffsetCommit"."""
+        """Kafka's name of the API, with which its class names start, such as "OffsetCommit"."""
         return self.name.title().replace("_", "")

@@ -1,14 +1,14 @@
-"""Turn a declaration into one flat function per message, version and direction.
+"""Compiler from message declarations to one flat function per message, version and direction.
 
-The functions are written as Python source on first use and kept on the class. Adjacent fixed-width
-fields, together with the one-byte length that follows them, go through a single `struct` call;
-nested structs and arrays become loops in the same function. So a request costs about one call per
-field of variable length, and nothing is looked up by version at run time.
+The functions are generated as Python source on first use and stored on the class. Adjacent
+fixed-width fields, together with a following one-byte length, use a single `struct` call; nested
+structs and arrays become loops in the same function. So a request costs about one call per
+variable-length field, without version checks at run time.
 
-Each function exists in a second form, a generator that pauses after some array elements, for messages
-that would keep an event loop busy for long: `decode_in_slices` and `encode_in_slices`.
+Each function also exists as a generator that pauses after some array elements, for messages that
+would block an event loop: `decode_in_slices` and `encode_in_slices`.
 
-`source` shows the generated text.
+`source` returns the generated code.
 """
 
 from __future__ import annotations
@@ -38,48 +38,47 @@ __all__ = [
     "source",
 ]
 
+# One part of an encoded message: bytes, or a deferred range that the caller resolves.
 Part: TypeAlias = Buffer | Sized
-"""One element of an encoded message: bytes, or a deferred range that the caller resolves."""
 
+# Maximum number of array elements of one message, over all its arrays.
 OBJECTS_MAX = 1_000_000
-"""Array elements that one message may hold, over all its arrays."""
 
+# Array elements between two pauses of a generator: well below a millisecond.
 SLICE_OBJECTS = 256
-"""Array elements between two pauses of a codec that works in slices: well below a millisecond."""
 
+# Suffix of the names of fields that contain error messages.
 ERROR_MESSAGE = "error_message"
-"""How the names of fields end that are sentences for people."""
 
+# Maximum bytes of an error message; longer ones are truncated, because they may quote client data.
 ERROR_MESSAGE_BYTES_MAX = 4096
-"""What is longer is cut: sentences quote what clients sent, and must not be too long to travel."""
 
+# End of a truncated error message.
 CUT = b"..."
-"""What a sentence ends with that was cut."""
 
+# Records of at least this many bytes are passed on without a copy; smaller ones are copied.
 DETACHED_SIZE = 4096
-"""Records of this many bytes and more are handed on as they are; smaller ones are copied."""
-
 M = TypeVar("M")
 
 
 def encode(message: object, version: int) -> list[Part]:
     """Encode a message.
 
-    Fields outside of `version` are skipped. None in a field that cannot be null in `version` is
-    written as the empty string or array.
+    Fields that `version` does not contain are skipped. None in a field that is not nullable in
+    `version` is encoded as an empty string or array.
 
     Returns:
-      Parts to be sent one after the other: adjacent bytes are joined, large records and deferred
-      ranges are the caller's own objects.
+        Parts to send in order: adjacent bytes are joined; large records and deferred ranges are the
+        caller's objects.
 
     Raises:
-      EncodeError: a value does not fit its field, or the version is not declared.
+        EncodeError: A value does not fit its field, or the version is not declared.
     """
     return encode_after(bytearray(), message, version)
 
 
 def encode_after(out: bytearray, message: object, version: int) -> list[Part]:
-    """Like `encode`, but the first part is `out`, which may hold a header already."""
+    """Encode a message after `out`, which may contain a header and becomes the first part."""
     parts: list[Part] = [out]
     assert isinstance(message, Message)
     function = message.ENCODERS.get(version) or _compile(_Encoder, type(message), version)
@@ -95,9 +94,9 @@ def encode_after(out: bytearray, message: object, version: int) -> list[Part]:
 def encode_in_slices(
     out: bytearray, message: object, version: int
 ) -> Generator[None, None, list[Part]]:
-    """Like `encode_after`, as a generator that pauses now and then and returns the parts.
+    """Encode as `encode_after`, in a generator that pauses periodically and returns the parts.
 
-    The message must not change meanwhile.
+    The message must not change in the meantime.
     """
     parts: list[Part] = [out]
     assert isinstance(message, Message)
@@ -114,10 +113,10 @@ def encode_in_slices(
 
 
 def encode_bytes(message: object, version: int, before: bytes = b"") -> bytes:
-    """Encode a message that holds no deferred range into one `bytes`, behind others.
+    """Encode a message without deferred ranges into one `bytes`, after the prefix `before`.
 
     Raises:
-      EncodeError: as `encode`, or there is a deferred range.
+        EncodeError: As in `encode`, or there is a deferred range.
     """
     parts = encode_after(bytearray(before), message, version)
     try:
@@ -129,15 +128,18 @@ def encode_bytes(message: object, version: int, before: bytes = b"") -> bytes:
 def decode(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> tuple[M, int]:
     """Decode a message.
 
-    Parameters:
-      buffer: Holds the message from `offset` on; it may go on after the message.
+    Args:
+        cls: Class of the message.
+        buffer: Contains the message from `offset` on, possibly followed by other bytes.
+        version: Version of the message.
+        offset: Position of the message.
 
     Returns:
-      The message, and the position after it. `Records` fields are views into `buffer`; everything
-      else is copied.
+        The message, and the position after it. `Records` fields are views of `buffer`; all other
+        values are copied.
 
     Raises:
-      DecodeError: for whatever is wrong with the bytes, or the version is not declared.
+        DecodeError: The bytes are malformed, or the version is not declared.
     """
     message, end, _ = decode_counted(cls, buffer, version, offset)
     return message, end
@@ -146,9 +148,9 @@ def decode(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> tuple
 def decode_counted(
     cls: type[M], buffer: Buffer, version: int, offset: int = 0, objects_max: int = OBJECTS_MAX
 ) -> tuple[M, int, int]:
-    """Like `decode`, and says as well how many elements all arrays of the message have.
+    """Decode as `decode`, and also return the number of array elements of the message.
 
-    Raises TooManyElements when they are more than `objects_max`.
+    Raises TooManyElements if there are more than `objects_max`.
     """
     assert issubclass(cls, Message)
     function = cls.DECODERS.get(version) or _compile(_Decoder, cls, version)
@@ -162,9 +164,9 @@ def decode_counted(
 def decode_in_slices(
     cls: type[M], buffer: Buffer, version: int, offset: int = 0, *, objects_max: int = OBJECTS_MAX
 ) -> Generator[None, None, tuple[M, int, int]]:
-    """Like `decode_counted`, as a generator that pauses now and then and returns what that does.
+    """Decode as `decode_counted`, in a generator that pauses periodically and returns the result.
 
-    Parameters: `objects_max` is how many array elements the message may hold, over all its arrays.
+    `objects_max` is the maximum number of array elements of the message, over all its arrays.
     """
     assert issubclass(cls, Message)
     function = cls.SLICED_DECODERS.get(version) or _compile(_Decoder, cls, version, sliced=True)
@@ -176,13 +178,13 @@ def decode_in_slices(
 
 
 class TooManyElements(DecodeError):
-    """All arrays of a message together have more elements than they may."""
+    """Too many array elements in a message."""
 
 
 class Encoded(Message):
-    """A message that was encoded before, in the version that it is sent in: many get the same.
+    """A message that is already encoded in the version to send, because many clients get it.
 
-    Parameters: `body` holds a message of `cls` in `version`. See `encode_for_many`.
+    `body` contains a message of `cls` in `version`. See `encode_for_many`.
     """
 
     __slots__ = ("body", "cls", "version")
@@ -195,14 +197,14 @@ class Encoded(Message):
         self.body = body
 
     def decoded(self) -> Message:
-        """Decode the message into an object of its own, which may be changed."""
+        """Decode the message into a new, mutable object."""
         return decode(self.cls, self.body, self.version)[0]
 
 
 def with_throttle_time(message: Message, milliseconds: int) -> Message:
-    """An answer that says for how long its client is held back (KIP-219), where its version can.
+    """Return a response with the throttle time of its client (KIP-219), if its version has it.
 
-    Others may be told the same `Encoded`: it stays as it is.
+    An `Encoded` response is not changed, because other clients may get it too.
     """
     if isinstance(message, Encoded):
         first = next(each for each in fields(message.cls) if each.present(message.version))
@@ -227,9 +229,9 @@ def _append_body_in_slices(
 
 
 def encode_for_many(message: object, version: int) -> Generator[None, None, Encoded]:
-    """Encode a message that holds no deferred range and is sent often.
+    """Encode a message without deferred ranges that is sent often.
 
-    A generator that pauses now and then and returns what stands for the message.
+    This is a generator that pauses periodically and returns the encoded message.
     """
     assert isinstance(message, Message)
     parts = yield from encode_in_slices(bytearray(), message, version)
@@ -240,13 +242,13 @@ Encoded.ENCODERS = dict.fromkeys(Encoded.VERSIONS, _append_body)
 Encoded.SLICED_ENCODERS = dict.fromkeys(Encoded.VERSIONS, _append_body_in_slices)
 
 
+# Exceptions of the generated functions for invalid values and bytes.
 _NOT_ENCODED = (struct.error, UnicodeEncodeError, AttributeError, TypeError)
 _NOT_DECODED = (struct.error, IndexError, UnicodeDecodeError)
-"""What the generated functions raise for values and bytes that do not fit."""
 
 
 def source(cls: type, version: int, direction: str) -> str:
-    """The generated Python text of one codec, for people; `direction` is "encode" or "decode"."""
+    """Return the generated code of a codec, for debugging; `direction` is "encode" or "decode"."""
     assert issubclass(cls, Message)
     return (_Encoder if direction == "encode" else _Decoder)(cls, version).text()
 
@@ -293,14 +295,14 @@ class _Writer:
         self.lines.append("    " * self.indent + text)
 
     def begin_slices(self) -> None:
-        """Make the function a generator, also where it has no array."""
+        """Make the function a generator, even if it has no array."""
         if self.sliced:
             self.line(f"due = {SLICE_OBJECTS}")
             self.line("yield")
 
     @contextmanager
     def loop(self, header: str) -> Iterator[None]:
-        """Write a loop over array elements; those of all arrays count for the next pause."""
+        """Write a loop over array elements; the elements of all arrays count for the next pause."""
         self.line(header)
         self.indent += 1
         yield
@@ -312,12 +314,12 @@ class _Writer:
         self.indent -= 1
 
     def local(self, stem: str) -> str:
-        """A variable name that nothing else uses."""
+        """Return a unique variable name."""
         self.counter += 1
         return f"{stem}{self.counter}"
 
     def name(self, stem: str, value: Any) -> str:
-        """Make `value` available to the function under the name that is returned."""
+        """Make `value` available to the function, and return its name there."""
         for known, other in self.names.items():
             if other is value:
                 return known
@@ -332,7 +334,7 @@ class _Writer:
 
 
 class _Decoder(_Writer):
-    """Writes `codec(buf, pos, end, left) -> (message, position after it, left)`.
+    """Generates `codec(buf, pos, end, left) -> (message, position after it, left)`.
 
     `left` is the number of array elements that the message may still have.
     """
@@ -363,7 +365,7 @@ class _Decoder(_Writer):
     # -- runs -------------------------------------------------------------------------------
 
     def read(self, letter: str, target: str) -> None:
-        """Put a fixed-width value into the current run."""
+        """Add a fixed-width value to the current run."""
         self.run.append((letter, target))
 
     def flush(self) -> None:
@@ -383,7 +385,7 @@ class _Decoder(_Writer):
                 self.line(f"{target} = uuid({target})")
 
     def length(self, letter: str) -> str:
-        """Read a length or count; the variable that is returned holds it, -1 for null."""
+        """Read a length or count; return the variable that contains it, -1 for null."""
         n = self.local("n")
         if self.flexible:
             self.read("B", n)
@@ -552,10 +554,10 @@ class _Decoder(_Writer):
 
 
 class _Encoder(_Writer):
-    """Writes `codec(message, out, parts)`.
+    """Generates `codec(message, out, parts)`.
 
-    `out` is the bytearray at the end of `parts` that takes bytes; large records put themselves
-    and a new bytearray behind it.
+    `out` is the last bytearray in `parts`; large records are appended to `parts`, followed by a new
+    bytearray.
     """
 
     error = EncodeError
@@ -580,7 +582,7 @@ class _Encoder(_Writer):
     # -- runs -------------------------------------------------------------------------------
 
     def write(self, letter: str, expression: str = "") -> None:
-        """Put a fixed-width value into the current run."""
+        """Add a fixed-width value to the current run."""
         self.run.append((letter, expression))
 
     def flush(self) -> None:
@@ -645,7 +647,7 @@ class _Encoder(_Writer):
         this = self.local("o")
         self.line(f"{this} = {value}")
         if not nullable:
-            # None where null cannot travel: the struct with all defaults.
+            # None in a field that is not nullable: the struct with all defaults.
             self.line(f"if {this} is None:")
             self.line(f"    {this} = {self.name('fresh', cls)}()")
             self.object(cls, this)
@@ -755,7 +757,7 @@ class _Encoder(_Writer):
         self.indent -= 1
 
     def differs(self, field: Field, value: str, default: Any) -> str:
-        """The condition under which a tagged field travels."""
+        """Return the condition under which a tagged field is encoded."""
         if field.array and not field.optional:
             return f"len({value}) > 0"
         if isinstance(field.kind, str) or field.array:
@@ -780,7 +782,7 @@ class _Encoder(_Writer):
 
 
 def _smallest(kind: str | type[Struct], version: int, flexible: bool) -> int:
-    """The least number of bytes that one array element of this kind can take."""
+    """Return the minimum size in bytes of one array element of this type."""
     if isinstance(kind, str):
         if kind == "uuid":
             return 16

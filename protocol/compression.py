@@ -1,14 +1,14 @@
-"""The four codecs of a record batch behind one table, each with a limit on what comes out.
+"""The four codecs of record batches, each with a limit on the decompressed size.
 
 Codec libraries are imported on first use: a broker stores batches as they arrive and may never
-open one. A stream that would grow beyond its limit is given up while it is being decompressed,
-so a small input that expands to gigabytes costs the limit plus one chunk and no more.
+decompress one. Decompression of a stream stops at the limit, so a small input that expands to
+gigabytes costs at most the limit plus one chunk.
 
-Formats, as Kafka's clients write them into record batches of format v2:
+Formats as written by Kafka clients into record batches of format v2:
 
 * gzip: RFC 1952, one or more members.
-* snappy: the framing of the xerial library (magic, version, blocks behind an int32 length) is what
-  Java writes; librdkafka writes one raw block. Both are read.
+* snappy: Java writes the framing of the xerial library (magic, version, blocks with an int32
+  length); librdkafka writes one raw block. Both are read.
 * lz4: LZ4 frames with independent blocks (Java cannot read linked blocks) (KIP-57).
 * zstd: one or more frames (KIP-110).
 """
@@ -24,23 +24,23 @@ from typing import NamedTuple, Protocol
 
 from .primitives import Buffer
 
+# Bytes of input and output per step.
 CHUNK_BYTES = 256 * 1024
-"""How much input is given and output asked for at a time (bytes)."""
 
+# Maximum number of concatenated members or frames in one stream. Clients write one; thousands of
+# empty frames would consume CPU time without output that a limit could detect.
 FRAMES_MAX = 10_000
-"""Concatenated members or frames in one stream. Clients write one; thousands of empty ones would
-only burn time, for no output that a limit could see."""
 
+# Maximum zstd window in bytes: 128 MiB, the default maximum of zstd's decoder and of Java. Level 22
+# declares it for streams of unknown size; only the part that the data needs is allocated.
 ZSTD_WINDOW_BYTES_MAX = 1 << 27
-"""128 MiB, the largest window that zstd's own decoder and Java take by default. Level 22 declares
-it for a stream of unknown size; the memory is only touched as far as the data goes."""
 
+# Uncompressed bytes per block of a xerial snappy stream (default of Java's writer).
 XERIAL_BLOCK_BYTES = 32 * 1024
-"""Uncompressed bytes per block of a xerial snappy stream (the default of Java's writer)."""
 
 
 class Codec(IntEnum):
-    """The low three bits of a batch's attributes."""
+    """Compression codec: the low three bits of a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -50,15 +50,15 @@ class Codec(IntEnum):
 
 
 class DecompressionError(ValueError):
-    """The compressed bytes are damaged, truncated, or ask for more memory than is allowed."""
+    """A compressed stream that is damaged, truncated, or needs too much memory."""
 
 
 class OutputLimitError(DecompressionError):
-    """The stream is not known to be damaged; it holds more than the caller wants to see."""
+    """A stream that decompresses to more bytes than the caller allows."""
 
 
 class _Stream(Protocol):
-    """A compressor of one codec, in the form that the libraries have."""
+    """A compressor of one codec, with the interface of the libraries."""
 
     def compress(self, data: Buffer, /) -> bytes: ...
 
@@ -71,7 +71,7 @@ class _Coder(NamedTuple):
 
 
 class _Output:
-    """Count of the bytes that one stream decompresses to, at most `limit`."""
+    """A count of the decompressed bytes of one stream, up to `limit`."""
 
     __slots__ = ("frames", "limit", "size")
 
@@ -86,7 +86,7 @@ class _Output:
             raise DecompressionError(f"more than {FRAMES_MAX} concatenated frames")
 
     def reserve(self, size: int) -> None:
-        """Refuse `size` further bytes before anyone allocates them."""
+        """Raise OutputLimitError if `size` more bytes, not allocated yet, exceed the limit."""
         if self.size + size > self.limit:
             raise OutputLimitError(f"decompresses to more than {self.limit} bytes")
 
@@ -98,13 +98,13 @@ class _Output:
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """The bytes of `data` in the given codec; `Codec.NONE` copies.
+    """Compress `data` with a codec; `Codec.NONE` copies.
 
-    `level` is what Kafka's `compression.*.level` means (KIP-390): 1 to 9 or -1 for gzip, 1 to 17
-    for lz4, -131072 to 22 for zstd; None is the codec's default. Snappy has no levels.
+    `level` is that of Kafka's `compression.*.level` (KIP-390): 1 to 9 or -1 for gzip, 1 to 17 for
+    lz4, -131072 to 22 for zstd; None is the default of the codec. Snappy has no levels.
 
     Raises:
-        ValueError: there is no such codec.
+        ValueError: The codec is unknown.
     """
     stream = Compressor(codec, level, len(data))
     stream.add(data)
@@ -115,12 +115,12 @@ class Compressor:
     """A stream that is compressed piece by piece.
 
     Args:
-        codec: a `Codec` or its number.
-        level: as for `compress`.
-        size: bytes that will be added in sum, -1 where that is not known.
+        codec: A `Codec` or its number.
+        level: As in `compress`.
+        size: Total number of bytes that will be added, -1 if unknown.
 
     Raises:
-        ValueError: there is no such codec.
+        ValueError: The codec is unknown.
     """
 
     __slots__ = ("_parts", "_stream", "size")
@@ -128,15 +128,15 @@ class Compressor:
     def __init__(self, codec: int, level: int | None = None, size: int = -1) -> None:
         self._stream = _Copy() if codec == Codec.NONE else _coder(codec).compressor(level, size)
         self._parts: list[bytes] = []
+        # Compressed bytes so far, without output that the codec still buffers.
         self.size = 0
-        """Compressed bytes so far, without what the codec has not given out yet."""
 
     def add(self, data: Buffer) -> None:
         """Compress the next bytes."""
         self._append(self._stream.compress(data))
 
     def finish(self) -> bytes:
-        """End the stream and return all of it."""
+        """End the stream and return it."""
         self._append(self._stream.flush())
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
@@ -155,41 +155,41 @@ class _Copy:
 
 
 def decompress(codec: int, data: Buffer, limit: int) -> bytes:
-    """The content of a whole compressed stream.
+    """Return the content of a complete compressed stream.
 
-    Parameters:
-        codec: a `Codec` or its number.
-        data: the stream, to its end; nothing may follow it.
-        limit: the most bytes that may come out.
+    Memory: a rejected stream uses at most `limit` plus a few chunks (snappy: nothing, because the
+    size is declared at the start), an accepted one temporarily twice its size. Decoders also have a
+    window: 8 MiB for lz4 and up to `ZSTD_WINDOW_BYTES_MAX` for zstd.
 
-    Memory: a refused stream has held at most `limit` plus a few chunks (snappy: nothing, the length
-    is declared in front), an accepted one twice its size for a moment. Decoders keep a window of
-    their own, 8 MiB for lz4 and up to `ZSTD_WINDOW_BYTES_MAX` for zstd.
+    Args:
+        codec: A `Codec` or its number.
+        data: The complete stream, without trailing bytes.
+        limit: Maximum decompressed size in bytes.
 
     Raises:
-        OutputLimitError: more than `limit` bytes would come out.
-        DecompressionError: anything else that is wrong with the stream, truncation included.
-        ValueError: there is no such codec.
+        OutputLimitError: The decompressed size exceeds `limit`.
+        DecompressionError: The stream is damaged or truncated.
+        ValueError: The codec is unknown.
     """
     chunks = list(decompressed_chunks(codec, data, limit))
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 def decompressed_chunks(codec: int, data: Buffer, limit: int) -> Iterator[bytes]:
-    """Decompress a stream chunk by chunk, so that no caller has to hold all of it.
+    """Decompress a stream in chunks, so that callers need not hold all of it.
 
     Args:
-        codec: a `Codec` or its number.
-        data: the stream, to its end.
-        limit: the most bytes that may come out in sum.
+        codec: A `Codec` or its number.
+        data: The complete stream.
+        limit: Maximum decompressed size in bytes.
 
     Returns:
         Chunks of up to `CHUNK_BYTES`. A snappy block is one chunk, whatever its size.
 
     Raises:
-        OutputLimitError: more than `limit` bytes would come out.
-        DecompressionError: the stream is damaged or truncated.
-        ValueError: there is no such codec.
+        OutputLimitError: The decompressed size exceeds `limit`.
+        DecompressionError: The stream is damaged or truncated.
+        ValueError: The codec is unknown.
     """
     output = _Output(limit)
     if codec == Codec.NONE:
@@ -202,12 +202,12 @@ def _coder(codec: int) -> _Coder:
     try:
         return _CODERS[codec]
     except KeyError:
-        raise ValueError(f"there is no compression codec {codec}") from None
+        raise ValueError(f"unknown compression codec {codec}") from None
 
 
 # -- gzip
 
-_GZIP_WBITS = 31  # 15 bits of window, and 16 says "with a gzip header and trailer"
+_GZIP_WBITS = 31  # 15 bits of window, plus 16 for a gzip header and trailer
 
 
 def _gzip_compressor(level: int | None, size: int) -> _Stream:
@@ -220,7 +220,7 @@ def _gzip_decompress(data: memoryview, output: _Output) -> Iterator[bytes]:
         output.begin_frame()
         member = zlib.decompressobj(wbits=_GZIP_WBITS)
         while not member.eof:
-            # Input goes in by pieces because zlib copies what it leaves over.
+            # Feed the input in pieces, because zlib copies the unused part.
             piece = data[position : position + CHUNK_BYTES]
             try:
                 chunk = member.decompress(piece, CHUNK_BYTES)
@@ -243,7 +243,7 @@ _INT32 = struct.Struct(">i")
 
 
 class _XerialStream:
-    """Blocks of one size, as Java's writer makes them."""
+    """Xerial blocks of a fixed size, as Java's writer creates them."""
 
     def __init__(self) -> None:
         self._left = bytearray()
@@ -286,12 +286,12 @@ def _snappy_decompress(data: memoryview, output: _Output) -> Iterator[bytes]:
 
 
 def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
-    """The raw blocks of one or more concatenated xerial streams."""
+    """Yield the raw blocks of one or more concatenated xerial streams."""
     position = 0
     end = len(data)
     while position < end:
-        # A stream appended to a stream begins with its magic where a length would be; as a length
-        # the magic is negative, so the two cannot be confused.
+        # A concatenated stream starts with its magic in place of a block length. As a length the
+        # magic is negative, so the two cannot be confused.
         if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
             position += len(_XERIAL_HEADER)
             if position > end:
@@ -311,8 +311,9 @@ def _snappy_block(block: memoryview, output: _Output) -> bytes:
     import snappy
 
     declared = _snappy_declared_size(block)
-    # One byte of input makes at most 22 of output (a three-byte copy of 64), so a declared length
-    # far beyond that is a lie, found before the decoder believes it and allocates (CVE-2023-43642).
+    # One byte of input produces at most 22 bytes of output (a three-byte copy of 64). A much larger
+    # declared size is invalid; it must be rejected before the decoder allocates it
+    # (CVE-2023-43642).
     if declared > 24 * len(block):
         raise DecompressionError(f"snappy block of {len(block)} bytes declares {declared}")
     output.reserve(declared)
@@ -323,7 +324,7 @@ def _snappy_block(block: memoryview, output: _Output) -> bytes:
 
 
 def _snappy_declared_size(block: memoryview) -> int:
-    """The uncompressed length that a raw block begins with, an unsigned varint of 32 bits."""
+    """Return the uncompressed size at the start of a raw block, an unsigned 32-bit varint."""
     size = 0
     for index, byte in enumerate(block[:5]):
         size |= (byte & 0x7F) << (7 * index)
@@ -335,8 +336,8 @@ def _snappy_declared_size(block: memoryview) -> int:
 # -- lz4
 
 
+# Level of Kafka that means the fast compressor; all others mean the slow one.
 _LZ4_FAST_LEVEL = 9
-"""The level that stands for the fast compressor in Kafka; all others are of the slow one."""
 _LZ4_SLOW_LEVEL_MIN, _LZ4_SLOW_LEVEL_MAX = 3, 12
 
 
@@ -370,8 +371,8 @@ def _lz4_decompress(data: memoryview, output: _Output) -> Iterator[bytes]:
 
     position = 0
     while True:
-        # One context per frame. The functions under LZ4FrameDecompressor take a view of what is
-        # left, where the class copies it for every chunk.
+        # One context per frame. The functions behind LZ4FrameDecompressor accept a view of the rest
+        # of the data; the class copies the rest for every chunk.
         output.begin_frame()
         context = lz4.frame.create_decompression_context()
         ended = False
@@ -393,8 +394,8 @@ def _lz4_decompress(data: memoryview, output: _Output) -> Iterator[bytes]:
 # -- zstd
 
 _ZSTD_MAGIC = 0xFD2FB528
-_ZSTD_SKIPPABLE = 0x184D2A50  # and the fifteen numbers after it
-_ZSTD_RLE_BLOCK = 1  # one byte, however large its size says that the output is
+_ZSTD_SKIPPABLE = 0x184D2A50  # and the next fifteen numbers
+_ZSTD_RLE_BLOCK = 1  # one byte of input, whatever its output size
 
 
 def _zstd_compressor(level: int | None, size: int) -> _Stream:
@@ -417,10 +418,10 @@ def _zstd_decompress(data: memoryview, output: _Output) -> Iterator[bytes]:
 
 
 def _zstd_frames(data: memoryview, output: _Output) -> Iterator[memoryview]:
-    """Every frame of the stream, whole, skippable ones left out (RFC 8878, 3.1).
+    """Yield every complete frame of a stream, without skippable frames (RFC 8878, 3.1).
 
-    The streaming reader takes the end of its input for the end of the frame and says nothing, so
-    the ends of frames are found here: one step per block, which is up to 128 KiB of output.
+    The streaming reader treats the end of its input as the end of the frame without an error. So
+    the frame ends are computed here, with one step per block of up to 128 KiB of output.
     """
     position = 0
     while True:
@@ -445,9 +446,9 @@ def _zstd_frames(data: memoryview, output: _Output) -> Iterator[memoryview]:
 
 
 def _zstd_frame_end(data: memoryview, position: int) -> int:
-    """Where the frame ends whose header descriptor is at `position`; may lie beyond the data.
+    """Return the end of the frame whose header descriptor is at `position`; may exceed the data.
 
-    Raises IndexError when the data ends inside a header.
+    Raises IndexError if the data ends within a header.
     """
     descriptor = data[position]
     single_segment = descriptor & 0x20

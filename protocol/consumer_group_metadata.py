@@ -1,18 +1,18 @@
-"""The records that keep consumer groups of KIP-848 in `__consumer_offsets`.
+"""The records of consumer groups in `__consumer_offsets` (KIP-848).
 
-As with `group_metadata`, the int16 in front of a key says what kind of record it is. A group of this
-kind is kept in many small records, so that a change writes only what it changed:
+As in `group_metadata`, the int16 prefix of a key is the record type. The state of a group is stored
+in many small records, so that a change writes only the changed ones:
 
     3   the group: its epoch
-    4   what its topics looked like; Kafka wrote it up to 4.0, and takes it away since
-    5   one member: who it is and what it subscribes to
-    6   the target assignment: of which epoch it is
-    7   the target of one member
-    8   what one member has now, and how far it is on the way to its target
-    16  the topics that a regular expression stood for when somebody looked last
+    4   the group's topics; written by Kafka up to 4.0, deleted by newer releases
+    5   one member: its identity and subscription
+    6   the target assignment: its epoch
+    7   the target assignment of one member
+    8   the current assignment of one member
+    16  the topics that matched a regular expression when it was last evaluated
 
-A null value (tombstone) takes the entry away. Values are written as Kafka 4.3 writes them: version 0
-with the tagged fields of later releases, which older ones pass over.
+A null value (tombstone) removes the entry. Values are written as by Kafka 4.3: version 0 with the
+tagged fields of later releases, which older releases ignore.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ VALUE_VERSION = 0
 
 @message(versions="3-3")
 class ConsumerGroupMetadataKey:
-    """The group that a `ConsumerGroupMetadataValue` is about."""
+    """The group of a `ConsumerGroupMetadataValue`."""
 
     group_id: str
 
 
 @message(versions="0-0", flexible="0+")
 class ConsumerGroupMetadataValue:
-    """The epoch of a group, which rises whenever partitions are to be shared anew."""
+    """The epoch of a group, which is bumped whenever a new assignment is needed."""
 
     epoch: Int32
     metadata_hash: Int64 = wire(tag=0, default=0)
-    """Of the topics that the group reads; who computes another one shares partitions anew."""
+    """Hash of the topics that the group reads; if it changes, partitions are reassigned."""
 
 
 @message(versions="4-4")
 class ConsumerGroupPartitionMetadataKey:
-    """The group whose topics are described; what stands in the value is of no use any more."""
+    """The group whose topics are described; the value is no longer used."""
 
     group_id: str
 
 
 @message(versions="5-5")
 class ConsumerGroupMemberMetadataKey:
-    """The member that a `ConsumerGroupMemberMetadataValue` is about."""
+    """The member of a `ConsumerGroupMemberMetadataValue`."""
 
     group_id: str
     member_id: str
@@ -59,18 +59,18 @@ class ConsumerGroupMemberMetadataKey:
 
 @message(versions="0-0", flexible="0+")
 class ConsumerGroupMemberMetadataValue:
-    """What a member said of itself; the timeout is in ms."""
+    """The metadata of a member; the timeout is in ms."""
 
     @nested
     class ClassicProtocol:
-        """One of the protocols that a member of the classic kind offers."""
+        """A protocol that a member with the classic protocol supports."""
 
         name: str
         metadata: bytes
 
     @nested
     class ClassicMemberMetadata:
-        """What else is known of a member that uses the classic protocol; the timeout is in ms."""
+        """Additional data of a member with the classic protocol; the timeout is in ms."""
 
         session_timeout_ms: Int32 = 0
         supported_protocols: list[ConsumerGroupMemberMetadataValue.ClassicProtocol]
@@ -88,14 +88,14 @@ class ConsumerGroupMemberMetadataValue:
 
 @message(versions="6-6")
 class ConsumerGroupTargetAssignmentMetadataKey:
-    """The group that a `ConsumerGroupTargetAssignmentMetadataValue` is about."""
+    """The group of a `ConsumerGroupTargetAssignmentMetadataValue`."""
 
     group_id: str
 
 
 @message(versions="0-0", flexible="0+")
 class ConsumerGroupTargetAssignmentMetadataValue:
-    """For which epoch of the group the targets are, and when they were made (ms, 0 if not known)."""
+    """The epoch of the target assignment and its creation time (ms, 0 if unknown)."""
 
     assignment_epoch: Int32
     assignment_timestamp: Int64 = wire(tag=0, default=0)
@@ -103,7 +103,7 @@ class ConsumerGroupTargetAssignmentMetadataValue:
 
 @message(versions="7-7")
 class ConsumerGroupTargetAssignmentMemberKey:
-    """The member that a `ConsumerGroupTargetAssignmentMemberValue` is about."""
+    """The member of a `ConsumerGroupTargetAssignmentMemberValue`."""
 
     group_id: str
     member_id: str
@@ -111,7 +111,7 @@ class ConsumerGroupTargetAssignmentMemberKey:
 
 @message(versions="0-0", flexible="0+")
 class ConsumerGroupTargetAssignmentMemberValue:
-    """What a member shall have in the end."""
+    """The target assignment of a member."""
 
     @nested
     class TopicPartition:
@@ -125,7 +125,7 @@ class ConsumerGroupTargetAssignmentMemberValue:
 
 @message(versions="8-8")
 class ConsumerGroupCurrentMemberAssignmentKey:
-    """The member that a `ConsumerGroupCurrentMemberAssignmentValue` is about."""
+    """The member of a `ConsumerGroupCurrentMemberAssignmentValue`."""
 
     group_id: str
     member_id: str
@@ -133,28 +133,28 @@ class ConsumerGroupCurrentMemberAssignmentKey:
 
 @message(versions="0-0", flexible="0+")
 class ConsumerGroupCurrentMemberAssignmentValue:
-    """What a member has now."""
+    """The current assignment of a member."""
 
     @nested
     class TopicPartitions:
-        """Partitions of one topic, and in which epoch the member got each."""
+        """Partitions of one topic, and the epoch in which each was assigned to the member."""
 
         topic_id: Uuid = ZERO_UUID
         partitions: list[Int32] = wire()
         assignment_epochs: list[Int32] | None = wire(tag=0, default=None)
-        """As many as partitions; other numbers say nothing (Kafka before 4.3 writes none)."""
+        """One per partition; otherwise the epochs are ignored (Kafka before 4.3 writes none)."""
 
     member_epoch: Int32
     previous_member_epoch: Int32
     state: Int8
-    """0 stable, 1 it has to give partitions back, 2 it waits for those that others give back."""
+    """0 stable, 1 unrevoked partitions, 2 unreleased partitions (waits for other members)."""
     assigned_partitions: list[TopicPartitions]
     partitions_pending_revocation: list[TopicPartitions]
 
 
 @message(versions="16-16")
 class ConsumerGroupRegularExpressionKey:
-    """The regular expression that a `ConsumerGroupRegularExpressionValue` is about."""
+    """The regular expression of a `ConsumerGroupRegularExpressionValue`."""
 
     group_id: str
     regular_expression: str
@@ -162,7 +162,7 @@ class ConsumerGroupRegularExpressionKey:
 
 @message(versions="0-0", flexible="0+")
 class ConsumerGroupRegularExpressionValue:
-    """The topics that fit, the version of the cluster's metadata and the time (ms) of the look."""
+    """The matching topics, and metadata version and time (ms) of the evaluation."""
 
     topics: list[str]
     version: Int64

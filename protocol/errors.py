@@ -1,4 +1,4 @@
-"""The error codes of the protocol, and the exception that carries one."""
+"""The error codes of the protocol, and the exception for an error response."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """What an ``error_code`` field says, up to Kafka 4.3."""
+    """Values of an ``error_code`` field, up to Kafka 4.3."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -146,7 +146,7 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether clients try again on their own."""
+        """True if clients retry after this error."""
         return self in _RETRIABLE
 
 
@@ -189,11 +189,11 @@ _RETRIABLE = frozenset(
 
 
 class KafkaError(Exception):
-    """A failure that is answered with an error code.
+    """An error that is sent to the client as an error code.
 
     Attributes:
-      code: The `ErrorCode`.
-      message: More for the reader, or None; travels where the response has an error message.
+        code: The `ErrorCode`.
+        message: Details, or None; sent if the response has an error message.
     """
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:

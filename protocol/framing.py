@@ -1,8 +1,8 @@
-"""Cut a byte stream into frames: an int32 length, then that many bytes.
+"""Splitting of a byte stream into frames: an int32 length, then that many bytes.
 
-Nothing here reads a socket. A caller alternates: where `FrameReader.next_buffer` gives a place,
-receive straight into it and tell `received`; otherwise receive a chunk of any size and `feed` it.
-Then iterate over the reader for the frames that are complete.
+This module does not read sockets. If `FrameReader.next_buffer` returns a buffer, the caller
+receives into it and calls `received`; otherwise it receives a chunk of any size and calls `feed`.
+Then it iterates over the reader to get the complete frames.
 """
 
 from __future__ import annotations
@@ -13,30 +13,29 @@ from collections.abc import Iterator
 
 _LENGTH = struct.Struct(">i")
 
+# An incomplete frame above this size in bytes gets its own receive buffer. Smaller frames are
+# joined from chunks: the copy costs less than a separate receive call.
 GATHERED_SIZE = 65536
-"""A frame above this size that is partly there gets a buffer of its own, to be received into.
 
-Smaller ones are put together from chunks: the copy costs less than receiving each on its own."""
-
+# Above this size in bytes the buffer is allocated page by page, as bytes arrive: a client that
+# sends only a length must not allocate 100 MiB.
 LAZY_SIZE = 4 * 1024 * 1024
-"""Above this size the buffer takes memory page by page, as bytes arrive: four bytes from anybody
-must not cost the 100 MiB that they announce."""
 
 _NOTHING = memoryview(b"")
 
 
 class FrameError(ValueError):
-    """The stream does not consist of frames, or one is larger than allowed."""
+    """An invalid frame length: the stream does not consist of frames, or a frame is too large."""
 
 
 class FrameReader:
-    """Frames of one connection, in order.
+    """The frames of one connection, in order.
 
-    Frames are memoryviews without their length. Small ones are slices of the chunk that was fed;
-    a large one owns a buffer of exactly its size, which is never used again.
+    Frames are memoryviews without their length. Small frames are slices of a received chunk; a
+    large frame has its own buffer, which is not reused.
 
-    Parameters:
-      limit: Largest frame in bytes.
+    Args:
+        limit: Maximum frame size in bytes.
     """
 
     __slots__ = ("_bad_length", "_chunk", "_filled", "_large", "_position", "limit")
@@ -50,19 +49,19 @@ class FrameReader:
         self._bad_length = b""
 
     def next_buffer(self) -> memoryview | None:
-        """The rest of a large frame, to be received into; None to `feed` a chunk instead."""
+        """Return the buffer for the rest of a large frame, or None if a chunk is to be fed."""
         if self._large is None or self._filled == len(self._large):
             return None
         return self._large[self._filled :]
 
     @property
     def held(self) -> int:
-        """How many bytes of a large frame have come."""
+        """Number of received bytes of a large frame."""
         return 0 if self._large is None else self._filled
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a part of a small frame is all that is here: there is nothing to take, or to begin."""
+        """True if only a part of a small frame is buffered."""
         have = len(self._chunk) - self._position - _LENGTH.size
         if self._large is not None or have < 0:
             return self._large is None
@@ -71,11 +70,11 @@ class FrameReader:
         return have < size <= min(GATHERED_SIZE, self.limit)
 
     def received(self, size: int) -> None:
-        """Say that `size` bytes were written to the front of `next_buffer`."""
+        """Record that `size` bytes were written to the start of `next_buffer`."""
         self._filled += size
 
     def feed(self, data: bytes) -> None:
-        """Add bytes that were received. All complete frames must have been taken before."""
+        """Add received bytes. All complete frames must have been taken before."""
         rest = self._chunk[self._position :]
         buffer = self.next_buffer()
         if buffer is not None:
@@ -90,11 +89,11 @@ class FrameReader:
         self._position = 0
 
     def __iter__(self) -> Iterator[memoryview]:
-        """Take the frames that are complete.
+        """Yield the complete frames.
 
         Raises:
-          FrameError: a length is not positive or above the limit; the stream is then of no use.
-          MemoryError: there is none for a large frame.
+            FrameError: A length is not positive or above the limit; the stream is unusable.
+            MemoryError: There is no memory for a large frame.
         """
         if self._large is not None and self._filled == len(self._large):
             frame, self._large = self._large, None
@@ -114,13 +113,13 @@ class FrameReader:
             self._position = start + size
             yield self._chunk[start : start + size]
         if self._position:
-            # What is left is little; the large chunk that it is a part of need not stay.
+            # The rest is small; copy it, so that the large chunk can be freed.
             rest = bytes(self._chunk[self._position :])
             self._chunk = memoryview(rest) if rest else _NOTHING
             self._position = 0
 
     def hint(self) -> str:
-        """After a `FrameError`: a guess at what the peer speaks, to append to a message, or ""."""
+        """Return a guess at the peer's protocol after a `FrameError`, to append to a message."""
         if self._bad_length[:2] == b"\x16\x03":
             return " (this looks like TLS on a plaintext listener)"
         if self._bad_length in (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI"):
@@ -136,8 +135,8 @@ class FrameReader:
 
 
 def _pages(size: int) -> mmap.mmap:
-    """Memory that is taken page by page. Raises MemoryError."""
+    """Return memory that is allocated page by page. Raises MemoryError."""
     try:
         return mmap.mmap(-1, size)
-    except OSError as error:  # it would say that the peer has gone
+    except OSError as error:  # callers treat OSError as a lost connection
         raise MemoryError(str(error)) from None

@@ -1,15 +1,15 @@
-"""The records of `__consumer_offsets`, and what consumers put into JoinGroup and SyncGroup.
+"""The records of `__consumer_offsets`, and the consumer data in JoinGroup and SyncGroup.
 
-A key or value in `__consumer_offsets` is an int16 and a struct in the form of that version. For a
-key the int16 says what kind of record it is: 0 and 1 a committed offset, 2 a classic group; higher
-numbers belong to groups of the newer protocols. A null value (tombstone) takes the entry away.
+A key or value in `__consumer_offsets` is an int16 and a struct in that version. For a key the int16
+is the record type: 0 and 1 a committed offset, 2 a classic group; higher numbers are used by modern
+groups. A null value (tombstone) removes the entry.
 
-Versions written are those of Kafka 4.3, so that its tools read our files and an older Kafka finds
-nothing that it does not know: offsets in value version 4 (topic id as tagged field, KIP-915 makes
-older readers skip it), groups in value version 3.
+Records are written in the versions of Kafka 4.3, so that its tools can read them and an older Kafka
+finds no unknown versions: offsets in value version 4 (topic ID as a tagged field, which older
+readers skip due to KIP-915), groups in value version 3.
 
-Subscriptions and assignments are written by clients (and their assignors) for each other. They are
-opaque to a broker; the readers here serve descriptions, tests and our own client.
+Clients (and their assignors) write subscriptions and assignments for each other. They are opaque to
+a broker; the functions here serve descriptions, tests and kbroker's client.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ M = TypeVar("M")
 
 @message(versions="0-1")
 class OffsetCommitKey:
-    """Whose offset it is. Version 0 is what Kafka 0.8 wrote; the form is the same."""
+    """The partition of a committed offset. Version 0 (Kafka 0.8) has the same format."""
 
     group: str
     topic: str
@@ -43,15 +43,15 @@ class OffsetCommitKey:
 
 @message(versions="0-4", flexible="4+")
 class OffsetCommitValue:
-    """A committed offset; times are ms since the epoch."""
+    """A committed offset; times are in ms since the epoch."""
 
     offset: Int64
     leader_epoch: Int32 = wire(since=3, default=-1)
-    """Epoch of the last consumed record, -1 when the client does not say (KIP-320)."""
+    """Epoch of the last consumed record, -1 if unknown (KIP-320)."""
     metadata: str
     commit_timestamp: Int64
     expire_timestamp: Int64 = wire(since=1, until=1, default=-1)
-    """Set by a commit with a retention time of its own (OffsetCommit 2 to 4): write version 1."""
+    """Set by a commit with its own retention time (OffsetCommit 2 to 4), in version 1."""
     topic_id: Uuid = wire(since=4, tag=0, default=ZERO_UUID)
 
 
@@ -64,11 +64,11 @@ class GroupMetadataKey:
 
 @message(versions="0-4", flexible="4+")
 class GroupMetadataValue:
-    """A classic group with its members, as it stood after a rebalance."""
+    """A classic group with its members, as of its last rebalance."""
 
     @nested
     class Member:
-        """One member; timeouts are ms."""
+        """One member; timeouts are in ms."""
 
         member_id: str
         group_instance_id: str | None = wire(since=3, default=None)
@@ -92,15 +92,15 @@ Value: TypeAlias = OffsetCommitValue | GroupMetadataValue
 
 
 def encode_value(value: Value, version: int | None = None) -> bytes:
-    """The value of a record, with its version in front.
+    """Encode the value of a record with a version prefix.
 
-    Parameters:
-        value: the value.
-        version: to write another version than Kafka 4.3 does. Without it an offset with an
-            `expire_timestamp` takes version 1, the only one that has the field.
+    Args:
+        value: The value.
+        version: Version to write. By default the version of Kafka 4.3, except version 1 for an
+            offset with an `expire_timestamp`, because only that version has the field.
 
     Raises:
-        EncodeError: a field does not fit, or there is no such version.
+        EncodeError: A field does not fit, or the version is unknown.
     """
     if version is None:
         if isinstance(value, GroupMetadataValue):
@@ -111,17 +111,17 @@ def encode_value(value: Value, version: int | None = None) -> bytes:
 
 
 def decode_offset_commit(buffer: Buffer) -> OffsetCommitValue:
-    """The value under an `OffsetCommitKey`. Raises DecodeError, for unknown versions too."""
+    """Decode the value of an `OffsetCommitKey`. Raises DecodeError, also for an unknown version."""
     return decode_versioned(OffsetCommitValue, buffer)
 
 
 def decode_group_metadata(buffer: Buffer) -> GroupMetadataValue:
-    """The value under a `GroupMetadataKey`. Raises DecodeError, for unknown versions too."""
+    """Decode the value of a `GroupMetadataKey`. Raises DecodeError, also for an unknown version."""
     return decode_versioned(GroupMetadataValue, buffer)
 
 
 class _ClassicKinds(RecordKinds[Key, Value]):
-    """Records of offsets and classic groups, whose values have different versions."""
+    """Record types of offsets and classic groups, whose values have different versions."""
 
     def encode_value(self, value: Value) -> bytes:
         return encode_value(value)
@@ -139,7 +139,7 @@ KINDS = _ClassicKinds(
 encode_key, decode_key = KINDS.encode_key, KINDS.decode_key
 
 
-# -- what consumers tell each other
+# -- data that consumers exchange
 
 _FORM_FOR_ALL = 0
 _NEWEST_SUBSCRIPTION = 3
@@ -155,10 +155,10 @@ class TopicPartitions:
 
 @message(versions="0-0")
 class Subscription:
-    """What a member of protocol type "consumer" wants to read, as far as a broker is concerned.
+    """The subscription of a member of protocol type "consumer", as far as a broker needs it.
 
-    Versions 1 to 3 add for the members' assignors what each one owned (KIP-429, KIP-792) and its
-    rack (KIP-881).
+    Versions 1 to 3 add the owned partitions (KIP-429, KIP-792) and the rack (KIP-881) for the
+    members' assignors.
     """
 
     topics: list[str]
@@ -167,9 +167,9 @@ class Subscription:
 
 @message(versions="0-3")
 class MemberSubscription:
-    """All that a member of protocol type "consumer" says of itself.
+    """The complete subscription of a member of protocol type "consumer".
 
-    Clients write any version, and each may add to the end: what is behind is left unread.
+    Clients write any version, and each version may add fields at the end, which are ignored.
     """
 
     topics: list[str]
@@ -181,22 +181,24 @@ class MemberSubscription:
 
 @message(versions="0-0")
 class Assignment:
-    """What the leader gives to one member of protocol type "consumer"."""
+    """The assignment of one member of protocol type "consumer"."""
 
     assigned_partitions: list[TopicPartitions]
     user_data: bytes | None
 
 
 def write_subscription(topics: Iterable[str]) -> bytes:
-    """The metadata of a member that owns nothing yet, in the form that every client reads."""
+    """Encode the subscription of a member without partitions, for clients of all versions."""
     return encode_versioned(Subscription(topics=list(topics), user_data=None), _FORM_FOR_ALL)
 
 
 def write_assignment(partitions: Iterable[tuple[str, int]], said: Buffer = b"") -> bytes:
-    """What a leader gives to a member, in the form that every client reads.
+    """Encode the assignment of a member, in a version that all clients read.
 
-    Parameters: `said` is the metadata of the member: the version of it is that of the answer, which
-    has been the same in all versions.
+    Args:
+        partitions: Topic names and partition numbers.
+        said: Subscription of the member; the assignment gets its version number. The format is the
+            same in all versions.
     """
     indexes: dict[str, list[int]] = {}
     for topic, index in partitions:
@@ -212,18 +214,17 @@ def write_assignment(partitions: Iterable[tuple[str, int]], said: Buffer = b"") 
 
 
 def read_subscription(metadata: Buffer) -> Subscription | None:
-    """The metadata of a member in JoinGroup; None when it is not of this form.
+    """Decode the subscription of a member in JoinGroup; None if it has another format.
 
-    Other protocol types put anything there, so the bytes are never an error. Whatever version they
-    are of, they are read as version 0, as Kafka does: new versions only add at the end, and there
-    are clients that leave out the last fields of the version that they name.
+    Other protocol types use other formats, so invalid bytes are not an error. All versions are read
+    as version 0, as in Kafka: newer versions only add fields at the end, and some clients omit the
+    last fields of their version.
     """
     return _tolerant(Subscription, metadata)
 
 
 def read_member_subscription(metadata: Buffer) -> MemberSubscription | None:
-    """As `read_subscription`, with what the newer versions add; what cannot be read of that is left
-    out."""
+    """Decode a subscription with the fields of newer versions; unreadable fields are omitted."""
     try:
         version = min(version_of(metadata), _NEWEST_SUBSCRIPTION)
     except DecodeError:
@@ -235,15 +236,15 @@ def read_member_subscription(metadata: Buffer) -> MemberSubscription | None:
 
 
 def read_assignment(assignment: Buffer) -> Assignment | None:
-    """The assignment of a member in SyncGroup; None when it is not of this form.
+    """Decode the assignment of a member in SyncGroup; None if it has another format.
 
-    It has been the same since version 0.
+    The format is the same in all versions.
     """
     return _tolerant(Assignment, assignment)
 
 
 def _tolerant(cls: type[M], blob: Buffer) -> M | None:
-    """The message behind the version, which stays unread: version 0 is the beginning of all."""
+    """Decode a message as version 0, the common start of all versions, ignoring its version."""
     try:
         return decode(cls, blob, 0, VERSION_SIZE)[0]
     except DecodeError:

@@ -1,8 +1,8 @@
-"""Request and response headers, and whole frames around a message.
+"""Request and response headers, and complete frames around a message.
 
-Request header version 2 and response header version 1 add tagged fields; a request uses them from
-its first flexible version on. ApiVersions is the exception: its response always has header version
-0, so that a client can read the answer before it knows what the broker speaks (KIP-511).
+Request header version 2 and response header version 1 add tagged fields; an API uses them from its
+first flexible version on. ApiVersions is the exception: its response always has header version 0,
+so that a client can read it before it knows the broker's versions (KIP-511).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .compile import DETACHED_SIZE, Encoded, Part, decode, encode_after, encode_
 from .primitives import Buffer, DecodeError, skip_tags
 from .schema import Message
 
-_new = tuple.__new__  # half the time of a call of the class
+_new = tuple.__new__  # takes half the time of calling the class
 _REQUEST = struct.Struct(">hhih")
 _RESPONSE = struct.Struct(">ii")
 _FLEXIBLE_RESPONSE = struct.Struct(">iix")  # no tagged field
@@ -29,7 +29,7 @@ M = TypeVar("M")
 
 
 class RequestHeader(NamedTuple):
-    """What stands before every request."""
+    """The header of a request."""
 
     api_key: int
     api_version: int
@@ -38,23 +38,23 @@ class RequestHeader(NamedTuple):
 
 
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
-    """Read the header of a request frame (without its length).
+    """Decode the header of a request frame (without its length).
 
-    The tagged fields of a flexible version are stepped over where the key and version are known;
-    otherwise nothing after the client id is looked at.
+    The tagged fields of a flexible version are skipped if the API key and version are known;
+    otherwise only the client ID is read.
 
     Returns:
-      The header, and the position at which the body begins.
+        The header, and the position of the body.
 
     Raises:
-      DecodeError: the frame is too short or not well-formed.
+        DecodeError: The frame is too short or malformed.
     """
     try:
         key, version, correlation_id, size = _REQUEST.unpack_from(frame)
         position = _REQUEST.size + max(size, 0)
         if size < -1 or position > len(frame):
             raise DecodeError(f"client id of {size} bytes")
-        # Not compact even in header version 2, so that it can be read before the version is known.
+        # Not compact even in header version 2, so that it is readable for unknown versions.
         client_id = None if size < 0 else str(frame[_REQUEST.size : position], "utf-8")
         if version in _flexible_versions(key):
             count = frame[position]
@@ -67,14 +67,14 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
 
 
 def encode_response(correlation_id: int, key: int, version: int, message: object) -> list[Part]:
-    """A response frame: length, header and message, as parts to be sent one after the other.
+    """Encode a response frame (length, header and message) as parts to send in order.
 
     Raises:
-      EncodeError: as `compile.encode`.
+        EncodeError: As in `compile.encode`.
     """
     header = _FLEXIBLE_RESPONSE if version in _flexible_responses(key) else _RESPONSE
     if isinstance(message, Encoded):
-        # What is prepared is small and sent often: half the time of the general way below.
+        # Prepared responses are small and frequent: this takes half the time of the general path.
         body = message.body
         size = header.size - _SIZE.size + len(body)
         if size < DETACHED_SIZE:
@@ -86,7 +86,7 @@ def encode_response(correlation_id: int, key: int, version: int, message: object
 def encode_response_in_slices(
     correlation_id: int, key: int, version: int, message: object
 ) -> Generator[None, None, list[Part]]:
-    """Like `encode_response`, as a generator that pauses now and then and returns the parts."""
+    """Encode a response frame in a generator that pauses periodically and returns the parts."""
     header = _FLEXIBLE_RESPONSE if version in _flexible_responses(key) else _RESPONSE
     out = bytearray(header.pack(0, correlation_id))
     return _framed(out, (yield from encode_in_slices(out, message, version)))
@@ -95,10 +95,10 @@ def encode_response_in_slices(
 def encode_request(
     key: int, version: int, correlation_id: int, client_id: str | None, message: object
 ) -> list[Part]:
-    """A request frame: length, header and message, as parts to be sent one after the other.
+    """Encode a request frame (length, header and message) as parts to send in order.
 
     Raises:
-      EncodeError: as `compile.encode`.
+        EncodeError: As in `compile.encode`.
     """
     raw = b"" if client_id is None else client_id.encode()
     size = -1 if client_id is None else len(raw)
@@ -111,13 +111,15 @@ def encode_request(
 
 
 def decode_response(cls: type[M], frame: Buffer, version: int) -> tuple[int, M]:
-    """Read a response frame (without its length): its correlation id and message.
+    """Decode a response frame (without its length) into its correlation ID and message.
 
-    Parameters:
-      cls: The response class, as the caller knows what it asked for.
+    Args:
+        cls: Class of the response.
+        frame: The frame.
+        version: API version of the request.
 
     Raises:
-      DecodeError: the frame is not well-formed.
+        DecodeError: The frame is malformed.
     """
     assert issubclass(cls, Message)
     try:
@@ -132,7 +134,7 @@ def decode_response(cls: type[M], frame: Buffer, version: int) -> tuple[int, M]:
 
 
 def _framed(header: bytearray, parts: list[Part]) -> list[Part]:
-    """Write the length of a frame into the room that its header, the first part, has for it."""
+    """Write the length of a frame into its header, the first part."""
     size = len(header) if len(parts) == 1 else sum(map(len, parts))
     _SIZE.pack_into(header, 0, size - _SIZE.size)
     return parts
@@ -140,7 +142,7 @@ def _framed(header: bytearray, parts: list[Part]) -> list[Part]:
 
 @lru_cache(maxsize=256)
 def _flexible_versions(key: int) -> range:
-    """The declared versions of a key that have tagged fields in their headers."""
+    """Return the declared versions of an API key that have tagged fields in their headers."""
     if key not in _KEYS:
         return range(0)
     request = messages.request_class(key)
@@ -150,5 +152,5 @@ def _flexible_versions(key: int) -> range:
 
 @lru_cache(maxsize=256)
 def _flexible_responses(key: int) -> range:
-    """The versions of a key whose responses have tagged fields in their headers."""
+    """Return the versions of an API key whose responses have tagged fields in their headers."""
     return range(0) if key == ApiKey.API_VERSIONS else _flexible_versions(key)

@@ -1,8 +1,8 @@
-"""Checks of produced batches: header, CRC, and the frame of every record.
+"""Validation of produced batches: header, CRC, and the structure of every record.
 
-A broker stores a batch as it was sent, so it must not acknowledge a batch that consumers cannot read.
-`LogValidator` works in short steps, because a small batch can contain many records. The caller decides
-where a step runs, and what runs between two steps.
+A broker stores a batch as it was sent, so it must not acknowledge a batch that consumers cannot
+read. `LogValidator` works in short steps, because a small batch can contain many records. The
+caller decides where a step runs, and what runs between two steps.
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ from .records import (
 # Bytes of an uncompressed batch that are copied for the check at a time. The allocator keeps blocks
 # of this size; with blocks of 1 MiB the kernel maps new pages for every batch.
 PIECE_BYTES = 128 * 1024
+# Records or headers to check per step, in less than a millisecond.
 RECORDS_PER_STEP = 1000
-"""Records or headers that one step checks, in less than a millisecond."""
+# Cost of checking a batch header, as a number of checked records.
 BATCH_EFFORT = 10
-"""Cost of checking a batch header, as a number of checked records."""
+# Cost of starting a decompressor, as a number of checked records.
 OPENED_EFFORT = 50
-"""Cost of starting a decompressor, as a number of checked records."""
+# Bytes that are decompressed in the time of checking one record.
 DECOMPRESSED_PER_RECORD = 64
-"""Bytes that are decompressed in the time that the check of one record takes."""
 _LZ4, _ZSTD = int(Codec.LZ4), int(Codec.ZSTD)
 
 
 class LogValidator:
-    """Validation of the one batch that a client produces to a partition.
+    """Validation of the batch that a client produces to a partition.
 
     Args:
         buffer: Records of one partition in a Produce request, None if the field was null.
         version: Version of the Produce request.
-        now_ms: Time of the append, in milliseconds since the epoch.
+        now_ms: Time of the append, in ms since the epoch.
         rules: Rules of the topic.
 
     Raises:
-        KafkaError: The header is invalid: INVALID_RECORD (not one batch of format v2,
-            or fields that contradict each other), CORRUPT_MESSAGE (unknown format, impossible length,
-            wrong CRC), MESSAGE_TOO_LARGE (too many bytes or records), UNSUPPORTED_COMPRESSION_TYPE.
+        KafkaError: The header is invalid: INVALID_RECORD (not exactly one batch of format v2, or
+            contradicting fields), CORRUPT_MESSAGE (unknown format, impossible length, wrong CRC),
+            MESSAGE_TOO_LARGE (too many bytes or records) or UNSUPPORTED_COMPRESSION_TYPE.
     """
 
     __slots__ = (
@@ -130,18 +130,18 @@ class LogValidator:
         return effort
 
     def step(self) -> bool:
-        """Do one step: decompress a chunk, or check some records.
+        """Decompress a chunk, or check some records.
 
         Returns:
             True once the batch is valid, and `result` may be called.
 
         Raises:
-            RecordsRefusedError: INVALID_TIMESTAMP or INVALID_RECORD, naming records.
+            RecordsRefusedError: INVALID_TIMESTAMP or INVALID_RECORD, with the invalid records.
             DecompressedTooLargeError: The records are larger than the rules allow.
-            KafkaError: INVALID_RECORD (the stream or its records cannot be read), or
-                MESSAGE_TOO_LARGE (too many headers, or too large in the topic's own codec).
+            KafkaError: INVALID_RECORD (the stream or its records are malformed), or
+                MESSAGE_TOO_LARGE (too many headers, or too large in the topic's codec).
         """
-        try:  # not `errors_as`: it would take as long as the check of a small batch
+        try:  # not `errors_as`, which takes as long as checking a small batch
             if not self._steps.step(RECORDS_PER_STEP):
                 return False
             if self._pieces is not None:
@@ -262,7 +262,7 @@ def _checked_header(buffer: Buffer, version: int, rules: ProduceRules) -> BatchH
 
 
 def _single_batch(buffer: Buffer) -> BatchHeader:
-    """Return the header of the batch in `buffer`. Raises KafkaError if it is not exactly one batch."""
+    """Return the header of the batch in `buffer`. Raises KafkaError unless it is one batch."""
     size = len(buffer)
     if size <= MAGIC_AT:
         raise _invalid(f"{size} bytes are too few for a batch")

@@ -1,8 +1,8 @@
-"""Checks of LZ4 frames, and the header checksum that differs in message format 0.
+"""Validation of LZ4 frames, and the header checksum that differs in message format 0.
 
-A frame begins with its magic, a descriptor and one byte of a checksum of the descriptor. Kafka before
-0.10 counted the magic in, so no LZ4 library accepts what it wrote, and its clients do not accept what
-a library writes. Format 1 brought the right checksum (KIP-57).
+A frame starts with a magic, a descriptor and a one-byte checksum of the descriptor. Kafka before
+0.10 included the magic in the checksum, so LZ4 libraries reject its frames, and its clients reject
+those of a library. Message format 1 introduced the correct checksum (KIP-57).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _HAS_INDEPENDENT_BLOCKS, _HAS_BLOCK_CHECKSUMS, _HAS_CONTENT_CHECKSUM = 0x20, 0x1
 _HAS_CONTENT_SIZE, _HAS_DICTIONARY_ID = 0x08, 0x01
 _SUM_BYTES = 4  # size of the checksum of a block or of the content
 _BLOCK_SIZE = struct.Struct("<I")
+# Flag in the size of a block: the block is not compressed.
 _IS_STORED = 0x80000000
-"""Flag in the size of a block: the block is not compressed."""
 _PRIME_1, _PRIME_2, _PRIME_3 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D
 _PRIME_4, _PRIME_5 = 0x27D4EB2F, 0x165667B1
 _MASK = 0xFFFFFFFF
@@ -28,8 +28,8 @@ _MASK = 0xFFFFFFFF
 def check_frame(stream: Buffer) -> None:
     """Check that a stream is one LZ4 frame that the Java client can read (KIP-57).
 
-    The Java client supports neither dependent blocks nor dictionaries. It reads only the first frame,
-    up to the first block with a size of 0.
+    The Java client supports neither dependent blocks nor dictionaries. It reads only the first
+    frame, up to the first block with a size of 0.
 
     Args:
         stream: The compressed records. Blocks are not decompressed.
@@ -62,19 +62,19 @@ def check_frame(stream: Buffer) -> None:
 
 
 def with_right_checksum(stream: Buffer) -> bytes:
-    """The stream as LZ4 defines it, whatever its header checksum says."""
+    """Return the stream with the header checksum of the LZ4 specification."""
     return _with_checksum(stream, start=len(_MAGIC))
 
 
 def with_old_checksum(stream: Buffer) -> bytes:
-    """The stream as Kafka before 0.10 reads it."""
+    """Return the stream with the header checksum of Kafka before 0.10."""
     return _with_checksum(stream, start=0)
 
 
 def _with_checksum(stream: Buffer, start: int) -> bytes:
-    """Replace the header checksum of the first frame by that of the header from `start` on.
+    """Replace the header checksum of the first frame with that of the header from `start` on.
 
-    What is no LZ4 frame comes back as it is: whoever decompresses it will say so.
+    Other data than an LZ4 frame is returned unchanged: the decompressor reports the error.
     """
     end = _descriptor_end(stream)
     if end is None:
@@ -85,7 +85,7 @@ def _with_checksum(stream: Buffer, start: int) -> bytes:
 
 
 def _descriptor_end(stream: Buffer) -> int | None:
-    """Where the checksum of the descriptor stands, None without a whole header."""
+    """Return the position of the descriptor's checksum, or None without a complete header."""
     if len(stream) < 7 or stream[:4] != _MAGIC:
         return None
     flags = stream[4]
@@ -94,7 +94,7 @@ def _descriptor_end(stream: Buffer) -> int | None:
 
 
 def _xxh32(data: bytes) -> int:
-    """XXH32 with seed 0, of the up to 18 bytes that a header has."""
+    """Return the XXH32 with seed 0 of a header of up to 18 bytes."""
     if len(data) >= 16:
         lanes = [(_PRIME_1 + _PRIME_2) & _MASK, _PRIME_2, 0, -_PRIME_1 & _MASK]
         words = struct.unpack_from("<4I", data)

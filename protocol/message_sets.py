@@ -1,22 +1,22 @@
-"""Message sets: the formats before record batches, as Produce 0 to 2 and Fetch 0 to 3 carry them.
+"""Message sets: the formats before record batches, in Produce 0 to 2 and Fetch 0 to 3.
 
-A message set is messages one after the other, and nothing around them::
+A message set is a sequence of messages without a header::
 
     offset int64                 of a wrapper: that of its last message
-    size int32                   how many bytes follow
-    crc uint32                   CRC-32 of all that follows
+    size int32                   number of following bytes
+    crc uint32                   CRC-32 of the rest
     magic int8                   0 (Kafka 0.8, 0.9) or 1 (0.10)
     attributes int8              codec in bits 0 to 2, LogAppendTime in bit 3 (magic 1)
     timestamp int64              magic 1 only
     key, value                   int32 length each, -1 for null, and the bytes
 
-A compressed set is one message, the wrapper, whose value is a compressed message set. Offsets within
-it are absolute in format 0; in format 1 they count from the first one (KIP-31). A reader gives all of
-them the wrapper's timestamp where that has the LogAppendTime bit (KIP-32).
+A compressed set is one message, the wrapper, whose value is a compressed message set. Its inner
+offsets are absolute in format 0 and relative to the first one in format 1 (KIP-31). If the wrapper
+has the LogAppendTime bit, all inner messages get its timestamp (KIP-32).
 
-The store holds record batches only. `Conversion` turns what an old producer sent into one, and
-`from_batches` writes stored batches in the format that an old consumer reads. Neither headers nor
-producer ids nor transactions exist here.
+The store holds record batches only. `Conversion` converts messages of an old producer to a batch,
+and `from_batches` converts stored batches for an old consumer. The old formats have no headers,
+producer IDs or transactions.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from .records import (
     iter_headers,
 )
 
+# Maximum number of messages of a compressed set or batch that is converted; it limits the work.
 MESSAGES_MAX = 500_000
-"""How many messages a compressed set or batch may have to be converted; it bounds the work."""
 
+# Maximum decompressed size in bytes of a compressed batch that is converted for an old consumer.
 CONVERTED_BATCH_BYTES_MAX = 16 * 1024 * 1024
-"""Maximum decompressed size of a compressed batch that is converted for an old consumer."""
+# Messages to convert per step.
 MESSAGES_PER_STEP = 500
-"""Messages that one step converts."""
+# Maximum decompressed size in bytes of a producer's compressed set, which is held in memory.
 CONTENT_BYTES_MAX = 8 * 1024 * 1024
-"""Bytes that a compressed set of a producer may take uncompressed: its content is held in memory."""
 
 _MAGIC_AT = 16
 _CRC_START = 16
@@ -63,12 +63,16 @@ _ENTRY_CRC = struct.Struct(">qiI")
 _FIELDS = (struct.Struct(">bb"), struct.Struct(">bbq"))  # magic, attributes, timestamp
 _LENGTH = struct.Struct(">i")
 _NULL = _LENGTH.pack(-1)
+# Maximum timestamp for which differences of two timestamps, including -1, fit into 64 bits.
 _TIMESTAMP_MAX = (1 << 63) - 2
-"""With it a difference of two timestamps, -1 among them, still has 64 bits."""
 
 
 class Message(NamedTuple):
-    """One message as it stands in a set. `timestamp` is in ms, -1 for none (always in format 0)."""
+    """A message of a set.
+
+    `timestamp` is in ms, -1 for none (always in format 0). `size` is the number of bytes in the
+    set.
+    """
 
     offset: int
     attributes: int
@@ -76,11 +80,10 @@ class Message(NamedTuple):
     key: bytes | None
     value: bytes | None
     size: int
-    """Bytes of the message in its set."""
 
     @property
     def codec(self) -> int:
-        """A `Codec` number, or 5 to 7, which no codec has; not 0 for a wrapper."""
+        """A `Codec` number, or 5 to 7 for an unknown codec; nonzero for a wrapper."""
         return self.attributes & CODEC_MASK
 
     @property
@@ -89,9 +92,9 @@ class Message(NamedTuple):
 
 
 def is_message_set(buffer: Buffer | None) -> bool:
-    """Whether what a client sent begins with a message older than record batches.
+    """Return True if the records of a request are in a format before record batches.
 
-    Something too short to say is taken for an (empty) message set.
+    Records that are too short to contain the format are treated as an empty message set.
     """
     return buffer is not None and (len(buffer) <= _MAGIC_AT or buffer[_MAGIC_AT] < MAGIC)
 
@@ -100,12 +103,12 @@ def is_message_set(buffer: Buffer | None) -> bool:
 
 
 def read_messages(buffer: Buffer, magic: int) -> Iterator[Message]:
-    """Every whole message of a set, wrappers unopened; a part of one at the end is left out.
+    """Yield every complete message of a set without unwrapping; skip an incomplete one at the end.
 
     Raises:
-        KafkaError: CORRUPT_MESSAGE (wrong CRC, impossible size), INVALID_RECORD (key and value do
-            not fit into the message, or it is of another format than `magic`). Messages before the bad
-            place have been given out by then.
+        KafkaError: CORRUPT_MESSAGE (wrong CRC, impossible size) or INVALID_RECORD (key and value do
+            not fit into the message, or its format is not `magic`). Earlier messages were yielded
+            before.
     """
     data = memoryview(buffer)
     fields = _FIELDS[magic]
@@ -133,7 +136,7 @@ def read_messages(buffer: Buffer, magic: int) -> Iterator[Message]:
 
 
 def _read_bytes(body: bytes, position: int) -> tuple[bytes | None, int]:
-    """A nullable field and where it ends, which may be behind the body."""
+    """Return a nullable field and its end position, which may be after the end of the body."""
     if position + 4 > len(body):
         raise _invalid("a message is too short for its fields")
     (size,) = _LENGTH.unpack_from(body, position)
@@ -147,14 +150,14 @@ def _read_bytes(body: bytes, position: int) -> tuple[bytes | None, int]:
 
 
 class Conversion:
-    """The conversion of messages that a producer sent into a record batch in the same codec.
+    """The conversion of a producer's messages to a record batch in the same codec.
 
-    Timestamps stay as they are (-1 in format 0). What only the topic can judge (timestamp limits,
-    keys of a compacted topic, the size of the batch) is left to `log_validator`.
+    Timestamps are kept (-1 in format 0). `log_validator` checks the rules of the topic: timestamp
+    limits, keys of a compacted topic, and the size of the batch.
 
     Args:
-        buffer: The whole field of a Produce request, see `is_message_set`. It is messages without
-            compression, or one wrapper.
+        buffer: The whole records field of a Produce request, see `is_message_set`. It contains
+            uncompressed messages or one wrapper.
         rules: Rules of the topic.
     """
 
@@ -186,11 +189,11 @@ class Conversion:
         self._records = _inner_records(self._content, magic, first, rules)
 
     def step(self) -> bool:
-        """Decompress a chunk, or convert some messages; True once all is done.
+        """Decompress a chunk, or convert some messages; return True once all is done.
 
         Raises:
-            KafkaError: CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE (too
-                many messages or bytes, compressed or not).
+            KafkaError: CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, or MESSAGE_TOO_LARGE
+                (too many messages or bytes, compressed or not).
         """
         if self._unwrapping is not None:
             for chunk in self._unwrapping:
@@ -209,14 +212,14 @@ class Conversion:
         return True
 
     def result(self) -> bytes | None:
-        """Return the batch; None for no whole message, which Kafka takes for success."""
+        """Return the batch, or None without complete messages, which Kafka accepts."""
         return self._batch
 
 
 def _plain_records(messages: Iterable[Message], rules: ProduceRules) -> Iterator[Record]:
     content = 0
     for message in messages:
-        # A batch of all of them will not be smaller; later ones need not be looked at.
+        # A batch of all messages is not smaller, so the rest need not be converted.
         content += MIN_RECORD_SIZE + len(message.key or b"") + len(message.value or b"")
         if content > rules.max_message_bytes:
             raise _too_large(f"more than {rules.max_message_bytes} bytes, which the topic takes")
@@ -224,7 +227,7 @@ def _plain_records(messages: Iterable[Message], rules: ProduceRules) -> Iterator
 
 
 def _unwrapped(wrapper: Message, magic: int, limit: int) -> Iterator[bytes]:
-    """The compressed message set in a wrapper, in chunks."""
+    """Yield the decompressed message set of a wrapper, in chunks."""
     if not wrapper.value or wrapper.codec > Codec.LZ4:
         raise _invalid(f"a compressed message without a value, or in codec {wrapper.codec}")
     stream = wrapper.value
@@ -276,7 +279,7 @@ def _too_large(message: str) -> KafkaError:
 
 
 class MessageSet(NamedTuple):
-    """Stored records for an old consumer. `content_bytes` is what they take uncompressed."""
+    """Stored records for an old consumer. `content_bytes` is their decompressed size."""
 
     data: bytes
     content_bytes: int
@@ -291,26 +294,26 @@ def from_batches(
     max_content: int,
     max_decompressed: int = CONVERTED_BATCH_BYTES_MAX,
 ) -> Iterator[MessageSet | None]:
-    """Stored batches as a message set, with their codecs, offsets and timestamps.
+    """Convert stored batches to a message set with the same codecs, offsets and timestamps.
 
-    Headers are dropped, and so are control batches, and the records before `first_offset` where
-    they can be (old consumers need not skip them). What comes out is empty when nothing else is
-    there. A batch that cannot be converted ends the set before it.
+    Headers and control batches are dropped, and uncompressed records before `first_offset` (old
+    consumers may not skip them). The result is empty if nothing is left. If a later batch cannot be
+    converted, the set ends before it.
 
     Args:
-        buffer: batches, one after the other; a part of one at the end is left out.
+        buffer: Consecutive batches; an incomplete one at the end is skipped.
         magic: 0 or 1.
-        first_offset: where the consumer wants to begin.
-        max_bytes: of the answer; one batch is converted even if it becomes larger.
-        max_content: stop after this many uncompressed bytes; it bounds the work.
-        max_decompressed: of one batch.
+        first_offset: Offset at which the consumer starts.
+        max_bytes: Maximum size of the set in bytes; the first batch may exceed it.
+        max_content: Stop after this many decompressed bytes, to limit the work.
+        max_decompressed: Maximum decompressed size of one batch in bytes.
 
-    Returns:
+    Yields:
         None after each step of bounded work; the message set as the last item.
 
     Raises:
-        KafkaError: the first batch cannot be converted: UNSUPPORTED_COMPRESSION_TYPE (zstd, KIP-110),
-            CORRUPT_MESSAGE, MESSAGE_TOO_LARGE (too many records or bytes).
+        KafkaError: The first batch cannot be converted: UNSUPPORTED_COMPRESSION_TYPE (zstd,
+            KIP-110), CORRUPT_MESSAGE, or MESSAGE_TOO_LARGE (too many records or bytes).
     """
     parts: list[bytes] = []
     size = content_bytes = 0
@@ -340,7 +343,7 @@ def from_batches(
 def _from_batch(
     batch: memoryview, header: BatchHeader, magic: int, first_offset: int, max_decompressed: int
 ) -> Generator[None, None, tuple[bytes, int]]:
-    """One batch as messages, and their uncompressed size."""
+    """Return one batch as messages, and their decompressed size."""
     codec = header.codec
     if codec == Codec.ZSTD:
         raise KafkaError(
@@ -349,7 +352,8 @@ def _from_batch(
     if header.record_count > MESSAGES_MAX:
         raise _too_large(f"a batch of {header.record_count} records")
     stamp = LOG_APPEND_TIME_BIT if header.is_log_append_time else 0
-    # Of a compressed batch, all records stay: it is one message, whose offsets count from the first.
+    # A compressed batch keeps all records: it is one message with offsets relative to the first
+    # one.
     start = 0 if codec else first_offset
     records = stream_records(batch, header, start_offset=start, max_decompressed=max_decompressed)
     encoded = yield from _encode(records, magic, stamp, relative=bool(codec) and magic > 0)
@@ -378,7 +382,7 @@ def _encode(
     *,
     relative: bool,
 ) -> Generator[None, None, _Encoded]:
-    """The records as messages. `relative`: offsets count from the first record."""
+    """Encode records as messages, with offsets relative to the first one if `relative`."""
     out = bytearray()
     base_offset = last_offset = -1
     max_timestamp = NO_TIMESTAMP

@@ -1,8 +1,8 @@
-"""The records of Kafka's metadata log that say how topics stand, and who may do what (KIP-746, KIP-631).
+"""The records of Kafka's metadata log that are needed to import a broker (KIP-746, KIP-631).
 
-A value in `__cluster_metadata` is a frame of three unsigned varints, frame version (1), record type
-and record version, and a struct in flexible form. Only what is needed to take over a
-broker is read; other types are None.
+A value in `__cluster_metadata` has three unsigned varints, frame version (1), record type and
+record version, and a struct in flexible format. These records describe topics, settings and
+permissions; other types are ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEADER_UNCHANGED = -2
 
 @message(versions="0-2", flexible="0+")
 class PartitionRecord:
-    """A partition was made, or stands like this at a snapshot."""
+    """A new partition, or the state of a partition in a snapshot."""
 
     partition_id: Int32 = -1
     topic_id: Uuid = ZERO_UUID
@@ -41,7 +41,7 @@ class PartitionRecord:
 
 @message(versions="0-2", flexible="0+")
 class PartitionChangeRecord:
-    """A partition changed; a change of its leader raises the leader epoch by one."""
+    """A change of a partition; a change of its leader increments the leader epoch."""
 
     partition_id: Int32 = -1
     topic_id: Uuid = ZERO_UUID
@@ -51,7 +51,7 @@ class PartitionChangeRecord:
 
 @message(versions="0", flexible="0+")
 class ConfigRecord:
-    """A setting of a resource was set, or taken away with a null value."""
+    """A changed setting of a resource; a null value removes it."""
 
     resource_type: Int8 = 0
     resource_name: str = ""
@@ -61,7 +61,7 @@ class ConfigRecord:
 
 @message(versions="0", flexible="0+")
 class ProducerIdsRecord:
-    """All producer ids below `next_producer_id` were given to brokers."""
+    """An allocation of producer IDs: all IDs below `next_producer_id` are allocated."""
 
     broker_id: Int32 = 0
     broker_epoch: Int64 = -1
@@ -70,7 +70,7 @@ class ProducerIdsRecord:
 
 @message(versions="0", flexible="0+")
 class UserScramCredentialRecord:
-    """A user got a credential of a mechanism (KIP-900)."""
+    """A SCRAM credential of a user (KIP-900)."""
 
     name: str = ""
     mechanism: Int8 = 0
@@ -82,7 +82,7 @@ class UserScramCredentialRecord:
 
 @message(versions="0", flexible="0+")
 class RemoveUserScramCredentialRecord:
-    """A user has no credential of a mechanism any more."""
+    """A removed SCRAM credential of a user."""
 
     name: str = ""
     mechanism: Int8 = 0
@@ -90,7 +90,7 @@ class RemoveUserScramCredentialRecord:
 
 @message(versions="0", flexible="0+")
 class DelegationTokenRecord:
-    """A delegation token was made or renewed. What makes its password is a setting of brokers."""
+    """A created or renewed delegation token. A setting of the brokers derives its password."""
 
     owner: str = ""
     requester: str = ""
@@ -103,14 +103,14 @@ class DelegationTokenRecord:
 
 @message(versions="0", flexible="0+")
 class RemoveDelegationTokenRecord:
-    """A delegation token has ended."""
+    """A removed delegation token."""
 
     token_id: str = ""
 
 
 @message(versions="0", flexible="0+")
 class ClientQuotaRecord:
-    """A quota was set, or taken away (KIP-546)."""
+    """A changed or removed client quota (KIP-546)."""
 
     @struct
     class Entity:
@@ -125,7 +125,7 @@ class ClientQuotaRecord:
 
 @message(versions="0", flexible="0+")
 class AccessControlEntryRecord:
-    """An ACL was made."""
+    """A created ACL."""
 
     id: Uuid = ZERO_UUID
     resource_type: Int8 = 0
@@ -139,7 +139,7 @@ class AccessControlEntryRecord:
 
 @message(versions="0", flexible="0+")
 class RemoveAccessControlEntryRecord:
-    """An ACL was removed."""
+    """A removed ACL."""
 
     id: Uuid = ZERO_UUID
 
@@ -175,17 +175,17 @@ _TYPES: Mapping[int, type[MetadataRecord]] = MappingProxyType(
 
 
 def decode_metadata_record(value: Buffer) -> MetadataRecord | None:
-    """One value of the metadata log; None for a type that this module does not know.
+    """Decode a value of the metadata log; return None for an unknown type.
 
     Raises:
-        DecodeError: the bytes are no metadata record, or one of a newer frame or version.
+        DecodeError: The bytes are not a metadata record, or have a newer frame or record version.
     """
     try:
         frame, position = read_uvarint(value, 0)
         kind, position = read_uvarint(value, position)
         version, position = read_uvarint(value, position)
     except IndexError:
-        raise DecodeError(f"{len(value)} bytes are no metadata record") from None
+        raise DecodeError(f"{len(value)} bytes are not a metadata record") from None
     if frame != FRAME_VERSION:
         raise DecodeError(f"metadata frame of version {frame}")
     cls = _TYPES.get(kind)

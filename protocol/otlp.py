@@ -1,7 +1,7 @@
-"""What clients send as metrics (KIP-714): ``MetricsData`` of OpenTelemetry, in protobuf.
+"""A parser of client metrics (KIP-714): OpenTelemetry ``MetricsData`` in protobuf.
 
-Only what a metric is called and what it says is read; other fields are skipped. A library for it would
-bring protobuf itself along, for five messages.
+Only names and values of metrics are read; other fields are skipped. A library would add protobuf as
+a dependency, for five messages.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
+# Maximum number of fields to read of one push (about 30 ms), including skipped ones.
 FIELDS_MAX = 30_000
-"""Fields that are read of one push (about 30 ms), with those that are skipped."""
+# Wire types of protobuf.
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-"""Wire types of protobuf."""
+# Maximum bytes of a 64-bit varint.
 VARINT_BYTES_MAX = 10
 # Field numbers of opentelemetry/proto/metrics/v1/metrics.proto and common/v1/common.proto.
 RESOURCE_METRICS, SCOPE_METRICS, METRICS, NAME, DATA_POINTS = 1, 2, 2, 1, 1
@@ -23,16 +24,16 @@ NUMBER_ATTRIBUTES, AS_DOUBLE, AS_INTEGER = 7, 4, 6
 HISTOGRAM_ATTRIBUTES, HISTOGRAM_COUNT, HISTOGRAM_SUM = 9, 4, 5
 KEY, VALUE = 1, 2
 
+# Number, wire type, and content.
 Field: TypeAlias = tuple[int, int, "int | memoryview"]
-"""Number, wire type, and content."""
 
 
 class BadMetrics(ValueError):
-    """These are no metrics."""
+    """Bytes that are not valid metrics."""
 
 
 class Metric(NamedTuple):
-    """One value of a metric; of a histogram the sum, with the number of what was measured."""
+    """One data point of a metric; for a histogram the sum, and the number of measurements."""
 
     name: str
     attributes: dict[str, str]
@@ -105,7 +106,7 @@ class _Reader:
         return key, next((_value(*each) for each in self._fields(value)), "")
 
     def _messages(self, data: memoryview, number: int) -> Iterator[memoryview]:
-        """The fields of one number that have a length."""
+        """Yield the length-delimited fields with one number."""
         for each, _, content in self._fields(data):
             if each == number and isinstance(content, memoryview):
                 yield content
@@ -119,7 +120,7 @@ class _Reader:
 
 
 def _value(number: int, kind: int, content: int | memoryview) -> str:
-    """That of an attribute: a string, a bool, an integer or a number with a fraction."""
+    """Return an attribute value as a string; it may be a string, bool, integer or double."""
     if isinstance(content, memoryview):
         return _text(content)
     if kind == FIXED64:

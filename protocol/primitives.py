@@ -1,8 +1,8 @@
-"""The variable-length pieces of the wire format, read and write in pairs.
+"""Variable-length values of the wire format, with a reader and a writer each.
 
-The generated codecs handle one-byte varints inline; these functions are what they call for the
-rest. Readers raise `DecodeError`, or the IndexError of a buffer that ends too early, which
-`kbroker.protocol.compile.decode` turns into one.
+The generated codecs handle one-byte varints inline and call these functions for longer ones.
+Readers raise `DecodeError`, or IndexError if the buffer ends too early, which
+`kbroker.protocol.compile.decode` converts.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ INT64_MAX = (1 << 63) - 1
 
 
 class DecodeError(ValueError):
-    """The bytes are not a well-formed message."""
+    """Bytes that are not a well-formed message."""
 
 
 class EncodeError(ValueError):
-    """The message holds a value that the wire format cannot carry."""
+    """A value of a message that the wire format cannot represent."""
 
 
 def write_uvarint(value: int) -> bytes:
-    """An unsigned varint, as in compact lengths and tags (KIP-482)."""
+    """Encode an unsigned varint, as in compact lengths and tags (KIP-482)."""
     if value < 0x80:
         return _ONE_BYTE[value]
     if value < 0x4000:
@@ -44,7 +44,7 @@ _ONE_BYTE = tuple(bytes([value]) for value in range(0x80))
 
 
 def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Read an unsigned varint of at most 32 bits; returns it and the position after it."""
+    """Read an unsigned varint of at most 32 bits; return it and the position after it."""
     first = buffer[position]
     if first < 0x80:
         return first, position + 1
@@ -52,7 +52,7 @@ def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def finish_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
-    """Go on reading an unsigned varint whose first byte, read already, was above 0x7f."""
+    """Read the rest of an unsigned varint whose first byte was above 0x7f."""
     value = first & 0x7F
     for shift in (7, 14, 21, 28):
         byte = buffer[position]
@@ -66,9 +66,9 @@ def finish_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, int]
 
 
 def write_varint(value: int) -> bytes:
-    """A signed (zigzag) varint of up to 64 bits, as in records."""
+    """Encode a signed (zigzag) varint of up to 64 bits, as in records."""
     zigzag = (value << 1) ^ (value >> 63)
-    if zigzag < 0x80:  # most are, and a record has six: spare them the second call
+    if zigzag < 0x80:  # the most frequent case; saves a call for each of six varints per record
         return _ONE_BYTE[zigzag]
     return write_uvarint(zigzag)
 
@@ -80,9 +80,9 @@ def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def skip_tags(buffer: Buffer, position: int, count: int) -> int:
-    """Step over `count` tagged fields that this version does not know; returns where they end.
+    """Skip `count` unknown tagged fields; return the position after them.
 
-    The caller has read the count's first byte only.
+    If `count` is above 0x7f, it is only the first byte of the count.
     """
     if count > 0x7F:
         count, position = finish_uvarint(buffer, position, count)
@@ -97,5 +97,5 @@ def skip_tags(buffer: Buffer, position: int, count: int) -> int:
 
 @lru_cache(maxsize=8192)
 def uuid_from(raw: bytes) -> UUID:
-    """The UUID of 16 bytes. Cached: a broker sees few topic ids, each very often."""
+    """Return the UUID of 16 bytes. Cached: a broker sees few topic IDs, each very often."""
     return UUID(bytes=raw)

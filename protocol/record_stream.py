@@ -1,10 +1,9 @@
-"""Lazy reading of the records of one stored batch, at a bounded cost per step.
+"""Lazy reading of the records of one stored batch, with bounded work per step.
 
-A stored batch may be the worst that its size allows: a few kilobytes can expand to millions of
-records, or to one record with millions of headers. So a batch is decompressed chunk by chunk, the
-content of a record is parsed only if the caller wants the record, and headers only when somebody
-iterates over them. All iterators here give the caller control back after a bounded piece of work,
-so the caller can pause, stop, or continue in a worker thread.
+A stored batch may be a worst case: a few kilobytes can expand to millions of records, or to one
+record with millions of headers. So a batch is decompressed in chunks, the content of a record is
+parsed only if the caller needs it, and headers only on iteration. All iterators here return control
+after a bounded piece of work, so the caller can pause, stop, or continue in a worker thread.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ from .records import (
     wrapped,
 )
 
+# Records whose heads are parsed per step (about 0.3 ms).
 RECORDS_PER_STEP = 512
-"""Records whose heads are parsed in one step (about 0.3 ms)."""
 
+# Maximum bytes of the head of a record: length, attributes, timestamp delta, offset delta.
 _HEAD_BYTES_MAX = 31
-"""Longest head of a record: length, attributes, timestamp delta, offset delta."""
 
 RecordHeader: TypeAlias = tuple[str, bytes | None]
 
 
 class RecordHeaders(Sequence[RecordHeader]):
-    """Headers of one record, parsed whenever somebody iterates over them.
+    """The headers of one record, parsed on each iteration.
 
     Iteration raises KafkaError CORRUPT_MESSAGE at a malformed header. A key that is not UTF-8 keeps
     its bytes as surrogate escapes.
@@ -90,7 +89,7 @@ class RecordHeaders(Sequence[RecordHeader]):
 
 
 class OversizedRecord(NamedTuple):
-    """A record that was skipped because it has more bytes than the caller reads at a time."""
+    """A record that was skipped because it exceeds the caller's size limit."""
 
     offset: int
     timestamp: int
@@ -98,7 +97,7 @@ class OversizedRecord(NamedTuple):
 
 
 class RecordTimes(NamedTuple):
-    """Offsets and timestamps (ms) of consecutive records; empty after a step without a record."""
+    """Offsets and timestamps (ms) of consecutive records; may be empty after a step."""
 
     offsets: list[int]
     timestamps: list[int]
@@ -107,15 +106,15 @@ class RecordTimes(NamedTuple):
 def record_times(
     batch: Buffer, header: BatchHeader, *, max_decompressed: int = MAX_DECOMPRESSED_BYTES
 ) -> Iterator[RecordTimes]:
-    """Read offsets and timestamps of a batch without its keys, values and headers.
+    """Read offsets and timestamps of a batch without keys, values and headers.
 
     Args:
-        batch: the whole batch.
-        header: its header.
-        max_decompressed: the most bytes that the records may take uncompressed.
+        batch: The whole batch.
+        header: Its header.
+        max_decompressed: Maximum decompressed size of the records in bytes.
 
-    Returns:
-        One item per step, each of at most `RECORDS_PER_STEP` records.
+    Yields:
+        One item per step with at most `RECORDS_PER_STEP` records.
 
     Raises:
         KafkaError: CORRUPT_MESSAGE if the records are malformed, MESSAGE_TOO_LARGE above
@@ -143,20 +142,20 @@ def first_record_since(
     start_offset: int = 0,
     max_decompressed: int = MAX_DECOMPRESSED_BYTES,
 ) -> Iterator[FoundRecord | None]:
-    """Find the first record of a batch whose timestamp is at least `timestamp`.
+    """Find the first record of a batch with a timestamp of at least `timestamp`.
 
     Args:
-        batch: the whole batch.
-        header: its header.
-        timestamp: in ms.
-        start_offset: records before this offset do not count.
-        max_decompressed: the most bytes that the records may take uncompressed.
+        batch: The whole batch.
+        header: Its header.
+        timestamp: Minimum timestamp in ms.
+        start_offset: Ignore records before this offset.
+        max_decompressed: Maximum decompressed size of the records in bytes.
 
-    Returns:
-        None after each step; the record, if there is one, is the last item.
+    Yields:
+        None after each step; the record, if there is one, as the last item.
 
     Raises:
-        KafkaError: as `record_times`.
+        KafkaError: As in `record_times`.
     """
     for offsets, timestamps in record_times(batch, header, max_decompressed=max_decompressed):
         if offsets and offsets[-1] >= start_offset and max(timestamps) >= timestamp:
@@ -170,13 +169,18 @@ def first_record_since(
 def latest_record_of(
     batch: Buffer, header: BatchHeader, *, max_decompressed: int = MAX_DECOMPRESSED_BYTES
 ) -> Iterator[FoundRecord | None]:
-    """Find the first record with the greatest timestamp of a batch.
+    """Find the first record with the maximum timestamp of a batch.
 
-    Returns:
-        None after each step; the record, if there is one, is the last item.
+    Args:
+        batch: The whole batch.
+        header: Its header.
+        max_decompressed: Maximum decompressed size of the records in bytes.
+
+    Yields:
+        None after each step; the record, if there is one, as the last item.
 
     Raises:
-        KafkaError: as `record_times`.
+        KafkaError: As in `record_times`.
     """
     latest: FoundRecord | None = None
     for offsets, timestamps in record_times(batch, header, max_decompressed=max_decompressed):
@@ -195,23 +199,23 @@ def stream_records(
     max_decompressed: int = MAX_DECOMPRESSED_BYTES,
     record_bytes_max: int = MAX_DECOMPRESSED_BYTES,
 ) -> Iterator[Record | OversizedRecord | None]:
-    """Read the records of one batch, control records included; the CRC is not checked.
+    """Read the records of one batch, including control records; the CRC is not checked.
 
     With LogAppendTime every record has the `max_timestamp` of the batch.
 
     Args:
-        batch: the whole batch.
-        header: its header.
-        start_offset: skip the records before this offset.
-        max_decompressed: the most bytes that the records may take uncompressed.
-        record_bytes_max: the most bytes of one record; a larger one is only named.
+        batch: The whole batch.
+        header: Its header.
+        start_offset: Skip the records before this offset.
+        max_decompressed: Maximum decompressed size of the records in bytes.
+        record_bytes_max: Maximum size of one record in bytes; a larger one is an `OversizedRecord`.
 
-    Returns:
+    Yields:
         The records in order, and None after each step.
 
     Raises:
         KafkaError: CORRUPT_MESSAGE if the records are malformed, MESSAGE_TOO_LARGE above
-            `max_decompressed`. The records before the bad place have been returned by then.
+            `max_decompressed`. Earlier records were yielded before.
     """
     with errors_as(ErrorCode.CORRUPT_MESSAGE):
         window = _Window(batch, header, max_decompressed)
@@ -250,19 +254,19 @@ def may_contain(
     *,
     max_decompressed: int = MAX_DECOMPRESSED_BYTES,
 ) -> Iterator[bool | None]:
-    """Search the uncompressed records of a batch for some bytes, without parsing them.
+    """Search the decompressed records of a batch for byte strings, without parsing them.
 
     Args:
-        batch: the whole batch.
-        header: its header.
-        needles: what to look for.
-        max_decompressed: the most bytes that the records may take uncompressed.
+        batch: The whole batch.
+        header: Its header.
+        needles: Byte strings to find.
+        max_decompressed: Maximum decompressed size of the records in bytes.
 
-    Returns:
-        None after each step; as the last item whether all needles are there.
+    Yields:
+        None after each step; as the last item True if all needles were found, else False.
 
     Raises:
-        KafkaError: as `stream_records`.
+        KafkaError: As in `stream_records`.
     """
     left = list(needles)
     overlap = max(map(len, left), default=1) - 1
@@ -287,7 +291,7 @@ def batch_records(
     start_offset: int = 0,
     max_decompressed: int = MAX_DECOMPRESSED_BYTES,
 ) -> Iterator[Record]:
-    """Read the records of one batch, for callers that need no pauses. Raises as `stream_records`."""
+    """Yield the records of one batch without pauses. Raises the errors of `stream_records`."""
     for record in stream_records(
         batch, header, start_offset=start_offset, max_decompressed=max_decompressed
     ):
@@ -298,7 +302,7 @@ def batch_records(
 def records_of(
     batches: Buffer, *, max_decompressed: int = MAX_DECOMPRESSED_BYTES
 ) -> Iterator[Record]:
-    """Read the records of all whole batches. Raises as `stream_records`."""
+    """Yield the records of all complete batches. Raises the errors of `stream_records`."""
     for position, header in iter_headers(batches):
         batch = memoryview(batches)[position : position + header.size]
         yield from batch_records(batch, header, max_decompressed=max_decompressed)
@@ -307,8 +311,8 @@ def records_of(
 class _Heads(NamedTuple):
     """Heads of consecutive records in `data`, from `start` on.
 
-    `bodies` are the positions behind the heads, `ends` those behind the records. The last record may
-    end behind `data`.
+    `bodies` are the positions after the heads, `ends` those after the records. The last record may
+    end after `data`.
     """
 
     data: bytes
@@ -319,11 +323,11 @@ class _Heads(NamedTuple):
     ends: list[int]
 
     def whole(self) -> int:
-        """Return how many of the records are whole in `data`."""
+        """Return how many of the records are complete in `data`."""
         return len(self.ends) - (1 if self.ends and self.ends[-1] > len(self.data) else 0)
 
     def size(self, number: int) -> int:
-        """Return how many bytes a record has."""
+        """Return the size of a record in bytes."""
         return self.ends[number] - (self.ends[number - 1] if number else self.start)
 
     def oversized(self, number: int) -> OversizedRecord:
@@ -335,18 +339,18 @@ class _Heads(NamedTuple):
 
 
 class _Window:
-    """The part of the uncompressed records of a batch that is in memory."""
+    """The decompressed records of a batch that are currently in memory."""
 
     def __init__(self, batch: Buffer, header: BatchHeader, max_decompressed: int) -> None:
         payload = memoryview(batch)[HEADER_SIZE : header.size]
         self._chunks = decompressed_chunks(header.codec, payload, max_decompressed)
         self._data = b"" if header.codec else bytes(payload)
+        # Position of the next record; after the end of `_data` while bytes are skipped.
         self._position = 0
-        """Position of the next record, beyond the end of `_data` while bytes are skipped."""
         self._has_ended = not header.codec
 
     def heads(self, most: int, header: BatchHeader) -> _Heads:
-        """Parse the heads of up to `most` records that surely are whole."""
+        """Parse the heads of up to `most` records whose heads are complete."""
         data, position = self._data, self._position
         limit = len(data) if self._has_ended else len(data) - _HEAD_BYTES_MAX + 1
         if self._has_ended and position >= limit:
@@ -354,11 +358,11 @@ class _Window:
         return _parse_heads(data, position, limit, min(most, RECORDS_PER_STEP), header)
 
     def move(self, position: int) -> None:
-        """Go on at a position, which may be behind what is in memory."""
+        """Continue at a position, which may be after the data in memory."""
         self._position = position
 
     def load(self) -> None:
-        """Decompress one chunk more."""
+        """Decompress another chunk."""
         chunk = next(self._chunks, None)
         if chunk is None:
             self._has_ended = True
@@ -382,7 +386,7 @@ class _Window:
         self._data = b"".join(chunks)
 
     def finish(self) -> Iterator[None]:
-        """Make sure that nothing follows the last record."""
+        """Check that nothing follows the last record."""
         while True:
             left = len(self._data) - self._position
             if left > 0:
@@ -396,7 +400,7 @@ class _Window:
 
 
 def _parse_heads(data: bytes, start: int, limit: int, most: int, header: BatchHeader) -> _Heads:
-    """Parse heads from `start` up to the position `limit`; varints of one byte are read inline."""
+    """Parse heads from `start` up to position `limit`; one-byte varints are read inline."""
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     last_delta = header.last_offset_delta
     offsets: list[int] = []
@@ -413,7 +417,7 @@ def _parse_heads(data: bytes, start: int, limit: int, most: int, header: BatchHe
             if raw & 1:
                 raise MalformedError(f"a record of length {(raw >> 1) ^ -1}")
             position = at + (raw >> 1)
-            raw = data[at + 1]  # behind one byte of attributes
+            raw = data[at + 1]  # after one byte of attributes
             at += 2
             if raw > 0x7F:
                 raw, at = long_varint(data, at, raw)
@@ -437,7 +441,7 @@ def _parse_heads(data: bytes, start: int, limit: int, most: int, header: BatchHe
 
 
 def _record_timestamps(timestamps: list[int], header: BatchHeader) -> list[int]:
-    """The timestamps that count: that of the append, or sums that wrap at 64 bits as in Java."""
+    """Return the effective timestamps: LogAppendTime, or sums that wrap at 64 bits as in Java."""
     if header.is_log_append_time:
         return [header.max_timestamp] * len(timestamps)
     if timestamps and not TIMESTAMP_MIN <= min(timestamps) <= max(timestamps) <= TIMESTAMP_MAX:
@@ -475,7 +479,7 @@ def _nullable(data: Buffer, position: int) -> tuple[bytes | None, int]:
 
 
 def _header_count(data: Buffer) -> tuple[int, int]:
-    """The number of headers, and the position of the first one. Raises MalformedError."""
+    """Return the number of headers and the position of the first one. Raises MalformedError."""
     try:
         raw, position = data[0], 1
         if raw > 0x7F:
@@ -484,7 +488,7 @@ def _header_count(data: Buffer) -> tuple[int, int]:
         raise MalformedError("the headers are truncated") from None
     if raw & 1:
         raise MalformedError(f"{(raw >> 1) ^ -1} record headers")
-    # A header takes two bytes at least.
+    # A header has at least two bytes.
     if raw > len(data):
         raise MalformedError(f"{raw >> 1} record headers in {len(data)} bytes")
     return raw >> 1, position

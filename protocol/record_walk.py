@@ -1,9 +1,9 @@
-"""Checks of the frames of all records of one batch: lengths, deltas and counts, but not contents.
+"""Validation of the structure of all records of one batch: lengths, deltas and counts, no contents.
 
-`RecordWalk` is fed with uncompressed records, in one piece or as they are decompressed, and
-`RecordSteps` checks them in bounded steps. Records that lie in one piece are checked by one tight
-loop. A record whose bytes arrive in several pieces is checked field by field, so a value of many
-megabytes is skipped without being held in memory.
+`RecordWalk` gets the uncompressed records in one piece or as they are decompressed, and
+`RecordSteps` checks them in bounded steps. Records in one piece are checked in one tight loop. A
+record that spans several pieces is checked field by field, so a value of many megabytes is skipped
+without being held in memory.
 """
 
 from __future__ import annotations
@@ -30,32 +30,39 @@ from .records import (
 
 _UINT32_MAX = 0xFFFFFFFF
 _UINT64_MAX = 0xFFFFFFFFFFFFFFFF
+# Maximum bytes of a 32-bit varint.
 _INT_BYTES_MAX = 5
-"""Bytes of the longest varint of 32 bits."""
+# Maximum bytes of a 64-bit varint.
 _LONG_BYTES_MAX = 10
-"""Bytes of the longest varint of 64 bits."""
+# Offset deltas below these values take one byte, or two bytes.
 DELTAS_OF_ONE_BYTE, DELTAS_OF_TWO_BYTES = 64, 8192
-"""Offset deltas below these values take one byte, or two bytes."""
 _DELTAS = bytes(range(0, 128, 2))
 _DELTAS_LOW = bytes(delta * 2 & 0x7F | 0x80 for delta in range(DELTAS_OF_TWO_BYTES))
 _DELTAS_HIGH = bytes(delta * 2 >> 7 for delta in range(DELTAS_OF_TWO_BYTES))
 _ODD = bytes(range(1, 256, 2))
+# Minimum number of records that are compared at once.
 RUN_MIN = 8
-"""Minimum number of records that are compared at once."""
+# Maximum number of records that `ordinary_max_timestamp` checks; their offset deltas take one byte.
 ORDINARY_MAX = 8
-"""Maximum number of records that `ordinary_max_timestamp` checks. Their offset deltas take one byte."""
+# Number of records that are checked one by one after records that differ in layout.
 RUN_INTERVAL = 64
-"""Number of records that are checked one by one after records that differ in layout."""
 
 
 class RecordWalk:
-    """A check of all records of one batch against the rules of its topic.
+    """Validation of all records of one batch against the rules of its topic.
 
     Args:
         header: Header of the batch, for the record count and the base timestamp.
         rules: Rules of the topic.
-        now_ms: Time of the append, in milliseconds since the epoch.
-        records: All records, if they are uncompressed and in one piece. None: they are fed.
+        now_ms: Time of the append, in ms since the epoch.
+        records: All records, if they are uncompressed and in one piece; otherwise None.
+
+    Attributes:
+        errors: Records that break a rule of the topic, at most `RECORD_ERRORS_MAX`.
+        untimely: Number of `errors` about timestamps.
+        max_timestamp: Maximum timestamp of the records so far, in ms since the epoch.
+        index: Number of checked records.
+        headers: Number of checked headers.
     """
 
     __slots__ = (
@@ -84,12 +91,9 @@ class RecordWalk:
         self, header: BatchHeader, rules: ProduceRules, now_ms: int, records: bytes | None = None
     ) -> None:
         self.errors: list[RecordError] = []
-        """Records that break a rule of the topic, at most `RECORD_ERRORS_MAX`."""
         self.untimely = 0
-        """Number of `errors` that are about a record's time."""
         self._last_untimely = -1
         self.max_timestamp = NO_TIMESTAMP
-        """Largest timestamp of the records so far, in milliseconds since the epoch."""
         self._rules = rules
         self._count = header.record_count
         self._base_timestamp = header.base_timestamp
@@ -109,13 +113,11 @@ class RecordWalk:
             self._check_stamp(header.max_timestamp, rules)
         self._data = records or b""
         self._position = 0
-        self._before = 0  # bytes of all pieces before this one
+        self._before = 0  # total bytes of all earlier pieces
         self._is_last = records is not None
         self.index = 0
-        """Records that were checked."""
-        self._record_headers = 0  # headers of the record that is checked
+        self._record_headers = 0  # headers of the current record
         self.headers = 0
-        """Headers that were checked."""
 
     def feed(self, data: bytes) -> None:
         """Add the next decompressed bytes, after `RecordSteps` has checked all earlier bytes."""
@@ -125,13 +127,13 @@ class RecordWalk:
         self._data, self._position = data, 0
 
     def check(self, records: int) -> bool:
-        """Check some of the records that were fed, as far as they are whole.
+        """Check some complete records of the piece.
 
         Args:
             records: Maximum number of records to check. Headers count as records.
 
         Returns:
-            False if the piece ends within the next record: `piecewise` has to check that record.
+            False if the piece ends within the next record, which `piecewise` must check.
 
         Raises:
             MalformedError: The bytes are not the records that the header announces.
@@ -147,7 +149,7 @@ class RecordWalk:
         return True
 
     def is_done_with_piece(self) -> bool:
-        """Return True if all bytes that were fed are checked.
+        """Return True if all bytes of the piece are checked.
 
         Raises:
             MalformedError: Bytes follow the last record.
@@ -175,7 +177,7 @@ class RecordWalk:
     # -- records in one piece
 
     def _walk(self, stop: int) -> None:
-        """Check records up to an index, inlining short varints. Raises IndexError at the piece's end."""
+        """Check records up to an index with inlined short varints. Raises IndexError at the end."""
         data, index, start = self._data, self.index, self._position
         base, earliest, longest = self._base_timestamp, self._earliest, self._longest
         position, latest_seen, needs_keys = start, self.max_timestamp, self._needs_keys
@@ -185,7 +187,7 @@ class RecordWalk:
                 raw, position = data[position], position + 1
                 if raw > 0x7F:
                     raw, position = raw & 0x7F | data[position] << 7, position + 1
-                    if raw > 0x3FFF:  # the second byte says that there is a third one
+                    if raw > 0x3FFF:  # the varint has a third byte
                         raw, position = _long_varint(data, position, raw & 0x3FFF, 14)
                 if raw & 1 or raw > longest:
                     raise self._bad_length(index, raw)
@@ -224,7 +226,7 @@ class RecordWalk:
                     position = self._skip_headers(data, position - 1, index)
                     stop = max(stop - self._record_headers, index + 1)
                 if position != end:
-                    raise _malformed(index, "another length than it says")
+                    raise _malformed(index, "a length that differs from its length field")
                 index += 1
                 if index == run_at:
                     following = self._like(start, end, index, stop)
@@ -236,10 +238,10 @@ class RecordWalk:
             self.max_timestamp = max(self.max_timestamp, latest_seen)
 
     def _like(self, start: int, end: int, index: int, stop: int) -> int:
-        """Count the records after a checked one that have the same layout, and so are valid.
+        """Count the records after a checked one that have the same layout and are therefore valid.
 
-        Records of one size, with keys of one size, have each field in the same place. All bytes of
-        a field are then compared at once, as a slice with a step.
+        Records of one size, with keys of one size, have each field at the same position. So all
+        bytes of a field are compared at once, as a slice with a step.
 
         Args:
             start: Position of the checked record.
@@ -288,7 +290,7 @@ class RecordWalk:
         return count if self._takes_times(data[time_at + size : time_at + reach : size]) else 0
 
     def _takes_times(self, deltas: bytes) -> bool:
-        """Update `max_timestamp` from one-byte deltas; return False if they must be checked one by one."""
+        """Update `max_timestamp` from one-byte deltas; return False if they need single checks."""
         base = self._base_timestamp
         if max(deltas) > 0x7F or not self._earliest <= base - 64 < base + 64 <= self._latest:
             return False
@@ -298,7 +300,7 @@ class RecordWalk:
         return True
 
     def _skip_headers(self, data: bytes, position: int, index: int) -> int:
-        """Check the headers of one record, whose count is at `position`; returns their end."""
+        """Check the headers of one record, whose count is at `position`; return their end."""
         raw = data[position]
         position += 1
         if raw > 0x7F:
@@ -345,7 +347,7 @@ class RecordWalk:
     # -- one record in several pieces
 
     def piecewise(self) -> Generator[None, None, None]:
-        """Check one record, field by field; stops whenever it needs the next piece."""
+        """Check one record field by field; yields whenever it needs the next piece."""
         index = self.index
         raw = yield from self._varint(_INT_BYTES_MAX)
         if raw & 1 or raw > self._longest:
@@ -377,7 +379,7 @@ class RecordWalk:
         self.headers += count
         position = self._before + self._position
         if position != end:
-            raise _malformed(index, "another length than it says")
+            raise _malformed(index, "a length that differs from its length field")
         self.index += 1
 
     def _varint(self, bytes_max: int) -> Generator[None, None, int]:
@@ -422,7 +424,7 @@ class RecordWalk:
         )
 
     def _check_stamp(self, stamp: int, rules: ProduceRules) -> None:
-        """Reject all records of a batch whose producer set the LogAppendTime bit, if Kafka does."""
+        """Reject the records of a batch with an invalid LogAppendTime, as Kafka does."""
         if rules.log_append_time or stamp == NO_TIMESTAMP:
             self._wrong_time = "a producer does not set the LogAppendTime bit"
         elif not self._earliest <= stamp <= self._latest:
@@ -430,14 +432,15 @@ class RecordWalk:
                 f"timestamp {stamp} is not within {self._earliest} and {self._latest}"
             )
         if self._wrong_time:
-            self._earliest, self._latest = 1, 0  # so that each record is judged
+            self._earliest, self._latest = 1, 0  # so that each record is rejected
 
     def _judged(self, index: int, timestamp: int) -> int:
-        """Check a timestamp that may be outside its limits, or the largest so far.
+        """Check a timestamp that exceeds its limits or the maximum so far.
 
         Returns:
-            The timestamp as a Java `long`, or `TIMESTAMP_MIN` if it is rejected. A rejected timestamp
-            must not become the largest so far, because it would hide later records with the same one.
+            The timestamp as a Java `long`, or `TIMESTAMP_MIN` if it is rejected. A rejected
+            timestamp must not become the maximum, because it would hide later records with the same
+            one.
         """
         if not TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
             timestamp = wrapped(timestamp)
@@ -476,14 +479,14 @@ class RecordWalk:
 
 
 class RecordSteps:
-    """Steps of a `RecordWalk`.
+    """Bounded steps of a `RecordWalk`.
 
-    The generator that checks a record in several pieces references the walk. If the walk referenced
-    the generator, an unfinished check would be a reference cycle: it would keep its piece of the
-    records until the garbage collector runs, which is rare in a server.
+    The generator that checks a record in several pieces references the walk. A reference from the
+    walk to the generator would make an unfinished check a reference cycle. It would keep its piece
+    of the records until the garbage collector runs, which is rare in a server.
 
     Args:
-        walk: The walk, which no other code moves.
+        walk: The walk, which no other code advances.
     """
 
     __slots__ = ("_partial", "_walk")
@@ -530,13 +533,13 @@ def ordinary_max_timestamp(
 
     Args:
         batch: The whole batch, uncompressed, with at most `ORDINARY_MAX` records.
-        header: Its header, already checked.
+        header: Its validated header.
         rules: Rules of the topic.
-        now_ms: Time of the append, in milliseconds since the epoch.
+        now_ms: Time of the append, in ms since the epoch.
 
     Returns:
-        The largest timestamp of the records, in milliseconds since the epoch. None if a record has
-        another form, valid or not: then a `RecordWalk` must check the batch.
+        The maximum timestamp of the records, in ms since the epoch. None if a record has another
+        form, valid or not; a `RecordWalk` must then check the batch.
     """
     if rules.log_append_time or header.attributes & LOG_APPEND_TIME_BIT:
         return None

@@ -1,6 +1,6 @@
-"""Record batches of format v2: read the header, check, place in a log, and open when it must be.
+"""Record batches of format v2: reading, checking and building.
 
-A batch is one 61-byte header and its records, which may be compressed as a whole::
+A batch has a 61-byte header and records, which may be compressed as a whole::
 
     offset  0 base_offset int64          offset 23 last_offset_delta int32
             8 batch_length int32                27 base_timestamp int64
@@ -10,12 +10,12 @@ A batch is one 61-byte header and its records, which may be compressed as a whol
            21 attributes int16                  53 base_sequence int32
                                                 57 record_count int32
 
-`batch_length` counts what follows it. Base offset and leader epoch lie before the CRC's range, so a
-leader sets both without touching anything else: the broker keeps a batch as the bytes that came in.
-What a client sends is checked record by record before (`log_validator`). Here records are parsed for
-those who read them.
+`batch_length` counts the bytes after it. The CRC does not cover base offset and leader epoch, so a
+leader sets both without changing anything else, and the broker stores a batch as it was received.
+`log_validator` validates batches from clients record by record. This module parses records for
+consumers of the data.
 
-The format is KIP-98's; null is length -1, lengths and deltas are zigzag varints.
+The format is defined by KIP-98; null is length -1, lengths and deltas are zigzag varints.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .compression import Codec, OutputLimitError, compress, decompress
 from .errors import ErrorCode, KafkaError
 from .primitives import Buffer, read_varint, write_varint
 
+# Bytes of a batch before its records.
 HEADER_SIZE = 61
-"""Bytes of a batch before its records."""
 
+# Bytes up to and including `batch_length`, which it does not count.
 LENGTH_END = 12
-"""Bytes up to and including `batch_length`, which it does not count."""
 
 MAGIC = 2
 MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
@@ -44,40 +44,40 @@ MAX_RECORD_BYTES = 2_147_483_639  # of one record after decompression; the large
 MAX_RECORDS = 500_000  # in one batch
 MAX_HEADERS = 500_000  # of all records of one batch
 MAX_RECORD_HEADERS = 10_000  # of one record
+# Bytes of the shortest record: length, attributes, two deltas, null key, null value, no headers.
 MIN_RECORD_SIZE = 7
-"""Bytes of the shortest record: length, attributes, two deltas, null key, null value, no headers."""
 
 NO_TIMESTAMP = -1
 TIMESTAMP_MAX = (1 << 63) - 1
 TIMESTAMP_MIN = -TIMESTAMP_MAX - 1
+# A timestamp limit (ms) that every timestamp satisfies.
 NO_LIMIT = TIMESTAMP_MAX
-"""A timestamp limit (ms) that every timestamp keeps."""
+# Maximum number of invalid records that one error response lists.
 RECORD_ERRORS_MAX = 10_000
-"""How many offending records one refusal names."""
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
+# `base_timestamp` is the delete horizon of tombstones and markers in the batch (KIP-534).
 DELETE_HORIZON_BIT = 0x40
-"""`base_timestamp` says until when tombstones and markers of the batch are kept (KIP-534)."""
 
 _CRC_START = 21
 MAGIC_AT = 16
 _CODEC_AT = 22  # the second byte of the attributes
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-_UNCOVERED = struct.Struct(">qiibI")  # the header's part before the range of the CRC ...
-_COVERED = struct.Struct(">hiqqqhii")  # ... and the part in it
+_UNCOVERED = struct.Struct(">qiibI")  # part of the header that the CRC does not cover
+_COVERED = struct.Struct(">hiqqqhii")  # part of the header that the CRC covers
 _CLAIMS = struct.Struct(">h34xi")  # attributes and record count
 _MARKER = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
-_new = tuple.__new__  # half the time of a call of the class
+_new = tuple.__new__  # takes half the time of calling the class
+# An int: reading an enum member takes as long as a whole check.
 NO_CODEC = int(Codec.NONE)
-# A plain number: a look at an enum costs as much as a whole check.
 
 
 class BatchHeader(NamedTuple):
-    """The header of one batch, in wire order. Offsets are record numbers, sizes are bytes."""
+    """The header of a batch, with fields in wire order. Sizes are in bytes."""
 
     base_offset: int
     batch_length: int
@@ -95,7 +95,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """Size of the whole batch in bytes."""
         return self.batch_length + LENGTH_END
 
     @property
@@ -108,12 +108,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> int:
-        """A `Codec` number, or 5 to 7, which no codec has."""
+        """A `Codec` number, or 5 to 7 for an unknown codec."""
         return self.attributes & CODEC_MASK
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether every record has `max_timestamp` for its timestamp."""
+        """True if all records have `max_timestamp` as their timestamp."""
         return bool(self.attributes & LOG_APPEND_TIME_BIT)
 
     @property
@@ -126,31 +126,32 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon(self) -> int | None:
-        """Time (ms) until which compaction keeps the batch's tombstones and markers (KIP-534);
-        None before compaction has set one."""
+        """Time (ms) until which compaction keeps tombstones and markers (KIP-534), or None."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record, -1 without sequences; they wrap from 2147483647 to 0."""
+        """Sequence of the last record (wraps from 2147483647 to 0), -1 without sequences."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
 
 class Record(NamedTuple):
-    """One record. `timestamp` is in ms since the epoch, -1 for none."""
+    """A record. `timestamp` is in ms since the epoch, -1 for none.
+
+    A header key that is not UTF-8 keeps its bytes as surrogate escapes.
+    """
 
     key: bytes | None = None
     value: bytes | None = None
     timestamp: int = NO_TIMESTAMP
     headers: Sequence[tuple[str, bytes | None]] = ()
-    """Keys and values. A key that is not UTF-8 keeps its bytes as surrogate escapes."""
     offset: int = -1
 
 
 class FoundRecord(NamedTuple):
-    """What ListOffsets answers: a record's own offset and timestamp, and its batch's epoch."""
+    """Offset and timestamp of a record and leader epoch of its batch, for ListOffsets."""
 
     offset: int
     timestamp: int
@@ -158,16 +159,16 @@ class FoundRecord(NamedTuple):
 
 
 class RecordError(NamedTuple):
-    """Why a batch was refused: the index of one record in it, and what is wrong with that record."""
+    """An invalid record of a rejected batch: its index in the batch and the problem."""
 
     batch_index: int
     message: str
 
 
 class RecordsRefusedError(KafkaError):
-    """A batch is refused because of some of its records.
+    """Rejection of a batch because of some of its records.
 
-    `record_errors` names them in order, at most `RECORD_ERRORS_MAX` (KIP-467).
+    `record_errors` lists them in order, at most `RECORD_ERRORS_MAX` (KIP-467).
     """
 
     def __init__(self, code: ErrorCode, message: str, record_errors: Sequence[RecordError]) -> None:
@@ -176,7 +177,7 @@ class RecordsRefusedError(KafkaError):
 
 
 class DecompressedTooLargeError(KafkaError):
-    """The records of a batch would take more bytes than they may."""
+    """Rejection of a batch whose records exceed the decompressed size limit."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.MESSAGE_TOO_LARGE, message)
@@ -184,13 +185,22 @@ class DecompressedTooLargeError(KafkaError):
 
 @dataclass(frozen=True, slots=True)
 class ProduceRules:
-    """What a topic asks of a batch that a client sends; the defaults are Kafka's.
+    """Rules of a topic for produced batches; the defaults are Kafka's.
 
-    Sizes are bytes, times milliseconds. The two timestamp limits say how far a record's time may
-    lie before and after the broker's (KIP-937); they hold for topics with CreateTime only. `codec`
-    is the one that batches are stored in, at `compression_level` (None: the codec's default); None
-    keeps what the producer chose. `max_record_bytes` limits one record of a compressed batch,
-    `max_decompressed` all of them.
+    Attributes:
+        max_message_bytes: Maximum size of a batch in bytes.
+        compacted: True if records need a key.
+        log_append_time: True if the broker sets the timestamps.
+        timestamp_before_max_ms: Maximum distance of a timestamp before the broker's time, in ms
+            (KIP-937); for CreateTime only.
+        timestamp_after_max_ms: Maximum distance after it.
+        max_decompressed: Maximum decompressed size of all records of a batch in bytes.
+        max_record_bytes: Maximum size of one record of a compressed batch in bytes.
+        max_records: Maximum number of records in a batch.
+        max_headers: Maximum number of headers in a batch.
+        max_record_headers: Maximum number of headers of a record.
+        codec: Codec in which batches are stored; None keeps the producer's codec.
+        compression_level: Level of `codec`; None for the default.
     """
 
     max_message_bytes: int = 1_048_588
@@ -214,10 +224,10 @@ DEFAULT_RULES = ProduceRules()
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Unpack the header at `position`; nothing in it is checked.
+    """Unpack the header at `position` without checking it.
 
     Raises:
-        KafkaError: CORRUPT_MESSAGE, when fewer than `HEADER_SIZE` bytes are there.
+        KafkaError: CORRUPT_MESSAGE if there are fewer than `HEADER_SIZE` bytes.
     """
     try:
         return _new(BatchHeader, _HEADER.unpack_from(buffer, position))
@@ -228,9 +238,10 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def claims_transaction(buffer: Buffer | None) -> bool:
-    """Whether the first batch of what a client sent says that it belongs to a transaction.
+    """Return True if the first batch of a request claims to be transactional.
 
-    Nothing else of it is looked at: this decides who may write it, before what it is.
+    Nothing else of the batch is checked: the result selects the authorization check, which comes
+    before validation.
     """
     if buffer is None or len(buffer) < HEADER_SIZE or buffer[MAGIC_AT] != MAGIC:
         return False
@@ -252,9 +263,9 @@ def claimed_producer(buffer: Buffer | None) -> tuple[int, int, int] | None:
 
 
 def claimed_codec(buffer: Buffer | None) -> int:
-    """In which codec the first batch of what a client sent says that it is.
+    """Return the codec that the first batch of a request claims.
 
-    Nothing else of it is looked at: this decides who opens it, before what it is.
+    Nothing else of the batch is checked: the result selects where the batch is validated.
     """
     try:
         return buffer[_CODEC_AT] & CODEC_MASK if buffer is not None else NO_CODEC
@@ -275,18 +286,18 @@ def claimed_codec_and_count(buffer: Buffer) -> tuple[int, int]:
 
 
 def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
-    """Whether the CRC-32C of the batch at `position` is the one in its header."""
+    """Return True if the CRC-32C of the batch at `position` matches its header."""
     end = position + header.batch_length + LENGTH_END
     covered = memoryview(buffer)[position + _CRC_START : end]
     return crc32c(covered) == header.crc
 
 
 def iter_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of every whole batch; a part of a batch at the end is left out.
+    """Yield position and header of every complete batch; an incomplete one at the end is skipped.
 
     Raises:
-        KafkaError: CORRUPT_MESSAGE, at a header which is not of format v2, or whose length is
-            impossible.
+        KafkaError: CORRUPT_MESSAGE for a header that is not of format v2 or has an impossible
+            length.
     """
     position = 0
     end = len(buffer)
@@ -306,14 +317,16 @@ def iter_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 def placed(
     buffer: Buffer, header: BatchHeader, base_offset: int, leader_epoch: int
 ) -> list[Buffer]:
-    """The batch at the start of `buffer` as it goes into a log, without a copy of its records.
+    """Return a batch with its offset and leader epoch, without copying its records.
 
-    Parameters:
-        buffer: the batch as received.
-        header: its header; what `LogValidator` changed in it (attributes, max timestamp, CRC) is
-            written.
-        base_offset: offset of the first record.
-        leader_epoch: epoch of the leader that appends. Both lie outside the CRC.
+    Args:
+        buffer: The batch as received.
+        header: Its header, with the attributes, maximum timestamp and CRC that `LogValidator` set.
+        base_offset: Offset of the first record.
+        leader_epoch: Epoch of the appending leader.
+
+    Returns:
+        The new header and the unchanged records. The CRC covers neither offset nor epoch.
     """
     head = _HEADER.pack(base_offset, header.batch_length, leader_epoch, *header[3:])
     return [head, memoryview(buffer)[HEADER_SIZE : header.batch_length + LENGTH_END]]
@@ -322,7 +335,7 @@ def placed(
 def restamped(
     buffer: Buffer, header: BatchHeader, attributes: int, max_timestamp: int
 ) -> BatchHeader:
-    """The header with another type of timestamps and another `max_timestamp` (ms), and its CRC."""
+    """Return the header with other attributes and another `max_timestamp` (ms), and the new CRC."""
     changed = header._replace(attributes=attributes, max_timestamp=max_timestamp)
     return _with_crc(changed, memoryview(buffer)[HEADER_SIZE : header.size])
 
@@ -332,9 +345,9 @@ def _with_crc(header: BatchHeader, payload: Buffer) -> BatchHeader:
 
 
 def with_payload(header: BatchHeader, payload: Buffer) -> tuple[bytes, BatchHeader]:
-    """A batch with other stored bytes of records; returns it and its header.
+    """Return a batch with other stored records, and its header.
 
-    `header` says everything about the batch but its length and CRC, which are computed.
+    The length and the CRC in `header` are replaced.
     """
     length = HEADER_SIZE - LENGTH_END + len(payload)
     changed = _with_crc(header._replace(batch_length=length), payload)
@@ -347,17 +360,17 @@ def with_payload(header: BatchHeader, payload: Buffer) -> tuple[bytes, BatchHead
 def read_records(
     buffer: Buffer, *, max_decompressed: int = MAX_DECOMPRESSED_BYTES
 ) -> Iterator[Record]:
-    """The records of all whole batches, control records included; CRCs are not checked.
+    """Yield the records of all complete batches, including control records; CRCs are not checked.
 
-    With LogAppendTime every record has its batch's `max_timestamp`.
+    With LogAppendTime every record has the `max_timestamp` of its batch.
 
-    Parameters:
-        buffer: batches, one after the other.
-        max_decompressed: how many bytes the records of one batch may take uncompressed.
+    Args:
+        buffer: Consecutive batches.
+        max_decompressed: Maximum decompressed size of the records of one batch in bytes.
 
     Raises:
-        KafkaError: CORRUPT_MESSAGE for anything malformed, MESSAGE_TOO_LARGE above
-            `max_decompressed`. Records before the bad place have been given out by then.
+        KafkaError: CORRUPT_MESSAGE for malformed records, MESSAGE_TOO_LARGE above
+            `max_decompressed`. Earlier records were yielded before.
     """
     for position, header in iter_headers(buffer):
         with errors_as(ErrorCode.CORRUPT_MESSAGE):
@@ -367,9 +380,9 @@ def read_records(
 def payload_of(
     batch: Buffer, header: BatchHeader, *, max_decompressed: int = MAX_DECOMPRESSED_BYTES
 ) -> bytes:
-    """The records of one batch as they are without compression, for `records_in`.
+    """Return the decompressed records of one batch, for `records_in`.
 
-    That takes long where there is much: it may run in a thread. Raises as `read_records`.
+    This may take long and may run in a thread. Raises the errors of `read_records`.
     """
     payload = memoryview(batch)[HEADER_SIZE : header.size]
     if not header.codec:
@@ -379,7 +392,7 @@ def payload_of(
 
 
 def records_in(payload: bytes, header: BatchHeader) -> Iterator[Record]:
-    """The records of what `payload_of` gives. Raises KafkaError CORRUPT_MESSAGE."""
+    """Yield the records in the result of `payload_of`. Raises KafkaError CORRUPT_MESSAGE."""
     with errors_as(ErrorCode.CORRUPT_MESSAGE):
         yield from _parse(payload, header)
 
@@ -391,10 +404,10 @@ def first_record_at_or_after(
     start_offset: int = 0,
     max_decompressed: int = MAX_DECOMPRESSED_BYTES,
 ) -> FoundRecord | None:
-    """The first record whose time is at least `timestamp` (ms), inside compressed batches too.
+    """Return the first record with a timestamp of at least `timestamp` (ms), or None.
 
-    Records below `start_offset` do not count. Batches whose header says that they are older are
-    not opened. Raises as `read_records`.
+    Records before `start_offset` are ignored. Batches with an older maximum timestamp are not
+    decompressed. Raises the errors of `read_records`.
     """
     for position, header in iter_headers(buffer):
         if header.max_timestamp < timestamp or header.last_offset < start_offset:
@@ -407,16 +420,16 @@ def first_record_at_or_after(
 
 
 class MalformedError(ValueError):
-    """The records of a batch do not have the form that they should have."""
+    """Malformed records of a batch."""
 
 
 class RecordLimitError(ValueError):
-    """A batch has more records, or headers, than a batch may have."""
+    """Too many records or headers in a batch."""
 
 
 @contextmanager
 def errors_as(code: ErrorCode) -> Iterator[None]:
-    """Turn what the parser and the decompressors raise into a KafkaError."""
+    """Convert errors of the parser and the decompressors to KafkaError."""
     try:
         yield
     except ValueError as error:
@@ -424,7 +437,7 @@ def errors_as(code: ErrorCode) -> Iterator[None]:
 
 
 def refusal_of(error: ValueError, code: ErrorCode) -> KafkaError:
-    """The KafkaError for what the parser and the decompressors raise, with `code` unless it is a limit."""
+    """Return the KafkaError for a parser or codec error; `code` is used except for limits."""
     if isinstance(error, OutputLimitError):
         return DecompressedTooLargeError(f"the batch {error}")
     if isinstance(error, RecordLimitError):
@@ -446,8 +459,8 @@ def _records(
 def _parse(data: bytes, header: BatchHeader) -> Iterator[Record]:
     """Parse uncompressed records.
 
-    Nothing is allocated on the word of a length: a slice ends with the data, and a record must end
-    where its length says.
+    No memory is allocated based on a length field: a slice ends with the data, and a record must
+    end where its length field says.
     """
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     last_offset_delta = header.last_offset_delta
@@ -511,13 +524,13 @@ def parse_headers(
     headers: list[tuple[str, bytes | None]],
     errors: str = "surrogateescape",
 ) -> int:
-    """Append the headers of one record, whose count is at `position`; returns their end.
+    """Append the headers of one record, whose count is at `position`; return their end position.
 
-    `errors` says what becomes of keys that are not UTF-8, as in `bytes.decode`.
+    `errors` handles keys that are not UTF-8, as in `bytes.decode`.
 
     Raises:
-        MalformedError: a length makes no sense.
-        IndexError: the data ends before the headers.
+        MalformedError: A length is invalid.
+        IndexError: The data ends before the headers.
     """
     count, position = read_varint(data, position)
     if count < 0:
@@ -537,7 +550,7 @@ def parse_headers(
 
 
 def long_varint(data: Buffer, position: int, raw: int) -> tuple[int, int]:
-    """The rest of a varint whose first byte said that there is more; still in zigzag form."""
+    """Return a varint of several bytes in zigzag form, and the position after it."""
     byte = data[position]
     if byte < 0x80:  # two bytes are by far the most frequent case
         return raw & 0x7F | byte << 7, position + 1
@@ -552,19 +565,19 @@ def long_varint(data: Buffer, position: int, raw: int) -> tuple[int, int]:
 
 
 def wrapped(number: int) -> int:
-    """A sum or difference of times as Java's `long` has it: it goes round at 64 bits."""
+    """Wrap a sum or difference of timestamps at 64 bits, as Java's `long`."""
     return (number - TIMESTAMP_MIN) % (1 << 64) + TIMESTAMP_MIN
 
 
 def _long_sum(base: int, total: int) -> int:
-    """A timestamp from one that is not of 64 bits; the delta that led there must be."""
+    """Return a timestamp that wraps at 64 bits. Raises MalformedError if its delta does not fit."""
     if not TIMESTAMP_MIN <= total - base <= TIMESTAMP_MAX:
         raise MalformedError(f"timestamp {total}")
     return wrapped(total)
 
 
 def _bad_length(raw: int) -> NoReturn:
-    """Only -1 stands for null."""
+    """Raise MalformedError for a negative length other than -1 (null)."""
     raise MalformedError(f"length {(raw >> 1) ^ -1}")
 
 
@@ -587,20 +600,22 @@ def encode_batch(
 ) -> bytes:
     """Build one batch.
 
-    Parameters:
-        records: at least one. They are numbered from `base_offset` on, whatever their `offset`
-            says, unless `keep_offsets` (batches with gaps, as compaction leaves them).
-        base_offset: offset of the first record, or what offsets are counted from.
-        codec: a `Codec`.
-        producer_id: of an idempotent producer, with its epoch and the sequence of the first
-            record; -1 each without one.
-        leader_epoch: -1 for what a client sends.
-        control: the records are control records, see `end_transaction_marker`.
-        transactional: the batch is part of a transaction.
-        log_append_time: ms since the epoch, for a batch whose records all have that time.
+    Args:
+        records: At least one record. They are numbered from `base_offset` on, ignoring their
+            `offset`, unless `keep_offsets` is set (for batches with gaps).
+        base_offset: Base offset of the batch.
+        codec: A `Codec`.
+        producer_id: ID of an idempotent producer, or -1.
+        producer_epoch: Epoch of the producer, or -1.
+        base_sequence: Sequence of the first record, or -1.
+        leader_epoch: Leader epoch, -1 in a batch of a client.
+        control: True if the records are control records, see `end_transaction_marker`.
+        transactional: True if the batch is part of a transaction.
+        log_append_time: Timestamp of all records in ms since the epoch, for LogAppendTime.
+        keep_offsets: Use the `offset` of each record.
 
     Raises:
-        ValueError: no records, an unknown codec, or (`keep_offsets`) offsets that do not rise.
+        ValueError: There are no records, the codec is unknown, or offsets do not increase.
     """
     builder = BatchBuilder(base_offset)
     for record in records:
@@ -618,25 +633,25 @@ def encode_batch(
 
 
 class BatchBuilder:
-    """A batch that is built record by record.
+    """Builds a batch record by record.
 
     Args:
-        base_offset: Offset that offset deltas are counted from.
+        base_offset: Base offset of the batch.
     """
 
     __slots__ = ("_base_offset", "_first", "_last_delta", "_latest", "_payload", "count")
 
     def __init__(self, base_offset: int = 0) -> None:
+        # Number of records.
         self.count = 0
-        """Number of records."""
         self._base_offset = base_offset
         self._payload = bytearray()
         self._last_delta, self._first, self._latest = -1, NO_TIMESTAMP, NO_TIMESTAMP
 
     def add(self, record: Record, delta: int) -> None:
-        """Append a record. Raises ValueError where its offset delta does not rise."""
+        """Append a record. Raises ValueError if its offset delta does not increase."""
         if delta <= self._last_delta:
-            raise ValueError("offsets do not rise")
+            raise ValueError("offsets do not increase")
         if not self.count:
             self._first = self._latest = record.timestamp
         self._payload += _encode_record(record, delta, wrapped(record.timestamp - self._first))
@@ -653,7 +668,7 @@ class BatchBuilder:
         leader_epoch: int = -1,
         log_append_time: int | None = None,
     ) -> bytes:
-        """Return the batch, compressed by the codec in `attributes`. Raises ValueError without records."""
+        """Return the batch in the codec of `attributes`. Raises ValueError without records."""
         if not self.count:
             raise ValueError("a batch without records")
         compressed = compress(attributes & CODEC_MASK, self._payload)
@@ -698,7 +713,7 @@ def _encode_bytes(field: bytes | None) -> tuple[bytes, bytes]:
 
 
 class Marker(NamedTuple):
-    """The end of a transaction, as the one record of a control batch."""
+    """A transaction marker, the only record of its control batch."""
 
     commit: bool
     coordinator_epoch: int
@@ -713,10 +728,10 @@ def end_transaction_marker(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytes:
-    """The control batch that ends a producer's transaction in one partition (KIP-98).
+    """Return the control batch that ends a producer's transaction in one partition (KIP-98).
 
-    Its record has the key (version 0, type 0 abort or 1 commit) in two int16, and the value
-    (version 0 in int16, coordinator epoch in int32). It has no sequence.
+    The key of its record has two int16 (version 0, type 0 abort or 1 commit). The value has an
+    int16 (version 0) and an int32 (coordinator epoch). It has no sequence.
     """
     record = Record(
         key=_MARKER.pack(0, marker.commit),
@@ -735,12 +750,12 @@ def end_transaction_marker(
 
 
 def read_marker(record: Record) -> Marker | None:
-    """What a control record says, or None when it is not the end of a transaction.
+    """Return the transaction marker in a control record, or None for another type.
 
-    Later versions of key and value may be longer; they are read as far as they are known.
+    Later versions of key and value may be longer; only the known part is read.
 
     Raises:
-        KafkaError: CORRUPT_MESSAGE, when key or value is too short.
+        KafkaError: CORRUPT_MESSAGE if key or value is too short.
     """
     try:
         _, kind = _MARKER.unpack_from(record.key or b"")

@@ -1,13 +1,12 @@
-"""Batches that compaction writes again, with some of their records.
+"""Rewriting of batches by compaction, with a subset of their records.
 
-Records are moved as the bytes that they are: of each only its frame is looked at, key and numbers,
-never headers or values. What stays of a batch keeps its offsets, sequences and leader epoch, so a
-batch from which records went still covers the offsets that it had (KIP-98).
+Records are copied as bytes: only their frame is parsed (key and numbers), not headers or values. A
+rewritten batch keeps its offsets, sequences and leader epoch, so it still covers its original
+offsets (KIP-98).
 
-A tombstone or a transaction marker must outlive a reader that has not come to it. The first
-compaction that leaves one in a batch writes into the batch until when it is kept: the *delete
-horizon*, in the field of the base timestamp, with a bit that says so (KIP-534). The records' times
-are counted from there then.
+A tombstone or transaction marker must be kept until slow readers have read it. The first compaction
+that keeps one in a batch stores the *delete horizon* in the base timestamp field and sets an
+attribute bit (KIP-534). The timestamps of the records are then relative to the delete horizon.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from .records import (
 
 
 class RawRecord(NamedTuple):
-    """Where one record stands among uncompressed ones, and what decides whether it stays.
+    """The location of a record in uncompressed records, and the fields that compaction needs.
 
-    `body` is behind the length, `offset_start` behind the timestamp delta.
+    `body` is the position after the length, `offset_start` that after the timestamp delta.
     """
 
     start: int
@@ -49,7 +48,7 @@ class RawRecord(NamedTuple):
 
 
 def unpacked_records(buffer: Buffer, header: BatchHeader, max_decompressed: int) -> bytes:
-    """The uncompressed records of the batch at the start of `buffer`.
+    """Return the uncompressed records of the batch at the start of `buffer`.
 
     Raises:
         KafkaError: CORRUPT_MESSAGE for a damaged stream, MESSAGE_TOO_LARGE above
@@ -65,16 +64,16 @@ def _decompressed(buffer: Buffer, header: BatchHeader, max_decompressed: int) ->
 
 
 def raw_records(data: bytes, header: BatchHeader) -> Iterator[RawRecord]:
-    """The records in `data`, which is all of a batch's uncompressed records.
+    """Yield the records in `data`, the uncompressed records of a batch.
 
-    Raises KafkaError: CORRUPT_MESSAGE where they do not have the form of records.
+    Raises KafkaError: CORRUPT_MESSAGE for malformed records.
     """
     with errors_as(ErrorCode.CORRUPT_MESSAGE):
         yield from _raw_records(data, header)
 
 
 def _raw_records(data: bytes, header: BatchHeader) -> Iterator[RawRecord]:
-    """Varints of one byte are read inline: compaction sees every record of a topic here."""
+    """Yield the records. One-byte varints are read inline, as compaction reads every record."""
     base_offset, last_offset_delta = header.base_offset, header.last_offset_delta
     new = tuple.__new__
     end = 0
@@ -124,10 +123,10 @@ def _raw_records(data: bytes, header: BatchHeader) -> Iterator[RawRecord]:
 
 
 class BatchRewriter:
-    """Collects the records of a batch that stay, and writes them in the codec that it had.
+    """Collects the records of a batch that are kept, and writes them in its codec.
 
     Args:
-        header: Header of the batch as it was.
+        header: Original header of the batch.
         data: Its uncompressed records.
         delete_horizon: Time (ms) until which tombstones are kept, for a batch without one.
     """
@@ -145,11 +144,11 @@ class BatchRewriter:
 
     @property
     def size(self) -> int:
-        """Bytes of the records so far, uncompressed."""
+        """Uncompressed size of the records so far in bytes."""
         return len(self._payload)
 
     def extend(self, kept: Iterable[RawRecord]) -> None:
-        """Add records of the batch, in their order."""
+        """Add records of the batch in order."""
         data, payload = self._data, self._payload
         earlier = self._header.base_timestamp - self._base
         latest_delta, count = self._latest_delta, self._count
@@ -184,14 +183,14 @@ def with_records(
     *,
     delete_horizon: int | None = None,
 ) -> tuple[bytes, BatchHeader]:
-    """Return a batch with some of its records, at least one, and its header; see `BatchRewriter`."""
+    """Return a batch with some of its records (at least one), and its header."""
     rewriter = BatchRewriter(header, data, delete_horizon=delete_horizon)
     rewriter.extend(kept)
     return rewriter.finish()
 
 
 def _moved(data: bytes, record: RawRecord, by: int) -> bytes:
-    """The bytes of a record whose timestamp is counted from another base."""
+    """Return the bytes of a record with a shifted timestamp delta."""
     body = (
         data[record.body : record.body + 1]
         + write_varint(wrapped(record.timestamp_delta + by))
@@ -201,9 +200,9 @@ def _moved(data: bytes, record: RawRecord, by: int) -> bytes:
 
 
 def without_records(header: BatchHeader) -> tuple[bytes, BatchHeader]:
-    """A batch without records; returns it and its header.
+    """Return a batch without records, and its header.
 
-    It keeps what must not be forgotten: the last offset, the producer's epoch and sequence.
+    It keeps the last offset, and the producer's epoch and sequence.
     """
     attributes = header.attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT)
     changed = header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0)

@@ -1,7 +1,7 @@
-"""The vocabulary in which every message is declared: `message`, `struct`, `wire` and the field types.
+"""The declaration of messages: `message`, `struct`, `wire` and the field types.
 
-A declaration is an ordinary class with annotated fields. One class stands for all versions of a
-message; the versions in which a field travels are written on the field::
+A declaration is a class with annotated fields. One class represents all versions of a message; each
+field declares the versions that contain it::
 
     @message(key=12, versions="0-4", flexible="4+")
     class HeartbeatRequest:
@@ -10,11 +10,11 @@ message; the versions in which a field travels are written on the field::
         member_id: str = ""
         group_instance_id: str | None = wire(since=3, default=None)
 
-The decorators turn the class into a slotted one with a keyword-only constructor, ``==`` and
-``repr``. How the fields become bytes is the business of `kbroker.protocol.compile`.
+The decorators create a slotted class with a keyword-only constructor, ``==`` and ``repr``.
+`kbroker.protocol.compile` encodes and decodes the fields.
 
-A nested struct that refers to a sibling writes the full name in quotes
-(``list["FetchRequest.Partition"]``), because the outer class does not exist yet at that point.
+A nested struct that refers to a sibling uses the full name in quotes
+(``list["FetchRequest.Partition"]``), because the outer class does not exist yet.
 """
 
 from __future__ import annotations
@@ -34,29 +34,26 @@ Int64 = Annotated[int, "q"]
 Uint16 = Annotated[int, "H"]
 Float64 = Annotated[float, "d"]
 Uuid = UUID
+# Record batches that the codec does not parse. Decoding returns a zero-copy ``memoryview | None``
+# of the frame. Encoding accepts ``bytes``, a ``bytearray``, a ``memoryview`` of bytes, ``None``, or
+# any other object with a length: a *deferred range* (for example of a file), which `compile.encode`
+# returns as a separate part. With the default ``b""`` the field is not nullable.
 Records = Annotated[Any, "records"]
-"""Record batches that the codec does not look into.
 
-Decoding gives a zero-copy ``memoryview | None`` into the frame. Encoding takes ``bytes``, a
-``bytearray``, a ``memoryview`` of bytes, ``None``, or any other object with a length: a *deferred
-range* (of a file, say), which comes out of `compile.encode` as an element of its own. With the
-default ``b""`` the field is one that cannot be null.
-"""
-
+# The registration of a broker (KIP-631), as a type distinct from leader epochs and offsets.
 BrokerEpoch = NewType("BrokerEpoch", int)
-"""Which run of a node: its registration (KIP-631). Neither a leader epoch nor an offset goes for it."""
 
+# Kafka's value for a missing ID.
 ZERO_UUID = UUID(int=0)
-"""How Kafka writes "no id"."""
 
+# The largest possible version, for version ranges without an upper bound.
 NEWEST = 0x7FFF
-"""Stands for "no upper bound" in a version range: the largest version that the wire can carry."""
 
 T = TypeVar("T")
 
 
 class _Missing:
-    """The default of a field that names none: the zero value of its type."""
+    """The default of a field without a declared one: the zero value of its type."""
 
     def __repr__(self) -> str:
         return "<zero value>"
@@ -66,7 +63,7 @@ MISSING: Any = _Missing()
 
 
 class Wire:
-    """What `wire` wrote on a field: where it travels, its default, and who may see it."""
+    """The declaration of a field by `wire`: versions, tag, default and secrecy."""
 
     __slots__ = ("default", "nullable_since", "secret", "since", "tag", "until")
 
@@ -96,29 +93,30 @@ def wire(
     default: Any = MISSING,
     secret: bool = False,
 ) -> Any:
-    """Say how a field travels.
+    """Declare how a field is encoded.
 
-    Parameters:
-      since, until: First and last version (inclusive) in which the field is on the wire. Outside of
-        them encoding skips the field, and decoding sets the default.
-      nullable_since: First version in which None may travel, where that is later than `since`;
-        before it None becomes the empty string or array. Without it a ``X | None`` field is
-        nullable in every version.
-      tag: Number of the tagged field (KIP-482); such a field is left out when it equals its
-        default. A tagged struct of type ``X | None`` is simply absent when None. With the default
-        None it is one that can be null in Kafka's declaration too, and a marker stands before it.
-      default: Value when the constructor does not name the field; without it the zero value of
-        the type (None where the type allows it, and a new list for an array).
-      secret: The value is for nobody else's eyes: logs do not have it.
+    Args:
+        since: First version that contains the field. In other versions encoding skips the field and
+            decoding sets the default.
+        until: Last version that contains the field.
+        nullable_since: First version in which None is encoded as null, if later than `since`;
+            before it None is encoded as an empty string or array. By default a ``X | None`` field
+            is nullable in all versions.
+        tag: Number of a tagged field (KIP-482), which is omitted if it equals its default. A tagged
+            struct of type ``X | None`` is omitted if it is None. With the default None it is
+            nullable in Kafka's declaration too, and has a null marker.
+        default: Value if the constructor does not set the field. By default the zero value of the
+            type: None if allowed, a new list for an array.
+        secret: True if the value must not be logged.
     """
     return Wire(since, until, nullable_since, tag, default, secret)
 
 
 class Field(typing.NamedTuple):
-    """One resolved field of a struct.
+    """A resolved field of a struct.
 
     `kind` is a `struct` format letter, "string", "bytes", "records", "uuid" or a `Struct` class;
-    `array` says that the field is a list of that.
+    `array` is True if the field is a list of that type.
     """
 
     name: str
@@ -138,17 +136,17 @@ class Field(typing.NamedTuple):
         return self.optional and version >= self.nullable_since
 
     def marked(self, version: int) -> bool:
-        """Whether a struct has a marker in front of it, which says whether it is null."""
+        """Return True if a struct has a prefix that marks it as null or not."""
         return self.nullable(version) and (self.tag is None or self.default is None)
 
     @property
     def mutable(self) -> bool:
-        """Whether `zero` must be asked for each object anew."""
+        """True if each object needs a new value from `zero`."""
         unset = self.default is MISSING and not self.optional
         return unset and (self.array or not isinstance(self.kind, str))
 
     def zero(self) -> Any:
-        """A value for a field that nobody set."""
+        """Return the value of a field that was not set."""
         if self.default is not MISSING:
             return self.default
         if self.optional:
@@ -178,16 +176,16 @@ _PLAIN_KINDS: Mapping[Any, str] = types.MappingProxyType(
 
 
 class Struct:
-    """Base of all declared classes: values over the slots, mutable and so not hashable."""
+    """Base of all declared classes: mutable values in slots, not hashable."""
 
     __slots__ = ()
 
+    # The declared value of each field: a `Wire` or a default.
     DEFAULTS: ClassVar[Mapping[str, Any]]
-    """What stood right of each field's ``=`` in the declaration; a `Wire` or a plain value."""
 
     def __init__(self, **values: Any) -> None:
-        # The real constructor is written when the first object is made, not at import: a process
-        # that declares 700 structs uses a few dozen of them.
+        # The real constructor is generated for the first object, not on import: a process that
+        # declares 700 structs uses a few dozen of them.
         cls = type(self)
         cls.__init__ = _constructor(cls)  # type: ignore[method-assign]
         cls.__init__(self, **values)
@@ -214,16 +212,16 @@ class Message(Struct):
 
     __slots__ = ()
 
+    # The API key; None for other messages than requests and responses.
     KEY: ClassVar[int | None]
-    """The API key; None for what is not a request or response."""
     VERSIONS: ClassVar[range]
+    # First version with compact lengths and tagged fields (KIP-482); None: never.
     FLEXIBLE: ClassVar[int | None]
-    """First version with compact lengths and tagged fields (KIP-482); None: never."""
+    # Compiled functions by version, generated on first use by `kbroker.protocol.compile`.
     ENCODERS: ClassVar[dict[int, Any]]
     DECODERS: ClassVar[dict[int, Any]]
     SLICED_ENCODERS: ClassVar[dict[int, Any]]
     SLICED_DECODERS: ClassVar[dict[int, Any]]
-    """Compiled functions by version, written on first use by `kbroker.protocol.compile`."""
 
     @classmethod
     def is_flexible(cls, version: int) -> bool:
@@ -231,9 +229,9 @@ class Message(Struct):
 
 
 def as_message(declared: object) -> Message:
-    """Return an object of a declared message class as the `Message` that it is.
+    """Return an object of a declared message class as a `Message`.
 
-    Type checkers see a declared class without the base that its decorator gives it.
+    Type checkers do not see the base class that the decorator adds.
     """
     assert isinstance(declared, Message)
     return declared
@@ -251,10 +249,10 @@ def message(
 ) -> Callable[[type[T]], type[T]]:
     """Declare a message.
 
-    Parameters:
-      versions: The declared versions: "3" or "0-13".
-      flexible: The flexible ones (KIP-482): "none" or "9+".
-      key: API key of a request or response.
+    Args:
+        versions: The declared versions, such as "3" or "0-13".
+        flexible: The flexible versions (KIP-482), such as "none" or "9+".
+        key: API key of a request or response.
     """
     first, _, last = versions.partition("-")
     constants = {
@@ -271,7 +269,7 @@ def message(
 
 
 def _declare(cls: type[T], base: type[Struct], constants: Mapping[str, Any]) -> type[T]:
-    """A slotted copy of `cls`: slots cannot be added to a class that exists."""
+    """Return a copy of `cls` with slots, which cannot be added to an existing class."""
     declared = cls.__dict__
     annotations = inspect.get_annotations(cls)
     defaults = {name: declared.get(name, MISSING) for name in annotations}
@@ -289,7 +287,7 @@ def _declare(cls: type[T], base: type[Struct], constants: Mapping[str, Any]) -> 
 
 
 def fields(cls: type[Struct]) -> tuple[Field, ...]:
-    """The fields of a declared class in wire order, with types resolved."""
+    """Return the fields of a declared class in wire order, with resolved types."""
     declared: Any = cls
     return _resolve(declared)
 
@@ -336,7 +334,7 @@ def _kind(name: str, hint: Any) -> str | type[Struct]:
 
 
 def _constructor(cls: type[Struct]) -> Any:
-    """Write ``__init__`` with one keyword per field."""
+    """Generate ``__init__`` with one keyword per field."""
     namespace: dict[str, Any] = {"MISSING": MISSING}
     parameters, body = [], []
     for field in fields(cls):

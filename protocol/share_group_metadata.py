@@ -1,15 +1,15 @@
-"""The records that keep share groups of KIP-932 in `__consumer_offsets`.
+"""The records of share groups in `__consumer_offsets` (KIP-932).
 
-As with `consumer_group_metadata`, the int16 in front of a key says what kind of record it is:
+As in `consumer_group_metadata`, the int16 prefix of a key is the record type:
 
-    10  one member: who it is and what it subscribes to
+    10  one member: its identity and subscription
     11  the group: its epoch
-    12  the target assignment: of which epoch it is
-    13  the target of one member
-    14  what one member has now
-    15  the partitions of which the group has a state with the share coordinator, or is to have one
+    12  the target assignment: its epoch
+    13  the target assignment of one member
+    14  the current assignment of one member
+    15  the partitions whose state the share coordinator has, is initializing or is deleting
 
-A null value (tombstone) takes the entry away. Values are written as Kafka 4.3 writes them.
+A null value (tombstone) removes the entry. Values are written as by Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VALUE_VERSION = 0
 
 @message(versions="10-10")
 class ShareGroupMemberMetadataKey:
-    """The member that a `ShareGroupMemberMetadataValue` is about."""
+    """The member of a `ShareGroupMemberMetadataValue`."""
 
     group_id: str
     member_id: str
@@ -33,7 +33,7 @@ class ShareGroupMemberMetadataKey:
 
 @message(versions="0-0", flexible="0+")
 class ShareGroupMemberMetadataValue:
-    """What a member said of itself."""
+    """The metadata of a member."""
 
     rack_id: str | None
     client_id: str
@@ -43,30 +43,30 @@ class ShareGroupMemberMetadataValue:
 
 @message(versions="11-11")
 class ShareGroupMetadataKey:
-    """The group that a `ShareGroupMetadataValue` is about."""
+    """The group of a `ShareGroupMetadataValue`."""
 
     group_id: str
 
 
 @message(versions="0-0", flexible="0+")
 class ShareGroupMetadataValue:
-    """The epoch of a group, which rises whenever partitions are to be given out anew."""
+    """The epoch of a group, which is bumped whenever a new assignment is needed."""
 
     epoch: Int32
     metadata_hash: Int64
-    """Of the topics that the group reads; who computes another one gives partitions out anew."""
+    """Hash of the topics that the group reads; if it changes, partitions are reassigned."""
 
 
 @message(versions="12-12")
 class ShareGroupTargetAssignmentMetadataKey:
-    """The group that a `ShareGroupTargetAssignmentMetadataValue` is about."""
+    """The group of a `ShareGroupTargetAssignmentMetadataValue`."""
 
     group_id: str
 
 
 @message(versions="0-0", flexible="0+")
 class ShareGroupTargetAssignmentMetadataValue:
-    """For which epoch of the group the targets are, and when they were made (ms, 0 if not known)."""
+    """The epoch of the target assignment and its creation time (ms, 0 if unknown)."""
 
     assignment_epoch: Int32
     assignment_timestamp: Int64 = wire(tag=0, default=0)
@@ -74,7 +74,7 @@ class ShareGroupTargetAssignmentMetadataValue:
 
 @message(versions="13-13")
 class ShareGroupTargetAssignmentMemberKey:
-    """The member that a `ShareGroupTargetAssignmentMemberValue` is about."""
+    """The member of a `ShareGroupTargetAssignmentMemberValue`."""
 
     group_id: str
     member_id: str
@@ -82,7 +82,7 @@ class ShareGroupTargetAssignmentMemberKey:
 
 @message(versions="0-0", flexible="0+")
 class ShareGroupTargetAssignmentMemberValue:
-    """What a member shall have in the end."""
+    """The target assignment of a member."""
 
     @nested
     class TopicPartition:
@@ -96,7 +96,7 @@ class ShareGroupTargetAssignmentMemberValue:
 
 @message(versions="14-14")
 class ShareGroupCurrentMemberAssignmentKey:
-    """The member that a `ShareGroupCurrentMemberAssignmentValue` is about."""
+    """The member of a `ShareGroupCurrentMemberAssignmentValue`."""
 
     group_id: str
     member_id: str
@@ -104,7 +104,7 @@ class ShareGroupCurrentMemberAssignmentKey:
 
 @message(versions="0-0", flexible="0+")
 class ShareGroupCurrentMemberAssignmentValue:
-    """What a member has now."""
+    """The current assignment of a member."""
 
     @nested
     class TopicPartitions:
@@ -116,20 +116,20 @@ class ShareGroupCurrentMemberAssignmentValue:
     member_epoch: Int32
     previous_member_epoch: Int32
     state: Int8
-    """0: members of share groups have nothing to give back before they get what is new."""
+    """Always 0: members of share groups need not revoke partitions first."""
     assigned_partitions: list[TopicPartitions]
 
 
 @message(versions="15-15")
 class ShareGroupStatePartitionMetadataKey:
-    """The group that a `ShareGroupStatePartitionMetadataValue` is about."""
+    """The group of a `ShareGroupStatePartitionMetadataValue`."""
 
     group_id: str
 
 
 @message(versions="0-0", flexible="0+")
 class ShareGroupStatePartitionMetadataValue:
-    """How far a group is with the state of its share partitions."""
+    """The partitions of a group by the status of their share state."""
 
     @nested
     class TopicPartitions:
@@ -147,11 +147,11 @@ class ShareGroupStatePartitionMetadataValue:
         topic_name: str = ""
 
     initializing_topics: list[TopicPartitions]
-    """The share coordinator is being asked to make their state."""
+    """Partitions whose state the share coordinator is initializing."""
     initialized_topics: list[TopicPartitions]
-    """Their state is there: members may have them."""
+    """Partitions with an initialized state, which can be assigned."""
     deleting_topics: list[Topic]
-    """The share coordinator is being asked to take their state away."""
+    """Topics whose state the share coordinator is deleting."""
 
 
 Key: TypeAlias = (

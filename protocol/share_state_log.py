@@ -1,8 +1,8 @@
-"""The records of `__share_group_state`: how far a share group is with a partition (KIP-932).
+"""The records of `__share_group_state`: the progress of share groups in partitions (KIP-932).
 
-A key or value is an int16 and a struct. The int16 of a key says what kind of record it is, that of a
-value its version. A snapshot is all there is to know of a share partition, an update what changed since
-the last snapshot. A snapshot without a value (tombstone) takes the share partition away.
+A key or value is an int16 and a struct. The int16 of a key is the record type, that of a value its
+version. A snapshot contains the whole state of a share partition, an update the changes since the
+last snapshot. A snapshot without a value (tombstone) removes the share partition.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from .schema import struct as nested
 from .versioned import RecordKinds
 
 SNAPSHOT_KIND, UPDATE_KIND = 0, 1
+# Length of 16 bytes in unpadded base64.
 TOPIC_ID_CHARACTERS = 22
-"""Of 16 bytes in base64 without padding."""
 VALUE_VERSION = 0
+# Number of completed deliveries from a leader that does not count them (before KIP-1226).
 UNKNOWN_COUNT = -1
-"""Of records that are done with: from a leader that does not count them (before KIP-1226)."""
+# Start offset of an update that does not change it.
 UNCHANGED_OFFSET = -1
-"""A start offset: the one before goes on."""
 
 
 class SharePartitionKey(NamedTuple):
-    """What a share group knows of one partition of a topic."""
+    """A share partition: a share group and a topic partition."""
 
     group_id: str
     topic_id: UUID
@@ -34,25 +34,25 @@ class SharePartitionKey(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As FindCoordinator asks for it."""
+        """Key of the share partition in FindCoordinator."""
         topic_id = urlsafe_b64encode(self.topic_id.bytes).rstrip(b"=").decode()
         return f"{self.group_id}:{topic_id}:{self.partition}"
 
     @classmethod
     def named(cls, name: str) -> SharePartitionKey:
-        """The one of a name. Raises ValueError."""
+        """Parse a FindCoordinator key. Raises ValueError."""
         group_id, topic_id, partition = name.rsplit(":", 2)
         if len(topic_id) != TOPIC_ID_CHARACTERS:
-            raise ValueError(f"no topic id: {topic_id}")
+            raise ValueError(f"invalid topic ID {topic_id!r}")
         share = cls(group_id, UUID(bytes=urlsafe_b64decode(f"{topic_id}==")), int(partition))
         if not group_id:
-            raise ValueError(f"no share partition: {name}")
+            raise ValueError(f"invalid share partition {name!r}")
         return share
 
 
 @message(versions="0-0")
 class ShareSnapshotKey:
-    """The share partition that a `ShareSnapshotValue` is about."""
+    """The share partition of a `ShareSnapshotValue`."""
 
     group_id: str
     topic_id: Uuid = ZERO_UUID
@@ -61,7 +61,7 @@ class ShareSnapshotKey:
 
 @message(versions="1-1")
 class ShareUpdateKey:
-    """The share partition that a `ShareUpdateValue` is about."""
+    """The share partition of a `ShareUpdateValue`."""
 
     group_id: str
     topic_id: Uuid = ZERO_UUID
@@ -70,7 +70,7 @@ class ShareUpdateKey:
 
 @message(versions="0-0", flexible="0+")
 class ShareSnapshotValue:
-    """All of a share partition; timestamps are ms since the epoch."""
+    """The state of a share partition; timestamps are in ms since the epoch."""
 
     @nested
     class Batch:
@@ -93,12 +93,12 @@ class ShareSnapshotValue:
 
 @message(versions="0-0", flexible="0+")
 class ShareUpdateValue:
-    """What changed in a share partition since its snapshot."""
+    """The changes of a share partition since its last snapshot."""
 
     snapshot_epoch: Int32
     leader_epoch: Int32
     start_offset: Int64
-    """UNCHANGED_OFFSET where it did not move."""
+    """UNCHANGED_OFFSET if it did not change."""
     state_batches: list[ShareSnapshotValue.Batch]
     delivery_complete_count: Int32 = wire(tag=0, default=UNKNOWN_COUNT)
 

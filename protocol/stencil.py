@@ -1,4 +1,4 @@
-"""Answers that are sent again and again with nothing but other numbers in them."""
+"""Templates for responses that are sent repeatedly with different numbers."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from .schema import Message
 
 
 class Stencil:
-    """One message, encoded, with room for numbers that stand side by side in it.
+    """An encoded message with adjacent numbers that can be replaced.
 
-    To fill it in takes a fifth of the time that it takes to make the message and to encode it.
+    Filling it takes a fifth of the time of creating and encoding the message.
 
-    Parameters:
-      message: what is sent, with `numbers` in the fields that change.
-      version: in which it is sent.
-      layout: how these fields are written, for `struct`: ">iq" are 32 bits and 64 bits.
-      numbers: in the order of the fields. As bytes they are nowhere else.
+    Args:
+        message: The message, with `numbers` in the fields that change.
+        version: Version to encode.
+        layout: Format of these fields for `struct`, for example ">iq" for 32 bits and 64 bits.
+        numbers: Numbers in the order of the fields. Their bytes must not occur elsewhere.
 
     Raises:
-      ValueError: the numbers do not stand side by side in this version.
-      EncodeError: as `compile.encode`.
+        ValueError: The numbers are not adjacent in this version.
+        EncodeError: As in `compile.encode`.
     """
 
     __slots__ = ("_after", "_before", "_cls", "_pack", "_version")
@@ -38,6 +38,6 @@ class Stencil:
             raise ValueError(f"{self._cls.__name__} version {version} has no such row of numbers")
 
     def filled(self, *numbers: int) -> Encoded:
-        """The message with other numbers. Raises struct.error for one that does not fit."""
+        """Return the message with other numbers. Raises struct.error if a number does not fit."""
         body = self._before + self._pack(*numbers) + self._after
         return Encoded(self._cls, self._version, body)

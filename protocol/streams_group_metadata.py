@@ -1,16 +1,16 @@
-"""The records that keep streams groups of KIP-1071 in `__consumer_offsets`.
+"""The records of streams groups in `__consumer_offsets` (KIP-1071).
 
-As with `consumer_group_metadata`, the int16 in front of a key says what kind of record it is:
+As in `consumer_group_metadata`, the int16 prefix of a key is the record type:
 
     17  the group: its epoch
-    19  one member: who it is and where
-    20  the target assignment: of which epoch it is
-    21  the target of one member
-    22  what one member has now, and how far it is on the way to its target
+    19  one member: its identity and location
+    20  the target assignment: its epoch
+    21  the target assignment of one member
+    22  the current assignment of one member
     23  the topology of the application
 
-A null value (tombstone) takes the entry away. Values are written as Kafka 4.3 writes them: version 0
-with the tagged fields of later releases, which older ones pass over.
+A null value (tombstone) removes the entry. Values are written as by Kafka 4.3: version 0 with the
+tagged fields of later releases, which older releases ignore.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ VALUE_VERSION = 0
 
 @message(versions="17-17")
 class StreamsGroupMetadataKey:
-    """The group that a `StreamsGroupMetadataValue` is about."""
+    """The group of a `StreamsGroupMetadataValue`."""
 
     group_id: str
 
 
 @message(versions="0-0", flexible="0+")
 class StreamsGroupMetadataValue:
-    """The epoch of a group, which rises whenever tasks are to be shared anew."""
+    """The epoch of a group, which is bumped whenever a new assignment is needed."""
 
     @nested
     class AssignmentConfig:
-        """A setting with which tasks were shared."""
+        """A setting of the last assignment."""
 
         key: str
         value: str
 
     epoch: Int32
     metadata_hash: Int64 = 0
-    """Of the topics of the topology; who computes another one shares tasks anew."""
+    """Hash of the topics of the topology; if it changes, tasks are reassigned."""
     validated_topology_epoch: Int32 = wire(tag=0, default=-1)
-    """Of the topology whose topics are as they must be; -1 while they are not."""
+    """Epoch of the topology whose topics are valid; -1 while they are not."""
     last_assignment_configs: list[StreamsGroupMetadataValue.AssignmentConfig] | None = wire(
         tag=1, default=None
     )
@@ -54,7 +54,7 @@ class StreamsGroupMetadataValue:
 
 @message(versions="19-19")
 class StreamsGroupMemberMetadataKey:
-    """The member that a `StreamsGroupMemberMetadataValue` is about."""
+    """The member of a `StreamsGroupMemberMetadataValue`."""
 
     group_id: str
     member_id: str
@@ -62,11 +62,11 @@ class StreamsGroupMemberMetadataKey:
 
 @message(versions="0-0", flexible="0+")
 class StreamsGroupMemberMetadataValue:
-    """What a member said of itself; the timeout is in ms."""
+    """The metadata of a member; the timeout is in ms."""
 
     @nested
     class Endpoint:
-        """Where an instance answers interactive queries."""
+        """Address of an instance for interactive queries."""
 
         host: str
         port: Uint16
@@ -85,21 +85,21 @@ class StreamsGroupMemberMetadataValue:
     rebalance_timeout_ms: Int32 = -1
     topology_epoch: Int32 = 0
     process_id: str = ""
-    """Of the instance, which may have several members."""
+    """ID of the process (instance), which may have several members."""
     user_endpoint: Endpoint | None = None
     client_tags: list[KeyValue] = wire()
 
 
 @message(versions="20-20")
 class StreamsGroupTargetAssignmentMetadataKey:
-    """The group that a `StreamsGroupTargetAssignmentMetadataValue` is about."""
+    """The group of a `StreamsGroupTargetAssignmentMetadataValue`."""
 
     group_id: str
 
 
 @message(versions="0-0", flexible="0+")
 class StreamsGroupTargetAssignmentMetadataValue:
-    """For which epoch of the group the targets are, and when they were made (ms, 0 if not known)."""
+    """The epoch of the target assignment and its creation time (ms, 0 if unknown)."""
 
     assignment_epoch: Int32
     assignment_timestamp: Int64 = wire(tag=0, default=0)
@@ -107,7 +107,7 @@ class StreamsGroupTargetAssignmentMetadataValue:
 
 @message(versions="21-21")
 class StreamsGroupTargetAssignmentMemberKey:
-    """The member that a `StreamsGroupTargetAssignmentMemberValue` is about."""
+    """The member of a `StreamsGroupTargetAssignmentMemberValue`."""
 
     group_id: str
     member_id: str
@@ -115,7 +115,7 @@ class StreamsGroupTargetAssignmentMemberKey:
 
 @message(versions="0-0", flexible="0+")
 class StreamsGroupTargetAssignmentMemberValue:
-    """What a member shall have in the end."""
+    """The target assignment of a member."""
 
     @nested
     class TaskIds:
@@ -131,7 +131,7 @@ class StreamsGroupTargetAssignmentMemberValue:
 
 @message(versions="22-22")
 class StreamsGroupCurrentMemberAssignmentKey:
-    """The member that a `StreamsGroupCurrentMemberAssignmentValue` is about."""
+    """The member of a `StreamsGroupCurrentMemberAssignmentValue`."""
 
     group_id: str
     member_id: str
@@ -139,21 +139,21 @@ class StreamsGroupCurrentMemberAssignmentKey:
 
 @message(versions="0-0", flexible="0+")
 class StreamsGroupCurrentMemberAssignmentValue:
-    """What a member has now, and what it has to give back."""
+    """The current assignment of a member, and the tasks that it must revoke."""
 
     @nested
     class TaskIds:
-        """Tasks of one subtopology, and of active ones in which epoch the member got each."""
+        """Tasks of one subtopology; for active ones also the epoch in which each was assigned."""
 
         subtopology_id: str = ""
         partitions: list[Int32] = wire()
         assignment_epochs: list[Int32] | None = wire(tag=0, default=None)
-        """As many as partitions; other numbers say nothing."""
+        """One per partition; otherwise the epochs are ignored."""
 
     member_epoch: Int32
     previous_member_epoch: Int32
     state: Int8
-    """1 stable, 2 it has to give tasks back, 3 it waits for those that others give back."""
+    """1 stable, 2 unrevoked tasks, 3 unreleased tasks (waits for other members to revoke)."""
     active_tasks: list[TaskIds]
     standby_tasks: list[TaskIds]
     warmup_tasks: list[TaskIds]
@@ -164,14 +164,14 @@ class StreamsGroupCurrentMemberAssignmentValue:
 
 @message(versions="23-23")
 class StreamsGroupTopologyKey:
-    """The group that a `StreamsGroupTopologyValue` is about."""
+    """The group of a `StreamsGroupTopologyValue`."""
 
     group_id: str
 
 
 @message(versions="0-0", flexible="0+")
 class StreamsGroupTopologyValue:
-    """What the application reads, keeps and writes in between."""
+    """The topology: source topics, state stores and internal topics."""
 
     @nested
     class TopicConfig:
@@ -182,7 +182,7 @@ class StreamsGroupTopologyValue:
 
     @nested
     class TopicInfo:
-        """An internal topic; 0 partitions are for the coordinator to find out, 0 replicas the default."""
+        """An internal topic; 0 partitions: computed by the coordinator, 0 replicas: the default."""
 
         name: str
         partitions: Int32
@@ -199,7 +199,7 @@ class StreamsGroupTopologyValue:
 
     @nested
     class Subtopology:
-        """A part of the topology that is assigned as a whole, partition by partition."""
+        """A part of the topology; each of its partitions is one task."""
 
         subtopology_id: str
         source_topics: list[str]

@@ -1,8 +1,8 @@
-"""The records of `__transaction_state`: how each transactional id stands (KIP-98, KIP-890).
+"""The records of `__transaction_state`: the state of each transactional ID (KIP-98, KIP-890).
 
-A key or value is an int16 and a struct in the form of that version. A null value (tombstone) takes
-the transactional id away. Kafka writes value version 1 when `transaction.version` is 1 or 2, and
-0 when it is 0.
+A key or value is an int16 version and a struct in that version. A null value (tombstone) removes
+the transactional ID. Kafka writes value version 1 if `transaction.version` is 1 or 2, and version 0
+if it is 0.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ NO_PRODUCER_EPOCH = -1
 
 @message(versions="0-0")
 class TransactionLogKey:
-    """Whose state it is."""
+    """The transactional ID of a record."""
 
     transactional_id: str
 
 
 @message(versions="0-1", flexible="1+")
 class TransactionLogValue:
-    """The state of a transactional id; timestamps are ms since the epoch."""
+    """The state of a transactional ID; timestamps are in ms since the epoch."""
 
     @nested
     class Topic:
@@ -38,9 +38,9 @@ class TransactionLogValue:
 
     producer_id: Int64
     previous_producer_id: Int64 = wire(since=1, tag=0, default=NO_PRODUCER_ID)
-    """The one before `producer_id`, so that a retry of the last EndTxn is known (KIP-890)."""
+    """The previous producer ID, to recognize a retry of the last EndTxn (KIP-890)."""
     next_producer_id: Int64 = wire(since=1, tag=1, default=NO_PRODUCER_ID)
-    """The one that follows when the running transaction ends: epochs of this one are used up."""
+    """The next producer ID, if the epochs of the current one are exhausted."""
     producer_epoch: Int16
     next_producer_epoch: Int16 = wire(since=1, tag=3, default=NO_PRODUCER_EPOCH)
     """Epoch of `next_producer_id` (KIP-939)."""
@@ -49,12 +49,12 @@ class TransactionLogValue:
     """0 Empty, 1 Ongoing, 2 PrepareCommit, 3 PrepareAbort, 4 CompleteCommit, 5 CompleteAbort,
     6 Dead, 7 PrepareEpochFence."""
     partitions: list[Topic] | None
-    """Those in the transaction; null before the first one."""
+    """Partitions in the transaction; null before the first one."""
     last_update_timestamp: Int64
     start_timestamp: Int64
-    """-1 when no transaction was begun."""
+    """-1 if no transaction was started."""
     client_transaction_version: Int16 = wire(since=1, tag=2, default=0)
-    """The `transaction.version` that the producer went by."""
+    """The `transaction.version` that the producer used."""
 
 
 KINDS: RecordKinds[TransactionLogKey, TransactionLogValue] = RecordKinds(
@@ -63,29 +63,29 @@ KINDS: RecordKinds[TransactionLogKey, TransactionLogValue] = RecordKinds(
 
 
 def encode_key(transactional_id: str) -> bytes:
-    """The key of a record. Raises EncodeError when the id has more than 32767 bytes."""
+    """Encode the key of a record. Raises EncodeError if the ID has more than 32767 bytes."""
     return KINDS.encode_key(TransactionLogKey(transactional_id=transactional_id))
 
 
 def encode_value(value: TransactionLogValue, version: int) -> bytes:
-    """The value of a record in the form of `version`; 0 leaves the tagged fields out.
+    """Encode the value of a record in `version`; version 0 omits the tagged fields.
 
     Raises:
-        EncodeError: a field does not fit, or there is no such version.
+        EncodeError: A field does not fit, or the version is unknown.
     """
     return encode_versioned(value, version)
 
 
 def decode_key(buffer: Buffer) -> str | None:
-    """The transactional id of a record; None for a kind of record that this module does not know.
+    """Decode the key of a record; return None for an unknown record type.
 
     Raises:
-        DecodeError: the bytes are no key.
+        DecodeError: The bytes are not a key.
     """
     key = KINDS.decode_key(buffer)
     return None if key is None else key.transactional_id
 
 
 def decode_value(buffer: Buffer) -> TransactionLogValue:
-    """The state in a record. Raises DecodeError, for unknown versions too."""
+    """Decode the value of a record. Raises DecodeError, also for an unknown version."""
     return decode_versioned(TransactionLogValue, buffer)

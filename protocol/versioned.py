@@ -1,4 +1,4 @@
-"""The form of keys and values in the logs of coordinators: an int16 version and a struct in it."""
+"""Keys and values in the logs of coordinators: an int16 version and a struct in that version."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ V = TypeVar("V")
 
 
 def encode_versioned(message: object, version: int) -> bytes:
-    """A message in the form of `version`, with the version in front.
+    """Encode a message in `version`, with the version as a prefix.
 
     Raises:
-        EncodeError: a field does not fit, or there is no such version.
+        EncodeError: A field does not fit, or the version is unknown.
     """
     return encode_bytes(message, version, _VERSION.pack(version))
 
 
 def version_of(buffer: Buffer) -> int:
-    """The version in front. Raises DecodeError when there is none, or a negative one."""
+    """Return the version prefix. Raises DecodeError if it is missing or negative."""
     try:
         version: int = _VERSION.unpack_from(buffer)[0]
     except struct.error:
@@ -39,7 +39,7 @@ def version_of(buffer: Buffer) -> int:
 
 
 def decode_versioned(cls: type[M], buffer: Buffer) -> M:
-    """All of `buffer` as a message. Raises DecodeError, for unknown versions too."""
+    """Decode all of `buffer` as a message. Raises DecodeError, also for an unknown version."""
     value, end = decode(cls, buffer, version_of(buffer), VERSION_SIZE)
     if end != len(buffer):
         raise DecodeError(f"{cls.__name__}: {len(buffer) - end} bytes left over")
@@ -47,7 +47,7 @@ def decode_versioned(cls: type[M], buffer: Buffer) -> M:
 
 
 class UnreadValue:
-    """The value of a record that says nothing which matters, and so is not decoded."""
+    """The value of a record whose content is not needed, and so is not decoded."""
 
     __slots__ = ()
 
@@ -57,7 +57,7 @@ class RecordKinds(Generic[K, V]):
 
     Args:
         keys: Key class of each kind. If two kinds have the same class, the last one is written.
-        values: Value class of each key class; UnreadValue for values that nobody reads.
+        values: Value class of each key class; UnreadValue for values that are not decoded.
         value_version: Version in which values are written.
     """
 

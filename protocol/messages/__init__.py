@@ -1,6 +1,6 @@
 """The declarations of all requests and responses, one module per API family.
 
-`request_class` and `response_class` find the class of an API key and import its module only then.
+`request_class` and `response_class` return the class of an API key and import its module on demand.
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ _FAMILY_OF: Mapping[int, str] = {key: family for family, keys in _FAMILIES.items
 
 
 def request_class(key: int) -> type[Message]:
-    """The request of an API key. Raises KeyError for a key that `ApiKey` does not have."""
+    """Return the request class of an API key. Raises KeyError for an unknown key."""
     return _load(key, "Request")
 
 
 def response_class(key: int) -> type[Message]:
-    """The response of an API key. Raises KeyError for a key that `ApiKey` does not have."""
+    """Return the response class of an API key. Raises KeyError for an unknown key."""
     return _load(key, "Response")
 
 

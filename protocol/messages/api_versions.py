@@ -1,11 +1,11 @@
-"""What a broker speaks."""
+"""ApiVersions (key 18)."""
 
 from ..schema import Int16, Int32, Int64, message, struct, wire
 
 
 @message(key=18, versions="0-4", flexible="3+")
 class ApiVersionsRequest:
-    """Ask which API keys and versions the broker speaks; the first request of most clients."""
+    """Request for the API keys and versions of the broker; the first request of most clients."""
 
     client_software_name: str = wire(since=3)
     """KIP-511."""
@@ -16,8 +16,8 @@ class ApiVersionsRequest:
 class ApiVersionsResponse:
     """The keys, versions and features of a broker.
 
-    Its header is always version 0, and a version that the broker does not know is answered with a
-    version 0 body (KIP-511).
+    Its header always has version 0. The response to an unknown version has a version 0 body
+    (KIP-511).
     """
 
     @struct
@@ -28,7 +28,7 @@ class ApiVersionsResponse:
 
     @struct
     class SupportedFeature:
-        """The levels of a feature that this broker can run."""
+        """The levels of a feature that this broker supports."""
 
         name: str = ""
         min_version: Int16 = 0
@@ -36,7 +36,7 @@ class ApiVersionsResponse:
 
     @struct
     class FinalizedFeature:
-        """The levels of a feature that the cluster runs."""
+        """The finalized levels of a feature in the cluster."""
 
         name: str = ""
         max_version_level: Int16 = 0

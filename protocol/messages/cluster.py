@@ -1,11 +1,11 @@
-"""Brokers, features, elections and moves of partitions."""
+"""Brokers, features, leader elections and partition reassignments."""
 
 from ..schema import Int8, Int16, Int32, message, struct, wire
 
 
 @message(key=60, versions="0-2", flexible="0+")
 class DescribeClusterRequest:
-    """Ask for the brokers of the cluster (KIP-700)."""
+    """Request for the brokers of the cluster (KIP-700)."""
 
     include_cluster_authorized_operations: bool = False
     endpoint_type: Int8 = wire(since=1, default=1)
@@ -37,7 +37,7 @@ class DescribeClusterResponse:
 
 @message(key=57, versions="0-2", flexible="0+")
 class UpdateFeaturesRequest:
-    """Raise or lower finalized features (KIP-584)."""
+    """Request to upgrade or downgrade finalized features (KIP-584)."""
 
     @struct
     class Feature:
@@ -70,7 +70,7 @@ class UpdateFeaturesResponse:
 
 @message(key=64, versions="0", flexible="0+")
 class UnregisterBrokerRequest:
-    """Forget a broker that is gone for good (KIP-631)."""
+    """Request to unregister a removed broker (KIP-631)."""
 
     broker_id: Int32 = 0
 
@@ -86,7 +86,7 @@ class UnregisterBrokerResponse:
 
 @message(key=43, versions="0-2", flexible="2+")
 class ElectLeadersRequest:
-    """Start leader elections; null stands for all partitions (KIP-183, KIP-460)."""
+    """Request for leader elections; null means all partitions (KIP-183, KIP-460)."""
 
     @struct
     class Topic:
@@ -121,7 +121,7 @@ class ElectLeadersResponse:
 
 @message(key=45, versions="0-1", flexible="0+")
 class AlterPartitionReassignmentsRequest:
-    """Move partitions to other replicas; null replicas cancel a move (KIP-455)."""
+    """Request to reassign partitions; null replicas cancel a reassignment (KIP-455)."""
 
     @struct
     class Partition:
@@ -162,7 +162,7 @@ class AlterPartitionReassignmentsResponse:
 
 @message(key=46, versions="0", flexible="0+")
 class ListPartitionReassignmentsRequest:
-    """Ask for the moves that are under way; null stands for all topics (KIP-455)."""
+    """Request for the ongoing reassignments; null means all topics (KIP-455)."""
 
     @struct
     class Topic:
@@ -175,7 +175,7 @@ class ListPartitionReassignmentsRequest:
 
 @message(key=46, versions="0", flexible="0+")
 class ListPartitionReassignmentsResponse:
-    """Moves that are under way."""
+    """Ongoing reassignments."""
 
     @struct
     class Partition:

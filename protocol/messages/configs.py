@@ -5,14 +5,14 @@ from ..schema import Int8, Int16, Int32, message, struct, wire
 
 @message(key=32, versions="0-4", flexible="4+")
 class DescribeConfigsRequest:
-    """Ask for the settings of topics, brokers, groups and other resources."""
+    """Request for the settings of topics, brokers, groups and other resources."""
 
     @struct
     class Resource:
         resource_type: Int8 = 0
         resource_name: str = ""
         configuration_keys: list[str] | None = None
-        """Null stands for all."""
+        """Null means all settings."""
 
     resources: list[Resource] = wire()
     include_synonyms: bool = wire(since=1)
@@ -21,11 +21,11 @@ class DescribeConfigsRequest:
 
 @message(key=32, versions="0-4", flexible="4+")
 class DescribeConfigsResponse:
-    """Settings by resource, from version 1 on with the places that they come from (KIP-226)."""
+    """Settings by resource, from version 1 on with their sources (KIP-226)."""
 
     @struct
     class Synonym:
-        """One of the places that a setting can come from; the first one that is set wins."""
+        """A source of a setting; the first one with a value takes precedence."""
 
         name: str = ""
         value: str | None = None
@@ -39,7 +39,7 @@ class DescribeConfigsResponse:
         config_source: Int8 = wire(since=1, default=-1)
         """1 topic, 2 broker, 3 cluster-wide broker default, 4 static, 5 default (KIP-226)."""
         is_default: bool = wire(until=0)
-        """Version 0 only; later ones have `config_source`."""
+        """Version 0 only; later versions have `config_source`."""
         is_sensitive: bool = False
         synonyms: list["DescribeConfigsResponse.Synonym"] = wire(since=1)
         config_type: Int8 = wire(since=3)
@@ -59,7 +59,7 @@ class DescribeConfigsResponse:
 
 @message(key=33, versions="0-2", flexible="2+")
 class AlterConfigsRequest:
-    """Replace all settings of resources; `IncrementalAlterConfigsRequest` changes single ones."""
+    """Request to replace all settings of resources (see `IncrementalAlterConfigsRequest`)."""
 
     @struct
     class Config:
@@ -93,7 +93,7 @@ class AlterConfigsResponse:
 
 @message(key=44, versions="0-1", flexible="1+")
 class IncrementalAlterConfigsRequest:
-    """Set, delete, append to or subtract from single settings (KIP-339)."""
+    """Request to set, delete, append to or subtract from single settings (KIP-339)."""
 
     @struct
     class Config:
@@ -129,7 +129,7 @@ class IncrementalAlterConfigsResponse:
 
 @message(key=74, versions="0-1", flexible="0+")
 class ListConfigResourcesRequest:
-    """Ask which resources of some types have settings (KIP-1142; version 0 is KIP-714's)."""
+    """Request for the resources with settings by type (KIP-1142; version 0 is from KIP-714)."""
 
     resource_types: list[Int8] = wire(since=1)
 

@@ -5,10 +5,10 @@ from ..schema import ZERO_UUID, Int8, Int16, Int32, Uuid, message, struct, wire
 
 @message(key=68, versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatRequest:
-    """A member of a consumer group joins, lives, reports what it owns, or leaves (KIP-848).
+    """Heartbeat of a consumer group member, to join, stay, report partitions or leave (KIP-848).
 
-    Null and -1 stand for "as in my last heartbeat". Epoch 0 joins, -1 leaves, -2 leaves for a while
-    as a static member.
+    Null and -1 mean "unchanged since the last heartbeat". Epoch 0 joins, -1 leaves, -2 leaves
+    temporarily as a static member.
     """
 
     @struct
@@ -31,7 +31,7 @@ class ConsumerGroupHeartbeatRequest:
 
 @message(key=68, versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatResponse:
-    """The member's epoch and, where it changed, its assignment."""
+    """The member's epoch and, if it changed, its assignment."""
 
     @struct
     class Topic:
@@ -53,7 +53,7 @@ class ConsumerGroupHeartbeatResponse:
 
 @message(key=69, versions="0-1", flexible="0+")
 class ConsumerGroupDescribeRequest:
-    """Ask for the state and the members of consumer groups (KIP-848)."""
+    """Request for the state and the members of consumer groups (KIP-848)."""
 
     group_ids: list[str] = wire()
     include_authorized_operations: bool = False

@@ -7,16 +7,16 @@ from ..schema import BrokerEpoch, Int8, Int16, Int32, Int64, Records, Uuid, mess
 
 @message(key=1, versions="0-18", flexible="12+")
 class FetchRequest:
-    """Read batches from partitions, as a consumer or as a follower replica.
+    """Request to read batches from partitions, as a consumer or as a follower.
 
-    Kafka 4 speaks versions 4 and later; 0 to 3 carried the message formats before v2. Sessions
-    (KIP-227) leave out partitions that did not change; from 13 on topics are named by id
+    Kafka 4 supports versions 4 and later; 0 to 3 contained the message formats before v2. Fetch
+    sessions (KIP-227) omit unchanged partitions. From version 13 topics are identified by ID
     (KIP-516).
     """
 
     @struct
     class ReplicaState:
-        """Who the follower is, and which start of it (KIP-903)."""
+        """ID and epoch of the follower (KIP-903)."""
 
         replica_id: Int32 = -1
         replica_epoch: Annotated[BrokerEpoch, "q"] = BrokerEpoch(-1)
@@ -27,14 +27,14 @@ class FetchRequest:
         current_leader_epoch: Int32 = wire(since=9, default=-1)
         fetch_offset: Int64 = 0
         last_fetched_epoch: Int32 = wire(since=12, default=-1)
-        """Lets the leader detect a diverging log at once (KIP-595)."""
+        """The follower's last leader epoch, to detect a diverging log (KIP-595)."""
         log_start_offset: Int64 = wire(since=5, default=-1)
-        """The follower's; -1 for consumers (KIP-107)."""
+        """Log start offset of the follower; -1 for consumers (KIP-107)."""
         partition_max_bytes: Int32 = 0
         replica_directory_id: Uuid = wire(since=17, tag=0)
         """KIP-853."""
         high_watermark: Int64 = wire(since=18, tag=1, default=0x7FFF_FFFF_FFFF_FFFF)
-        """The follower's: the leader answers at once when it has a newer one (KIP-1166)."""
+        """High watermark of the follower; the leader responds at once to a lower one (KIP-1166)."""
 
     @struct
     class Topic:
@@ -44,7 +44,7 @@ class FetchRequest:
 
     @struct
     class ForgottenTopic:
-        """Partitions that leave the session."""
+        """Partitions to remove from the session."""
 
         topic: str = wire(until=12)
         topic_id: Uuid = wire(since=13)
@@ -55,50 +55,50 @@ class FetchRequest:
     replica_id: Int32 = wire(until=14, default=-1)
     """-1 for consumers."""
     replica_state: ReplicaState | None = wire(since=15, tag=1)
-    """Id and epoch of a follower; absent for consumers (KIP-903)."""
+    """ID and epoch of a follower; absent for consumers (KIP-903)."""
     max_wait_ms: Int32 = 0
     min_bytes: Int32 = 0
     max_bytes: Int32 = wire(since=3, default=0x7FFFFFFF)
     isolation_level: Int8 = wire(since=4)
     """0: up to the high watermark, 1: up to the last stable offset (KIP-98)."""
     session_id: Int32 = wire(since=7)
-    """0 with epoch 0 opens a session, epoch -1 does without one (KIP-227)."""
+    """0 with epoch 0 creates a session, epoch -1 uses none (KIP-227)."""
     session_epoch: Int32 = wire(since=7, default=-1)
     topics: list[Topic] = wire()
     forgotten_topics_data: list[ForgottenTopic] = wire(since=7)
-    """Partitions to drop from the session."""
+    """Partitions to remove from the session."""
     rack_id: str = wire(since=11)
-    """For reads from the nearest replica (KIP-392)."""
+    """Rack of the consumer, to read from the nearest replica (KIP-392)."""
 
 
 @message(key=1, versions="0-18", flexible="12+")
 class FetchResponse:
-    """Batches for a `FetchRequest`, with the marks of each partition."""
+    """Batches, with the high watermark and other offsets of each partition."""
 
     @struct
     class EpochEnd:
-        """The latest epoch that both logs may share, and where it ends in the leader's."""
+        """The latest epoch that both logs may share, and its end offset in the leader's log."""
 
         epoch: Int32 = -1
         end_offset: Int64 = -1
 
     @struct
     class Leader:
-        """The leader that the answering broker knows of; -1 where it knows none."""
+        """The current leader, -1 if the responding broker does not know it."""
 
         leader_id: Int32 = -1
         leader_epoch: Int32 = -1
 
     @struct
     class Snapshot:
-        """Which snapshot of the metadata log to load."""
+        """The snapshot of the metadata log to load."""
 
         end_offset: Int64 = -1
         epoch: Int32 = -1
 
     @struct
     class AbortedTransaction:
-        """Records of this producer do not count from here up to its abort marker."""
+        """Records of this producer from here up to its abort marker are aborted."""
 
         producer_id: Int64 = 0
         first_offset: Int64 = 0
@@ -111,17 +111,17 @@ class FetchResponse:
         last_stable_offset: Int64 = wire(since=4, default=-1)
         log_start_offset: Int64 = wire(since=5, default=-1)
         diverging_epoch: "FetchResponse.EpochEnd | None" = wire(since=12, tag=0)
-        """Truncate to here before the next fetch (KIP-595)."""
+        """Offset to truncate to before the next fetch (KIP-595)."""
         current_leader: "FetchResponse.Leader | None" = wire(since=12, tag=1)
-        """Where to go, after NOT_LEADER_OR_FOLLOWER (KIP-951)."""
+        """The new leader, after NOT_LEADER_OR_FOLLOWER (KIP-951)."""
         snapshot_id: "FetchResponse.Snapshot | None" = wire(since=12, tag=2)
-        """Of the metadata log, when the offset is below its start (KIP-630)."""
+        """Snapshot of the metadata log if the offset is before its start (KIP-630)."""
         aborted_transactions: list["FetchResponse.AbortedTransaction"] | None = wire(
             since=4, default=None
         )
-        """What a read_committed consumer must skip; null for others."""
+        """Transactions that a read_committed consumer must skip; null for other consumers."""
         preferred_read_replica: Int32 = wire(since=11, default=-1)
-        """-1: go on here (KIP-392)."""
+        """-1: continue with this broker (KIP-392)."""
         records: Records = None
 
     @struct
@@ -132,7 +132,7 @@ class FetchResponse:
 
     @struct
     class Endpoint:
-        """Where to reach a leader."""
+        """Address of a leader."""
 
         node_id: Int32 = 0
         host: str = ""

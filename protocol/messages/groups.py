@@ -1,24 +1,24 @@
-"""Coordinators, and the classic group protocol."""
+"""Coordinator discovery and the classic group protocol."""
 
 from ..schema import Int8, Int16, Int32, message, struct, wire
 
 
 @message(key=10, versions="0-6", flexible="3+")
 class FindCoordinatorRequest:
-    """Ask which broker coordinates a group, transactional id or share partition.
+    """Request for the coordinator of a group, transactional ID or share partition.
 
-    Up to version 3 one `key`; from 4 on several in `coordinator_keys` (KIP-699).
+    Up to version 3 with one `key`; from version 4 with several `coordinator_keys` (KIP-699).
     """
 
     key: str = wire(until=3)
     key_type: Int8 = wire(since=1)
-    """0: group, 1: transactional id, 2: share partition "group:topicId:partition" (KIP-932)."""
+    """0: group, 1: transactional ID, 2: share partition "group:topicId:partition" (KIP-932)."""
     coordinator_keys: list[str] = wire(since=4)
 
 
 @message(key=10, versions="0-6", flexible="3+")
 class FindCoordinatorResponse:
-    """The coordinators: up to version 3 in the top-level fields, from 4 on in `coordinators`."""
+    """The coordinators: up to version 3 in top-level fields, from version 4 in `coordinators`."""
 
     @struct
     class Coordinator:
@@ -40,7 +40,7 @@ class FindCoordinatorResponse:
 
 @message(key=11, versions="0-9", flexible="6+")
 class JoinGroupRequest:
-    """Enter a classic group, or join its next generation."""
+    """Request to join the next generation of a classic group."""
 
     @struct
     class Protocol:
@@ -52,19 +52,19 @@ class JoinGroupRequest:
     group_id: str = ""
     session_timeout_ms: Int32 = 0
     rebalance_timeout_ms: Int32 = wire(since=1, default=-1)
-    """-1 in version 0, which uses the session timeout for both."""
+    """-1 in version 0, which uses the session timeout instead."""
     member_id: str = ""
     group_instance_id: str | None = wire(since=5)
     """Static membership (KIP-345)."""
     protocol_type: str = ""
     protocols: list[Protocol] = wire()
     reason: str | None = wire(since=8)
-    """For the log (KIP-800)."""
+    """Reason of the rejoin, for logs (KIP-800)."""
 
 
 @message(key=11, versions="0-9", flexible="6+")
 class JoinGroupResponse:
-    """The generation that a member has joined; the leader gets the list of members."""
+    """The generation that a member joined; the leader also gets the list of members."""
 
     @struct
     class Member:
@@ -78,17 +78,17 @@ class JoinGroupResponse:
     protocol_type: str | None = wire(since=7)
     """KIP-559."""
     protocol_name: str | None = wire(nullable_since=7)
-    """Null can travel from version 7 on; before it is the empty string."""
+    """Nullable from version 7 on; the empty string before."""
     leader: str = ""
     skip_assignment: bool = wire(since=9)
-    """The leader need not assign: nothing changed (KIP-814)."""
+    """True if the leader need not compute an assignment, because nothing changed (KIP-814)."""
     member_id: str = ""
     members: list[Member] = wire()
 
 
 @message(key=12, versions="0-4", flexible="4+")
 class HeartbeatRequest:
-    """A member of a classic group says that it is alive."""
+    """Heartbeat of a member of a classic group."""
 
     group_id: str = ""
     generation_id: Int32 = 0
@@ -99,7 +99,7 @@ class HeartbeatRequest:
 
 @message(key=12, versions="0-4", flexible="4+")
 class HeartbeatResponse:
-    """Tells a member whether it is still in its generation or must rejoin."""
+    """Response that tells a member if it is still in its generation or must rejoin."""
 
     throttle_time_ms: Int32 = wire(since=1)
     error_code: Int16 = 0
@@ -107,9 +107,9 @@ class HeartbeatResponse:
 
 @message(key=13, versions="0-5", flexible="4+")
 class LeaveGroupRequest:
-    """Take members out of a classic group.
+    """Request to remove members from a classic group.
 
-    Up to version 2 the sender itself in `member_id`; from 3 on any number in `members` (KIP-345).
+    Up to version 2 the sender, in `member_id`; from version 3 any `members` (KIP-345).
     """
 
     @struct
@@ -140,7 +140,7 @@ class LeaveGroupResponse:
 
 @message(key=14, versions="0-5", flexible="4+")
 class SyncGroupRequest:
-    """Fetch a member's assignment; the leader brings those of all members."""
+    """Request for a member's assignment; the leader sends the assignments of all members."""
 
     @struct
     class Assignment:
@@ -171,7 +171,7 @@ class SyncGroupResponse:
 
 @message(key=15, versions="0-6", flexible="5+")
 class DescribeGroupsRequest:
-    """Ask for the state and the members of classic groups."""
+    """Request for the state and the members of classic groups."""
 
     groups: list[str] = wire()
     include_authorized_operations: bool = wire(since=3)
@@ -207,7 +207,7 @@ class DescribeGroupsResponse:
 
 @message(key=16, versions="0-5", flexible="3+")
 class ListGroupsRequest:
-    """Ask which groups the broker coordinates."""
+    """Request for the groups that the broker coordinates."""
 
     states_filter: list[str] = wire(since=4)
     """KIP-518."""
@@ -217,7 +217,7 @@ class ListGroupsRequest:
 
 @message(key=16, versions="0-5", flexible="3+")
 class ListGroupsResponse:
-    """The groups that the answering broker coordinates."""
+    """The groups that the responding broker coordinates."""
 
     @struct
     class Group:
@@ -233,7 +233,7 @@ class ListGroupsResponse:
 
 @message(key=42, versions="0-2", flexible="2+")
 class DeleteGroupsRequest:
-    """Delete groups that have no members."""
+    """Request to delete groups without members."""
 
     groups_names: list[str] = wire()
 

@@ -5,9 +5,9 @@ from ..schema import Int8, Int16, Int32, Int64, message, struct, wire
 
 @message(key=2, versions="0-11", flexible="6+")
 class ListOffsetsRequest:
-    """Find the offset for a timestamp, or the first or last offset.
+    """Request for the offset of a timestamp, or for the first or last offset.
 
-    Negative timestamps are names: -1 latest, -2 earliest, -3 the record with the greatest timestamp
+    Negative timestamps are special: -1 latest, -2 earliest, -3 record with the maximum timestamp
     (KIP-734), -4 earliest local, -5 latest tiered (KIP-405, KIP-1005), -6 earliest pending upload
     (KIP-1023).
     """
@@ -18,7 +18,7 @@ class ListOffsetsRequest:
         current_leader_epoch: Int32 = wire(since=4, default=-1)
         timestamp: Int64 = 0
         max_num_offsets: Int32 = wire(until=0, default=1)
-        """Version 0 answers with this many segment starts."""
+        """Maximum number of segment base offsets in version 0."""
 
     @struct
     class Topic:
@@ -30,19 +30,19 @@ class ListOffsetsRequest:
     isolation_level: Int8 = wire(since=2)
     topics: list[Topic] = wire()
     timeout_ms: Int32 = wire(since=10)
-    """How long the broker may ask remote storage (KIP-1075)."""
+    """Maximum time in ms for a look-up in remote storage (KIP-1075)."""
 
 
 @message(key=2, versions="0-11", flexible="6+")
 class ListOffsetsResponse:
-    """The offsets found for a `ListOffsetsRequest`; offset -1 says that no record matches."""
+    """The offsets that were found; offset -1 means that no record matches."""
 
     @struct
     class Partition:
         partition_index: Int32 = 0
         error_code: Int16 = 0
         old_style_offsets: list[Int64] = wire(until=0)
-        """Version 0 only: offsets of segment starts, newest first."""
+        """Version 0 only: segment base offsets, newest first."""
         timestamp: Int64 = wire(since=1, default=-1)
         offset: Int64 = wire(since=1, default=-1)
         leader_epoch: Int32 = wire(since=4, default=-1)
@@ -58,7 +58,7 @@ class ListOffsetsResponse:
 
 @message(key=23, versions="0-4", flexible="4+")
 class OffsetForLeaderEpochRequest:
-    """Ask where leader epochs ended, to find where two logs part (KIP-101, KIP-320)."""
+    """Request for the end offsets of leader epochs, to detect diverging logs (KIP-101, KIP-320)."""
 
     @struct
     class Partition:
@@ -78,7 +78,7 @@ class OffsetForLeaderEpochRequest:
 
 @message(key=23, versions="0-4", flexible="4+")
 class OffsetForLeaderEpochResponse:
-    """The last epoch not above the one asked for, and the offset at which it ended."""
+    """The largest epoch up to the requested one, and its end offset."""
 
     @struct
     class Partition:

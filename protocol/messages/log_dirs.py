@@ -5,7 +5,7 @@ from ..schema import Int16, Int32, Int64, message, struct, wire
 
 @message(key=34, versions="0-2", flexible="2+")
 class AlterReplicaLogDirsRequest:
-    """Move replicas between the log directories of one broker (KIP-113)."""
+    """Request to move replicas between the log directories of a broker (KIP-113)."""
 
     @struct
     class Topic:
@@ -42,7 +42,7 @@ class AlterReplicaLogDirsResponse:
 
 @message(key=35, versions="0-5", flexible="2+")
 class DescribeLogDirsRequest:
-    """Ask for the log directories of a broker and the sizes of the logs in them (KIP-113)."""
+    """Request for the log directories of a broker and the sizes of their logs (KIP-113)."""
 
     @struct
     class Topic:
@@ -54,7 +54,7 @@ class DescribeLogDirsRequest:
 
 @message(key=35, versions="0-5", flexible="2+")
 class DescribeLogDirsResponse:
-    """Log directories with the logs in them."""
+    """Log directories and their logs."""
 
     @struct
     class Partition:

@@ -1,23 +1,23 @@
-"""Topics, partitions and where they live."""
+"""Topics, partitions and brokers."""
 
 from ..schema import ZERO_UUID, Int16, Int32, Uuid, message, struct, wire
 
 
 @message(key=3, versions="0-13", flexible="9+")
 class MetadataRequest:
-    """Ask for the brokers, and the partitions of some or all topics.
+    """Request for the brokers, and for the partitions of some or all topics.
 
-    Version 0 asks for all topics with an empty array; later ones with null.
+    In version 0 an empty array means all topics, in later versions null.
     """
 
     @struct
     class Topic:
         topic_id: Uuid = wire(since=10)
-        """Ask by id with a null name (KIP-516)."""
+        """ID of a topic with a null name (KIP-516)."""
         name: str | None = wire(nullable_since=10)
 
     topics: list[Topic] | None = wire(nullable_since=1)
-    """Null stands for all topics; see the class for version 0."""
+    """Null means all topics; see the class for version 0."""
     allow_auto_topic_creation: bool = wire(since=4, default=True)
     include_cluster_authorized_operations: bool = wire(since=8, until=10)
     """KIP-430; moved to DescribeCluster by KIP-700."""
@@ -26,7 +26,7 @@ class MetadataRequest:
 
 @message(key=3, versions="0-13", flexible="9+")
 class MetadataResponse:
-    """The cluster as the answering broker knows it."""
+    """The cluster metadata of the responding broker."""
 
     @struct
     class Broker:
@@ -49,12 +49,12 @@ class MetadataResponse:
     class Topic:
         error_code: Int16 = 0
         name: str | None = wire(nullable_since=12)
-        """Null where an id was asked for that does not exist."""
+        """Null for a requested ID that does not exist."""
         topic_id: Uuid = wire(since=10)
         is_internal: bool = wire(since=1)
         partitions: list["MetadataResponse.Partition"] = wire()
         topic_authorized_operations: Int32 = wire(since=8, default=-(2**31))
-        """A bit set; the smallest int32 where nobody asked (KIP-430)."""
+        """Bit set; the minimum int32 if it was not requested (KIP-430)."""
 
     throttle_time_ms: Int32 = wire(since=3)
     brokers: list[Broker] = wire()
@@ -62,13 +62,13 @@ class MetadataResponse:
     controller_id: Int32 = wire(since=1, default=-1)
     topics: list[Topic] = wire()
     cluster_authorized_operations: Int32 = wire(since=8, until=10, default=-(2**31))
-    """A bit set; the smallest int32 where nobody asked (KIP-430)."""
+    """Bit set; the minimum int32 if it was not requested (KIP-430)."""
     error_code: Int16 = wire(since=13)
 
 
 @message(key=75, versions="0", flexible="0+")
 class DescribeTopicPartitionsRequest:
-    """Page through the partitions of topics (KIP-966)."""
+    """Request for a page of the partitions of topics (KIP-966)."""
 
     @struct
     class Topic:
@@ -76,7 +76,7 @@ class DescribeTopicPartitionsRequest:
 
     @struct
     class Cursor:
-        """The first row of a page."""
+        """The first partition of a page."""
 
         topic_name: str = ""
         partition_index: Int32 = 0
@@ -88,7 +88,7 @@ class DescribeTopicPartitionsRequest:
 
 @message(key=75, versions="0", flexible="0+")
 class DescribeTopicPartitionsResponse:
-    """A page of partitions; `next_cursor` tells where the next page begins."""
+    """A page of partitions; `next_cursor` is the start of the next page."""
 
     @struct
     class Partition:
@@ -113,7 +113,7 @@ class DescribeTopicPartitionsResponse:
 
     @struct
     class Cursor:
-        """The first row of a page."""
+        """The first partition of a page."""
 
         topic_name: str = ""
         partition_index: Int32 = 0

@@ -5,9 +5,9 @@ from ..schema import Int16, Int32, Int64, Uuid, message, struct, wire
 
 @message(key=8, versions="0-10", flexible="8+")
 class OffsetCommitRequest:
-    """Store how far a group has read.
+    """Request to commit offsets of a group.
 
-    Sent by members, and with generation -1 by tools and by consumers without group management.
+    Sent by members and, with generation -1, by tools and by consumers without group management.
     """
 
     @struct
@@ -16,7 +16,7 @@ class OffsetCommitRequest:
         committed_offset: Int64 = 0
         committed_leader_epoch: Int32 = wire(since=6, default=-1)
         commit_timestamp: Int64 = wire(since=1, until=1, default=-1)
-        """Version 1 only; -1: now."""
+        """Version 1 only; -1: the current time."""
         committed_metadata: str | None = None
 
     @struct
@@ -27,12 +27,12 @@ class OffsetCommitRequest:
 
     group_id: str = ""
     generation_id_or_member_epoch: Int32 = wire(since=1, default=-1)
-    """-1 from outside of the group."""
+    """-1 for a client that is not a member."""
     member_id: str = wire(since=1)
     group_instance_id: str | None = wire(since=7)
     """Static membership (KIP-345)."""
     retention_time_ms: Int64 = wire(since=2, until=4, default=-1)
-    """-1: as the broker is configured (dropped by KIP-211)."""
+    """-1: default of the broker (removed by KIP-211)."""
     topics: list[Topic] = wire()
 
 
@@ -57,9 +57,9 @@ class OffsetCommitResponse:
 
 @message(key=9, versions="0-10", flexible="6+")
 class OffsetFetchRequest:
-    """Read committed offsets.
+    """Request for committed offsets.
 
-    Up to version 7 one group in `group_id` and `topics`; from 8 on several in `groups` (KIP-709).
+    Up to version 7 one group, in `group_id` and `topics`; from version 8 several (KIP-709).
     """
 
     @struct
@@ -72,22 +72,22 @@ class OffsetFetchRequest:
     class Group:
         group_id: str = ""
         member_id: str | None = wire(since=9)
-        """Null or the id of a consumer-group member (KIP-848)."""
+        """Null or the ID of a consumer group member (KIP-848)."""
         member_epoch: Int32 = wire(since=9, default=-1)
         topics: list["OffsetFetchRequest.Topic"] | None = None
-        """Null stands for all topics of the group."""
+        """Null means all topics of the group."""
 
     group_id: str = wire(until=7)
     topics: list[Topic] | None = wire(until=7, nullable_since=2)
-    """Null stands for all topics of the group."""
+    """Null means all topics of the group."""
     groups: list[Group] = wire(since=8)
     require_stable: bool = wire(since=7)
-    """Answer UNSTABLE_OFFSET_COMMIT while a transaction holds offsets back (KIP-447)."""
+    """Return UNSTABLE_OFFSET_COMMIT if a pending transaction contains offsets (KIP-447)."""
 
 
 @message(key=9, versions="0-10", flexible="6+")
 class OffsetFetchResponse:
-    """Committed offsets: up to version 7 in `topics`, from 8 on by group in `groups`."""
+    """Committed offsets: up to version 7 in `topics`, from version 8 by group in `groups`."""
 
     @struct
     class Partition:
@@ -117,7 +117,7 @@ class OffsetFetchResponse:
 
 @message(key=47, versions="0")
 class OffsetDeleteRequest:
-    """Delete committed offsets of a group (KIP-496)."""
+    """Request to delete committed offsets of a group (KIP-496)."""
 
     @struct
     class Partition:

@@ -5,10 +5,10 @@ from ..schema import Int16, Int32, Int64, Records, Uuid, message, struct, wire
 
 @message(key=0, versions="0-13", flexible="9+")
 class ProduceRequest:
-    """Append record batches to partitions.
+    """Request to append record batches to partitions.
 
-    Kafka 4 speaks versions 3 and later; 0 to 2 carried the message formats before v2. From 13 on
-    topics are named by id (KIP-516).
+    Kafka 4 supports versions 3 and later; 0 to 2 contained the message formats before v2. From
+    version 13 topics are identified by ID (KIP-516).
     """
 
     @struct
@@ -25,25 +25,25 @@ class ProduceRequest:
     transactional_id: str | None = wire(since=3)
     """Null outside of transactions (KIP-98)."""
     acks: Int16 = 0
-    """-1: all in-sync replicas, 1: the leader, 0: no answer at all."""
+    """-1: all in-sync replicas, 1: the leader, 0: no response."""
     timeout_ms: Int32 = 0
     topic_data: list[Topic] = wire()
 
 
 @message(key=0, versions="0-13", flexible="9+")
 class ProduceResponse:
-    """Where the batches of a `ProduceRequest` ended up, or why they did not."""
+    """Offsets of the appended batches, or errors."""
 
     @struct
     class RecordError:
-        """Why one record made its batch fail."""
+        """Error of one record of a rejected batch."""
 
         batch_index: Int32 = 0
         batch_index_error_message: str | None = None
 
     @struct
     class Leader:
-        """The leader that the answering broker knows of; -1 where it knows none."""
+        """The current leader, -1 if the responding broker does not know it."""
 
         leader_id: Int32 = -1
         leader_epoch: Int32 = -1
@@ -54,13 +54,13 @@ class ProduceResponse:
         error_code: Int16 = 0
         base_offset: Int64 = 0
         log_append_time_ms: Int64 = wire(since=2, default=-1)
-        """-1 unless the topic stamps records when they are appended (KIP-32)."""
+        """-1 unless the topic uses LogAppendTime (KIP-32)."""
         log_start_offset: Int64 = wire(since=5, default=-1)
         record_errors: list["ProduceResponse.RecordError"] = wire(since=8)
-        """Which records made the batch fail (KIP-467)."""
+        """Invalid records of a rejected batch (KIP-467)."""
         error_message: str | None = wire(since=8)
         current_leader: "ProduceResponse.Leader | None" = wire(since=10, tag=0)
-        """Where to go, after NOT_LEADER_OR_FOLLOWER (KIP-951)."""
+        """The new leader, after NOT_LEADER_OR_FOLLOWER (KIP-951)."""
 
     @struct
     class Topic:
@@ -70,7 +70,7 @@ class ProduceResponse:
 
     @struct
     class Endpoint:
-        """Where to reach a leader."""
+        """Address of a leader."""
 
         node_id: Int32 = 0
         host: str = ""

@@ -5,7 +5,7 @@ from ..schema import ZERO_UUID, Int16, Int32, Int64, Uint16, Uuid, message, stru
 
 @message(key=55, versions="0-2", flexible="0+")
 class DescribeQuorumRequest:
-    """Ask for the state of the metadata quorum (KIP-595)."""
+    """Request for the state of the metadata quorum (KIP-595)."""
 
     @struct
     class Partition:
@@ -25,7 +25,7 @@ class DescribeQuorumResponse:
 
     @struct
     class Replica:
-        """How far a voter or observer has fetched."""
+        """Replication progress of a voter or observer."""
 
         replica_id: Int32 = 0
         replica_directory_id: Uuid = wire(since=2)
@@ -68,7 +68,7 @@ class DescribeQuorumResponse:
 
 @message(key=80, versions="0-1", flexible="0+")
 class AddRaftVoterRequest:
-    """Add a voter to the metadata quorum (KIP-853)."""
+    """Request to add a voter to the metadata quorum (KIP-853)."""
 
     @struct
     class Listener:
@@ -95,7 +95,7 @@ class AddRaftVoterResponse:
 
 @message(key=81, versions="0", flexible="0+")
 class RemoveRaftVoterRequest:
-    """Remove a voter from the metadata quorum (KIP-853)."""
+    """Request to remove a voter from the metadata quorum (KIP-853)."""
 
     cluster_id: str | None = None
     voter_id: Int32 = 0

@@ -5,7 +5,7 @@ from ..schema import Float64, Int8, Int16, Int32, message, struct, wire
 
 @message(key=48, versions="0-1", flexible="1+")
 class DescribeClientQuotasRequest:
-    """Ask for the client quotas that match a filter (KIP-546)."""
+    """Request for the client quotas that match a filter (KIP-546)."""
 
     @struct
     class Component:
@@ -25,7 +25,7 @@ class DescribeClientQuotasResponse:
 
     @struct
     class Entity:
-        """One part of an entity: a user, a client id or an address; a null name is the default."""
+        """One part of an entity: a user, a client ID or an address; a null name is the default."""
 
         entity_type: str = ""
         entity_name: str | None = None
@@ -50,11 +50,11 @@ class DescribeClientQuotasResponse:
 
 @message(key=49, versions="0-1", flexible="1+")
 class AlterClientQuotasRequest:
-    """Set or remove client quotas (KIP-546)."""
+    """Request to set or remove client quotas (KIP-546)."""
 
     @struct
     class Entity:
-        """One part of an entity: a user, a client id or an address; a null name is the default."""
+        """One part of an entity: a user, a client ID or an address; a null name is the default."""
 
         entity_type: str = ""
         entity_name: str | None = None
@@ -82,7 +82,7 @@ class AlterClientQuotasResponse:
 
     @struct
     class Entity:
-        """One part of an entity: a user, a client id or an address; a null name is the default."""
+        """One part of an entity: a user, a client ID or an address; a null name is the default."""
 
         entity_type: str = ""
         entity_name: str | None = None

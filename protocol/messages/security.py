@@ -1,13 +1,13 @@
-"""Login, ACLs, delegation tokens and SCRAM credentials."""
+"""SASL, ACLs, delegation tokens and SCRAM credentials."""
 
 from ..schema import Int8, Int16, Int32, Int64, message, struct, wire
 
 
 @message(key=17, versions="0-1")
 class SaslHandshakeRequest:
-    """Choose a SASL mechanism.
+    """Request to use a SASL mechanism.
 
-    After version 0 raw tokens follow without request headers; after 1 `SaslAuthenticateRequest`.
+    Version 0 is followed by raw tokens without headers, version 1 by `SaslAuthenticateRequest`.
     """
 
     mechanism: str = ""
@@ -36,12 +36,12 @@ class SaslAuthenticateResponse:
     error_message: str | None = None
     auth_bytes: bytes = wire(secret=True)
     session_lifetime_ms: Int64 = wire(since=1)
-    """0: the login does not expire (KIP-368)."""
+    """0: the session does not expire (KIP-368)."""
 
 
 @message(key=29, versions="0-3", flexible="2+")
 class DescribeAclsRequest:
-    """Ask for the ACLs that match a filter; null and ANY match everything."""
+    """Request for the ACLs that match a filter; null and ANY match everything."""
 
     resource_type_filter: Int8 = 0
     resource_name_filter: str | None = None
@@ -78,7 +78,7 @@ class DescribeAclsResponse:
 
 @message(key=30, versions="0-3", flexible="2+")
 class CreateAclsRequest:
-    """Create ACLs."""
+    """Request to create ACLs."""
 
     @struct
     class Acl:
@@ -108,7 +108,7 @@ class CreateAclsResponse:
 
 @message(key=31, versions="0-3", flexible="2+")
 class DeleteAclsRequest:
-    """Delete all ACLs that match one of the filters."""
+    """Request to delete all ACLs that match one of the filters."""
 
     @struct
     class Filter:
@@ -151,7 +151,7 @@ class DeleteAclsResponse:
 
 @message(key=38, versions="1-3", flexible="2+")
 class CreateDelegationTokenRequest:
-    """Create a delegation token for the sender or, from version 3 on, another owner (KIP-48)."""
+    """Request for a delegation token of the sender or, from version 3, another owner (KIP-48)."""
 
     @struct
     class Renewer:
@@ -183,7 +183,7 @@ class CreateDelegationTokenResponse:
 
 @message(key=39, versions="1-2", flexible="2+")
 class RenewDelegationTokenRequest:
-    """Make a delegation token last longer."""
+    """Request to renew a delegation token."""
 
     hmac: bytes = wire(secret=True)
     renew_period_ms: Int64 = 0
@@ -200,7 +200,7 @@ class RenewDelegationTokenResponse:
 
 @message(key=40, versions="1-2", flexible="2+")
 class ExpireDelegationTokenRequest:
-    """Let a delegation token end at another time, or now with a negative period."""
+    """Request to change the expiry time of a delegation token; a negative period expires it now."""
 
     hmac: bytes = wire(secret=True)
     expiry_time_period_ms: Int64 = 0
@@ -217,7 +217,7 @@ class ExpireDelegationTokenResponse:
 
 @message(key=41, versions="1-3", flexible="2+")
 class DescribeDelegationTokenRequest:
-    """Ask for the delegation tokens of some or (null) all owners."""
+    """Request for the delegation tokens of some or (null) all owners."""
 
     @struct
     class Owner:
@@ -256,7 +256,7 @@ class DescribeDelegationTokenResponse:
 
 @message(key=50, versions="0", flexible="0+")
 class DescribeUserScramCredentialsRequest:
-    """Ask which SCRAM credentials users have; null stands for all users (KIP-554)."""
+    """Request for the SCRAM credentials of users; null means all users (KIP-554)."""
 
     @struct
     class User:
@@ -289,7 +289,7 @@ class DescribeUserScramCredentialsResponse:
 
 @message(key=51, versions="0", flexible="0+")
 class AlterUserScramCredentialsRequest:
-    """Set or delete SCRAM credentials (KIP-554)."""
+    """Request to set or delete SCRAM credentials (KIP-554)."""
 
     @struct
     class Deletion:

@@ -1,11 +1,11 @@
-"""Share groups: queues on topics (KIP-932)."""
+"""Share groups (KIP-932)."""
 
 from ..schema import ZERO_UUID, Int8, Int16, Int32, Int64, Records, Uuid, message, struct, wire
 
 
 @message(key=76, versions="1", flexible="0+")
 class ShareGroupHeartbeatRequest:
-    """A member of a share group joins, lives or leaves (KIP-932)."""
+    """Heartbeat of a share group member, to join, stay or leave (KIP-932)."""
 
     group_id: str = ""
     member_id: str = ""
@@ -16,7 +16,7 @@ class ShareGroupHeartbeatRequest:
 
 @message(key=76, versions="1", flexible="0+")
 class ShareGroupHeartbeatResponse:
-    """The member's epoch and, where it changed, its assignment."""
+    """The member's epoch and, if it changed, its assignment."""
 
     @struct
     class Topic:
@@ -38,7 +38,7 @@ class ShareGroupHeartbeatResponse:
 
 @message(key=77, versions="1", flexible="0+")
 class ShareGroupDescribeRequest:
-    """Ask for the state and the members of share groups (KIP-932)."""
+    """Request for the state and the members of share groups (KIP-932)."""
 
     group_ids: list[str] = wire()
     include_authorized_operations: bool = False
@@ -86,11 +86,11 @@ class ShareGroupDescribeResponse:
 
 @message(key=78, versions="1-2", flexible="0+")
 class ShareFetchRequest:
-    """Acquire records as a member of a share group, and acknowledge earlier ones (KIP-932)."""
+    """Request to acquire records as a share group member, and to acknowledge others (KIP-932)."""
 
     @struct
     class AcknowledgementBatch:
-        """A range of offsets, and what became of the records."""
+        """A range of offsets, and the acknowledgement types of its records."""
 
         first_offset: Int64 = 0
         last_offset: Int64 = 0
@@ -132,14 +132,14 @@ class ShareFetchResponse:
 
     @struct
     class Leader:
-        """The leader that the answering broker knows of; -1 where it knows none."""
+        """The current leader, -1 if the responding broker does not know it."""
 
         leader_id: Int32 = 0
         leader_epoch: Int32 = 0
 
     @struct
     class AcquiredRecords:
-        """A range of offsets that the member holds now."""
+        """A range of offsets that the member has acquired."""
 
         first_offset: Int64 = 0
         last_offset: Int64 = 0
@@ -163,7 +163,7 @@ class ShareFetchResponse:
 
     @struct
     class Endpoint:
-        """Where to reach a leader."""
+        """Address of a leader."""
 
         node_id: Int32 = 0
         host: str = ""
@@ -180,11 +180,11 @@ class ShareFetchResponse:
 
 @message(key=79, versions="1-2", flexible="0+")
 class ShareAcknowledgeRequest:
-    """Acknowledge records of a share group without fetching more (KIP-932)."""
+    """Request to acknowledge records of a share group without fetching (KIP-932)."""
 
     @struct
     class AcknowledgementBatch:
-        """A range of offsets, and what became of the records."""
+        """A range of offsets, and the acknowledgement types of its records."""
 
         first_offset: Int64 = 0
         last_offset: Int64 = 0
@@ -214,7 +214,7 @@ class ShareAcknowledgeResponse:
 
     @struct
     class Leader:
-        """The leader that the answering broker knows of; -1 where it knows none."""
+        """The current leader, -1 if the responding broker does not know it."""
 
         leader_id: Int32 = 0
         leader_epoch: Int32 = 0
@@ -233,7 +233,7 @@ class ShareAcknowledgeResponse:
 
     @struct
     class Endpoint:
-        """Where to reach a leader."""
+        """Address of a leader."""
 
         node_id: Int32 = 0
         host: str = ""
@@ -250,7 +250,7 @@ class ShareAcknowledgeResponse:
 
 @message(key=90, versions="0-1", flexible="0+")
 class DescribeShareGroupOffsetsRequest:
-    """Ask for the share-partition start offsets of groups; null topics stand for all (KIP-932)."""
+    """Request for the share-partition start offsets of groups; null topics: all (KIP-932)."""
 
     @struct
     class Topic:
@@ -297,7 +297,7 @@ class DescribeShareGroupOffsetsResponse:
 
 @message(key=91, versions="0", flexible="0+")
 class AlterShareGroupOffsetsRequest:
-    """Set share-partition start offsets of an empty group (KIP-932)."""
+    """Request to set share-partition start offsets of an empty group (KIP-932)."""
 
     @struct
     class Partition:
@@ -337,7 +337,7 @@ class AlterShareGroupOffsetsResponse:
 
 @message(key=92, versions="0", flexible="0+")
 class DeleteShareGroupOffsetsRequest:
-    """Forget topics of an empty share group (KIP-932)."""
+    """Request to delete the offsets of topics of an empty share group (KIP-932)."""
 
     @struct
     class Topic:

@@ -1,11 +1,11 @@
-"""Where share groups keep their state; brokers send these to each other (KIP-932)."""
+"""Share state, in requests between brokers (KIP-932)."""
 
 from ..schema import ZERO_UUID, Int8, Int16, Int32, Int64, Uuid, message, struct, wire
 
 
 @message(key=83, versions="0", flexible="0+")
 class InitializeShareGroupStateRequest:
-    """A group coordinator creates the share state of partitions (KIP-932)."""
+    """Request of a group coordinator to initialize the share state of partitions (KIP-932)."""
 
     @struct
     class Partition:
@@ -42,7 +42,7 @@ class InitializeShareGroupStateResponse:
 
 @message(key=84, versions="0", flexible="0+")
 class ReadShareGroupStateRequest:
-    """A share-partition leader reads the share state of partitions (KIP-932)."""
+    """Request of a share-partition leader for the share state of partitions (KIP-932)."""
 
     @struct
     class Partition:
@@ -90,7 +90,7 @@ class ReadShareGroupStateResponse:
 
 @message(key=85, versions="0-1", flexible="0+")
 class WriteShareGroupStateRequest:
-    """A share-partition leader writes changes of the share state (KIP-932)."""
+    """Request of a share-partition leader to write changes of the share state (KIP-932)."""
 
     @struct
     class StateBatch:
@@ -139,7 +139,7 @@ class WriteShareGroupStateResponse:
 
 @message(key=86, versions="0", flexible="0+")
 class DeleteShareGroupStateRequest:
-    """A group coordinator deletes the share state of partitions (KIP-932)."""
+    """Request of a group coordinator to delete the share state of partitions (KIP-932)."""
 
     @struct
     class Partition:
@@ -174,7 +174,7 @@ class DeleteShareGroupStateResponse:
 
 @message(key=87, versions="0-1", flexible="0+")
 class ReadShareGroupStateSummaryRequest:
-    """A group coordinator reads the share-partition start offsets (KIP-932)."""
+    """Request of a group coordinator for the share-partition start offsets (KIP-932)."""
 
     @struct
     class Partition:

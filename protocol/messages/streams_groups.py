@@ -5,7 +5,7 @@ from ..schema import Int8, Int16, Int32, Int64, Uint16, message, struct, wire
 
 @message(key=88, versions="0", flexible="0+")
 class StreamsGroupHeartbeatRequest:
-    """A member of a streams group joins, lives, reports its tasks, or leaves (KIP-1071)."""
+    """Heartbeat of a streams group member, to join, stay, report tasks or leave (KIP-1071)."""
 
     @struct
     class KeyValue:
@@ -31,7 +31,7 @@ class StreamsGroupHeartbeatRequest:
 
     @struct
     class Subtopology:
-        """A part of the topology that is assigned as a whole, partition by partition."""
+        """A part of the topology; each of its partitions is one task."""
 
         subtopology_id: str = ""
         source_topics: list[str] = wire()
@@ -55,14 +55,14 @@ class StreamsGroupHeartbeatRequest:
 
     @struct
     class Endpoint:
-        """Where an instance answers interactive queries."""
+        """Address of an instance for interactive queries."""
 
         host: str = ""
         port: Uint16 = 0
 
     @struct
     class TaskOffset:
-        """How far a task is."""
+        """Offset of a task."""
 
         subtopology_id: str = ""
         partition: Int32 = 0
@@ -89,11 +89,11 @@ class StreamsGroupHeartbeatRequest:
 
 @message(key=88, versions="0", flexible="0+")
 class StreamsGroupHeartbeatResponse:
-    """The member's epoch and, where they changed, its tasks."""
+    """The member's epoch and, if they changed, its tasks."""
 
     @struct
     class Status:
-        """A problem that the group has."""
+        """A problem of the group."""
 
         status_code: Int8 = 0
         status_detail: str = ""
@@ -107,7 +107,7 @@ class StreamsGroupHeartbeatResponse:
 
     @struct
     class Endpoint:
-        """Where an instance answers interactive queries."""
+        """Address of an instance for interactive queries."""
 
         host: str = ""
         port: Uint16 = 0
@@ -119,7 +119,7 @@ class StreamsGroupHeartbeatResponse:
 
     @struct
     class EndpointPartitions:
-        """The partitions that the instance at an endpoint has."""
+        """The partitions of the instance at an endpoint."""
 
         user_endpoint: "StreamsGroupHeartbeatResponse.Endpoint" = wire()
         active_partitions: list["StreamsGroupHeartbeatResponse.TopicPartition"] = wire()
@@ -143,7 +143,7 @@ class StreamsGroupHeartbeatResponse:
 
 @message(key=89, versions="0", flexible="0+")
 class StreamsGroupDescribeRequest:
-    """Ask for the state, topology and members of streams groups (KIP-1071)."""
+    """Request for the state, topology and members of streams groups (KIP-1071)."""
 
     group_ids: list[str] = wire()
     include_authorized_operations: bool = False
@@ -169,7 +169,7 @@ class StreamsGroupDescribeResponse:
 
     @struct
     class Subtopology:
-        """A part of the topology that is assigned as a whole, partition by partition."""
+        """A part of the topology; each of its partitions is one task."""
 
         subtopology_id: str = ""
         source_topics: list[str] = wire()
@@ -184,14 +184,14 @@ class StreamsGroupDescribeResponse:
 
     @struct
     class Endpoint:
-        """Where an instance answers interactive queries."""
+        """Address of an instance for interactive queries."""
 
         host: str = ""
         port: Uint16 = 0
 
     @struct
     class TaskOffset:
-        """How far a task is."""
+        """Offset of a task."""
 
         subtopology_id: str = ""
         partition: Int32 = 0

@@ -5,14 +5,14 @@ from ..schema import ZERO_UUID, Int8, Int16, Int32, Uuid, message, wire
 
 @message(key=71, versions="0", flexible="0+")
 class GetTelemetrySubscriptionsRequest:
-    """A client asks which metrics it shall push (KIP-714)."""
+    """Request of a client for the metrics to push (KIP-714)."""
 
     client_instance_id: Uuid = ZERO_UUID
 
 
 @message(key=71, versions="0", flexible="0+")
 class GetTelemetrySubscriptionsResponse:
-    """The metrics to push, and how often."""
+    """The metrics to push, and the push interval."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
@@ -27,7 +27,7 @@ class GetTelemetrySubscriptionsResponse:
 
 @message(key=72, versions="0", flexible="0+")
 class PushTelemetryRequest:
-    """A client pushes metrics in the OpenTelemetry format (KIP-714)."""
+    """Metrics of a client in the OpenTelemetry format (KIP-714)."""
 
     client_instance_id: Uuid = ZERO_UUID
     subscription_id: Int32 = 0

@@ -1,11 +1,11 @@
-"""Create, grow, trim and delete topics."""
+"""Creation and deletion of topics, partitions and records."""
 
 from ..schema import ZERO_UUID, Int8, Int16, Int32, Int64, Uuid, message, struct, wire
 
 
 @message(key=19, versions="0-7", flexible="5+")
 class CreateTopicsRequest:
-    """Create topics."""
+    """Request to create topics."""
 
     @struct
     class Assignment:
@@ -51,7 +51,7 @@ class CreateTopicsResponse:
         error_code: Int16 = 0
         error_message: str | None = wire(since=1)
         topic_config_error_code: Int16 = wire(since=5, tag=0)
-        """Set when the sender may create but not see settings."""
+        """Set if the sender may create topics but not describe settings."""
         num_partitions: Int32 = wire(since=5, default=-1)
         replication_factor: Int16 = wire(since=5, default=-1)
         configs: list["CreateTopicsResponse.Config"] | None = wire(since=5)
@@ -62,7 +62,7 @@ class CreateTopicsResponse:
 
 @message(key=20, versions="0-6", flexible="4+")
 class DeleteTopicsRequest:
-    """Delete topics by name, or from version 6 on by name or id (KIP-516)."""
+    """Request to delete topics by name, or from version 6 by name or ID (KIP-516)."""
 
     @struct
     class Topic:
@@ -91,7 +91,7 @@ class DeleteTopicsResponse:
 
 @message(key=21, versions="0-2", flexible="2+")
 class DeleteRecordsRequest:
-    """Move the log start offset of partitions forward (KIP-107)."""
+    """Request to raise the log start offsets of partitions (KIP-107)."""
 
     @struct
     class Partition:
@@ -129,7 +129,7 @@ class DeleteRecordsResponse:
 
 @message(key=37, versions="0-3", flexible="2+")
 class CreatePartitionsRequest:
-    """Raise the partition count of topics (KIP-195)."""
+    """Request to raise the partition count of topics (KIP-195)."""
 
     @struct
     class Assignment:

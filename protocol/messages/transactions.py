@@ -1,20 +1,20 @@
-"""Producer ids and transactions."""
+"""Producer IDs and transactions."""
 
 from ..schema import Int8, Int16, Int32, Int64, message, struct, wire
 
 
 @message(key=22, versions="0-6", flexible="2+")
 class InitProducerIdRequest:
-    """Get a producer id and epoch, and fence earlier users of a transactional id (KIP-98).
+    """Request for a producer ID and epoch, which fences earlier producers (KIP-98).
 
-    Version 6 with two-phase commit (KIP-939) is not stable yet.
+    Version 6, with two-phase commit (KIP-939), is not stable yet.
     """
 
     transactional_id: str | None = None
-    """Null for a producer that is only idempotent."""
+    """Null for a producer that is idempotent but not transactional."""
     transaction_timeout_ms: Int32 = 0
     producer_id: Int64 = wire(since=3, default=-1)
-    """With `producer_epoch`: bump this one (KIP-360); -1: a new one."""
+    """With `producer_epoch`: the ID to bump (KIP-360); -1: a new ID."""
     producer_epoch: Int16 = wire(since=3, default=-1)
     enable2_pc: bool = wire(since=6)
     keep_prepared_txn: bool = wire(since=6)
@@ -22,7 +22,7 @@ class InitProducerIdRequest:
 
 @message(key=22, versions="0-6", flexible="2+")
 class InitProducerIdResponse:
-    """The producer id and epoch to produce with."""
+    """The new producer ID and epoch."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
@@ -34,10 +34,10 @@ class InitProducerIdResponse:
 
 @message(key=24, versions="0-5", flexible="3+")
 class AddPartitionsToTxnRequest:
-    """Add partitions to an ongoing transaction.
+    """Request to add partitions to an ongoing transaction.
 
-    Up to version 3 from a producer, in the `v3_and_below` fields; from 4 on from a partition leader
-    that verifies a transaction, or several at once (KIP-890).
+    Up to version 3 it is sent by a producer, in the `v3_and_below` fields. From version 4 it is
+    sent by a partition leader, to verify one or more transactions (KIP-890).
     """
 
     @struct
@@ -87,7 +87,7 @@ class AddPartitionsToTxnResponse:
 
 @message(key=25, versions="0-4", flexible="3+")
 class AddOffsetsToTxnRequest:
-    """Add the offsets of a group to an ongoing transaction."""
+    """Request to add the offsets of a group to an ongoing transaction."""
 
     transactional_id: str = ""
     producer_id: Int64 = 0
@@ -105,7 +105,7 @@ class AddOffsetsToTxnResponse:
 
 @message(key=26, versions="0-5", flexible="3+")
 class EndTxnRequest:
-    """Commit or abort the ongoing transaction."""
+    """Request to commit or abort the ongoing transaction."""
 
     transactional_id: str = ""
     producer_id: Int64 = 0
@@ -120,13 +120,13 @@ class EndTxnResponse:
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     producer_id: Int64 = wire(since=5, default=-1)
-    """-1 unless the transaction uses the second protocol (KIP-890)."""
+    """-1 unless the transaction uses transactions V2 (KIP-890)."""
     producer_epoch: Int16 = wire(since=5, default=-1)
 
 
 @message(key=27, versions="0-2", flexible="1+")
 class WriteTxnMarkersRequest:
-    """A transaction coordinator asks partition leaders to append commit or abort markers."""
+    """Request of a transaction coordinator to append commit or abort markers."""
 
     @struct
     class Topic:
@@ -135,7 +135,7 @@ class WriteTxnMarkersRequest:
 
     @struct
     class Marker:
-        """The end of one transaction."""
+        """The result of one transaction."""
 
         producer_id: Int64 = 0
         producer_epoch: Int16 = 0
@@ -164,7 +164,7 @@ class WriteTxnMarkersResponse:
 
     @struct
     class Marker:
-        """The end of one transaction."""
+        """The result of one transaction."""
 
         producer_id: Int64 = 0
         topics: list["WriteTxnMarkersResponse.Topic"] = wire()
@@ -174,7 +174,7 @@ class WriteTxnMarkersResponse:
 
 @message(key=28, versions="0-5", flexible="3+")
 class TxnOffsetCommitRequest:
-    """Commit offsets of a group as part of a transaction."""
+    """Request to commit offsets of a group as part of a transaction."""
 
     @struct
     class Partition:
@@ -218,7 +218,7 @@ class TxnOffsetCommitResponse:
 
 @message(key=61, versions="0", flexible="0+")
 class DescribeProducersRequest:
-    """Ask for the producers with state in partitions (KIP-664)."""
+    """Request for the producers with state in partitions (KIP-664)."""
 
     @struct
     class Topic:
@@ -234,7 +234,7 @@ class DescribeProducersResponse:
 
     @struct
     class Producer:
-        """What a partition remembers of a producer."""
+        """State of a producer in a partition."""
 
         producer_id: Int64 = 0
         producer_epoch: Int32 = 0
@@ -261,14 +261,14 @@ class DescribeProducersResponse:
 
 @message(key=65, versions="0", flexible="0+")
 class DescribeTransactionsRequest:
-    """Ask a coordinator for the state of transactions (KIP-664)."""
+    """Request for the state of transactions of a coordinator (KIP-664)."""
 
     transactional_ids: list[str] = wire()
 
 
 @message(key=65, versions="0", flexible="0+")
 class DescribeTransactionsResponse:
-    """State of transactions by transactional id."""
+    """State of transactions by transactional ID."""
 
     @struct
     class Topic:
@@ -292,7 +292,7 @@ class DescribeTransactionsResponse:
 
 @message(key=66, versions="0-2", flexible="0+")
 class ListTransactionsRequest:
-    """Ask which transactions a broker coordinates (KIP-664)."""
+    """Request for the transactions that a broker coordinates (KIP-664)."""
 
     state_filters: list[str] = wire()
     producer_id_filters: list[Int64] = wire()

@@ -534,7 +534,7 @@ async def test_a_move_that_fails_between_the_names_is_finished_by_the_next_start
         with monkeypatch.context() as patch:
             patch.setattr("kbroker.storage.manager.LogManager.take_over", refuse)
             assert await move(wire, directories[1], ("t", [0])) == [0]
-            await until(lambda: "until the node starts again" in caplog.text)
+            await until(lambda: "offline until the node restarts" in caplog.text)
         row = await produce(wire, topic, batch([b"b"]))
         assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     async with started(directories) as broker, connected(broker.endpoint) as wire:

@@ -102,7 +102,7 @@ def test_class_constants() -> None:
     assert issubclass(heartbeat, Message)
     assert (12, range(5), 4) == (heartbeat.KEY, heartbeat.VERSIONS, heartbeat.FLEXIBLE)
     assert [heartbeat.is_flexible(version) for version in (3, 4)] == [False, True]
-    assert heartbeat.__doc__ == "A member of a classic group says that it is alive."
+    assert heartbeat.__doc__ == "Heartbeat of a member of a classic group."
     example: Any = Example
     assert (None, range(4), 2) == (example.KEY, example.VERSIONS, example.FLEXIBLE)
 

@@ -224,16 +224,13 @@ class Log:
     def append(
         self, batch: memoryview, header: BatchHeader, *, leader_epoch: int, now_ms: int
     ) -> Appended:
-        """Append one validated batch as the leader and assign its offsets.
+        """Append one validated batch as the leader, and return its offsets.
 
         Args:
             batch: The complete batch as received; it is written without a copy.
             header: Header of the batch as returned by `LogValidator.result`.
             leader_epoch: Epoch of this leader; never lower than in an earlier append.
             now_ms: Current time of the log clock in ms.
-
-        Returns:
-            Offsets of the batch, or those of the original if it is a duplicate.
 
         Raises:
             KafkaError: OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,

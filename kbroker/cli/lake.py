@@ -279,9 +279,9 @@ def _lake_errors() -> Iterator[None]:
 
 def _topics_of(directory: Path, topics: tuple[str, ...]) -> list[str]:
     from kbroker.pipelines.lake.layout import topics as topics_of
-    from kbroker.pipelines.lake.running import lakes_topics
+    from kbroker.pipelines.lake.running import select_topics
 
-    return lakes_topics(directory, topics, topics_of(directory))
+    return select_topics(directory, topics, topics_of(directory))
 
 
 def _parsed_options(texts: tuple[str, ...]) -> dict[str, str]:

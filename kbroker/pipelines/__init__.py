@@ -1,5 +1,4 @@
-"""Ready-made jobs next to a Kafka: any Kafka, they know no broker.
+"""Ready-made jobs for any Kafka cluster; they use no broker code.
 
-One package for each: what it does stands in its docstring, how it is used in the page of its name
-under docs/.
+Each package is one job. Its docstring says what it does; its page under docs/ says how to use it.
 """

@@ -1,4 +1,4 @@
-"""A topic into a lake: the query, and what it does with each batch."""
+"""Archiver of one topic: its streaming query and the processing of each batch."""
 
 from __future__ import annotations
 
@@ -20,81 +20,95 @@ from .locking import take_lock
 from .merging import Merges
 from .protobuf_values import ProtobufWriters
 from .schema_values import SchemaValues
-from .settings import MadeAgainError, Settings
+from .settings import RecreatedTopicError, Settings
 from .values import BAD, NEW, VALUE, JsonValues, RawValues, Values
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+# Maximum number of values that are sampled to infer fields.
 SAMPLE_ROWS = 5_000
-"""So many values are looked at to find fields."""
+# Minimum number of small files to merge.
 MERGE_FILES_MIN = 8
-_ADDRESS = re.compile(r"\w{2,}:/")
-"""A URL, of which ``Path`` has made one slash of two."""
+# Matches a URL after ``Path`` has collapsed its slashes.
+_URL = re.compile(r"\w{2,}:/")
+# First and last date of an archived record.
 _TIMES = ("0001-01-01", "9999-12-31")
 
 
 @dataclass(frozen=True)
 class Conf:
-    """What to archive, and how."""
+    """Configuration of an archiver."""
 
     lake: Path
     topic: str
     bootstrap: str = "localhost:9092"
+    # raw, json, avro or protobuf.
     format: str = "json"
-    """raw, json, avro or protobuf."""
+    # json: the fields as DDL, or a file with DDL or Spark's JSON form; by default they are inferred
+    # from the values, whose schema ID header (5 bytes) is skipped. avro: a file with the only
+    # schema, a directory of ``<ID>.avsc`` files, or the URL of a registry. protobuf: the URL of a
+    # registry.
     schema: str | None = None
-    """json: the fields as DDL or as the path of a file with DDL or Spark's JSON form; without it
-    they are found in the values, which may have a schema's number (5 bytes) before them. avro: the
-    path of the one schema that has written all values, a directory of ``<number>.avsc``, or a registry's
-    address. protobuf: a registry's address."""
+    # Stop when all records that exist now are archived.
     once: bool = False
-    """End when everything that is there now is in the lake."""
+    # Minimum interval between batches, in seconds.
     every_seconds: float = 10
-    """How often a batch begins, at most."""
+    # Maximum number of records per batch.
     batch_rows: int = 1_000_000
-    """The most records in one batch."""
+    # kafka for Spark's connector, kbroker for the source that needs no jar.
     source: str = "kafka"
-    """Spark's connector, or kbroker for the source that needs no jar."""
     isolation: str = "read_committed"
+    # Continue if records were deleted before they were archived.
     allow_loss: bool = False
-    """Go on when records were deleted before they could be read."""
+    # Merge small files after this number of batches; 0 disables merging.
     merge_every: int = 50
-    """Merge small files after so many batches; 0 never does."""
+    # Additional source options, such as ``kafka.security.protocol``.
     options: Mapping[str, str] = field(default_factory=dict)
-    """More options for the source, such as ``kafka.security.protocol``."""
 
 
 def build(spark: SparkSession, conf: Conf) -> StreamingQuery:
     """Start archiving a topic.
 
-    Resource handling: the topic's part of the lake is locked until the query has ended.
+    The topic's part of the lake is locked until the query ends.
+
+    Args:
+        spark: Session with the source of the configuration.
+        conf: Configuration.
+
+    Returns:
+        The running query.
 
     Raises:
-        LakeError: the lake, the topic or the settings do not go together; says what helps.
-        BrokerAwayError: no broker answers.
+        LakeError: The lake, the topic or the configuration conflict; the message names the next
+            action.
+        BrokerUnavailableError: No broker responds.
     """
     return Archiver(conf).start(spark)
 
 
 class Archiver:
-    """One topic's way into the lake."""
+    """Archiver of one topic.
+
+    Attributes:
+        conf: Configuration.
+        error: Exception of the archiver that ended the query, or None.
+        counts: Records archived by this archiver.
+        batches: Records archived by this archiver, by batch.
+    """
 
     def __init__(self, conf: Conf) -> None:
-        """Take the lock and finish what was left half done. See `build`."""
-        if _ADDRESS.match(str(conf.lake)) or conf.topic in (PRIVATE, POISON):
+        """Take the lock and complete unfinished work of an earlier process. See `build`."""
+        if _URL.match(str(conf.lake)) or conf.topic in (PRIVATE, POISON):
             raise LakeError(
-                f"{conf.lake}/{conf.topic} is no directory for a topic: a lake lies on a file system "
-                f"of this machine, and its directories {PRIVATE} and {POISON} are not for topics"
+                f"{conf.lake}/{conf.topic} cannot be used for a topic: a lake must be on a local "
+                f"file system, and its directories {PRIVATE} and {POISON} are reserved"
             )
         self.conf = conf
         self.error: Exception | None = None
-        """What ended the query, when it was the archiver's own doing."""
         self.counts = Counts()
-        """What this archiver has brought into the lake."""
         self.batches: dict[int, Counts] = {}
-        """The same, by batch."""
         self._idle = threading.Lock()
         self._directory = conf.lake / PRIVATE / conf.topic
         self._brokers = Brokers(conf.bootstrap, conf.options)
@@ -102,7 +116,7 @@ class Archiver:
         try:
             self._commits = Commits(conf.lake, conf.topic)
             self._merges = Merges(conf.lake, conf.topic)
-            self._settle()
+            self._check_settings()
             self._values = self._find_values()
         except BaseException:
             self.close()
@@ -110,16 +124,16 @@ class Archiver:
 
     @property
     def checkpoint(self) -> Path:
-        """Where Spark keeps how far it is."""
+        """Directory of Spark's checkpoint."""
         return self._directory / "checkpoint"
 
     @property
     def totals(self) -> Counts:
-        """What the lake has of the topic."""
+        """Records of the topic in the lake."""
         return sum(self._commits.journal.totals.values(), Counts())
 
     def start(self, spark: SparkSession) -> StreamingQuery:
-        """Start the query; when it ends the lock is given back."""
+        """Start the query; the lock is released when it ends."""
         conf = self.conf
         writer = (
             spark.readStream.format(conf.source)
@@ -137,19 +151,19 @@ class Archiver:
         return query
 
     def close(self) -> None:
-        """Give the lock back; by itself when a query ends that was started."""
+        """Release the lock. This happens automatically when a started query ends."""
         self._brokers.close()
         self._lock.release()
 
     def wait(self) -> None:
-        """Wait until no batch is being written: Spark stops a query without waiting for that."""
+        """Wait until no batch is being written; Spark does not wait when it stops a query."""
         with self._idle:
             pass
 
     def _release_after(self, query: StreamingQuery) -> None:
         try:
             query.awaitTermination()
-        except Exception:  # noqa: BLE001, S110 - whoever started the query is told by Spark
+        except Exception:  # noqa: BLE001, S110 - Spark reports it to the caller
             pass
         finally:
             self.wait()
@@ -165,18 +179,18 @@ class Archiver:
             "maxOffsetsPerTrigger": str(conf.batch_rows),
             "failOnDataLoss": str(not conf.allow_loss).lower(),
             "kafka.isolation.level": conf.isolation,
-            # Spark asks for offsets after each poll: fewer, larger polls.
+            # Spark queries offsets after each poll: use fewer, larger polls.
             "kafka.max.poll.records": "20000",
             **conf.options,
         }
 
-    def _settle(self) -> None:
-        """Compare what is here with what is asked for, and keep what must not change."""
+    def _check_settings(self) -> None:
+        """Compare the lake with the configuration, and save the settings that must not change."""
         conf = self.conf
         topic = self._brokers.topic(conf.topic)
         if topic is None:
             raise LakeError(
-                f"there is no topic {conf.topic} on {conf.bootstrap}: create it first "
+                f"topic {conf.topic} does not exist on {conf.bootstrap}: create it first "
                 f"(kbroker topic create {conf.topic})"
             )
         kept = Settings.read(conf.lake, conf.topic)
@@ -185,46 +199,46 @@ class Archiver:
             kept.write(conf.lake, conf.topic)
         if kept.format != conf.format:
             raise LakeError(
-                f"{conf.lake} has {conf.topic} as {kept.format}: go on with --format "
+                f"{conf.lake} has {conf.topic} in format {kept.format}: continue with --format "
                 f"{kept.format}, or archive to a new directory"
             )
         if self._commits.journal.batch >= 0 and not (self.checkpoint / "offsets").is_dir():
             raise LakeError(
-                f"{self.checkpoint} is gone, so nobody knows how far the files of {conf.topic} go: "
-                "put it back, or archive to a new directory"
+                f"checkpoint {self.checkpoint} is missing, so the last archived offsets of "
+                f"{conf.topic} are unknown: restore it, or archive to a new directory"
             )
         self._topic_id = kept.topic_id
         self._check_topic()
 
     def _check_topic(self) -> None:
-        """Raise MadeAgainError when the topic is not the one that the lake has."""
+        """Raise RecreatedTopicError if the topic ID differs from the lake's."""
         topic = self._brokers.topic(self.conf.topic)
         now = topic.id if topic else None
         if self._topic_id and now != self._topic_id:
-            raise MadeAgainError(self.conf.lake, self.conf.topic, self._topic_id, now)
+            raise RecreatedTopicError(self.conf.lake, self.conf.topic, self._topic_id, now)
 
     def _find_values(self) -> Values:
-        """The format's way to read values, with the fields known so far."""
+        """Return the reader for the format, with the fields known so far."""
         path = self._directory / "schema.json"
         known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else fields.struct()
         if self.conf.format == "raw":
             return RawValues()
         if self.conf.format == "json":
             try:
-                return JsonValues(fields.with_fields(known, fields.given(self.conf.schema)))
+                return JsonValues(fields.with_fields(known, fields.parse_schema(self.conf.schema)))
             except ValueError as error:
                 raise LakeError(f"--schema: {error}") from error
         if self.conf.format == "avro":
             return SchemaValues(known, AvroWriters(self.conf.schema))
         if self.conf.format == "protobuf":
             return SchemaValues(known, ProtobufWriters(self.conf.schema))
-        raise LakeError(f"there is no format {self.conf.format}: it is raw, json, avro or protobuf")
+        raise LakeError(f"unknown format {self.conf.format!r} (valid: raw, json, avro, protobuf)")
 
     def _write_batch(self, rows: DataFrame, batch: int) -> None:
-        """What Spark calls for each batch."""
+        """Process a batch; called by Spark."""
         with self._idle:
             try:
-                self._write(_settled(rows), batch)
+                self._write(_with_session_settings(rows), batch)
             except Exception as error:
                 self.error = error
                 raise
@@ -241,11 +255,11 @@ class Archiver:
             self._merges.run(MERGE_FILES_MIN)
 
     def _stage(self, rows: DataFrame) -> None:
-        """Write the files of a batch; again with a larger schema when there is something new."""
+        """Write the files of a batch; repeat with a larger schema if there are new fields."""
         from pyspark.sql import functions as F
 
         records = _records(rows)
-        if not self._values.schema["fields"]:  # nothing is known: a look at the first values
+        if not self._values.schema["fields"]:  # infer fields from the first values
             self._grow(records.filter(F.col(VALUE).isNotNull()))
         may_grow = True
         while True:
@@ -258,14 +272,14 @@ class Archiver:
             self._write_poison(shaped, may_grow)
 
     def _grow(self, rows: DataFrame) -> bool:
-        """Find new fields in rows and keep them; False when there is nothing that could be kept."""
+        """Add new fields in rows to the schema and save it; return False if none could be added."""
         sample = [bytes(row[0]) for row in rows.select(VALUE).limit(SAMPLE_ROWS).collect()]
         grown = self._values.grow(sample)
         write_durably(self._directory / "schema.json", json.dumps(self._values.schema, indent=1))
         return grown
 
     def _write_data(self, shaped: DataFrame) -> tuple[int, int]:
-        """Stage the rows that can be read; returns how many cannot and how many have new fields."""
+        """Stage the readable rows; return the numbers of unreadable and of new ones."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
@@ -284,17 +298,17 @@ class Archiver:
         return seen.get[BAD], seen.get[NEW]
 
     def _write_poison(self, shaped: DataFrame, may_grow: bool) -> None:
-        """Stage the rows that cannot be read, with the reason."""
+        """Stage the unreadable rows with the reason."""
         from pyspark.sql import functions as F
 
-        why_not = self._values.why_not(may_grow=may_grow)
+        rejection_reason = self._values.rejection_reason(may_grow=may_grow)
 
-        def told(value: bytes | None) -> str:
-            return why_not(bytes(value)) if value is not None else ""
+        def reason_for(value: bytes | None) -> str:
+            return rejection_reason(bytes(value)) if value is not None else ""
 
-        reason = F.when(_has_directory(), F.udf(told, "string", useArrow=False)(VALUE)).otherwise(
-            F.lit(f"its timestamp is not between {_TIMES[0]} and {_TIMES[1]}")
-        )
+        reason = F.when(
+            _has_directory(), F.udf(reason_for, "string", useArrow=False)(VALUE)
+        ).otherwise(F.lit(f"timestamp is not between {_TIMES[0]} and {_TIMES[1]}"))
         rows = shaped.filter(F.col(BAD) | ~_has_directory()).select(
             RECORD,
             F.col(VALUE).alias("value"),
@@ -304,8 +318,8 @@ class Archiver:
         _write(rows, self._commits.poison_directory, [PARTITION])
 
 
-def _settled(rows: DataFrame) -> DataFrame:
-    """The batch, in a session of its own whose settings make the same files everywhere."""
+def _with_session_settings(rows: DataFrame) -> DataFrame:
+    """Apply settings that affect the files to the batch's own session, and return the batch."""
     settings = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -318,7 +332,7 @@ def _settled(rows: DataFrame) -> DataFrame:
 
 
 def _records(rows: DataFrame) -> DataFrame:
-    """The source's columns as ``record`` and the value."""
+    """Return the source's columns as ``record`` and the value."""
     from pyspark.sql import functions as F
 
     names = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "headers")
@@ -327,7 +341,7 @@ def _records(rows: DataFrame) -> DataFrame:
 
 
 def _has_directory() -> Column:
-    """Whether the timestamp has a date that every reader knows."""
+    """Return True if the date of the timestamp is supported by all readers."""
     from pyspark.sql import functions as F
 
     first, last = (F.lit(text).cast("date") for text in _TIMES)
@@ -335,6 +349,6 @@ def _has_directory() -> Column:
 
 
 def _write(rows: DataFrame, directory: Path, columns: list[str]) -> None:
-    """Write rows to directories by columns, in the order of their offsets."""
+    """Write rows to directories by columns, in offset order."""
     ordered = rows.sortWithinPartitions(*columns, f"{RECORD}.offset")
     ordered.write.mode("overwrite").partitionBy(*columns).parquet(directory.absolute().as_uri())

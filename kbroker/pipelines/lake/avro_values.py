@@ -1,4 +1,4 @@
-"""Avro values, which have a header with their schema's number, or all the one schema of a file."""
+"""Avro values: with Confluent's header, or all written with one schema file."""
 
 from __future__ import annotations
 
@@ -13,40 +13,43 @@ from .commits import LakeError
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
+# Header that is prepended to values without one, whose only schema gets the ID 0.
 _ONLY = header_of(0)
-"""The header that a value would have if its one schema had the number 0."""
 
 
 class AvroWriters:
-    """See `Writers`."""
+    """`Writers` for Avro."""
 
     def __init__(self, source: str | None) -> None:
-        """`source` is a schema file, a directory of ``<number>.avsc`` or a registry's address.
+        """Create the decoder.
+
+        Args:
+            source: A schema file, a directory of ``<ID>.avsc`` files, or the URL of a registry.
 
         Raises:
-            LakeError: it is none of these.
+            LakeError: `source` is missing.
         """
         if source is None:
             raise LakeError(
-                "--format avro needs --schema: a schema file, a directory of <number>.avsc, or the "
-                "address of a schema registry"
+                "--format avro needs --schema: a schema file, a directory of <ID>.avsc files, or "
+                "the URL of a schema registry"
             )
         path = Path(source)
         self._header = _ONLY if path.is_file() else b""
         self._decoder = Decoder({0: path.read_text("utf-8")} if path.is_file() else source)
 
     def writer(self, value: bytes) -> int:
-        """See `Writers`."""
+        """Implement `Writers`."""
         return split_header(self._header + value)[0]
 
     def schema(self, writer: int) -> Parsed:
-        """See `Writers`."""
+        """Implement `Writers`."""
         return self._decoder.schema(writer)
 
     def type_of(self, schema: Schema) -> DataType:
-        """See `Writers`."""
+        """Implement `Writers`."""
         return spark_type(schema)
 
     def decode(self, value: bytes) -> dict[str, object]:
-        """See `Writers`."""
+        """Implement `Writers`."""
         return self._decoder.decode(self._header + value)

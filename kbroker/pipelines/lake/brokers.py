@@ -1,4 +1,4 @@
-"""What the archiver asks a cluster beside reading: whether it is there, and a topic's identity."""
+"""Metadata requests of the archiver: availability of brokers, and topic IDs."""
 
 from __future__ import annotations
 
@@ -15,80 +15,80 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 5.0
 
 
-class BrokerAwayError(Exception):
-    """No broker answers; the message says who was asked and what was wrong."""
+class BrokerUnavailableError(Exception):
+    """No broker responds; the message has the addresses and the cause."""
 
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic as it is now."""
+    """Current metadata of a topic."""
 
+    # Topic ID; changes if the topic is deleted and created again. Empty if brokers lack topic IDs.
     id: str
-    """Changes when a topic is deleted and made again; empty where brokers have no such thing."""
     partitions: int
 
 
 class Brokers:
-    """Asks a cluster. Call `close` at the end: until then it looks for brokers that are gone."""
+    """Admin client of a cluster; call `close`, or it keeps reconnecting to stopped brokers."""
 
     def __init__(self, bootstrap: str, options: Mapping[str, str]) -> None:
-        """`options` are those of Spark's source; the ones that begin with ``kafka.`` count here."""
+        """Create the client with the security settings among a source's ``kafka.`` options."""
         from confluent_kafka.admin import AdminClient
 
         self._bootstrap = bootstrap
         chosen = {"bootstrap.servers": bootstrap, **client_settings(options)}
-        # What it cannot reach is told by what it raises.
+        # Errors are raised as exceptions, so discard the log of librdkafka.
         self._admin = AdminClient(chosen, logger=_silent())
 
     def close(self) -> None:
-        """End the connections. Who holds this, as Spark does for ever, holds no client any more."""
+        """Close the client, even if Spark keeps a reference to this object."""
         del self._admin
 
     def names(self) -> list[str]:
-        """The topics there are, without those that are the brokers' own.
+        """Return the topics of the cluster, except internal ones.
 
         Raises:
-            BrokerAwayError: nobody answers.
+            BrokerUnavailableError: No broker responds.
         """
         from confluent_kafka import KafkaException
 
         try:
             listed = self._admin.list_topics(timeout=_TIMEOUT_S).topics
         except KafkaException as error:
-            raise BrokerAwayError(self._said(error)) from error
+            raise BrokerUnavailableError(self._message(error)) from error
         return sorted(name for name in listed if not name.startswith("__"))
 
     def topic(self, name: str) -> Topic | None:
-        """A topic; None when there is none of this name.
+        """Return a topic, or None if it does not exist.
 
         Raises:
-            BrokerAwayError: nobody answers.
+            BrokerUnavailableError: No broker responds.
         """
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
         asked = self._admin.describe_topics(TopicCollection([name]), request_timeout=_TIMEOUT_S)
         try:
-            told = asked[name].result()
+            found = asked[name].result()
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
-            raise BrokerAwayError(self._said(error)) from error
-        number = told.topic_id
+            raise BrokerUnavailableError(self._message(error)) from error
+        number = found.topic_id
         known = number is not None and (number.get_most_significant_bits() or
                                         number.get_least_significant_bits())  # fmt: skip
-        return Topic(as_kafka_writes(number) if known else "", len(told.partitions))
+        return Topic(as_kafka_writes(number) if known else "", len(found.partitions))
 
-    def _said(self, error: Exception) -> str:
-        return f"{self._bootstrap} does not answer: {error.args[0].str()}"
+    def _message(self, error: Exception) -> str:
+        return f"no response from {self._bootstrap}: {error.args[0].str()}"
 
 
 def as_kafka_writes(topic_id: object) -> str:
-    """A topic id in Kafka's own form, the alphabet of URLs; librdkafka's has slashes."""
+    """Return a topic ID in Kafka's URL-safe Base64; librdkafka uses standard Base64."""
     return str(topic_id).replace("+", "-").replace("/", "_")
 
 
 def client_settings(options: Mapping[str, str]) -> dict[str, object]:
-    """librdkafka's settings for a source's ``kafka.`` options about security. Raises OptionError."""
+    """Return librdkafka's settings for a source's security options. Raises OptionError."""
     kafka = {
         name.removeprefix("kafka."): value
         for name, value in options.items()

@@ -1,6 +1,6 @@
-"""Whether a lake holds what it should: each record once, none torn, none lost on the way.
+"""Consistency check of a lake: no record missing, duplicated or corrupt.
 
-Works on the files alone. What it cannot see is whether the topic had more: `kbroker audit` compares.
+The check uses only the files. It cannot detect that a topic had more records; `kbroker audit` can.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .merging import Merges
 
 @dataclass
 class Checked:
-    """What the files of a topic say."""
+    """Result of the check of a topic."""
 
     topic: str
     files: int = 0
@@ -31,12 +31,19 @@ class Checked:
 
 
 def check(lake: Path, topic: str) -> Checked:
-    """Read all files of a topic and compare them with each other and with the archiver's count.
+    """Read all files of a topic and compare them with each other and with the archiver's counts.
 
-    Moves that a killed archiver left half done are finished first, as its next start would.
+    First, unfinished moves of a killed archiver are completed, as its next start would do.
+
+    Args:
+        lake: Directory of the lake.
+        topic: Name of the topic.
+
+    Returns:
+        The counts and the problems found.
 
     Raises:
-        LakeError: an archiver is at work.
+        LakeError: An archiver is running.
     """
     checked = Checked(topic)
     with topic_lock(lake, topic):
@@ -66,19 +73,19 @@ def _check_files(lake: Path, checked: Checked) -> None:
             rows = sum(map(len, ours))
             counts = Counts(poison=rows) if file in poison else Counts(records=rows)
             found[number] = found.get(number, Counts()) + counts
-        checked.problems += _doubled(number, offsets)
+        checked.problems += _duplicates(number, offsets)
     for number in sorted(found.keys() | expected.keys()):
         has, had = found.get(number, Counts()), expected.get(number, Counts())
         if has != had:
             checked.problems.append(
-                f"partition {number}: {has.records} records and {has.poison} poison are in the "
-                f"files, {had.records} and {had.poison} were written"
+                f"partition {number}: the files have {has.records} records and {has.poison} "
+                f"unreadable ones, but {had.records} and {had.poison} were written"
             )
         checked.counts += has
 
 
 def _offsets(file: LakeFile, problems: list[str]) -> Iterator[pa.Array]:
-    """The offsets of a file; says what is wrong with it."""
+    """Yield the offsets of a file, and append its problems."""
     try:
         first, last, _ = offsets_of(file.path)
         table = pq.ParquetFile(file.path).read(columns=[RECORD])
@@ -88,11 +95,11 @@ def _offsets(file: LakeFile, problems: list[str]) -> Iterator[pa.Array]:
     record = table.column(RECORD).combine_chunks()
     offsets = pc.struct_field(record, "offset")
     if (first, last) != (file.first, file.last):
-        problems.append(f"{file.path} holds the offsets {first} to {last}")
+        problems.append(f"{file.path} contains the offsets {first} to {last}")
     if pc.any(pc.not_equal(pc.struct_field(record, "partition"), file.partition)).as_py():
         problems.append(f"{file.path} has records of another partition")
     if not pc.all(pc.greater(offsets[1:], offsets[:-1])).as_py() and len(offsets) > 1:
-        problems.append(f"{file.path} is not in the order of offsets")
+        problems.append(f"{file.path} is not sorted by offset")
     if file.path.parent.name.startswith(HOUR) and not _is_of_its_hour(file.path, record):
         problems.append(f"{file.path} has records of another hour")
     yield offsets
@@ -103,14 +110,14 @@ def _is_of_its_hour(path: Path, record: pa.Array) -> bool:
     return bool(hours.to_pylist() == ["/".join(path.parts[-3:-1])])
 
 
-def _doubled(partition: int, offsets: list[pa.Array]) -> Iterator[str]:
-    """What is in the files of a partition more than once."""
+def _duplicates(partition: int, offsets: list[pa.Array]) -> Iterator[str]:
+    """Yield a problem if offsets occur more than once in the files of a partition."""
     if not offsets:
         return
     counted = pc.value_counts(pa.chunked_array(offsets))
     doubled = counted.filter(pc.greater(counted.field("counts"), 1)).field("values")
     if len(doubled):
         yield (
-            f"partition {partition}: {len(doubled)} offsets are there more than once, the first is "
+            f"partition {partition}: {len(doubled)} offsets occur more than once, the first is "
             f"{pc.min(doubled).as_py()}"
         )

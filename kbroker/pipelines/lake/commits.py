@@ -1,17 +1,18 @@
-"""How a batch gets into the lake so that a kill at any moment neither doubles nor tears anything.
+"""Atomic commit of a batch to the lake: a killed process leaves no duplicate and no partial data.
 
-    1  Spark writes the batch's files to staging/            a repeated batch begins with an empty one
-    2  they are forced to disk
-    3  journal.json says which staged file becomes which     from here on the batch is in the lake
-    4  each is moved to its place (one rename each)
-    5  the directories are forced to disk
-    6  journal.json says that nothing is left to move
+    1  Spark writes the batch's files to staging/           emptied before a repeated batch
 
-Killed before 3, the batch is written anew. Killed after it, the next start finishes the moves, and
-when Spark then repeats the batch there is nothing to do: what it holds was decided once, so that it
-does not matter whether the topic has been compacted in between. Every move can be done again.
+    2  the files are synced to disk
+    3  journal.json maps staged files to their targets      from here on the batch is committed
+    4  each file is moved to its target (one rename each)
+    5  the directories are synced to disk
+    6  journal.json records that no moves are left
 
-The journal also counts what each partition has in the lake, which is what `check` compares.
+If the process is killed before step 3, the batch is written again. After step 3, the next start
+completes the moves. If Spark then repeats the batch, it is skipped, so a compaction of the topic in
+between has no effect. Every move is idempotent.
+
+The journal also counts the records of each partition in the lake; `check` compares these counts.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ _SYNCING_THREADS = 8
 
 
 class LakeError(Exception):
-    """The lake cannot be written or read as things are; the message says what helps."""
+    """The lake cannot be written or read; the message names the next action."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What a partition has in the lake."""
+    """Number of archived and of unreadable ("poison") records."""
 
     records: int = 0
     poison: int = 0
@@ -54,19 +55,19 @@ class Counts:
 
 @dataclass(frozen=True)
 class Journal:
-    """The last batch that is in the lake."""
+    """The last committed batch."""
 
     batch: int = -1
+    # ID of Spark's query, stored in its checkpoint. Another query has other batches.
     checkpoint: str = ""
-    """The number of Spark's query, which its checkpoint keeps: batches of another one differ."""
+    # Pending moves: source and target, relative to the lake.
     moves: list[tuple[str, str]] = field(default_factory=list)
-    """What is still to be moved: from and to, below the lake."""
+    # By partition, including this batch.
     totals: dict[int, Counts] = field(default_factory=dict)
-    """By partition, this batch included."""
 
     @classmethod
     def read(cls, path: Path) -> Journal:
-        """The journal of a file; an empty one when there is none."""
+        """Read a journal file; return an empty journal if it does not exist."""
         try:
             saved: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -76,13 +77,13 @@ class Journal:
         return cls(saved["batch"], saved["checkpoint"], moves, totals)
 
     def write(self, path: Path) -> None:
-        """Replace the file, in one step."""
+        """Replace the journal file atomically."""
         write_durably(path, json.dumps(asdict(self)))
 
 
 @dataclass(frozen=True)
 class Staged:
-    """A file that Spark has written, and where it belongs."""
+    """A file written by Spark and its target."""
 
     path: Path
     target: Path
@@ -91,27 +92,27 @@ class Staged:
 
 
 class Commits:
-    """The batches of one topic. One process at a time may have it."""
+    """Committer of one topic's batches. Only one process at a time may use it."""
 
     def __init__(self, lake: Path, topic: str) -> None:
-        """Finishes what an earlier process left half done."""
+        """Complete a commit that an earlier process did not finish."""
         self._lake, self._topic = lake, topic
         self.directory = lake / PRIVATE / topic
         self.journal = Journal.read(self.directory / JOURNAL)
         self._finish()
 
     def begin(self, batch: int, checkpoint: str) -> bool:
-        """Make room for a batch; False when it is in the lake already.
+        """Prepare staging for a batch; return False if the batch is already committed.
 
         Raises:
-            LakeError: the lake has later batches, or those of another checkpoint.
+            LakeError: The lake has later batches, or batches of another checkpoint.
         """
         known = self.journal
         if known.batch >= 0 and (known.checkpoint != checkpoint or known.batch > batch):
             raise LakeError(
                 f"{self._lake} has batch {known.batch} of {self._topic} from another checkpoint "
-                f"than {self.directory / 'checkpoint'}, which is at batch {batch}: put the old "
-                "checkpoint back, or archive to a new directory"
+                f"than {self.directory / 'checkpoint'}, which is at batch {batch}: restore the old "
+                "checkpoint, or archive to a new directory"
             )
         if known.batch == batch:
             return False
@@ -121,24 +122,31 @@ class Commits:
 
     @property
     def staging(self) -> Path:
-        """Where a batch is written first."""
+        """Directory to which a batch is written first."""
         return self.directory / "staging"
 
     @property
     def data_directory(self) -> Path:
-        """The records of a batch, by partition, date and hour."""
+        """Staged records, by partition, date and hour."""
         return self.staging / "data"
 
     @property
     def poison_directory(self) -> Path:
-        """What of a batch could not be read, by partition."""
+        """Staged unreadable records, by partition."""
         return self.staging / "poison"
 
     def commit(self, batch: int, checkpoint: str) -> Counts:
-        """Put the staged files into their places; returns what the batch has brought.
+        """Move the staged files to their targets.
+
+        Args:
+            batch: Number of the batch.
+            checkpoint: ID of Spark's query.
+
+        Returns:
+            The number of records in the batch.
 
         Raises:
-            LakeError: a staged file has no offsets in its footer.
+            LakeError: A staged file has no offsets in its footer.
         """
         staged = [*self._staged_data(), *self._staged_poison()]
         totals = dict(self.journal.totals)
@@ -151,7 +159,7 @@ class Commits:
         return sum((one.counts for one in staged), Counts())
 
     def _finish(self) -> None:
-        """Do the moves of the journal, each of which may have been done before."""
+        """Carry out the moves of the journal; each move is idempotent."""
         directories = set()
         moves = [
             tuple(path_in_lake(self._lake, each, self.directory / JOURNAL) for each in move)
@@ -164,7 +172,7 @@ class Commits:
             except FileNotFoundError:
                 if not place.exists():
                     raise LakeError(
-                        f"{place} is gone before it was complete in the lake; {staged} is gone too"
+                        f"{place} was deleted before the commit was complete, and {staged} too"
                     ) from None
             directories.add(place.parent)
         _sync_all(directories)
@@ -177,7 +185,7 @@ class Commits:
         self.journal = journal
 
     def _directories_of(self, path: Path) -> Iterator[Path]:
-        """The directories between the topic's own and a staged file."""
+        """Return the directories between the topic's own and a staged file."""
         return takewhile(lambda directory: directory != self.directory.parent, path.parents)
 
     def _below(self, path: Path) -> str:
@@ -200,42 +208,43 @@ class Commits:
 
 
 def path_in_lake(lake: Path, name: str, journal: Path) -> Path:
-    """Return a path that a journal names.
+    """Return the path for a name in a journal.
 
     Raises:
-        LakeError: the path leads out of the lake.
+        LakeError: The path is outside the lake.
     """
     try:
         return below(lake, name)
     except ValueError as error:
         raise LakeError(
-            f"{journal}: {error}; nothing was moved or removed: restore this file, or move it aside if "
-            "nobody archives to this lake"
+            f"{journal}: {error}; nothing was moved or deleted: restore this file, or move it away "
+            "if no archiver uses this lake"
         ) from None
 
 
 def offsets_of(path: Path) -> tuple[int, int, int]:
-    """The first and the last offset of a file and how many rows it has, from its footer.
+    """Return first offset, last offset and row count of a file, from its footer.
 
     Raises:
-        LakeError: the footer does not say.
-        OSError, pyarrow.ArrowException: the file is torn.
+        LakeError: The footer lacks the offsets.
+        OSError, pyarrow.ArrowException: The file is corrupt.
     """
     footer = pq.read_metadata(path)
     names = [footer.schema.column(index).path for index in range(footer.num_columns)]
     if f"{RECORD}.offset" not in names:
-        raise LakeError(f"{path} has no column {RECORD}.offset: it is no file of a lake")
+        raise LakeError(f"{path} has no column {RECORD}.offset: it is not a file of a lake")
     column = names.index(f"{RECORD}.offset")
     groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
     statistics = [group.column(column).statistics for group in groups if group.num_rows]
     if not statistics or not all(each is not None and each.has_min_max for each in statistics):
-        raise LakeError(f"{path} does not say which offsets it holds")
+        raise LakeError(f"{path} has no offset statistics in its footer")
+
     first, last = min(each.min for each in statistics), max(each.max for each in statistics)
     return first, last, footer.num_rows
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Replace a file in one step: after a crash it is the old one or the new one."""
+    """Replace a file atomically: after a crash, it has the old or the new content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f"{path.name}.new")
     beside.write_text(text, encoding="utf-8")
@@ -245,7 +254,7 @@ def write_durably(path: Path, text: str) -> None:
 
 
 def make_durable_directory(directory: Path) -> None:
-    """Make a directory and those above it, and force their names to disk."""
+    """Create a directory and its parents, and sync their names to disk."""
     if not directory.exists():
         make_durable_directory(directory.parent)
         directory.mkdir(exist_ok=True)
@@ -253,7 +262,7 @@ def make_durable_directory(directory: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Force a file or directory to disk."""
+    """Sync a file or directory to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,11 +1,11 @@
-"""What the fields of a topic's values are: found in JSON values, grown when new ones come.
+"""Schema of a topic's values: inferred from JSON values and extended with new fields.
 
-Types are written as Spark's JSON form of a schema has them, so that no Spark is needed to find them:
-a word (``bigint`` is ``long`` there), or an object with ``type`` struct, array or map. A field that
-was only ever null has the type ``void``: it is no column until a value comes.
+Types use Spark's JSON form of a schema, so Spark is not needed to infer them: a word (``bigint`` is
+``long`` there), or an object with ``type`` struct, array or map. A field that was always null has
+the type ``void``; it becomes a column with its first value.
 
-A type that a lake has once never changes, because readers of Parquet directories do not agree on what to
-do then. A struct gets fields, ``void`` gets a type, and what does not fit is poison.
+A type in a lake never changes, because readers of Parquet directories handle changes differently.
+Structs get new fields and ``void`` gets a type. Values that do not match are unreadable ("poison").
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any
 
 from .layout import DATE, HOUR, RECORD
 
+# A word or an object, as described above.
 Type = Any
-"""A word or an object, see above."""
 Struct = dict[str, Any]
 
 VOID, TEXT = "void", "string"
+# Maximum number of inferred fields, including nested ones. Values with more are unreadable.
 FIELDS_MAX = 2000
-"""So many fields, nested ones counted, may be found in values; values with more are poison."""
+# Maximum nesting depth; deeper values stay strings.
 DEPTH_MAX = 32
-"""Deeper values stay text."""
+# Metadata key with the field's own name, if the column has another name.
 NAME_OF_FIELD = "field"
-"""The key of a column's metadata that holds the field's own name, where that is another one."""
 PARTITION = "__kbroker_partition"
+# First byte and length of a schema ID header.
 NUMBERED, NUMBER_BYTES = b"\0", 5
-"""How the number of a schema begins, and how long it is with that."""
 RESERVED = frozenset({RECORD, DATE, HOUR, PARTITION})
 
 _INT64 = range(-(2**63), 2**63)
@@ -39,32 +39,37 @@ _INTEGERS = {"byte": 2**7, "short": 2**15, "integer": 2**31, "long": 2**63}
 
 
 def struct(fields: Iterable[Struct] = ()) -> Struct:
-    """A struct of fields."""
+    """Return a struct type."""
     return {"type": "struct", "fields": list(fields)}
 
 
-def grown(schema: Struct, values: Iterable[Mapping[str, object]]) -> Struct:
-    """The schema of a topic with what is new in values: new fields, types for void ones.
+def grow_schema(schema: Struct, values: Iterable[Mapping[str, object]]) -> Struct:
+    """Add the new fields and types in values to a topic's schema.
 
-    Returns the schema itself, unchanged, when there is nothing new or it would get too large.
+    Args:
+        schema: Current schema.
+        values: JSON objects.
+
+    Returns:
+        The new schema; the same object if nothing is new or the schema would get too large.
     """
     found = reduce(_merged, (type_of(value) for value in values), struct())
     return with_fields(schema, found) if isinstance(found, dict) else schema
 
 
 def with_fields(schema: Struct, found: Struct) -> Struct:
-    """The schema of a topic with the fields of another; it stays as it is if it gets too large."""
-    larger = _with_columns(_with_new_fields(_by_field(schema), found, nested=False))
+    """Add the fields of another schema, unless the schema would get too large."""
+    larger = _with_columns(_extended_struct(_by_field(schema), found, nested=False))
     return schema if larger == schema or _count(larger) > FIELDS_MAX else larger
 
 
 def field_name(field: Struct) -> str:
-    """What a column's field is called in the values."""
+    """Return the name of a column's field in the values."""
     return str(field["metadata"].get(NAME_OF_FIELD, field["name"]))
 
 
 def type_of(value: Any, depth: int = 0) -> Type:
-    """The type for a JSON value."""
+    """Return the type of a JSON value."""
     if value is None:
         return VOID
     if isinstance(value, bool):
@@ -79,22 +84,22 @@ def type_of(value: Any, depth: int = 0) -> Type:
         inner = reduce(_merged, (type_of(each, depth + 1) for each in value), VOID)
         return {"type": "array", "elementType": inner, "containsNull": True}
     if len({name.lower() for name in value}) < len(value) and depth:
-        return TEXT  # No reader of Parquet keeps apart what differs in case only.
+        return TEXT  # Parquet readers do not distinguish names that differ only in case.
     return struct(_field(name, type_of(each, depth + 1)) for name, each in value.items())
 
 
 def has_struct(kind: Type) -> bool:
-    """Whether values of a type may have fields."""
+    """Return True if values of a type may have fields."""
     return any(not isinstance(each, str) and each["type"] == "struct" for each in _parts(kind))
 
 
 def has_void(kind: Type) -> bool:
-    """Whether part of a type is not known yet."""
+    """Return True if part of a type is void."""
     return any(each == VOID for each in _parts(kind))
 
 
 def without_void(kind: Type) -> Type | None:
-    """The part of a type that can be written; None when that is nothing."""
+    """Return the type without its void parts, or None if nothing remains."""
     if isinstance(kind, str):
         return None if kind == VOID else kind
     if kind["type"] == "struct":
@@ -107,49 +112,51 @@ def without_void(kind: Type) -> Type | None:
 
 
 def without_number(value: bytes) -> bytes:
-    """JSON without the number of its schema, where a serializer of Confluent's has put that before it."""
+    """Return JSON without the schema ID header that Confluent's serializers write."""
     return value[NUMBER_BYTES:] if value.startswith(NUMBERED) else value
 
 
-def why_not(value: bytes, schema: Struct, *, may_grow: bool) -> str:
-    """Why a value is no JSON object of these fields: for the reader of a poison file."""
+def rejection_reason(value: bytes, schema: Struct, *, may_grow: bool) -> str:
+    """Return why a value is not a JSON object of these fields, for users."""
     try:
         text = without_number(value).decode()
     except UnicodeDecodeError as error:
         return f"not UTF-8: byte {error.start}"
     try:
-        parsed = json.loads(text, parse_constant=_refuse, object_pairs_hook=_pairs)
+        parsed = json.loads(text, parse_constant=_reject_constant, object_pairs_hook=_pairs)
     except (ValueError, RecursionError) as error:
-        return f"not JSON: {error}" if text.strip() else "not JSON: nothing is there"
+        return f"not JSON: {error}" if text.strip() else "not JSON: the value is empty"
     if not isinstance(parsed, dict):
-        return f"{_said(parsed)}, not an object"
-    misfits = _misfits(parsed, {**schema, "fields": _by_field(schema)["fields"]}, "", may_grow)
-    return next(misfits, "not readable with the fields of this topic")
+        return f"{_describe(parsed)}, not an object"
+    mismatches = _mismatches(
+        parsed, {**schema, "fields": _by_field(schema)["fields"]}, "", may_grow
+    )
+    return next(mismatches, "not readable with the fields of this topic")
 
 
-def _misfits(value: object, kind: Type, path: str, may_grow: bool) -> Iterator[str]:
-    """What in a value does not fit its type."""
+def _mismatches(value: object, kind: Type, path: str, may_grow: bool) -> Iterator[str]:
+    """Yield the parts of a value that do not match its type."""
     if value is None or kind == VOID:
         return
     if isinstance(kind, str):
         if not _fits(value, kind):
-            yield f"{path}: {_said(value)} where {kind} is kept"
+            yield f"{path}: {_describe(value)}, expected {kind}"
     elif kind["type"] == "struct" and isinstance(value, dict):
         known = {field["name"]: field["type"] for field in kind["fields"]}
         for name, each in value.items():
             inner = f"{path}.{name}" if path else name
             if name in known:
-                yield from _misfits(each, known[name], inner, may_grow)
+                yield from _mismatches(each, known[name], inner, may_grow)
             elif each is not None and not may_grow:
                 yield f"{inner}: a new field that cannot be added"
     elif kind["type"] == "array" and isinstance(value, list):
         for each in value:
-            yield from _misfits(each, kind["elementType"], f"{path}[]", may_grow)
+            yield from _mismatches(each, kind["elementType"], f"{path}[]", may_grow)
     elif kind["type"] == "map" and isinstance(value, dict):
         for each in value.values():
-            yield from _misfits(each, kind["valueType"], f"{path}{{}}", may_grow)
+            yield from _mismatches(each, kind["valueType"], f"{path}{{}}", may_grow)
     else:
-        yield f"{path}: {_said(value)} where {_kind_said(kind)} is kept"
+        yield f"{path}: {_describe(value)}, expected {_describe_type(kind)}"
 
 
 def _fits(value: object, kind: str) -> bool:
@@ -160,12 +167,12 @@ def _fits(value: object, kind: str) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if kind == "boolean":
         return isinstance(value, bool)
-    # Text takes everything; what the other types read from text or a number, Spark alone knows.
+    # Strings accept any value. For the other types, only Spark knows which scalars it can convert.
     return kind == TEXT or not isinstance(value, dict | list)
 
 
 def _merged(one: Type, other: Type) -> Type:
-    """A type for the values of both, which were seen at the same time."""
+    """Return a type for the values of both types."""
     if one == other or other == VOID:
         return one
     if one == VOID:
@@ -182,22 +189,25 @@ def _merged(one: Type, other: Type) -> Type:
     return struct(_field(name, kind) for name, kind in types.items())
 
 
-def _with_new(old: Type, new: Type) -> Type:
-    """The old type, grown: what it has stays."""
+def _extended(old: Type, new: Type) -> Type:
+    """Return the old type with new fields; existing types are kept."""
     if old == VOID:
         return _unambiguous(new)
     if isinstance(old, str) or isinstance(new, str) or old["type"] != new["type"]:
         return old
     if old["type"] == "array":
-        return {**old, "elementType": _with_new(old["elementType"], new["elementType"])}
-    return old if old["type"] == "map" else _with_new_fields(old, new, nested=True)
+        return {**old, "elementType": _extended(old["elementType"], new["elementType"])}
+    return old if old["type"] == "map" else _extended_struct(old, new, nested=True)
 
 
-def _with_new_fields(old: Struct, new: Struct, *, nested: bool) -> Struct:
-    """A struct with the fields of another; a nested one only with those it can tell apart."""
+def _extended_struct(old: Struct, new: Struct, *, nested: bool) -> Struct:
+    """Return a struct with the fields of both.
+
+    In nested structs, a new field is added only if its name differs in more than case.
+    """
     came = {field["name"]: field["type"] for field in new["fields"]}
     kept = [
-        {**field, "type": _with_new(field["type"], came.pop(field["name"], VOID))}
+        {**field, "type": _extended(field["type"], came.pop(field["name"], VOID))}
         for field in old["fields"]
     ]
     taken = {field["name"].lower() for field in kept} if nested else set()
@@ -208,7 +218,7 @@ def _with_new_fields(old: Struct, new: Struct, *, nested: bool) -> Struct:
 
 
 def _unambiguous(kind: Type) -> Type:
-    """Text in place of a struct with fields that differ in case only."""
+    """Replace structs with fields that differ only in case by strings."""
     if isinstance(kind, str):
         return kind
     if kind["type"] == "array":
@@ -220,12 +230,12 @@ def _unambiguous(kind: Type) -> Type:
 
 
 def _by_field(schema: Struct) -> Struct:
-    """The schema with the fields' own names."""
+    """Return the schema with the fields' own names instead of the column names."""
     return struct(_field(field_name(field), field["type"]) for field in schema["fields"])
 
 
 def _with_columns(schema: Struct) -> Struct:
-    """The schema with a column name for each field that no reader mistakes for another."""
+    """Give each field a column name that is unique regardless of case."""
     taken: set[str] = set(RESERVED)
     fields = []
     for field in schema["fields"]:
@@ -243,7 +253,7 @@ def _field(name: str, kind: Type) -> Struct:
 
 
 def _parts(kind: Type) -> Iterator[Type]:
-    """A type and all that is in it."""
+    """Yield a type and all types nested in it."""
     yield kind
     if isinstance(kind, dict):
         for key in ("elementType", "valueType"):
@@ -256,8 +266,8 @@ def _count(schema: Struct) -> int:
     return sum(len(each.get("fields", ())) for each in _parts(schema) if isinstance(each, dict))
 
 
-def _said(value: object) -> str:
-    """A value in a message: short, and with its kind."""
+def _describe(value: object) -> str:
+    """Return a short description of a value for messages."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
@@ -266,23 +276,23 @@ def _said(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _kind_said(kind: Struct) -> str:
+def _describe_type(kind: Struct) -> str:
     return {"struct": "an object", "array": "an array", "map": "an object"}.get(kind["type"], "?")
 
 
-def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is no JSON value")
+def _reject_constant(word: str) -> None:
+    raise ValueError(f"{word} is not a JSON value")
 
 
 def _pairs(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     return dict(pairs)
 
 
-def given(text: str | None) -> Struct:
-    """The schema that somebody gives: DDL, or a file with DDL or Spark's JSON form.
+def parse_schema(text: str | None) -> Struct:
+    """Parse a schema given by the user: DDL, or a file with DDL or Spark's JSON form.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: The text is neither.
     """
     if text is None:
         return struct()
@@ -291,8 +301,10 @@ def given(text: str | None) -> Struct:
     try:
         schema = json.loads(text) if text.lstrip().startswith("{") else _from_ddl(text)
         return with_fields(struct(), schema)
-    except Exception as error:  # Spark's parser has errors of its own
-        raise ValueError(f"{text!r} is no schema: {str(error).strip().splitlines()[0]}") from error
+    except Exception as error:  # Spark's parser has its own exceptions
+        raise ValueError(
+            f"{text!r} is not a schema: {str(error).strip().splitlines()[0]}"
+        ) from error
 
 
 def _from_ddl(text: str) -> Struct:

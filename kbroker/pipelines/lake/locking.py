@@ -1,4 +1,4 @@
-"""One process at a time writes a topic's part of a lake."""
+"""Lock that limits a topic's part of a lake to one writing process."""
 
 from __future__ import annotations
 
@@ -11,16 +11,24 @@ from filelock import FileLock, Timeout
 from .commits import LakeError
 from .layout import PRIVATE
 
+# Time to wait for the lock, in seconds.
 _SECONDS = 10
 
 
 def take_lock(lake: Path, topic: str) -> FileLock:
-    """Take a topic's part of a lake.
+    """Lock a topic's part of a lake.
 
-    Resource handling: give it back with ``release()``; it goes with the process, however that ends.
+    Call ``release()`` on the result to unlock. The lock also ends with the process.
+
+    Args:
+        lake: Directory of the lake.
+        topic: Name of the topic.
+
+    Returns:
+        The lock.
 
     Raises:
-        LakeError: another process has it.
+        LakeError: Another process holds the lock.
     """
     directory = lake / PRIVATE / topic
     directory.mkdir(parents=True, exist_ok=True)
@@ -29,15 +37,14 @@ def take_lock(lake: Path, topic: str) -> FileLock:
         lock.acquire(timeout=_SECONDS)
     except Timeout:
         raise LakeError(
-            f"another process writes {topic} in {lake}: stop it first (an archiver merges files by "
-            "itself)"
+            f"another process writes {topic} in {lake}: stop it first (archivers also merge files)"
         ) from None
     return lock
 
 
 @contextmanager
 def topic_lock(lake: Path, topic: str) -> Iterator[None]:
-    """Have a topic's part of a lake for a while. Raises as `take_lock`."""
+    """Hold the lock of a topic's part of a lake. Raises as `take_lock`."""
     lock = take_lock(lake, topic)
     try:
         yield

@@ -1,13 +1,13 @@
-"""Small files of an hour become one.
+"""Merging of an hour's small files into larger ones.
 
-    1  the rows of neighbours are written to one new file, and that is forced to disk
-    2  merge.json says which files it replaces                 from here on the merge is decided
-    3  they are removed, then the new one is moved into place
-    4  merge.json is removed
+    1  the rows of adjacent files are written to one new file, which is synced to disk
+    2  merge.json lists the files that it replaces          from here on the merge is committed
+    3  these files are deleted, then the new file is moved into place
+    4  merge.json is deleted
 
-Killed before 2, nothing has happened; after it, the next start finishes. Nobody ever reads a record
-twice; whoever reads between the two halves of 3 finds the records missing, for as long as some
-removals take. So read a lake again when a file was gone, and merge hours that are over.
+If the process is killed before step 2, nothing has changed. After step 2, the next start completes
+the merge. No reader ever sees a record twice. A reader between the two halves of step 3 misses the
+records for a short time: merge only past hours, and read the lake again if a file was missing.
 """
 
 from __future__ import annotations
@@ -33,27 +33,34 @@ from .commits import (
 from .layout import PRIVATE, LakeFile, data_files, file_name
 
 MERGE = "merge.json"
+# Target size of a merged file, in bytes.
 TARGET_BYTES = 128 * 1024 * 1024
 _ROW_GROUP_ROWS = 100_000
 
 
 class Merges:
-    """The merges of one topic. Whoever has it holds the topic's lock."""
+    """Merger of one topic's files. The caller must hold the topic's lock."""
 
     def __init__(self, lake: Path, topic: str) -> None:
-        """Finishes a merge that an earlier process left half done."""
+        """Complete a merge that an earlier process did not finish."""
         self._lake, self._topic = lake, topic
         self._directory = lake / PRIVATE / topic
         self._finish()
         shutil.rmtree(self._merging, ignore_errors=True)
 
     def run(self, files_min: int = 2, target_bytes: int = TARGET_BYTES) -> tuple[int, int]:
-        """Merge neighbours of less than `target_bytes` where there are `files_min` of them or more.
+        """Merge adjacent files.
 
-        Returns how many files became how many.
+        Args:
+            files_min: Minimum number of files to merge into one.
+            target_bytes: Files of this size or more are not merged.
+
+        Returns:
+            The number of files before and after.
 
         Raises:
-            LakeError: what was written is not what was read; nothing has been changed.
+            LakeError: The merged file does not contain the rows of its sources; nothing was
+                changed.
         """
         before = after = 0
         for group in mergeable(data_files(self._lake, self._topic), files_min, target_bytes):
@@ -70,17 +77,19 @@ class Merges:
         new, place = self._merging / name, group[0].path.parent / name
         rows = self._write(group, new)
         if offsets_of(new) != (group[0].first, group[-1].last, rows):
-            raise LakeError(f"{new} does not hold what it was made of; the files are as they were")
+            raise LakeError(
+                f"merged file {new} does not contain the rows of its source files; nothing was changed"
+            )
         for path in (new, new.parent):
             sync(path)
         replaced = [str(file.path.relative_to(self._lake)) for file in group]
-        said = {"from": str(new.relative_to(self._lake)), "replaces": replaced}
-        said |= {"to": str(place.relative_to(self._lake))}
-        write_durably(self._directory / MERGE, json.dumps(said))
+        plan = {"from": str(new.relative_to(self._lake)), "replaces": replaced}
+        plan |= {"to": str(place.relative_to(self._lake))}
+        write_durably(self._directory / MERGE, json.dumps(plan))
         self._finish()
 
     def _write(self, group: list[LakeFile], new: Path) -> int:
-        """Write the rows of all into one file; returns how many they must be."""
+        """Write the rows of all files into one, and return their expected number."""
         new.parent.mkdir(parents=True, exist_ok=True)
         schema = reading.common_schema(group)
         with pq.ParquetWriter(new, schema) as writer:
@@ -89,18 +98,18 @@ class Merges:
         return sum(offsets_of(file.path)[2] for file in group)
 
     def _finish(self) -> None:
-        """Do what merge.json says, each step of which may have been done before."""
+        """Carry out merge.json; each step is idempotent."""
         journal = self._directory / MERGE
         if not journal.exists():
             return
-        said = json.loads(journal.read_text(encoding="utf-8"))
+        plan = json.loads(journal.read_text(encoding="utf-8"))
         new, place, *replaced = (
             path_in_lake(self._lake, each, journal)
-            for each in (said["from"], said["to"], *said["replaces"])
+            for each in (plan["from"], plan["to"], *plan["replaces"])
         )
         make_durable_directory(place.parent)
         if not new.exists() and not place.exists():
-            raise LakeError(f"{place} is gone before it was complete in the lake")
+            raise LakeError(f"merged file {place} was deleted before the merge was complete")
         for each in replaced:
             each.unlink(missing_ok=True)
         if new.exists():
@@ -111,7 +120,7 @@ class Merges:
 
 
 def mergeable(files: list[LakeFile], files_min: int, target_bytes: int) -> Iterator[list[LakeFile]]:
-    """Neighbours of one hour and partition that together stay below the target, or just pass it."""
+    """Yield groups of adjacent files of one hour and partition, up to the target size."""
 
     def place(file: LakeFile) -> tuple[str, int]:
         return str(file.path.parent), file.partition

@@ -1,4 +1,4 @@
-"""Values of Protobuf, which have a header with their schema's number and the place of their message."""
+"""Protobuf values with Confluent's header: schema ID and index path of the message."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
 
 
 class ProtobufWriters:
-    """See `Writers`."""
+    """`Writers` for Protobuf."""
 
     def __init__(self, address: str | None) -> None:
-        """`address` is that of a registry. Raises LakeError when it is none."""
+        """Create the decoder for a registry's URL. Raises LakeError for anything else."""
         if address is None or not address.startswith(("http://", "https://")):
-            raise LakeError("--format protobuf needs --schema: the address of a schema registry")
+            raise LakeError("--format protobuf needs --schema: the URL of a schema registry")
         self._decoder = Decoder(address)
 
     def writer(self, value: bytes) -> Writer:
-        """See `Writers`."""
+        """Implement `Writers`."""
         return split_writer(value)[0]
 
     def schema(self, writer: Writer) -> MessageType:
-        """See `Writers`."""
+        """Implement `Writers`."""
         return self._decoder.schema(writer)
 
     def type_of(self, schema: MessageType) -> DataType:
-        """See `Writers`."""
+        """Implement `Writers`."""
         return spark_type(schema)
 
     def decode(self, value: bytes) -> dict[str, object]:
-        """See `Writers`."""
+        """Implement `Writers`."""
         return self._decoder.decode(value)

@@ -1,4 +1,4 @@
-"""Read a lake without Spark, in the order of offsets; needs pyarrow and nothing else."""
+"""Lake reader without Spark: records in offset order; needs only pyarrow."""
 
 from __future__ import annotations
 
@@ -18,26 +18,35 @@ from .layout import PAYLOAD_OF_RAW, PRIVATE, RECORD, LakeFile, data_files
 __all__ = ["LakeFile", "common_schema", "files", "merged", "payload", "records"]
 
 BATCH_ROWS = 8192
+# Metadata key with the field's own name, if the column has another name.
 FIELD = b"field"
-"""The key of a column's metadata under which its field's own name stands, where it is another."""
 
 
 def files(lake: Path, topic: str) -> list[LakeFile]:
-    """The files of a topic, by partition and first offset."""
+    """Return the files of a topic, sorted by partition and first offset."""
     return data_files(lake, topic)
 
 
 def records(
     lake: Path, topic: str, partition: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Read a partition in the order of its offsets.
+    """Read a partition in offset order.
 
-    Every batch has the same columns: those of all files of the topic, or those that `columns` names
-    (``record`` says where a row comes from). A column that a file does not have is null there.
-    Files whose offset ranges overlap are read side by side, a batch of each in memory.
+    Every batch has the same columns: `columns`, or those of all files of the topic. A column that a
+    file lacks is null. Files with overlapping offset ranges are read side by side, one batch of
+    each in memory.
+
+    Args:
+        lake: Directory of the lake.
+        topic: Name of the topic.
+        partition: Partition to read.
+        columns: Columns to read (``record`` has the origin of a row); by default all.
+
+    Yields:
+        Batches of records.
 
     Raises:
-        pyarrow.ArrowException: a file is torn, or one column has two types that do not go together.
+        pyarrow.ArrowException: A file is corrupt, or a column has two incompatible types.
     """
     found = files(lake, topic)
     schema = _with_field_names(common_schema(found, columns), lake, topic)
@@ -48,9 +57,9 @@ def records(
 def merged(
     found: Sequence[LakeFile], schema: pa.Schema, batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Read files of one partition in the order of offsets, with the columns of a schema.
+    """Read files of one partition in offset order, with the columns of a schema.
 
-    The files are in order themselves. Raises as `records`.
+    Each file is sorted by offset. Raises as `records` does.
     """
     waiting = list(found)
     open_files: list[_OpenFile] = []
@@ -66,10 +75,14 @@ def merged(
 
 
 def payload(batch: pa.RecordBatch) -> list[bytes | None]:
-    """The values of the records of a batch, as they were in the topic.
+    """Return the values of a batch's records as they were in the topic.
 
-    The format raw gives the very bytes. The others give a JSON object of the fields that are not
-    null: equal to what was written as JSON is, not byte for byte. None for a tombstone.
+    Args:
+        batch: Records with all their columns.
+
+    Returns:
+        For the format raw the original bytes. For other formats a JSON object of the fields that
+            are not null: equal as JSON, not byte for byte. None for a tombstone.
     """
     names = [name for name in batch.schema.names if name != RECORD]
     if names == [PAYLOAD_OF_RAW] and pa.types.is_binary(batch.schema.field(names[0]).type):
@@ -101,24 +114,24 @@ class _OpenFile:
 
     @property
     def has_rows(self) -> bool:
-        """Whether rows of the batch in memory are left."""
+        """True if the batch in memory has rows left."""
         return self._rows is not None and self._rows.num_rows > 0
 
     @property
     def last_offset(self) -> int:
-        """The last offset of the batch in memory."""
+        """Last offset of the batch in memory."""
         assert self._rows is not None
         return int(_offsets(self._rows)[-1].as_py())
 
     def advance(self) -> bool:
-        """Take the next batch into memory; False at the end of the file."""
+        """Load the next batch; return False at the end of the file."""
         self._rows = next((one for one in self._batches if one.num_rows), None)
         if self._rows is not None:
             self._rows = _conformed(self._rows, self._schema)
         return self._rows is not None
 
     def take_until(self, offset: int) -> pa.RecordBatch:
-        """The rows in memory up to an offset; they are gone from here."""
+        """Remove and return the rows in memory up to an offset."""
         assert self._rows is not None
         count = pc.sum(pc.less_equal(_offsets(self._rows), offset)).as_py()
         taken, self._rows = self._rows.slice(0, count), self._rows.slice(count)
@@ -126,7 +139,7 @@ class _OpenFile:
 
 
 def _in_order(parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of all parts by offset."""
+    """Yield the rows of all parts sorted by offset."""
     table = pa.Table.from_batches([part for part in parts if part.num_rows])
     order = pc.sort_indices(pc.struct_field(table.column(RECORD).combine_chunks(), "offset"))
     yield from (table.take(order) if len(parts) > 1 else table).to_batches()
@@ -137,7 +150,7 @@ def _offsets(batch: pa.RecordBatch) -> pa.Array:
 
 
 def common_schema(found: Sequence[LakeFile], columns: Sequence[str] | None = None) -> pa.Schema:
-    """The columns of all files, or of them those named; ``record`` always, as the last one."""
+    """Return the schema of all files, or its selected columns; ``record`` comes last."""
     each = [pq.read_schema(file.path).remove_metadata() for file in found]
     fields = pa.unify_schemas([*each, pa.schema([])], promote_options="permissive")
     names = [name for name in fields.names if name != RECORD]
@@ -146,7 +159,7 @@ def common_schema(found: Sequence[LakeFile], columns: Sequence[str] | None = Non
 
 
 def _with_field_names(schema: pa.Schema, lake: Path, topic: str) -> pa.Schema:
-    """The schema that says of each column what the field is called where that is another name."""
+    """Add the fields' own names to the metadata of columns that have another name."""
     path = lake / PRIVATE / topic / "schema.json"
     kept = json.loads(path.read_text(encoding="utf-8"))["fields"] if path.exists() else []
     metadata = {each["name"]: each["metadata"] for each in kept if each["metadata"]}
@@ -154,7 +167,7 @@ def _with_field_names(schema: pa.Schema, lake: Path, topic: str) -> pa.Schema:
 
 
 def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with the columns of a schema; those it lacks are null."""
+    """Return the batch with the columns of a schema; missing columns are null."""
     arrays = [
         _conformed_array(batch.column(field.name), field.type)
         if field.name in batch.schema.names
@@ -165,7 +178,7 @@ def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _conformed_array(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The array as a type that has the fields of its own and maybe more."""
+    """Convert an array to a type that has its fields and possibly more."""
     if array.type == wanted:
         return array
     if pa.types.is_struct(wanted):
@@ -192,12 +205,12 @@ def _has_map(kind: pa.DataType) -> bool:
 
 
 def _inside(kind: pa.DataType) -> list[pa.Field]:
-    """The fields of a type that has some."""
+    """Return the fields of a nested type."""
     return [kind.field(index) for index in range(kind.num_fields)]
 
 
 def _with_maps(value: Any, kind: pa.DataType) -> object:
-    """A value with its maps as objects of JSON have them: pyarrow has pairs there."""
+    """Return a value with its maps as dicts; pyarrow returns pairs."""
     if value is None:
         return None
     if pa.types.is_map(kind):
@@ -210,7 +223,7 @@ def _with_maps(value: Any, kind: pa.DataType) -> object:
 
 
 def _key(key: object) -> str:
-    """A key of a map as JSON has it: true and not True."""
+    """Return a map key as in JSON, for example true instead of True."""
     return key if isinstance(key, str) else json.dumps(key, default=str).strip('"')
 
 
@@ -226,11 +239,11 @@ def _without_nulls(value: object) -> object:
 
 
 def _as_text(value: object) -> object:
-    """What JSON has no word for; bytes as Avro's JSON has them."""
+    """Return the JSON form of types that JSON lacks; bytes as in Avro's JSON encoding."""
     if isinstance(value, bytes):
         return value.decode("latin-1")
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, decimal.Decimal):
         return str(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"{type(value).__name__} has no JSON form")

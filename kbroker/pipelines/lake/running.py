@@ -1,7 +1,7 @@
-"""Archive topics until they are done or somebody says stop, and say how it goes.
+"""Runner of the archiver: one streaming query per topic, with restarts and progress events.
 
-One query for each topic. A query that ends because no broker answers is started again when one does;
-its checkpoint and the lake's journal say where to go on.
+A query that ends because no broker responds is restarted when one does. Its checkpoint and the
+lake's journal determine where it continues.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .archiver import Archiver, Conf
-from .brokers import BrokerAwayError, Brokers
+from .brokers import Brokers, BrokerUnavailableError
 from .commits import Counts, LakeError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-_LOOK_SECONDS = 0.5
-_ASK_BROKER_SECONDS = 5.0
+_POLL_SECONDS = 0.5
+_BROKER_CHECK_SECONDS = 5.0
 _FIND_TOPICS_SECONDS = 30.0
 _RETRY_BACKOFF_SECONDS = 1.0
-_PASSING = (
+# Error texts of the Java and C clients if a broker is temporarily unavailable.
+_TRANSIENT = (
     "TimeoutException",
     "Cannot fetch record",
     "DisconnectException",
@@ -37,19 +38,18 @@ _PASSING = (
     "_ALL_BROKERS_DOWN",
     "_TIMED_OUT",
 )
-"""What Java and C clients say when a broker is away for a while."""
 
+# Event handler: gets the name and the properties of each event.
 Tell = Callable[[str, dict[str, object]], None]
-"""Gets each event: its name and what belongs to it."""
 
 
 @dataclass
 class _Running:
-    """A topic with its query."""
+    """A topic with its running query."""
 
     archiver: Archiver
     query: StreamingQuery
-    told_batch: int = -1
+    reported_batch: int = -1
 
 
 class Runner:
@@ -62,36 +62,42 @@ class Runner:
         topics: Sequence[str],
         tell: Tell,
     ) -> None:
-        """`conf` says all but the topic; `topics` are names, or patterns with ``*`` and ``?``.
+        """Create the runner; the session is created once a broker responds and has the topics.
 
-        The session, with the name of the source that it has, is made when a broker answers and has
-        the topics.
+        Args:
+            make_session: Returns the session and the name of its Kafka source.
+            conf: Configuration, except for the topic.
+            topics: Topic names, or patterns with ``*`` and ``?``.
+            tell: Event handler.
         """
         self._make_session = make_session
         self._spark: SparkSession | None = None
-        self._conf, self._topics, self._tell = conf, topics, tell
+        self._conf, self._topics, self._report = conf, topics, tell
         self._brokers = Brokers(conf.bootstrap, conf.options)
         self._running: dict[str, _Running] = {}
         self._done: dict[str, Counts] = {}
-        self._over: set[str] = set()
+        self._finished: set[str] = set()
         self._stop = threading.Event()
 
     def stop(self) -> None:
-        """Let `run` end soon; can be called from a signal handler."""
+        """Make `run` return soon. May be called from a signal handler."""
         self._stop.set()
 
     def run(self) -> dict[str, Counts]:
-        """Archive; returns what each topic has brought.
+        """Archive the topics until done or stopped.
+
+        Returns:
+            The records archived by this run, by topic.
 
         Raises:
-            LakeError: a topic cannot be archived; says what helps.
+            LakeError: A topic cannot be archived; the message names the next action.
         """
         try:
             self._archive_all()
         except LakeError:
             raise
         except Exception:
-            # The signal to stop has ended the JVM too: what fails without it is no news.
+            # The signal also ended the JVM, so errors after a stop are expected.
             if not self._stop.is_set():
                 raise
         return self._done
@@ -107,13 +113,13 @@ class Runner:
             self._end_all()
 
     def _archive_one(self, name: str) -> None:
-        while not self._stop.is_set() and name not in self._over:
+        while not self._stop.is_set() and name not in self._finished:
             self._start(name)
-            while name in self._running and not self._stop.wait(_LOOK_SECONDS):
-                self._look_at(name)
+            while name in self._running and not self._stop.wait(_POLL_SECONDS):
+                self._check_query(name)
 
     def _archive_on(self) -> None:
-        find_at = ask_at = 0.0
+        find_at = check_at = 0.0
         while not self._stop.is_set():
             now = time.monotonic()
             if now >= find_at:
@@ -123,17 +129,17 @@ class Runner:
                         self._start(name)
                 started = self._running.keys() >= set(found)
                 find_at = now + (_FIND_TOPICS_SECONDS if started else _RETRY_BACKOFF_SECONDS)
-            if now >= ask_at:
+            if now >= check_at:
                 self._wait_for_broker()
-                ask_at = time.monotonic() + _ASK_BROKER_SECONDS
+                check_at = time.monotonic() + _BROKER_CHECK_SECONDS
             for name in list(self._running):
-                self._look_at(name)
+                self._check_query(name)
                 if name not in self._running:
                     find_at = 0.0
-            self._stop.wait(_LOOK_SECONDS)
+            self._stop.wait(_POLL_SECONDS)
 
     def _find_topics(self) -> list[str]:
-        """The topics that are asked for. Waits for a broker."""
+        """Return the selected topics that exist; wait for a broker if necessary."""
         there = self._wait_for_broker()
         if self._stop.is_set():
             return []
@@ -141,28 +147,28 @@ class Runner:
         missing = [one for one in self._topics if not _is_pattern(one) and one not in there]
         if missing:
             raise LakeError(
-                f"there is no topic {missing[0]} on {self._conf.bootstrap}: create it first "
+                f"topic {missing[0]} does not exist on {self._conf.bootstrap}: create it first "
                 f"(kbroker topic create {missing[0]})"
             )
         if not found and self._conf.once:
-            raise LakeError(f"no topic on {self._conf.bootstrap} is called {self._topics[0]}")
+            raise LakeError(f"no topic on {self._conf.bootstrap} matches {self._topics[0]}")
         return sorted(found)
 
     def _wait_for_broker(self) -> list[str]:
-        """The topics there are, as soon as a broker says so; tells when it has to wait."""
+        """Return the topics of the cluster once a broker responds; report a wait."""
         began = time.monotonic()
         waiting = False
         while not self._stop.is_set():
             try:
                 names = self._brokers.names()
-            except BrokerAwayError as error:
+            except BrokerUnavailableError as error:
                 if not waiting:
-                    self._tell("waiting", {"why": str(error)})
+                    self._report("waiting", {"why": str(error)})
                 waiting = True
-                self._stop.wait(_LOOK_SECONDS)
+                self._stop.wait(_POLL_SECONDS)
                 continue
             if waiting:
-                self._tell("back", {"seconds": round(time.monotonic() - began, 1)})
+                self._report("back", {"seconds": round(time.monotonic() - began, 1)})
             return names
         return []
 
@@ -171,36 +177,36 @@ class Runner:
             self._spark, source = self._make_session()
             self._conf = replace(self._conf, source=source)
         if self._stop.is_set():
-            return  # while Spark started
+            return  # stopped while Spark was starting
         try:
             archiver = Archiver(replace(self._conf, topic=name))
-        except BrokerAwayError:
-            return  # whoever asks for the broker next tells
+        except BrokerUnavailableError:
+            return  # the next broker check reports this
         query = archiver.start(self._spark)
         self._running[name] = _Running(archiver, query)
-        self._tell("started", {"topic": name, "records": archiver.totals.records})
+        self._report("started", {"topic": name, "records": archiver.totals.records})
 
-    def _look_at(self, name: str) -> None:
-        """Tell what a query has done; when it has ended, find out why."""
+    def _check_query(self, name: str) -> None:
+        """Report the progress of a query, and handle its end."""
         one = self._running[name]
         active = one.query.isActive
         for progress in _new_progress(one):
-            self._tell("batch", {"topic": name, **progress})
+            self._report("batch", {"topic": name, **progress})
         if active:
             return
         del self._running[name]
         self._add(name, one.archiver.counts)
         failure = one.query.exception()
         if failure is None:
-            self._over.add(name)
+            self._finished.add(name)
         elif isinstance(one.archiver.error, LakeError):
             raise one.archiver.error
-        elif isinstance(one.archiver.error, BrokerAwayError) or _is_passing(str(failure)):
-            self._tell("again", {"topic": name})
+        elif isinstance(one.archiver.error, BrokerUnavailableError) or _is_transient(str(failure)):
+            self._report("again", {"topic": name})
             self._stop.wait(_RETRY_BACKOFF_SECONDS)
             self._wait_for_broker()
         else:
-            raise LakeError(_explained(name, str(failure), self._conf))
+            raise LakeError(_failure_message(name, str(failure), self._conf))
 
     def _add(self, name: str, counts: Counts) -> None:
         self._done[name] = self._done.get(name, Counts()) + counts
@@ -221,12 +227,12 @@ def _matching(pattern: str, names: list[str]) -> list[str]:
 
 
 def _new_progress(one: _Running) -> Iterator[dict[str, object]]:
-    """What is new in the query's progress."""
+    """Yield the batches of the query's progress that were not reported yet."""
     for progress in one.query.recentProgress:
         batch = int(progress["batchId"])
-        if batch <= one.told_batch or not progress["numInputRows"]:
+        if batch <= one.reported_batch or not progress["numInputRows"]:
             continue
-        one.told_batch = batch
+        one.reported_batch = batch
         seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
         counts = one.archiver.batches.get(batch, Counts())
         yield {
@@ -239,7 +245,7 @@ def _new_progress(one: _Running) -> Iterator[dict[str, object]]:
 
 
 def _lag(source: dict[str, Any]) -> int | None:
-    """How many offsets the topic is ahead; None when the source does not say."""
+    """Return how many offsets the query is behind, or None if the source does not report it."""
     try:
         end, latest = (
             json.loads(source[name]) if isinstance(source[name], str) else source[name]
@@ -254,18 +260,18 @@ def _lag(source: dict[str, Any]) -> int | None:
         return None
 
 
-def _is_passing(failure: str) -> bool:
-    """Whether a query ended because brokers were away."""
-    return any(sign in failure for sign in _PASSING)
+def _is_transient(failure: str) -> bool:
+    """Return True if a query ended because brokers were unavailable."""
+    return any(sign in failure for sign in _TRANSIENT)
 
 
-def _explained(topic: str, failure: str, conf: Conf) -> str:
-    """What ended a query, and what to do."""
+def _failure_message(topic: str, failure: str, conf: Conf) -> str:
+    """Return the cause of a failed query and the next action."""
     if "data may have been lost" in failure or "was changed from" in failure:
         return (
             f"records of {topic} were deleted before they could be archived (retention, or "
-            "`kbroker topic trim`). With --allow-loss the archiver goes on from where the topic "
-            f"begins now; what {conf.lake} has stays as it is"
+            "`kbroker topic trim`). With --allow-loss the archiver continues at the topic's current "
+            f"start; the records in {conf.lake} are kept"
         )
     if "SchemaError: " in failure:
         return f"{topic}: {failure.partition('SchemaError: ')[2].splitlines()[0]}"
@@ -274,14 +280,22 @@ def _explained(topic: str, failure: str, conf: Conf) -> str:
     return f"{topic}: {cause}"
 
 
-def lakes_topics(lake: Path, topics: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The topics of a lake that are asked for, or all.
+def select_topics(lake: Path, topics: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return the selected topics of a lake, by default all.
+
+    Args:
+        lake: Directory of the lake, for messages.
+        topics: Selected topics; empty for all.
+        known: Topics of the lake.
+
+    Returns:
+        The topics.
 
     Raises:
-        LakeError: the lake has none of that name.
+        LakeError: The lake does not contain a selected topic.
     """
     missing = sorted(set(topics) - set(known))
     if missing or not known:
         what = f"no topic {missing[0]}" if missing else "no topics"
-        raise LakeError(f"{lake} has {what}: it has {', '.join(known) or 'nothing'}")
+        raise LakeError(f"{lake} has {what} (topics: {', '.join(known) or 'none'})")
     return list(topics) or list(known)

@@ -1,8 +1,8 @@
-"""Values with a schema's number: a column for each field that any of their schemas has.
+"""Values with a schema ID: one column for each field of any of their schemas.
 
-Decoding runs in Python workers. A schema is known by its number, and looked up once in each worker.
-Whole numbers become ``long`` and floating ones ``double``, so that a later schema may have the wider
-of the two; other changes of a type make poison of the later schema's values.
+Values are decoded in Python workers, and each worker looks up a schema ID once. Integers become
+``long`` and floating-point numbers ``double``, so that a later schema may widen them. With any
+other type change, the values of the later schema are unreadable.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ _WIDER = {"byte": "long", "short": "long", "integer": "long", "float": "double"}
 
 
 class Writers(Protocol):
-    """Knows the schemas that values were written with; can be sent to workers."""
+    """Source of writer schemas and decoder of values; can be pickled."""
 
     def writer(self, value: bytes) -> Hashable:
-        """What a value was written with, as the number of a schema. Raises UndecodableError."""
+        """Return the identity of a value's writer schema. Raises UndecodableError."""
         ...
 
     def schema(self, writer: Any) -> Any:
-        """Its schema.
+        """Return a writer schema.
 
         Raises:
-            UndecodableError: nobody knows it.
-            SchemaError: the registry does not answer.
+            UndecodableError: The schema is unknown.
+            SchemaError: The registry does not respond.
         """
         ...
 
     def type_of(self, schema: Any) -> DataType:
-        """Spark's type for a schema. Raises SchemaError when it has none."""
+        """Return the Spark type of a schema. Raises SchemaError if there is none."""
         ...
 
     def decode(self, value: bytes) -> dict[str, object]:
-        """The fields of a value. Raises as `schema` does."""
+        """Return the fields of a value. Raises as `schema` does."""
         ...
 
 
 class SchemaValues:
-    """Values with a schema that is known by something in them."""
+    """Values that identify their writer schema."""
 
     def __init__(self, schema: Struct, writers: Writers) -> None:
         self.schema = schema
         self._writers = writers
 
     def shaped(self, rows: DataFrame, *, may_grow: bool) -> DataFrame:
-        """See `Values`."""
+        """Implement `Values`."""
         from pyspark.sql import functions as F
         from pyspark.sql.types import BooleanType, StructField, StructType
 
@@ -70,7 +70,7 @@ class SchemaValues:
         read = partial(_decoded, _Reader(self._writers, self.schema), may_grow)
         decode = F.udf(
             lambda value: read(value), StructType([*payload.fields, *flags]), useArrow=False
-        ).asNondeterministic()  # so that it runs once for a row
+        ).asNondeterministic()  # so that it runs once per row
         names = [field["name"] for field in written["fields"]]
         return rows.withColumn(_DECODED, decode(VALUE)).select(
             *(F.col(_DECODED).getField(name).alias(name) for name in names),
@@ -80,7 +80,7 @@ class SchemaValues:
         )
 
     def grow(self, values: list[bytes]) -> bool:
-        """See `Values`."""
+        """Implement `Values`."""
         before = self.schema
         reader = _Reader(self._writers, before)
         for value in values:
@@ -91,29 +91,29 @@ class SchemaValues:
             self.schema = fields.with_fields(self.schema, found)
         return self.schema != before
 
-    def why_not(self, *, may_grow: bool) -> Callable[[bytes], str]:
-        """See `Values`."""
-        return _Reader(self._writers, self.schema).why_not
+    def rejection_reason(self, *, may_grow: bool) -> Callable[[bytes], str]:
+        """Implement `Values`."""
+        return _Reader(self._writers, self.schema).rejection_reason
 
 
 class _Reader:
-    """Reads values as rows of a schema; can be sent to workers."""
+    """Converter of values to rows of the lake's schema; can be pickled."""
 
     def __init__(self, writers: Writers, schema: Struct) -> None:
         self._writers, self._schema = writers, schema
         self._fields: dict[Hashable, Struct] = {}
-        self._misfits: dict[Hashable, str] = {}
+        self._mismatches: dict[Hashable, str] = {}
 
     def writer(self, value: bytes) -> Hashable:
-        """What a value was written with. Raises UndecodableError."""
+        """Return the identity of a value's writer schema. Raises UndecodableError."""
         return self._writers.writer(value)
 
     def fields_of(self, writer: Hashable) -> Struct:
-        """The fields of a schema.
+        """Return the fields of a writer schema.
 
         Raises:
-            UndecodableError: nobody knows it, or no column can hold what it has.
-            SchemaError: the registry does not answer.
+            UndecodableError: The schema is unknown, or a field has no column type.
+            SchemaError: The registry does not respond.
         """
         if writer not in self._fields:
             schema = self._writers.schema(writer)
@@ -123,44 +123,44 @@ class _Reader:
                 raise UndecodableError(f"schema {writer}: {error}") from error
         return self._fields[writer]
 
-    def misfit(self, writer: Hashable) -> str:
-        """What of a schema the lake's columns cannot hold; empty when they can, or may grow."""
-        if writer not in self._misfits:
+    def mismatch(self, writer: Hashable) -> str:
+        """Return the first field that the lake's columns cannot hold; empty if all fit."""
+        if writer not in self._mismatches:
             found = self.fields_of(writer)
             grown = fields.with_fields(self._schema, found)
-            self._misfits[writer] = next(_differences(grown, found), "")
-        return self._misfits[writer]
+            self._mismatches[writer] = next(_differences(grown, found), "")
+        return self._mismatches[writer]
 
     def is_new(self, writer: Hashable) -> bool:
-        """Whether a schema has fields that the lake's has not."""
+        """Return True if a writer schema has fields that the lake's schema lacks."""
         return fields.with_fields(self._schema, self.fields_of(writer)) != self._schema
 
     def row(self, value: bytes) -> dict[str, object]:
-        """A value's fields by column. Raises as `fields_of` does."""
+        """Return a value's fields by column. Raises as `fields_of` does."""
         decoded = self._writers.decode(value)
         columns = self._schema["fields"]
         return {field["name"]: decoded.get(fields.field_name(field)) for field in columns}
 
-    def why_not(self, value: bytes) -> str:
-        """Why a value cannot be read."""
+    def rejection_reason(self, value: bytes) -> str:
+        """Return why a value cannot be read."""
         try:
             writer = self.writer(value)
             self.row(value)
-            why = self.misfit(writer)
+            why = self.mismatch(writer)
         except UndecodableError as error:
             return str(error)
         return why or f"schema {writer} has fields that cannot be added"
 
 
 def _decoded(reader: _Reader, may_grow: bool, value: bytes | None) -> dict[str, object]:
-    """A row of the payload's columns with the flags."""
+    """Return a row of payload columns with the flags."""
     if value is None:
         return {BAD: False, NEW: False}
     value = bytes(value)
     try:
         writer = reader.writer(value)
         new = reader.is_new(writer)
-        bad = bool(reader.misfit(writer)) or (new and not may_grow)
+        bad = bool(reader.mismatch(writer)) or (new and not may_grow)
         row = {} if bad or new else reader.row(value)
     except UndecodableError:
         return {BAD: True, NEW: False}
@@ -168,11 +168,11 @@ def _decoded(reader: _Reader, may_grow: bool, value: bytes | None) -> dict[str, 
 
 
 def _fields(kind: DataType) -> Struct:
-    """The fields of what is written, with the wider types. Raises SchemaError."""
+    """Return the fields of a type, with widened number types. Raises SchemaError."""
     from pyspark.sql.types import StructType
 
     if not isinstance(kind, StructType):
-        raise SchemaError("it is no record")
+        raise SchemaError("not a record")
     widened = _widened(kind.jsonValue())
     return fields.struct(widened["fields"])
 
@@ -190,15 +190,15 @@ def _widened(kind: Type) -> Type:
 
 
 def _differences(kept: Struct, found: Struct) -> Iterator[str]:
-    """Fields whose type is not the one that is kept, at any depth."""
+    """Yield the fields whose type differs from the lake's, at any depth."""
     by_name = {fields.field_name(field): field["type"] for field in kept["fields"]}
     for field in found["fields"]:
         kind = by_name.get(field["name"])
         if not _holds(kind, field["type"]):
-            yield f"{field['name']}: {_said(field['type'])} where {_said(kind)} is kept"
+            yield f"{field['name']}: {_describe(field['type'])}, expected {_describe(kind)}"
 
 
-def _said(kind: Type) -> str:
+def _describe(kind: Type) -> str:
     if kind is None:
         return "nothing"
     names = {"struct": "a record", "array": "an array", "map": "a map"}

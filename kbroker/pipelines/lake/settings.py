@@ -1,9 +1,8 @@
-"""What a lake holds of a topic: its format, and which topic of that name it is.
+"""Format and topic ID of a topic in a lake.
 
-A topic that is deleted and made again begins at offset 0 again, so its records would get the names of
-the old files. Brokers give each topic an id of its own; the lake keeps it, and the archiver compares
-it at its start and before each commit. The new topic gets into the lake when the old one's files have
-been set aside.
+If a topic is deleted and created again, its offsets start at 0, so its files would get the names of
+the old ones. The lake therefore keeps the topic ID. The archiver compares it at its start and
+before each commit. The new topic can be archived after the old topic's files were set aside.
 """
 
 from __future__ import annotations
@@ -20,56 +19,63 @@ from .merging import Merges
 
 @dataclass(frozen=True)
 class Settings:
-    """What must not change from one start to the next."""
+    """Properties of a topic in the lake that must not change between starts."""
 
     format: str
+    # Empty if the brokers do not support topic IDs.
     topic_id: str
-    """Empty where brokers give none."""
 
     @staticmethod
     def read(lake: Path, topic: str) -> Settings | None:
-        """What the lake has; None when it has nothing of this topic.
+        """Return the settings in the lake, or None if it does not contain the topic.
 
         Raises:
-            LakeError: there are files of the topic, but nobody knows how far they go.
+            LakeError: The topic has files but no settings.
         """
         path = _path(lake, topic)
         if path.exists():
             return Settings(**json.loads(path.read_text(encoding="utf-8")))
         if data_files(lake, topic) or poison_files(lake, topic):
             raise LakeError(
-                f"{lake / topic} has files but {path} is gone, which says what they are: put "
-                f"{path.parent} back, or archive to a new directory"
+                f"{lake / topic} has files, but their settings {path} are missing: restore "
+                f"{path.parent}, or archive to a new directory"
             )
         return None
 
     def write(self, lake: Path, topic: str) -> None:
-        """Keep them."""
+        """Write the settings to the lake."""
         write_durably(_path(lake, topic), json.dumps(asdict(self)))
 
 
-class MadeAgainError(LakeError):
-    """The topic is not the one whose records the lake has."""
+class RecreatedTopicError(LakeError):
+    """The topic is not the one whose records the lake contains."""
 
     def __init__(self, lake: Path, topic: str, kept: str, now: str | None) -> None:
-        what = f"was made again (its id is {now} now)" if now else "was deleted"
+        what = f"was created again (its ID is now {now})" if now else "was deleted"
         super().__init__(
-            f"the topic {topic} {what}; {lake} has records of the one with the id {kept}. "
-            f"`kbroker lake set-aside {lake} {topic}` keeps them as {topic}@{kept}, and the next "
-            "start begins anew"
+            f"topic {topic} {what}; {lake} has records of the topic with ID {kept}. Run "
+            f"`kbroker lake set-aside {lake} {topic}` to keep them as {topic}@{kept}; the next "
+            "start then archives the new topic from its beginning"
         )
 
 
 def set_aside(lake: Path, topic: str) -> Path:
-    """Rename what a lake has of a topic to ``<topic>@<id>``; returns the new directory.
+    """Rename a topic's part of a lake to ``<topic>@<ID>``.
 
-    A kill in the middle is no harm: what the archiver knows is renamed last, so do it again.
+    If the process is killed, run it again: the archiver's state is renamed last.
+
+    Args:
+        lake: Directory of the lake.
+        topic: Name of the topic.
+
+    Returns:
+        The new directory.
 
     Raises:
-        LakeError: an archiver is at work, or the lake has nothing of the topic.
+        LakeError: An archiver is running, or the lake does not contain the topic.
     """
     if not _path(lake, topic).exists():
-        raise LakeError(f"{lake} has nothing of a topic {topic}")
+        raise LakeError(f"{lake} does not contain the topic {topic}")
     with topic_lock(lake, topic):
         Commits(lake, topic)
         Merges(lake, topic)
@@ -78,7 +84,7 @@ def set_aside(lake: Path, topic: str) -> Path:
         name = f"{topic}@{settings.topic_id or 'old'}"
         for directory in (lake, lake / POISON, lake / PRIVATE):
             if (directory / name).exists() and (directory / topic).exists():
-                raise LakeError(f"{directory / name} is there already: rename it first")
+                raise LakeError(f"{directory / name} already exists: rename it first")
             if (directory / topic).exists():
                 (directory / topic).rename(directory / name)
     return lake / name

@@ -1,4 +1,4 @@
-"""From the bytes of values to columns: what each format does to the rows of a batch."""
+"""Conversion of record values to payload columns, by format."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
+# Columns with flags: the value is unreadable; the value has fields that the schema lacks.
 BAD, NEW = "__kbroker_bad", "__kbroker_new"
-"""Columns: whether a value cannot be read, and whether it has what the schema does not know."""
 VALUE = "__kbroker_value"
 _CORRUPT = "__kbroker_corrupt"
+# Length for `substring` that exceeds any value.
 _END = 2**31 - 1
-"""Bytes that nobody has so many of."""
 _PARSED, _TEXT = "__kbroker_parsed", "__kbroker_text"
 _STRICT = {
     "columnNameOfCorruptRecord": _CORRUPT,
@@ -30,34 +30,37 @@ _STRICT = {
 
 
 class Values(Protocol):
-    """How the values of one topic are read."""
+    """Reader of the values of one topic."""
 
     @property
     def schema(self) -> Struct:
-        """What the payload's columns are."""
+        """Schema of the payload columns."""
 
     def shaped(self, rows: DataFrame, *, may_grow: bool) -> DataFrame:
-        """Payload columns, ``record``, `VALUE`, `BAD` and `NEW`.
+        """Return the payload columns, ``record``, `VALUE`, `BAD` and `NEW`.
 
-        `rows` have ``record`` and `VALUE`. Unless the schema may grow, what is new is bad.
+        Args:
+            rows: Rows with ``record`` and `VALUE`.
+            may_grow: New fields may be added to the schema; otherwise values with new fields are
+                bad.
         """
 
     def grow(self, values: list[bytes]) -> bool:
-        """Take what is new in values into the schema; False when nothing could be taken."""
+        """Add new fields in values to the schema; return False if none could be added."""
 
-    def why_not(self, *, may_grow: bool) -> Callable[[bytes], str]:
-        """A function that says why a value is bad; it can be sent to workers."""
+    def rejection_reason(self, *, may_grow: bool) -> Callable[[bytes], str]:
+        """Return a picklable function that explains why a value is bad."""
 
 
 class RawValues:
-    """Values stay the bytes that they are."""
+    """Values kept as bytes."""
 
     schema = fields.struct(
         [{"name": PAYLOAD_OF_RAW, "type": "binary", "nullable": True, "metadata": {}}]
     )
 
     def shaped(self, rows: DataFrame, *, may_grow: bool) -> DataFrame:
-        """See `Values`."""
+        """Implement `Values`."""
         from pyspark.sql import functions as F
 
         no = F.lit(False)
@@ -66,26 +69,26 @@ class RawValues:
         )
 
     def grow(self, values: list[bytes]) -> bool:
-        """See `Values`."""
+        """Implement `Values`."""
         return False
 
-    def why_not(self, *, may_grow: bool) -> Callable[[bytes], str]:
-        """See `Values`."""
+    def rejection_reason(self, *, may_grow: bool) -> Callable[[bytes], str]:
+        """Implement `Values`."""
         return _never_bad
 
 
 class JsonValues:
-    """Values are JSON objects; Spark parses them, once.
+    """Values that are JSON objects, parsed by Spark.
 
-    Five bytes that begin with a zero, which no JSON does, are the number of a schema that a serializer of
-    Confluent's has put before the object.
+    A header of five bytes that starts with a zero byte is a schema ID written by one of Confluent's
+    serializers, and is skipped.
     """
 
     def __init__(self, schema: Struct) -> None:
         self.schema = schema
 
     def shaped(self, rows: DataFrame, *, may_grow: bool) -> DataFrame:
-        """See `Values`."""
+        """Implement `Values`."""
         from pyspark.sql import functions as F
 
         text = rows.withColumn(_TEXT, _without_number(F.col(VALUE)).cast("string"))
@@ -102,17 +105,17 @@ class JsonValues:
         return flagged.select(*self._columns(), RECORD, VALUE, BAD, NEW)
 
     def grow(self, values: list[bytes]) -> bool:
-        """See `Values`."""
+        """Implement `Values`."""
         before = self.schema
-        self.schema = fields.grown(before, _objects(values))
+        self.schema = fields.grow_schema(before, _objects(values))
         return self.schema != before
 
-    def why_not(self, *, may_grow: bool) -> Callable[[bytes], str]:
-        """See `Values`."""
-        return partial(fields.why_not, schema=self.schema, may_grow=may_grow)
+    def rejection_reason(self, *, may_grow: bool) -> Callable[[bytes], str]:
+        """Implement `Values`."""
+        return partial(fields.rejection_reason, schema=self.schema, may_grow=may_grow)
 
     def _parsed_as(self) -> StructType:
-        """What from_json reads: void as text, so that what comes there first is seen."""
+        """Return the schema for from_json, with void fields as strings to detect first values."""
         from pyspark.sql.types import StringType, StructField, StructType
 
         each = [
@@ -122,7 +125,7 @@ class JsonValues:
         return StructType([*each, StructField(_CORRUPT, StringType())])
 
     def _columns(self) -> list[Column]:
-        """The payload's columns."""
+        """Return the payload columns."""
         parsed, names = self._parsed_by_name()
         return [
             _without_void(parsed.getField(name), field["type"]).alias(field["name"])
@@ -131,7 +134,7 @@ class JsonValues:
         ]
 
     def _parsed_by_name(self) -> tuple[Column, list[str]]:
-        """What was parsed, and its fields' names: numbers where some differ in case only."""
+        """Return the parsed struct and its fields, numbered if names differ only in case."""
         from pyspark.sql import functions as F
         from pyspark.sql.types import StringType, StructField, StructType
 
@@ -153,7 +156,8 @@ class JsonValues:
         ]}  # fmt: skip
         parsed, names = self._parsed_by_name()
         known = [F.when(parsed.getField(name).isNotNull(), 1).otherwise(0) for name in names]
-        # Each name has a colon: as many colons as known fields with a value leave no other name.
+        # Each name is followed by a colon: if there are no more colons than known fields with a
+        # value, there are no other names.
         more = _has_more_colons(F.col(_TEXT), sum(known, F.lit(0)))
         found = more & _has_new_names(F.col(_TEXT), kind)
         if fields.has_void(kind):
@@ -166,7 +170,7 @@ class JsonValues:
 
 
 def spark_type(kind: Type) -> DataType:
-    """The PySpark type for a type in Spark's JSON form."""
+    """Return the PySpark type for a type in Spark's JSON form."""
     from pyspark.sql.types import StructType
 
     one = fields.struct([{"name": "x", "type": kind, "nullable": True, "metadata": {}}])
@@ -178,7 +182,7 @@ def _never_bad(_: bytes) -> str:
 
 
 def _without_number(value: Column) -> Column:
-    """The same as `fields.without_number`."""
+    """Return the value without its schema ID header, as `fields.without_number` does."""
     from pyspark.sql import functions as F
 
     is_numbered = F.substring(value, 1, 1) == F.lit(fields.NUMBERED)
@@ -186,7 +190,7 @@ def _without_number(value: Column) -> Column:
 
 
 def _objects(values: list[bytes]) -> list[dict[str, object]]:
-    """The JSON objects among values."""
+    """Return the JSON objects among values."""
     found = []
     for value in values:
         try:
@@ -199,9 +203,9 @@ def _objects(values: list[bytes]) -> list[dict[str, object]]:
 
 
 def _is_one_value(text: Column) -> Column:
-    """Whether nothing stands after the value: from_json would not say so.
+    """Return True if nothing follows the JSON value, which from_json does not check.
 
-    An object without an inner one ends at its only brace, which is cheap to see.
+    The cheap test comes first: an object without nested objects ends at its only closing brace.
     """
     from pyspark.sql import functions as F
 
@@ -212,7 +216,7 @@ def _is_one_value(text: Column) -> Column:
 
 
 def _has_more_colons(text: Column, count: Column) -> Column:
-    """Whether a text has more than so many colons; without a copy of it where it has not."""
+    """Return True if a text has more than `count` colons, without copying a text that has not."""
     from pyspark.sql import functions as F
 
     until = F.call_function("substring_index", text, F.lit(":"), count + 1)
@@ -230,7 +234,7 @@ def _void_as_text(kind: Type) -> Type:
 
 
 def _has_new_names(text: Column, kind: Struct) -> Column:
-    """Whether the object of a text has a field that the struct has not, at any depth."""
+    """Return True if the JSON object in a text has a field that the struct lacks, at any depth."""
     from pyspark.sql import functions as F
 
     known = F.array(*(F.lit(field["name"]) for field in kind["fields"])).cast("array<string>")
@@ -245,7 +249,7 @@ def _has_new_names(text: Column, kind: Struct) -> Column:
 
 
 def _has_new_below(text: Column, kind: Struct) -> Column:
-    """The same for a field's own text, which is an object, an array or a map."""
+    """Return True if the text of a field, an object, array or map, has new fields."""
     from pyspark.sql import functions as F
 
     if kind["type"] == "struct":
@@ -264,7 +268,7 @@ def _texts(names: Iterable[str]) -> StructType:
 
 
 def _has_value_in_void(parsed: Column, kind: Type) -> Column:
-    """Whether a value has come where the schema has only seen null."""
+    """Return True if a field has a value although the schema has seen only nulls."""
     from pyspark.sql import functions as F
 
     if isinstance(kind, str):
@@ -282,7 +286,7 @@ def _has_value_in_void(parsed: Column, kind: Type) -> Column:
 
 
 def _without_void(column: Column, kind: Type) -> Column:
-    """The column without its parts that have no type yet."""
+    """Return the column without its void parts."""
     from pyspark.sql import functions as F
 
     if not fields.has_void(kind):

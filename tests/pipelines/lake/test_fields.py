@@ -37,7 +37,7 @@ def ddl(kind: Any) -> str:
     ],
 )
 def test_types_are_found_in_values(values: list[dict[str, Any]], expected: str) -> None:
-    assert ddl(fields.grown(fields.struct(), values)) == expected
+    assert ddl(fields.grow_schema(fields.struct(), values)) == expected
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,14 @@ def test_types_are_found_in_values(values: list[dict[str, Any]], expected: str) 
 def test_a_schema_grows_and_keeps_its_types(
     before: dict[str, Any], values: list[dict[str, Any]], after: str
 ) -> None:
-    schema = fields.grown(fields.struct(), [before])
-    assert ddl(fields.grown(schema, values)) == after
+    schema = fields.grow_schema(fields.struct(), [before])
+    assert ddl(fields.grow_schema(schema, values)) == after
 
 
 def test_columns_get_names_that_no_reader_confuses() -> None:
-    schema = fields.grown(fields.struct(), [{"Record": 1, "record_hour": 2, "a": 3, "A": 4, "": 5}])
+    schema = fields.grow_schema(
+        fields.struct(), [{"Record": 1, "record_hour": 2, "a": 3, "A": 4, "": 5}]
+    )
     assert [field["name"] for field in schema["fields"]] == [
         "Record_",
         "record_hour_",
@@ -67,7 +69,7 @@ def test_columns_get_names_that_no_reader_confuses() -> None:
         "A_",
         "_",
     ]
-    again = fields.grown(schema, [{"record_": 1, "A": 5}])
+    again = fields.grow_schema(schema, [{"record_": 1, "A": 5}])
     assert [(field["name"], fields.field_name(field)) for field in again["fields"]] == [
         ("Record_", "Record"),
         ("record_hour_", "record_hour"),
@@ -79,14 +81,14 @@ def test_columns_get_names_that_no_reader_confuses() -> None:
 
 
 def test_a_schema_does_not_grow_without_bound() -> None:
-    schema = fields.grown(fields.struct(), [{"a": 1}])
+    schema = fields.grow_schema(fields.struct(), [{"a": 1}])
     flood = [{f"f{number}": 1 for number in range(fields.FIELDS_MAX)}]
-    assert fields.grown(schema, flood) is schema
+    assert fields.grow_schema(schema, flood) is schema
 
 
 def test_what_has_no_type_yet_is_not_written() -> None:
     value = {"a": None, "b": {"c": None}, "d": [{"e": None, "f": 1}], "g": []}
-    schema = fields.grown(fields.struct(), [value])
+    schema = fields.grow_schema(fields.struct(), [value])
     assert fields.has_void(schema)
     assert ddl(fields.without_void(schema)) == "{d:[{f:long}]}"
 
@@ -96,24 +98,24 @@ def test_what_has_no_type_yet_is_not_written() -> None:
     [
         (b"\xff{}", "not UTF-8: byte 0"),
         (b"{", "not JSON: Expecting property name enclosed in double quotes: line 1 column 2"),
-        (b" ", "not JSON: nothing is there"),
-        (b'{"a": Infinity}', "not JSON: Infinity is no JSON value"),
+        (b" ", "not JSON: the value is empty"),
+        (b'{"a": Infinity}', "not JSON: Infinity is not a JSON value"),
         (b"null", "null, not an object"),
-        (b'{"a": "1"}', 'a: "1" where long is kept'),
-        (b'{"a": 1.0}', "a: 1.0 where long is kept"),
-        (b'{"in": {"x": [1, true]}}', "in.x[]: true where double is kept"),
-        (b'{"in": 3}', "in: 3 where an object is kept"),
+        (b'{"a": "1"}', 'a: "1", expected long'),
+        (b'{"a": 1.0}', "a: 1.0, expected long"),
+        (b'{"in": {"x": [1, true]}}', "in.x[]: true, expected double"),
+        (b'{"in": 3}', "in: 3, expected an object"),
         (b'{"in": {"new": 3}}', "in.new: a new field that cannot be added"),
-        (b'{"a": 9223372036854775808}', "a: 9223372036854775808 where long is kept"),
+        (b'{"a": 9223372036854775808}', "a: 9223372036854775808, expected long"),
     ],
 )
 def test_the_reason_for_poison_is_told(value: bytes, reason: str) -> None:
-    schema = fields.grown(fields.struct(), [{"a": 1, "in": {"x": [1.5]}}])
-    assert fields.why_not(value, schema, may_grow=False).startswith(reason)
+    schema = fields.grow_schema(fields.struct(), [{"a": 1, "in": {"x": [1.5]}}])
+    assert fields.rejection_reason(value, schema, may_grow=False).startswith(reason)
 
 
 def test_a_schema_can_be_kept_as_json() -> None:
-    schema = fields.grown(fields.struct(), [{"a": {"b": [1]}, "Record": None}])
+    schema = fields.grow_schema(fields.struct(), [{"a": {"b": [1]}, "Record": None}])
     assert json.loads(json.dumps(schema)) == schema
 
 
@@ -121,6 +123,8 @@ def test_the_number_of_a_schema_is_no_part_of_the_json() -> None:
     value = b'\0\0\0\0\7{"a": "x"}'
     assert fields.without_number(value) == b'{"a": "x"}'
     assert fields.without_number(b'{"a": 1}') == b'{"a": 1}'
-    schema = fields.grown(fields.struct(), [{"a": 1}])
-    assert fields.why_not(value, schema, may_grow=True) == 'a: "x" where long is kept'
-    assert fields.why_not(b"\0\0\0", schema, may_grow=True) == "not JSON: nothing is there"
+    schema = fields.grow_schema(fields.struct(), [{"a": 1}])
+    assert fields.rejection_reason(value, schema, may_grow=True) == 'a: "x", expected long'
+    assert (
+        fields.rejection_reason(b"\0\0\0", schema, may_grow=True) == "not JSON: the value is empty"
+    )

@@ -24,7 +24,7 @@ CHUNK = Chunk([0, 1], [Record(b"k", b"a", 7, [("h", b"v")], 3), Record(b"k", Non
 class Shouting:
     """Encodes values as capitals; `threads` are those in which it was called."""
 
-    says = "capitals"
+    description = "capitals"
 
     def __init__(self) -> None:
         self.threads: set[int] = set()

@@ -91,14 +91,14 @@ def test_json_fields_become_columns_and_what_cannot_is_poison(
     ]
     poison = pq.read_table(tmp_path / layout.POISON / "t").to_pylist()
     assert [(row["record"]["offset"], row["value"], row["reason"]) for row in poison] == [
-        (5, bad[0], 'id: "text" where long is kept'),
+        (5, bad[0], 'id: "text", expected long'),
         (6, bad[1], "not JSON: Extra data: line 1 column 11 (char 10)"),
         (7, bad[2], "an array, not an object"),
         (8, bad[3], "not UTF-8: byte 0"),
-        (9, bad[4], "not JSON: nothing is there"),
+        (9, bad[4], "not JSON: the value is empty"),
         (10, bad[5], poison[5]["reason"]),
-        (11, bad[6], "not JSON: NaN is no JSON value"),
-        (12, bad[7], "inner.x: 3 where an array is kept"),
+        (11, bad[6], "not JSON: NaN is not a JSON value"),
+        (12, bad[7], "inner.x: 3, expected an array"),
     ]
     assert archiver.counts == Counts(0, 8)
     assert archiver.totals == Counts(5, 8)

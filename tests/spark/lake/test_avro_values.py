@@ -73,8 +73,8 @@ def test_values_with_a_schemas_number(
     ]
     reasons = pq.read_table(conf.lake / "_poison" / "t").column("reason").to_pylist()
     assert reasons == [
-        "id: string where long is kept",
-        f"there is no {schemas / '9.avsc'}",
+        "id: string, expected long",
+        f"schema file {schemas / '9.avsc'} does not exist",
         "value of 2 bytes is too short for a schema ID header",
         "1 bytes are left over after a value of schema 1",
         "schema 4: Avro type r is recursive or unknown; Spark has no equivalent type",

@@ -179,17 +179,17 @@ def test_another_checkpoint_is_refused(tmp_path: Path) -> None:
     write_all(tmp_path, repeated=False)
     with pytest.raises(LakeError, match="from another checkpoint"):
         Commits(tmp_path, "t").begin(3, "other")
-    with pytest.raises(LakeError, match="which is at batch 1: put the old checkpoint back"):
+    with pytest.raises(LakeError, match="which is at batch 1: restore the old checkpoint"):
         Commits(tmp_path, "t").begin(1, "c")
 
 
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        ("remove", "8 records and 3 poison are in the files, 10 and 3 were written"),
+        ("remove", "the files have 8 records and 3 unreadable ones, but 10 and 3 were written"),
         ("tear", "cannot be read"),
-        ("copy", "3 offsets are there more than once, the first is 0"),
-        ("rename", "holds the offsets 0 to 4"),
+        ("copy", "3 offsets occur more than once, the first is 0"),
+        ("rename", "contains the offsets 0 to 4"),
         ("move", "has records of another hour"),
     ],
 )

@@ -30,7 +30,7 @@ def test_a_topic_made_again_is_refused_until_the_old_one_is_set_aside(
     broker.create_topic("t")
     produce(broker, "t", [{"a": 3}, {"a": 4}, {"a": 5}, {"a": 6}])
 
-    with pytest.raises(LakeError, match=r"was made again .* set-aside"):
+    with pytest.raises(LakeError, match=r"was created again .* set-aside"):
         Archiver(conf_of(broker, tmp_path, "t"))
     aside = set_aside(tmp_path, "t")
     archiver = archive(spark, conf_of(broker, tmp_path, "t"))
@@ -56,6 +56,6 @@ def test_a_topic_made_again_in_mid_run_ends_it_before_anything_is_committed(
         archiver.start(spark).awaitTermination()
 
     assert isinstance(archiver.error, LakeError)
-    assert "was made again" in str(archiver.error)
+    assert "was created again" in str(archiver.error)
     assert archiver.totals == Counts()
     assert list(tmp_path.glob("t/**/*.parquet")) == []

@@ -84,9 +84,9 @@ def test_a_topic_is_written_by_one_process_in_one_format(
     with topic_lock(tmp_path, "t"), pytest.raises(LakeError, match="another process writes t"):
         Archiver(conf_of(broker, tmp_path, "t"))
     Archiver(conf_of(broker, tmp_path, "t")).close()
-    with pytest.raises(LakeError, match="go on with --format json"):
+    with pytest.raises(LakeError, match="continue with --format json"):
         Archiver(conf_of(broker, tmp_path, "t", format="raw"))
-    with pytest.raises(LakeError, match="there is no topic other"):
+    with pytest.raises(LakeError, match="topic other does not exist"):
         Archiver(conf_of(broker, tmp_path, "other"))
-    with pytest.raises(LakeError, match="a lake lies on a file system"):
+    with pytest.raises(LakeError, match="a lake must be on a local file system"):
         Archiver(conf_of(broker, Path("s3://bucket"), "t"))

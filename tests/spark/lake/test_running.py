@@ -25,22 +25,22 @@ def test_lag_is_how_far_the_topic_is_ahead(form: Any) -> None:
 def test_failures_say_what_to_do() -> None:
     conf = Conf(Path("lake"), "t")
     lost = "[STREAM_FAILED] ... Some data may have been lost because they are not available"
-    assert "--allow-loss" in running._explained("t", lost, conf)
+    assert "--allow-loss" in running._failure_message("t", lost, conf)
     registry = "x\nkbroker.spark.avro.SchemaError: the registry r does not answer\nmore"
-    assert running._explained("t", registry, conf) == "t: the registry r does not answer"
+    assert running._failure_message("t", registry, conf) == "t: the registry r does not answer"
     java = "first\n\tat x\nCaused by: a.B: one\n\tat y\nCaused by: c.D: root\n\tat z"
-    assert running._explained("t", java, conf) == "t: Caused by: c.D: root"
+    assert running._failure_message("t", java, conf) == "t: Caused by: c.D: root"
 
 
 def test_a_broker_that_is_away_is_no_failure() -> None:
-    assert running._is_passing("x org.apache.kafka.common.errors.TimeoutException: y")
-    assert not running._is_passing("java.lang.OutOfMemoryError")
+    assert running._is_transient("x org.apache.kafka.common.errors.TimeoutException: y")
+    assert not running._is_transient("java.lang.OutOfMemoryError")
 
 
 def test_the_lakes_topics_are_found_or_told() -> None:
-    assert running.lakes_topics(Path("lake"), [], ["a", "b"]) == ["a", "b"]
-    with pytest.raises(LakeError, match="lake has no topic c: it has a, b"):
-        running.lakes_topics(Path("lake"), ["c"], ["a", "b"])
+    assert running.select_topics(Path("lake"), [], ["a", "b"]) == ["a", "b"]
+    with pytest.raises(LakeError, match=r"lake has no topic c \(topics: a, b\)"):
+        running.select_topics(Path("lake"), ["c"], ["a", "b"])
 
 
 def test_wrong_words_end_with_a_message(tmp_path: Path) -> None:

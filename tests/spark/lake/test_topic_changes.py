@@ -53,7 +53,7 @@ def test_a_topic_changes_while_it_is_archived(
     next(iter(admin.delete_records([kept]).values())).result()
     with pytest.raises(StreamingQueryException) as failure:
         archive(spark, conf)
-    assert "--allow-loss" in running._explained("t", str(failure.value), conf)
+    assert "--allow-loss" in running._failure_message("t", str(failure.value), conf)
 
     archive(spark, conf_of(broker, tmp_path, "t", allow_loss=True))
     assert payloads(tmp_path, "t", 1) == [{"a": 3}, {"a": 7}, {"a": 8}]

@@ -1,4 +1,4 @@
-"""A schema registry beside Kafka's protocol, as Confluent's clients know it. Needs `kbroker[registry]`."""
+"""Confluent-compatible schema registry next to the Kafka listeners. Needs `kbroker[registry]`."""
 
+# Client ID of the registry's own Kafka client.
 CLIENT_ID = "kbroker-registry"
-"""As which it asks nodes."""

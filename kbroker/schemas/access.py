@@ -1,8 +1,8 @@
-"""Who may ask a registry for what: the users of the broker, by its ACLs.
+"""Authentication and authorization of registry requests with the broker's users and ACLs.
 
-A subject belongs to a topic: `orders-value` and `orders-key` to `orders`, any other one to the topic of its own
-name. Who may read the topic of the schemas reads all of them. Something is changed by who may do the like
-with the topic of the subject, or with that of the schemas; what holds for all subjects is of the latter.
+A subject belongs to a topic: `orders-value` and `orders-key` to `orders`, any other subject to the
+topic of its own name. READ on the topic `_schemas` permits reading all schemas. Other operations
+need the same permission on the subject's topic or on `_schemas`. Global settings need it on `_schemas`.
 """
 
 from __future__ import annotations
@@ -20,23 +20,30 @@ from kbroker.web.logins import Logins, NotLetIn, Surface
 from .core.errors import DENIED, RegistryError
 from .topic import TOPIC
 
+# API name of registry requests in the audit log.
 API = "SchemaRegistry"
-"""What is asked, as the audit log names it."""
+# Scope key that holds the client of a request.
 _CLIENT = "kbroker.client"
-"""Who asks: in the scope of a request."""
+# Topic of the schemas: a client with READ on it may read all schemas.
 ALL_SCHEMAS = Resource(AclResourceType.TOPIC, TOPIC)
-"""Topic of the schemas: a client that may READ it may see all schemas."""
 
 
 class Access:
-    """To what one node serves."""
+    """Access control of one node's registry."""
 
     def __init__(self, local: LocalNode, surface: Surface) -> None:
         self._local = local
         self._logins = Logins(local, surface)
 
-    async def let_in(self, scope: Scope) -> Scope:
-        """The scope of a request with who asks in it. Raises RegistryError for somebody unknown."""
+    async def authenticate(self, scope: Scope) -> Scope:
+        """Return the scope with the authenticated client added.
+
+        Args:
+            scope: ASGI scope of an HTTP request.
+
+        Raises:
+            RegistryError: Authentication failed.
+        """
         request = Request(scope)
         host = request.client.host if request.client else ""
         try:
@@ -46,7 +53,16 @@ class Access:
         return {**scope, _CLIENT: Client(caller.principal, host)}
 
     def check(self, request: Request, operation: AclOperation, subject: str | None) -> None:
-        """Raise RegistryError where who asks may not do something with a subject; None is all of them."""
+        """Check the client's permission for a subject and write the decision to the audit log.
+
+        Args:
+            request: An authenticated request.
+            operation: The ACL operation that the call needs.
+            subject: Subject of the request, or None for all subjects.
+
+        Raises:
+            RegistryError: The client lacks the permission.
+        """
         authorizer = self._local.node.authorizer
         if authorizer is None:
             return
@@ -60,12 +76,12 @@ class Access:
         allowed = next(found, None)
         level = logging.INFO if allowed is None else logging.DEBUG
         if audit_logger.isEnabledFor(level):
-            told = allowed or resource
+            audited = allowed or resource
             self._local.node.audit.log_decision(
-                authorizer.verdict(client, operation, told),
+                authorizer.verdict(client, operation, audited),
                 client,
                 operation,
-                told,
+                audited,
                 level,
                 api=API,
                 version=request.method,
@@ -76,7 +92,7 @@ class Access:
 
 
 def topic_of(subject: str) -> str:
-    """The topic that a subject belongs to."""
+    """Return the topic that a subject belongs to."""
     for end in ("-key", "-value"):
         if subject.endswith(end):
             return subject.removesuffix(end)

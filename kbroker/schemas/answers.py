@@ -1,4 +1,4 @@
-"""Responses of the registry: JSON, text, long lists in pieces, and errors."""
+"""Responses of the registry: JSON, text, long lists in chunks, and errors."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def route(path: str, **calls: Call) -> Route:
     return Route(path, served, methods=[*calls])
 
 
-def to_json(told: object) -> bytes:
+def to_json(value: object) -> bytes:
     """Encode as JSON without white space."""
-    return json.dumps(told, separators=(",", ":")).encode()
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def json_answer(body: bytes, status: int = 200) -> Response:
@@ -45,8 +45,8 @@ def json_answer(body: bytes, status: int = 200) -> Response:
     return Response(body, status, media_type=CONTENT_TYPE)
 
 
-class InPieces(Response):
-    """A response that is created while it is sent. StreamingResponse of Starlette needs anyio."""
+class ChunkedResponse(Response):
+    """A response whose chunks are created while it is sent (Starlette's StreamingResponse needs anyio)."""
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
         super().__init__(media_type=CONTENT_TYPE)
@@ -56,7 +56,7 @@ class InPieces(Response):
         headers = [row for row in self.raw_headers if row[0] != b"content-length"]
         await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
         async for piece in self._pieces:
-            # In slices, because the transport copies what a slow client has not read yet.
+            # Send small slices: the transport copies the data that a slow client has not read yet.
             for at in range(0, len(piece), SLICE_BYTES):
                 body = piece[at : at + SLICE_BYTES]
                 await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -1,4 +1,4 @@
-"""The calls of Confluent's REST API, from a request to what is asked of the core, and back."""
+"""REST API of Confluent's schema registry: maps HTTP requests to operations of the core."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kbroker.runtime.threads import run_in_thread
 from kbroker.security.acls import AclOperation
 
 from .access import Access
-from .answers import EXCEPTION_HANDLERS, InPieces, refusal, route, text_answer, to_json
+from .answers import EXCEPTION_HANDLERS, ChunkedResponse, refusal, route, text_answer, to_json
 from .calls import Calls
 from .core import registry
 from .core.errors import (
@@ -30,7 +30,7 @@ from .core.errors import (
     no_such_schema,
 )
 from .core.formats import referred_texts
-from .core.registry import Checked, Compared, Planned
+from .core.registry import CheckResult, CheckTask, WritePlan
 from .core.store import Registered, SchemaStore
 from .core.values import PROTOBUF, TYPES, Content
 from .core.work import Serialize
@@ -48,20 +48,20 @@ from .settings_api import SettingsApi
 from .topic import SchemaTopic
 from .workers import SchemaWorkers
 
+# Maximum number of rows of a list that is serialized in the event loop instead of a thread.
 ROWS_IN_PLACE = 100
-"""Longer answers are made in a thread."""
+# Characters of schemas in one chunk of a long response, and characters added for each row.
 PIECE_CHARACTERS, ROW_CHARACTERS = 64 * 1024, 300
-"""Characters of schemas in one piece of a long response, and characters added for each row."""
 
 T = TypeVar("T")
 
 
 class _Stale(Exception):
-    """What a check was made with has changed meanwhile."""
+    """The schemas or settings that a check depends on have changed since it started."""
 
 
 class SchemaApi:
-    """Serves what one node knows. `threads` limits how many long responses are created concurrently."""
+    """Routes of one node's registry; `threads` limits the long responses created concurrently."""
 
     def __init__(
         self,
@@ -79,26 +79,26 @@ class SchemaApi:
         self._cluster_id = cluster_id
 
     def app(self) -> Callable[..., Awaitable[None]]:
-        """The application. Names in paths may have any characters, quoted."""
+        """Return the ASGI application. Names in paths may contain any quoted characters."""
         app = Starlette(routes=[*self.routes()], exception_handlers=EXCEPTION_HANDLERS)
         app.router.redirect_slashes = False
 
-        async def let_in(scope: Scope, receive: Receive, send: Send) -> None:
+        async def authenticated(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
                 path = scope["raw_path"].decode("latin-1")
-                # As Confluent's registry: a slash at the end makes no other path.
+                # Ignore a trailing slash, as Confluent's registry does.
                 scope = {**scope, "path": path.removesuffix("/") or "/"}
                 try:
-                    scope = await self._access.let_in(scope)
+                    scope = await self._access.authenticate(scope)
                 except RegistryError as error:
                     await refusal(error)(scope, receive, send)
                     return
             await app(scope, receive, send)
 
-        return let_in
+        return authenticated
 
     def routes(self) -> Iterable[Route]:
-        """All that is served, each call with the right that it takes."""
+        """Return all routes, each with the permission that it needs."""
         subject = "/subjects/{subject}"
         version = f"{subject}/versions/{{version}}"
         compatibility = f"/compatibility{subject}/versions"
@@ -107,54 +107,54 @@ class SchemaApi:
         yield route("/contexts", GET=self._contexts)
         yield route("/v1/metadata/id", GET=self._metadata_id)
         yield route("/v1/metadata/version", GET=self._metadata_version)
-        yield route("/schemas", GET=self._calls.look(self._schemas))
+        yield route("/schemas", GET=self._calls.reading_call(self._schemas))
         yield route("/schemas/types", GET=self._types)
-        yield route(by_id, GET=self._calls.look(self._by_id))
-        yield route(f"{by_id}/schema", GET=self._calls.look(self._text_by_id))
-        yield route(f"{by_id}/subjects", GET=self._calls.look(self._subjects_of_id))
-        yield route(f"{by_id}/versions", GET=self._calls.look(self._versions_of_id))
-        yield route("/schemas/guids/{guid}", GET=self._calls.look(self._by_guid))
-        yield route("/schemas/guids/{guid}/ids", GET=self._calls.look(self._ids_of_guid))
-        yield route("/subjects", GET=self._calls.look(self._subjects))
+        yield route(by_id, GET=self._calls.reading_call(self._by_id))
+        yield route(f"{by_id}/schema", GET=self._calls.reading_call(self._text_by_id))
+        yield route(f"{by_id}/subjects", GET=self._calls.reading_call(self._subjects_of_id))
+        yield route(f"{by_id}/versions", GET=self._calls.reading_call(self._versions_of_id))
+        yield route("/schemas/guids/{guid}", GET=self._calls.reading_call(self._by_guid))
+        yield route("/schemas/guids/{guid}/ids", GET=self._calls.reading_call(self._ids_of_guid))
+        yield route("/subjects", GET=self._calls.reading_call(self._subjects))
         yield route(
             subject,
             POST=self._calls.allowed(AclOperation.READ, self._find),
             DELETE=self._calls.allowed(AclOperation.DELETE, self._delete_subject),
         )
-        yield route(f"{subject}/metadata", GET=self._calls.look(self._with_metadata))
+        yield route(f"{subject}/metadata", GET=self._calls.reading_call(self._with_metadata))
         yield route(
             f"{subject}/versions",
-            GET=self._calls.look(self._versions),
+            GET=self._calls.reading_call(self._versions),
             POST=self._calls.allowed(AclOperation.WRITE, self._register),
         )
         yield route(
             version,
-            GET=self._calls.look(self._version),
+            GET=self._calls.reading_call(self._version),
             DELETE=self._calls.allowed(AclOperation.DELETE, self._delete_version),
         )
-        yield route(f"{version}/schema", GET=self._calls.look(self._text))
-        yield route(f"{version}/referencedby", GET=self._calls.look(self._referring))
+        yield route(f"{version}/schema", GET=self._calls.reading_call(self._text))
+        yield route(f"{version}/referencedby", GET=self._calls.reading_call(self._referring))
         compatible = self._calls.allowed(AclOperation.READ, self._compatible)
         yield route(compatibility, POST=compatible)
         yield route(f"{compatibility}/{{version}}", POST=compatible)
         yield from self._settings.routes()
 
-    # -- how requests are answered
+    # -- responses
 
-    async def _checked(self, request: Request, compared: Compared) -> Checked:
+    async def _checked(self, request: Request, compared: CheckTask) -> CheckResult:
         return await self._workers.check(compared, client_of(request))
 
-    async def _in_thread(self, deed: Callable[[], T]) -> T:
-        return await run_in_thread(deed, limiter=self._threads, abandon_on_cancel=True)
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await run_in_thread(work, limiter=self._threads, abandon_on_cancel=True)
 
     def _rows(self, found: list[Registered]) -> object:
         size = sum(len(each.content.text) for each in found)
         if len(found) <= ROWS_IN_PLACE and size <= PIECE_CHARACTERS:
             return [each.document() for each in found]
-        return InPieces(self._pieces(found))
+        return ChunkedResponse(self._pieces(found))
 
     async def _pieces(self, found: list[Registered]) -> AsyncIterator[bytes]:
-        """Return a long list as JSON, serialized piece by piece outside the event loop."""
+        """Yield a long list as JSON, serialized chunk by chunk outside the event loop."""
         before, at = b"[", 0
         while at < len(found):
             rows = _piece(found, at)
@@ -164,19 +164,19 @@ class SchemaApi:
             before = b","
         yield b"]" if found else b"[]"
 
-    def _formatted(self, request: Request, content: Content, told: dict[str, object]) -> object:
-        """An answer about a schema, with that in another form where that is asked for."""
+    def _formatted(self, request: Request, content: Content, fields: dict[str, object]) -> object:
+        """Return a schema response, with the schema in another format if the query requests one."""
         if not _is_serialized(request, content):
-            return told
-        return self._with_descriptor(request, content, told)
+            return fields
+        return self._with_descriptor(request, content, fields)
 
     async def _with_descriptor(
-        self, request: Request, content: Content, told: dict[str, object]
+        self, request: Request, content: Content, fields: dict[str, object]
     ) -> dict[str, object]:
-        return told | {"schema": await self._serialized(request, content)}
+        return fields | {"schema": await self._serialized(request, content)}
 
     def _text_of(self, request: Request, content: Content) -> object:
-        """The same of the text alone."""
+        """Return the text of a schema, in another format if the query requests one."""
         if not _is_serialized(request, content):
             return text_answer(content.text)
         return self._raw(request, content)
@@ -213,7 +213,7 @@ class SchemaApi:
     async def _metadata_version(self, _: Request) -> object:
         return {"version": __version__, "commitId": ""}
 
-    # -- schemas by id
+    # -- schemas by ID
 
     def _schemas(self, request: Request) -> object:
         prefix = request.query_params.get("subjectPrefix", "")
@@ -229,16 +229,16 @@ class SchemaApi:
     def _by_id(self, request: Request) -> object:
         schema_id = schema_id_of(request)
         content = self._content(request, schema_id)
-        told = {**content.document(), "guid": content.guid}
+        fields = {**content.document(), "guid": content.guid}
         if flag(request, "fetchMaxId"):
-            told["maxId"] = self._store.last_id
-        return self._formatted(request, content, told)
+            fields["maxId"] = self._store.last_id
+        return self._formatted(request, content, fields)
 
     def _content(self, request: Request, schema_id: int) -> Content:
         return self._places(request, schema_id, deleted=True)[0].content
 
     def _places(self, request: Request, schema_id: int, *, deleted: bool) -> list[Registered]:
-        """The versions with an id, if the subject that is asked for, if any, has one of them."""
+        """Return the versions with an ID; fail if the query names a subject without that ID."""
         found = self._store.places_of(schema_id, deleted=True)
         subject = request.query_params.get("subject")
         if subject and all(each.subject != subject for each in found):
@@ -277,7 +277,7 @@ class SchemaApi:
     def _versions(self, request: Request) -> object:
         subject = path_value(request, "subject")
         only = flag(request, "deletedOnly")
-        found = self._store.some_versions(subject, deleted=only or flag(request, "deleted"))
+        found = self._store.existing_versions(subject, deleted=only or flag(request, "deleted"))
         return page(request, [each.version for each in found if each.is_deleted or not only])
 
     def _one(self, request: Request) -> Registered:
@@ -299,11 +299,13 @@ class SchemaApi:
         return page(request, sorted({each.id for each in referring}))
 
     def _with_metadata(self, request: Request) -> object:
-        """The latest version whose metadata have these properties."""
+        """Return the latest version whose metadata contains the requested properties."""
         names, values = (request.query_params.getlist(each) for each in ("key", "value"))
         wanted = dict(zip(names, values, strict=False))
         subject = path_value(request, "subject")
-        for each in reversed(self._store.some_versions(subject, deleted=flag(request, "deleted"))):
+        for each in reversed(
+            self._store.existing_versions(subject, deleted=flag(request, "deleted"))
+        ):
             properties = json.loads(each.content.metadata or "{}").get("properties")
             if not isinstance(properties, dict):
                 properties = {}
@@ -315,12 +317,12 @@ class SchemaApi:
         subject, content = path_value(request, "subject"), content_in(await body_of(request))
         normalize, deleted = flag(request, "normalize"), flag(request, "deleted")
 
-        def compared() -> Compared:
-            made = registry.to_compare(self._store, subject, content, normalize=normalize)
+        def compared() -> CheckTask:
+            made = registry.prepare_check(self._store, subject, content, normalize=normalize)
             return made._replace(earlier=())
 
-        checked = await self._checked(request, await self._calls.looking(compared))
-        found = await self._calls.looking(
+        checked = await self._checked(request, await self._calls.read(compared))
+        found = await self._calls.read(
             lambda: registry.find(self._store, subject, checked.content, deleted=deleted)
         )
         return self._formatted(request, found.content, found.document())
@@ -333,7 +335,7 @@ class SchemaApi:
         await self._calls.first_read()
         while True:
             compare = partial(
-                registry.to_compare, subject=subject, content=content, normalize=normalize
+                registry.prepare_check, subject=subject, content=content, normalize=normalize
             )
             compared = compare(self._store)
             checked = await self._checked(request, compared)
@@ -364,8 +366,8 @@ class SchemaApi:
         named = request.path_params.get("version")
         version = None if named is None else registry.version_of(unquote(named))
         normalize = flag(request, "normalize")
-        compared = await self._calls.looking(
-            lambda: registry.to_compare(
+        compared = await self._calls.read(
+            lambda: registry.prepare_check(
                 self._store,
                 subject,
                 content,
@@ -381,27 +383,27 @@ class SchemaApi:
             if not is_verbose or error.code != INVALID_SCHEMA:
                 raise
             reasons = [error.message]
-        told: dict[str, object] = {"is_compatible": not reasons}
-        return told | {"messages": [*reasons]} if is_verbose else told
+        fields: dict[str, object] = {"is_compatible": not reasons}
+        return fields | {"messages": [*reasons]} if is_verbose else fields
 
 
 def _registration(
-    compare: Callable[[SchemaStore], Compared],
-    compared: Compared,
+    compare: Callable[[SchemaStore], CheckTask],
+    compared: CheckTask,
     subject: str,
-    checked: Checked,
+    checked: CheckResult,
     schema_id: int,
     version: int,
     store: SchemaStore,
-) -> Planned[Registered]:
-    """The plan of a registration whose check still holds. Raises _Stale where it does not."""
+) -> WritePlan[Registered]:
+    """Return the plan of a registration. Raises _Stale if its check is outdated."""
     if compare(store) != compared:
         raise _Stale
     return registry.plan_registration(store, subject, checked, schema_id=schema_id, version=version)
 
 
 def _piece(found: list[Registered], at: int) -> list[Registered]:
-    """Return the next rows of a list, up to a size."""
+    """Return the next rows of a list, up to the size of a chunk."""
     rows: list[Registered] = []
     size = 0
     while at < len(found) and size < PIECE_CHARACTERS:
@@ -417,5 +419,5 @@ def _rows_json(rows: list[Registered]) -> bytes:
 
 
 def _is_serialized(request: Request, content: Content) -> bool:
-    """Whether a descriptor is asked for, which schemas of Protobuf have."""
+    """Return True if the query requests a descriptor and the schema is a Protobuf file."""
     return request.query_params.get("format") == "serialized" and content.type == PROTOBUF

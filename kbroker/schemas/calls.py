@@ -1,4 +1,4 @@
-"""Calls of the registry: who may make them, and how they read and write what a node knows."""
+"""Authorized calls of the registry: reads and writes of a node's schema store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Calls:
-    """Lets requests read and write the registry, if their clients may do so."""
+    """Runs the reads and writes of requests after checking the client's permission."""
 
     def __init__(self, topic: SchemaTopic, access: Access) -> None:
         self._topic = topic
@@ -30,11 +30,16 @@ class Calls:
 
     @property
     def store(self) -> SchemaStore:
-        """The schemas and settings that this node has read."""
+        """Schemas and settings that this node has read."""
         return self._topic.store
 
     def allowed(self, operation: AclOperation, call: Call) -> Call:
-        """Return a call that checks the permission for the subject of the request, or for all subjects."""
+        """Return a call that first checks a permission.
+
+        Args:
+            operation: Operation to check on the request's subject, or on all subjects.
+            call: The call to run if the client has the permission.
+        """
 
         async def checked(request: Request) -> object:
             self._access.check(request, operation, subject_of(request))
@@ -42,19 +47,19 @@ class Calls:
 
         return checked
 
-    def look(self, call: Callable[[Request], object]) -> Call:
-        """Return a call that reads. It needs the permission to read."""
+    def reading_call(self, call: Callable[[Request], object]) -> Call:
+        """Return a read call that requires the READ permission."""
 
         async def looked(request: Request) -> object:
-            return await self.looking(partial(call, request))
+            return await self.read(partial(call, request))
 
         return self.allowed(AclOperation.READ, looked)
 
-    async def looking(self, call: Callable[[], T]) -> T:
-        """Read. What this node does not know may have been written elsewhere just now.
+    async def read(self, call: Callable[[], T]) -> T:
+        """Run a read; if its result is not found, catch up with the topic and run it again.
 
         Raises:
-            RegistryError: As raised by `call`, also after all that is written was read.
+            RegistryError: `call` raised it, even after catching up.
         """
         await self.first_read()
         try:
@@ -66,18 +71,18 @@ class Calls:
         return call()
 
     async def first_read(self) -> None:
-        """Read the topic before the first call."""
+        """Read the whole topic before the first call."""
         if not self._is_read:
             await self._topic.catch_up()
             self._is_read = True
 
     async def write(self, plan: Plan[T]) -> T:
-        """Write, unless there is nothing to be written. Raises RegistryError."""
+        """Write the records of a plan, if it has any. Raises RegistryError."""
         await self.first_read()
         try:
             planned = plan(self.store)
             if not planned.entries:
                 return planned.answer
         except RegistryError:
-            pass  # what is newest decides
+            pass  # the newest state decides, see below
         return await self._topic.write(plan)

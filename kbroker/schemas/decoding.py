@@ -1,4 +1,4 @@
-"""Keys and values of records, by the schemas of the registry: the console shows them."""
+"""Decoder of record keys and values by registered schemas, for the console."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from kbroker.security.acls import Resource
 from kbroker.web.console.schemas import Decoded
 
 from .access import ALL_SCHEMAS
-from .core.bytes_read import TooMuch, Unfit
+from .core.byte_reader import InvalidValue, LimitExceeded
 from .core.errors import STORE_FAILED, RegistryError
 from .core.formats import Texts, referred_texts
 from .core.framing import Frame, frame_of
 from .core.store import Registered
+from .core.value_readers import Values, values_of
 from .core.values import Content
-from .core.values_read import Values, values_of
 from .core.work import Vet
 from .topic import SchemaTopic
 from .workers import SchemaWorkers
 
 Result = TypeVar("Result")
 
+# Client name for the fair order of worker tasks.
 CLIENT = "console"
-"""For whom schemas are read here."""
+# How long a request of the console waits for the newest registrations.
 CATCH_UP_SECONDS = 1
-"""How long a look at records waits for what others have registered."""
+# Maximum size of a key or a value.
 BYTES_MAX = 256 * 1024
-"""Of a key or a value."""
+# Maximum number of parts of a key or a value; each takes about a microsecond.
 STEPS_MAX = 50_000
-"""Values in a key or a value, and about as many microseconds."""
+# Limits up to which data is decoded in the event loop, because a thread would take longer.
 IN_PLACE_BYTES, IN_PLACE_STEPS = 1024, 1_000
-"""What is small is read in the event loop: a thread would take longer."""
+# Maximum number of characters of a schema with all its references.
 TEXT_MAX = 256 * 1024
-"""Characters of a schema with all that it refers to."""
+# Maximum number of characters of the schemas in the cache of parsed schemas.
 KEPT_MAX = 2 * 1024 * 1024
-"""Characters of the schemas that are kept as they were parsed."""
 
 
 class SchemaDecoder:
-    """Reads what was written with the schemas that one node knows; `kbroker.web.console.schemas.Schemas`."""
+    """Decodes data by the schemas of one node; implements `kbroker.web.console.schemas.Schemas`."""
 
     def __init__(self, topic: SchemaTopic, workers: SchemaWorkers) -> None:
         self._topic = topic
         self._workers = workers
         self._threads = trio.CapacityLimiter(1)
+        # LRU cache: decoder or error message by schema, with the size of the schema in characters.
         self._kept: OrderedDict[Content, tuple[Values | str, int]] = OrderedDict()
-        """What reads values, or why nothing does; and the characters that it was made of."""
         self._size = 0
 
     @property
@@ -60,7 +60,7 @@ class SchemaDecoder:
         return ALL_SCHEMAS
 
     async def catch_up(self) -> None:
-        """Know what is registered by now, if that can be had soon."""
+        """Wait a short time until the newest registrations have been read."""
         with trio.move_on_after(CATCH_UP_SECONDS):
             try:
                 await self._topic.catch_up()
@@ -68,7 +68,7 @@ class SchemaDecoder:
                 return
 
     async def decoded(self, data: bytes, header: bytes | None, subject: str) -> Decoded | None:
-        """As the console asks for it."""
+        """Implement `Schemas.decoded`."""
         frame = frame_of(data, header)
         if frame is None:
             return None
@@ -79,30 +79,30 @@ class SchemaDecoder:
             place = store.place_of(schema_id, subject)
         except RegistryError:
             if isinstance(frame.schema, str) and frame.indexes is None:
-                return None  # many bytes begin with a one
-            trouble = f"The registry knows no schema {frame.schema}."
+                return None  # a leading 1 byte is common in data without a schema
+            trouble = f"Schema {frame.schema} is not in the registry."
             return Decoded(trouble=trouble, is_guess=frame.indexes is None)
-        told = _told(place)
+        described = _describe(place)
         if len(frame.body) > BYTES_MAX:
-            trouble = f"It is not decoded: it has more than {BYTES_MAX // 1024} kB."
-            return Decoded(told, trouble=trouble, is_too_large=True)
+            trouble = f"Not decoded: larger than {BYTES_MAX // 1024} kB."
+            return Decoded(described, trouble=trouble, is_too_large=True)
         values = await self._values(place.content)
         if isinstance(values, str):
-            return Decoded(told, trouble=values)
-        return await self._read(values, frame, told)
+            return Decoded(described, trouble=values)
+        return await self._read(values, frame, described)
 
-    async def _read(self, values: Values, frame: Frame, told: dict[str, object]) -> Decoded:
+    async def _read(self, values: Values, frame: Frame, described: dict[str, object]) -> Decoded:
         if len(frame.body) <= IN_PLACE_BYTES:
             try:
-                return _decoded(values, frame, told, IN_PLACE_STEPS)
-            except TooMuch:
+                return _decoded(values, frame, described, IN_PLACE_STEPS)
+            except LimitExceeded:
                 pass
-        work = partial(_decoded, values, frame, told, STEPS_MAX)
+        work = partial(_decoded, values, frame, described, STEPS_MAX)
         try:
             return await self._in_thread(work)
-        except TooMuch:
-            trouble = f"It is not decoded: it stands for more than {STEPS_MAX} values."
-            return Decoded(told, trouble=trouble, is_too_large=True)
+        except LimitExceeded:
+            trouble = f"Not decoded: it contains more than {STEPS_MAX} values."
+            return Decoded(described, trouble=trouble, is_too_large=True)
 
     # -- schemas
 
@@ -117,10 +117,10 @@ class SchemaDecoder:
             return _trouble(error)
         size = len(content.text) + sum(map(len, texts.values()))
         if size > TEXT_MAX:
-            return f"Its schema is not read here: it has more than {TEXT_MAX // 1024} kB."
+            return f"Not decoded: its schema is larger than {TEXT_MAX // 1024} kB."
         try:
             made = await self._made(content, texts)
-        except RegistryError as error:  # it may be read another time
+        except RegistryError as error:  # not cached: a later attempt may succeed
             return _trouble(error)
         if content not in self._kept:
             self._kept[content] = made, size
@@ -133,7 +133,8 @@ class SchemaDecoder:
     async def _made(self, content: Content, texts: Texts) -> Values | str:
         """Return the decoder of a schema, after a worker process has parsed it within the limits.
 
-        Raises RegistryError if there is no such process.
+        Raises:
+            RegistryError: No worker process could be started.
         """
         try:
             await self._workers.vet(Vet(content, texts), CLIENT)
@@ -155,21 +156,21 @@ def _made(content: Content, texts: Texts) -> Values | str:
 
 
 def _trouble(error: RegistryError) -> str:
-    return f"Its schema cannot be used: {error.message}."
+    return f"The schema cannot be used: {error.message}."
 
 
-def _decoded(values: Values, frame: Frame, told: dict[str, object], steps: int) -> Decoded:
-    """Raises TooMuch."""
+def _decoded(values: Values, frame: Frame, described: dict[str, object], steps: int) -> Decoded:
+    """Decode a frame. Raises LimitExceeded."""
     try:
         found = values.read(frame, steps)
-    except Unfit as error:
-        return Decoded(told, trouble=f"The bytes do not fit their schema: {error}.")
+    except InvalidValue as error:
+        return Decoded(described, trouble=f"The data does not match its schema: {error}.")
     if found.message is not None:
-        told = told | {"message": found.message}
-    return Decoded(told, found.document, found.text)
+        described = described | {"message": found.message}
+    return Decoded(described, found.document, found.text)
 
 
-def _told(place: Registered) -> dict[str, object]:
+def _describe(place: Registered) -> dict[str, object]:
     return {
         "subject": place.subject,
         "version": place.version,

@@ -74,9 +74,9 @@ async def body_of(request: Request) -> Mapping[str, object]:
     try:
         body = json.loads(await request.body())
     except (ValueError, RecursionError) as error:
-        raise RegistryError(BAD_REQUEST, f"the body is no JSON: {error}") from None
+        raise RegistryError(BAD_REQUEST, f"request body: invalid JSON: {error}") from None
     if not isinstance(body, dict):
-        raise RegistryError(BAD_REQUEST, "the body is no object")
+        raise RegistryError(BAD_REQUEST, "request body: expected a JSON object")
     return body
 
 
@@ -102,5 +102,5 @@ def number_in(body: Mapping[str, object], name: str) -> int:
     if value is None:
         return -1
     if type(value) is not int or not -1 <= value <= ID_MAX:
-        raise RegistryError(BAD_REQUEST, f"{name} is a number")
+        raise RegistryError(BAD_REQUEST, f"{name}: expected an integer from -1 to {ID_MAX}")
     return value

@@ -1,4 +1,4 @@
-"""The schema registries of all nodes of a process: each has a server of its own, over one topic."""
+"""Schema registry service: one HTTP server per node of a process, all over the same topic."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from .topic import SchemaTopic
 from .workers import SchemaWorkers
 
 FLAG = "--registry"
+# Maximum number of long responses that are created concurrently; more would not be faster.
 THREADS = 1
-"""Maximum number of long responses that are created concurrently; more would not be faster."""
 
 
 class RegistryService:
-    """Serves schemas as settings say it; a `kbroker.broker.service.Service`.
+    """Runs the registries of a process; implements `kbroker.broker.service.Service`.
 
-    Parameters: `config` is that of the first node; the next nodes have the ports behind.
+    Args:
+        config: Configuration of the first node; further nodes use the following ports.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -49,19 +50,19 @@ class RegistryService:
         self._workers = SchemaWorkers()
 
     def endpoint_of(self, node_id: int) -> Endpoint:
-        """Where a node serves schemas."""
+        """Return the address of a node's registry."""
         return self._servers.endpoint_of(node_id)
 
     def decoder_of(self, node_id: int) -> SchemaDecoder:
-        """What reads keys and values by the schemas that a node knows; its addresses are taken."""
+        """Return the decoder that uses the schemas of a node; only valid after `bind`."""
         return self._decoders[node_id]
 
     def serve_through(self, around: Callable[[App], App]) -> None:
-        """Put something around all that is served from the next `bind` on: faults of tests."""
+        """Wrap the applications from the next `bind` on; tests inject faults this way."""
         self._servers.around = around
 
     async def bind(self, nodes: Sequence[LocalNode]) -> None:
-        """Take the ports of all nodes, or of none. Raises CannotListen."""
+        """Bind the ports of all nodes, or of none. Raises CannotListen."""
         self._topics, self._clients, self._reading = [], [], trio.CancelScope()
         threads = trio.CapacityLimiter(THREADS)
         await self._servers.bind({each.id: self._app(each, nodes, threads) for each in nodes})
@@ -70,7 +71,7 @@ class RegistryService:
         """Serve until `close`."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._servers.run)
-            # Requests that come to their ends meanwhile are still served.
+            # Cancelled first on close, so that requests in progress can still finish.
             with self._reading:
                 async with trio.open_nursery() as reading:
                     reading.start_soon(self._workers.run)
@@ -78,7 +79,7 @@ class RegistryService:
                         reading.start_soon(topic.run)
 
     async def close(self) -> None:
-        """End all servers, at the same time, and what they have open."""
+        """Close all servers concurrently, then their Kafka clients."""
         await self._servers.close()
         self._reading.cancel()
         for client in self._clients:
@@ -87,7 +88,7 @@ class RegistryService:
     def _app(
         self, local: LocalNode, nodes: Sequence[LocalNode], threads: trio.CapacityLimiter
     ) -> App:
-        """What one node serves."""
+        """Return the application of one node."""
         topic = SchemaTopic(self._client(local, nodes), SystemClock().log_ms)
         self._topics.append(topic)
         self._decoders[local.id] = SchemaDecoder(topic, self._workers)
@@ -96,7 +97,7 @@ class RegistryService:
         return api.app()
 
     def _client(self, local: LocalNode, nodes: Sequence[LocalNode]) -> ClusterClient:
-        """A client that comes to nodes of this process from inside, and to others as nodes do."""
+        """Return a client that connects in-process to local nodes and over the network to others."""
 
         def here(endpoint: Endpoint) -> LocalNode | None:
             return next((each for each in nodes if each.is_at(endpoint)), None)
@@ -120,10 +121,10 @@ class RegistryService:
 
 
 def surface_of(config: BrokerConfig) -> Surface:
-    """What is served, as logins know it."""
+    """Return the description of the registry that authentication uses."""
     return Surface("the schema registry", FLAG, is_exposed(config.registry_host))
 
 
 def why_not(config: BrokerConfig, listeners: Sequence[Listener]) -> str:
-    """Why no user of these listeners could log in at a registry; empty where they can, or need not."""
+    """Return why no user of these listeners could authenticate at the registry; empty if one can."""
     return why_nobody(listeners, surface_of(config))

@@ -1,4 +1,4 @@
-"""The calls of Confluent's REST API that read and change settings: compatibility levels and modes."""
+"""REST API for compatibility levels and modes, as in Confluent's registry."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class SettingsApi:
 
     def routes(self) -> Iterable[Route]:
         """Return the routes, each call with the permission that it needs."""
-        look, allowed = self._calls.look, self._calls.allowed
+        reading_call, allowed = self._calls.reading_call, self._calls.allowed
         for path in ("/config", "/config/{subject}"):
             yield route(
                 path,
-                GET=look(self._config),
+                GET=reading_call(self._config),
                 PUT=allowed(AclOperation.ALTER_CONFIGS, self._put_config),
                 DELETE=allowed(AclOperation.ALTER_CONFIGS, self._delete_config),
             )
         for path in ("/mode", "/mode/{subject}"):
             yield route(
                 path,
-                GET=look(self._mode),
+                GET=reading_call(self._mode),
                 PUT=allowed(AclOperation.ALTER_CONFIGS, self._put_mode),
                 DELETE=allowed(AclOperation.ALTER_CONFIGS, self._delete_mode),
             )
@@ -58,8 +58,8 @@ class SettingsApi:
 
     async def _delete_config(self, request: Request) -> object:
         subject = subject_of(request)
-        told = await self._calls.write(lambda store: registry.plan_config_deletion(store, subject))
-        return {key: value for key, value in told.items() if key != "subject"}
+        body = await self._calls.write(lambda store: registry.plan_config_deletion(store, subject))
+        return {key: value for key, value in body.items() if key != "subject"}
 
     def _mode(self, request: Request) -> object:
         subject = subject_of(request)

@@ -1,10 +1,10 @@
-"""The topic `_schemas`: read into the store, and written by one node at a time.
+"""The topic `_schemas`: replayed into the store, and written by one node at a time.
 
-A node that is going to write asks for an epoch of the writers' transactional id, and writes a record that
-says nothing under it. From then on the leader of the partition refuses what nodes with older epochs
-send, so that what this node has read up to there is all that there is, until another node does the same. A
-write that is refused is planned anew. Nothing is answered that was not acknowledged by all replicas in sync
-and read again.
+Before a node writes, it obtains a new epoch of the shared transactional ID and appends a NOOP record
+with that epoch. From then on, the partition leader fences writers with older epochs. Once the node
+has read up to its NOOP, its state is complete until another node obtains an epoch. A fenced write is
+planned again. A write is confirmed only after all in-sync replicas have acknowledged it and this node
+has read it back.
 """
 
 from __future__ import annotations
@@ -28,46 +28,46 @@ from kbroker.protocol.records import Record
 
 from .core.errors import STORE_FAILED, RegistryError, schema_too_large
 from .core.records import LAST_ID, Entry, noop, read_entry
-from .core.registry import Planned
+from .core.registry import WritePlan
 from .core.store import SchemaStore
 
 logger = logging.getLogger(__name__)
 
 TOPIC = "_schemas"
 PARTITION = TOPIC, 0
-HEADERS_LOOKED_AT = 64
-"""Maximum number of headers of a record that are searched; kbroker writes one."""
+# Maximum number of headers of a record that are searched; kbroker writes one.
+HEADERS_MAX = 64
 REPLICAS_MAX = 3
-WRITERS = "kbroker-schema-registry"
-"""The transactional id that all nodes share."""
+# Transactional ID that all nodes share.
+TRANSACTIONAL_ID = "kbroker-schema-registry"
 TRANSACTION_TIMEOUT_MS = 60_000
 RETRY_BACKOFF_SECONDS = 0.1
+# Maximum bytes per Fetch: one response is replayed without a checkpoint, which blocks the node.
 READ_BYTES_MAX = 64 * 1024
-"""At a time: what is read is taken in at one go, and clients of the node wait meanwhile."""
-TRIES_MAX = 20
-"""How often a write is planned, while other nodes write too."""
+# Maximum number of attempts to write while other nodes write concurrently.
+ATTEMPTS_MAX = 20
 _FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
-_AWAY = (OSError, ClientError, KafkaError)
+_STORE_ERRORS = (OSError, ClientError, KafkaError)
 
 T = TypeVar("T")
-Plan: TypeAlias = Callable[[SchemaStore], Planned[T]]
+Plan: TypeAlias = Callable[[SchemaStore], WritePlan[T]]
 
 
 class SchemaTopic:
-    """What one node knows of the topic. `run` reads it as soon as there is one."""
+    """One node's replica of the topic. `run` reads it as soon as the topic exists."""
 
     def __init__(self, cluster: ClusterClient, now_ms: Callable[[], int]) -> None:
         self.store = SchemaStore()
         self._cluster = cluster
         self._now_ms = now_ms
         self._position = 0
-        self._moved = trio.Event()
+        self._advanced = trio.Event()
         self._writing = trio.Lock()
         self._identity: Identity | None = None
         self._exists = trio.Event()
 
     async def run(self) -> None:
-        """Read what others and this node write."""
+        """Replay new records of all nodes forever."""
         await self._exists.wait()
         while True:
             try:
@@ -80,47 +80,47 @@ class SchemaTopic:
                         self._take(reads)
             except ClientError as error:
                 if isinstance(error, NoSuchTopic) or error_is_out_of_range(error):
-                    self._begin_anew()
-                logger.info("the topic of the schemas cannot be read now: %s", error)
+                    self._reset()
+                logger.info("cannot read topic _schemas, will retry: %s", error)
             except (OSError, KafkaError) as error:
-                logger.info("the topic of the schemas cannot be read now: %s", error)
+                logger.info("cannot read topic _schemas, will retry: %s", error)
             await trio.sleep(RETRY_BACKOFF_SECONDS)
 
-    def _begin_anew(self) -> None:
-        """Somebody has deleted the topic."""
+    def _reset(self) -> None:
+        """Discard all state, because the topic was deleted."""
         self.store, self._position, self._identity = SchemaStore(), 0, None
 
     def _take(self, reads: Sequence[Read]) -> None:
         for _, record, *_ in reads:
             try:
-                last_id = dict(islice(record.headers, HEADERS_LOOKED_AT)).get(LAST_ID)
+                last_id = dict(islice(record.headers, HEADERS_MAX)).get(LAST_ID)
                 self.store.replay(read_entry(record.key, record.value, last_id))
             except (ValueError, KeyError, TypeError) as error:
                 logger.warning(
-                    "record %d of %s is left out, it makes no sense: %s",
+                    "ignoring malformed record %d of %s: %s",
                     record.offset,
                     TOPIC,
                     error,
                 )
             self._position = record.offset + 1
-        self._moved.set()
-        self._moved = trio.Event()
+        self._advanced.set()
+        self._advanced = trio.Event()
 
     async def _read_to(self, end: int) -> None:
         while self._position < end:
-            await self._moved.wait()
+            await self._advanced.wait()
 
     async def catch_up(self) -> None:
-        """Wait until everything has been read that is committed now. Raises RegistryError."""
+        """Wait until this node has read everything that is committed now. Raises RegistryError."""
         try:
-            if not await self._is_there():
+            if not await self._topic_exists():
                 return
             offsets = await offsets_at(self._cluster, [PARTITION], LATEST)
-        except _AWAY as error:
+        except _STORE_ERRORS as error:
             raise _failed(error) from error
         await self._read_to(offsets[PARTITION])
 
-    async def _is_there(self) -> bool:
+    async def _topic_exists(self) -> bool:
         if not self._exists.is_set():
             answer = await self._cluster.metadata([TOPIC])
             code = error_code(answer.topics[0].error_code)
@@ -131,10 +131,20 @@ class SchemaTopic:
         return True
 
     async def write(self, plan: Plan[T]) -> T:
-        """Write what `plan` makes of the newest state; returns its answer. Raises RegistryError."""
+        """Write the records that `plan` creates from the newest state.
+
+        Args:
+            plan: Returns the records and the answer; called again if another node wrote first.
+
+        Returns:
+            The answer of the plan.
+
+        Raises:
+            RegistryError: The plan raised it, or the topic cannot be written.
+        """
         async with self._writing:
             try:
-                for _ in range(TRIES_MAX):
+                for _ in range(ATTEMPTS_MAX):
                     try:
                         return await self._try_to_write(plan)
                     except KafkaError as error:
@@ -142,24 +152,24 @@ class SchemaTopic:
                         if error.code not in _FENCED:
                             raise
                         await trio.sleep(RETRY_BACKOFF_SECONDS)
-            except _AWAY as error:
+            except _STORE_ERRORS as error:
                 raise _failed(error) from error
-            raise RegistryError(STORE_FAILED, "other nodes write all the time; try again")
+            raise RegistryError(STORE_FAILED, "other nodes are writing continuously; try again")
 
     async def _try_to_write(self, plan: Plan[T]) -> T:
-        identity = await self._only_writer()
+        identity = await self._acquire_epoch()
         planned = plan(self.store)
         if planned.entries:
             try:
                 await self._append(identity, [*self.store.repairs(), *planned.entries])
             except BaseException:
-                # What became of it is not known: with the next epoch nothing of it comes later.
+                # The outcome is unknown; a new epoch fences any records still in flight.
                 self._identity = None
                 raise
         return planned.answer
 
-    async def _only_writer(self) -> Identity:
-        """Be the one that writes, with everything read that others wrote before."""
+    async def _acquire_epoch(self) -> Identity:
+        """Return an identity that fences all other writers, after reading all earlier writes."""
         if self._identity is None:
             await self._create()
             identity = await self._new_identity()
@@ -173,7 +183,7 @@ class SchemaTopic:
         producer = Producer(self._cluster, identity=identity)
         written = await producer.write({PARTITION: records})
         last = written[-1]
-        if last.base_offset < 0:  # it was there already, and nobody says where
+        if last.base_offset < 0:  # a duplicate: the response has no offset
             offsets = await offsets_at(self._cluster, [PARTITION], LATEST)
             await self._read_to(offsets[PARTITION])
         else:
@@ -181,10 +191,10 @@ class SchemaTopic:
 
     async def _new_identity(self) -> Identity:
         request = InitProducerIdRequest(
-            transactional_id=WRITERS, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
+            transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
         )
-        for _ in range(TRIES_MAX):
-            coordinator = await self._cluster.coordinator(WRITERS, TRANSACTION)
+        for _ in range(ATTEMPTS_MAX):
+            coordinator = await self._cluster.coordinator(TRANSACTIONAL_ID, TRANSACTION)
             answer = await coordinator.ask(request, newest=5)
             code = error_code(answer.error_code)
             if not code:
@@ -195,8 +205,8 @@ class SchemaTopic:
         raise KafkaError(code)
 
     async def _create(self) -> None:
-        """Make the topic where there is none."""
-        if await self._is_there():
+        """Create the topic if it does not exist."""
+        if await self._topic_exists():
             return
         brokers = (await self._cluster.metadata([])).brokers
         topic = NewTopic(
@@ -210,7 +220,7 @@ class SchemaTopic:
 
 
 def error_is_out_of_range(error: ClientError) -> bool:
-    """Whether what was read before is no part of the topic any more."""
+    """Return True if the position is no longer in the topic."""
     return getattr(error, "code", None) == ErrorCode.OFFSET_OUT_OF_RANGE
 
 

@@ -15,16 +15,16 @@ from kbroker.runtime.task_frames import program_of, read_tasks, write_result
 
 from .core.work import Task, characters_of, run
 
+# Maximum number of characters of a small task.
 SMALL_CHARACTERS = 32 * 1024
-"""Maximum number of characters of a small task."""
+# CPU time limits of small and of large tasks.
 SMALL_CPU_SECONDS, CPU_SECONDS = 1.0, 5.0
-"""CPU time limits of small tasks and of larger ones."""
+# Maximum size of the address space (Linux).
 MEMORY_BYTES = 1 << 30
-"""Maximum size of the address space (Linux)."""
+# Exit status of a worker whose task needed more than `MEMORY_BYTES`.
 OUT_OF_MEMORY = 3
-"""Exit status of a worker whose task needed more than `MEMORY_BYTES`."""
+# Niceness of workers for large tasks (POSIX).
 NICENESS = 10
-"""By how much the priority of workers for larger tasks is lower than the broker's (POSIX)."""
 
 
 def program(niceness: int) -> str:

@@ -17,7 +17,7 @@ from kbroker.runtime.child_process import ChildProcess
 from kbroker.runtime.fair_slots import FairSlots
 
 from .core.errors import STORE_FAILED, RegistryError, invalid_schema, schema_too_large
-from .core.registry import Checked, Compared
+from .core.registry import CheckResult, CheckTask
 from .core.work import Failed, Refused, Result, Serialize, Task, Vet, batches, characters_of
 from .worker_process import (
     MEMORY_BYTES,
@@ -30,17 +30,18 @@ from .worker_process import (
 
 logger = logging.getLogger(__name__)
 
+# Maximum number of processes for small tasks, and for large ones with a lower priority.
 SMALL_WORKERS_MAX, LARGE_WORKERS_MAX = 2, 2
-"""Maximum number of processes for small tasks, and for larger ones with a lower priority."""
+# Maximum duration of a task, for machines on which other processes use the CPU.
 WALL_SECONDS = 25.0
-"""Maximum duration of a task, for machines on which other processes use the CPU."""
+# How long an idle process is kept.
 KEPT_SECONDS = 60.0
+# How long a process that has closed its output may take to exit.
 END_SECONDS = 2.0
-"""Time for which a process that has closed its output may end by itself."""
+# Exit status of a process that was killed by its CPU timer.
 _TIMED_OUT = -getattr(signal, "SIGPROF", 27)
-"""Exit status of a process that was killed by its CPU timer."""
+# Exit statuses of a process that was killed: by its CPU timer, or with SIGKILL.
 _STOPPED = frozenset({_TIMED_OUT, -9})
-"""Exit statuses of a process that was killed: by its CPU timer, or with SIGKILL."""
 
 
 class _Ended(Exception):
@@ -64,7 +65,7 @@ class SchemaWorkers:
         """IDs of the running processes."""
         return [each.pid for each in self._workers]
 
-    async def check(self, compared: Compared, client: str) -> Checked:
+    async def check(self, compared: CheckTask, client: str) -> CheckResult:
         """Check a schema against earlier versions.
 
         Args:
@@ -78,7 +79,7 @@ class SchemaWorkers:
             RegistryError: The schema is malformed, or exceeds a limit on time or memory.
         """
         for batch in batches(compared):
-            checked = cast(Checked, await self._done(batch, client))
+            checked = cast(CheckResult, await self._done(batch, client))
             if checked.reasons:
                 break
         return checked
@@ -131,7 +132,7 @@ class SchemaWorkers:
             logger.error(
                 "cannot read a schema of type %s, rejecting it: %s", task.content.type, reply.error
             )
-            raise invalid_schema("it cannot be read; see the broker's log")
+            raise invalid_schema("cannot be parsed; see the broker's log")
         return reply
 
     async def _result(self, task: Task, pool: _Pool) -> Result:
@@ -176,20 +177,20 @@ class SchemaWorkers:
         return worker
 
     async def _end(self, worker: ChildProcess, seconds: float = 0) -> int:
-        """Kill a process that does not end within some seconds; returns its exit status."""
+        """Kill a process that does not exit within some seconds; return its exit status."""
         status = await worker.end(seconds)
         self._workers.discard(worker)
         return status
 
 
 class _Pool:
-    """Processes for small or for larger tasks, at most as many as there are slots."""
+    """Processes for small or for large tasks, at most as many as there are slots."""
 
     def __init__(self, workers_max: int, niceness: int) -> None:
         self.slots = FairSlots(workers_max)
         self.niceness = niceness
+        # Idle processes, each with the time (trio clock, s) since when it is idle.
         self.idle: list[tuple[ChildProcess, float]] = []
-        """Processes without work, and since when (trio's clock)."""
 
 
 def _too_slow(task: Task) -> RegistryError:

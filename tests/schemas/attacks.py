@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
-from kbroker.schemas.core.registry import Compared
+from kbroker.schemas.core.registry import CheckTask
 from kbroker.schemas.core.store import Registered
 from kbroker.schemas.core.values import AVRO, JSON, PROTOBUF, Content, Level
 
@@ -24,11 +24,11 @@ class Attack(NamedTuple):
     text: str
     earlier: str | None = None
 
-    def compared(self) -> Compared:
+    def compared(self) -> CheckTask:
         """Return what a registry is to check."""
         old = () if self.earlier is None else (self.registered(),)
         content = Content(self.type, self.text)
-        return Compared(content, {}, Level.FULL, False, tuple((each, {}) for each in old))
+        return CheckTask(content, {}, Level.FULL, False, tuple((each, {}) for each in old))
 
     def registered(self) -> Registered:
         """Return the earlier schema as version 1 of a subject."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 
-from kbroker.schemas.core.registry import Compared
+from kbroker.schemas.core.registry import CheckTask
 from kbroker.schemas.core.store import Registered
 from kbroker.schemas.core.values import AVRO, JSON, PROTOBUF, Content, Level
 
@@ -113,12 +113,12 @@ class Fuzz:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 
-    def compared(self) -> Compared:
+    def compared(self) -> CheckTask:
         """Return a comparison of schemas of one type."""
         kind = self._random.choice((AVRO, JSON, PROTOBUF))
         content = Content(kind, self.text(kind))
         old = Registered("s", 1, 1, Content(kind, self.text(kind)))
-        compared = Compared(content, {}, Level.FULL, self._random.random() < 0.5, ((old, {}),))
+        compared = CheckTask(content, {}, Level.FULL, self._random.random() < 0.5, ((old, {}),))
         return compared if self._random.random() < 0.8 else compared._replace(earlier=())
 
     def text(self, kind: str) -> str:

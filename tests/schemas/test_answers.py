@@ -11,7 +11,7 @@ from starlette.types import Message
 from kbroker.schemas.answers import (
     EXCEPTION_HANDLERS,
     SLICE_BYTES,
-    InPieces,
+    ChunkedResponse,
     refusal,
     route,
     text_answer,
@@ -58,7 +58,7 @@ async def test_long_pieces_are_sent_in_slices() -> None:
     async def pieces() -> AsyncIterator[bytes]:
         yield b"x" * (SLICE_BYTES + 1)
 
-    start, *bodies = await sent_by(InPieces(pieces()))
+    start, *bodies = await sent_by(ChunkedResponse(pieces()))
     assert [len(each["body"]) for each in bodies] == [SLICE_BYTES, 1, 0]
     assert b"content-length" not in dict(start["headers"])
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from kbroker.schemas.calls import Calls
 from kbroker.schemas.core.errors import BAD_REQUEST, NO_SUCH_SCHEMA, RegistryError
-from kbroker.schemas.core.registry import Planned
+from kbroker.schemas.core.registry import WritePlan
 from kbroker.security.acls import AclOperation
 
 
@@ -50,8 +50,8 @@ def calls(topic: CountedTopic) -> Calls:
 
 
 async def test_topic_is_read_before_the_first_call_only(calls: Calls, topic: CountedTopic) -> None:
-    assert await calls.looking(lambda: topic.reads) == 1
-    assert await calls.looking(lambda: topic.reads) == 1
+    assert await calls.read(lambda: topic.reads) == 1
+    assert await calls.read(lambda: topic.reads) == 1
 
 
 async def test_topic_is_read_again_if_something_is_not_found(
@@ -62,7 +62,7 @@ async def test_topic_is_read_again_if_something_is_not_found(
             raise RegistryError(NO_SUCH_SCHEMA, "Schema not found")
         return "found"
 
-    assert await calls.looking(found) == "found"
+    assert await calls.read(found) == "found"
 
 
 async def test_topic_is_not_read_again_for_other_errors(calls: Calls, topic: CountedTopic) -> None:
@@ -70,7 +70,7 @@ async def test_topic_is_not_read_again_for_other_errors(calls: Calls, topic: Cou
         raise RegistryError(BAD_REQUEST, "wrong")
 
     with pytest.raises(RegistryError):
-        await calls.looking(wrong)
+        await calls.read(wrong)
     assert topic.reads == 1
 
 
@@ -78,7 +78,7 @@ async def test_topic_is_not_read_again_for_other_errors(calls: Calls, topic: Cou
 async def test_plan_without_entries_is_not_written(
     calls: Calls, topic: CountedTopic, entries: Any, writes: int
 ) -> None:
-    assert await calls.write(lambda _: Planned(entries, "answer")) == "answer"
+    assert await calls.write(lambda _: WritePlan(entries, "answer")) == "answer"
     assert topic.writes == writes
 
 
@@ -86,5 +86,5 @@ async def test_read_needs_permission_for_the_subject_of_the_request(topic: Count
     access = NotedAccess()
     calls = Calls(cast(Any, topic), cast(Any, access))
     request = Request({"type": "http", "path_params": {"subject": "s"}})
-    assert await calls.look(lambda _: "seen")(request) == "seen"
+    assert await calls.reading_call(lambda _: "seen")(request) == "seen"
     assert access.checked == [(AclOperation.READ, "s")]

@@ -65,7 +65,7 @@ def test_page_is_selected_by_offset_and_limit(query: str, rows: str) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"[" * 100_000])
 async def test_body_that_is_no_object_is_rejected(body: bytes) -> None:
-    with pytest.raises(RegistryError, match="the body is no"):
+    with pytest.raises(RegistryError, match=r"request body: (invalid|expected a) JSON"):
         await body_of(request(body=body))
 
 
@@ -80,7 +80,7 @@ def test_body_without_schema_is_rejected() -> None:
 
 @pytest.mark.parametrize("value", [True, -2, ID_MAX + 1, "1"])
 def test_number_out_of_range_is_rejected(value: object) -> None:
-    with pytest.raises(RegistryError, match="id is a number"):
+    with pytest.raises(RegistryError, match="id: expected an integer"):
         number_in({"id": value}, "id")
 
 

@@ -14,7 +14,7 @@ from kbroker.runtime.child_process import ChildProcess
 from kbroker.runtime.fair_slots import FairSlots
 from kbroker.schemas import workers as workers_module
 from kbroker.schemas.core.errors import SCHEMA_TOO_LARGE, STORE_FAILED, RegistryError
-from kbroker.schemas.core.registry import Checked, Compared
+from kbroker.schemas.core.registry import CheckResult, CheckTask
 from kbroker.schemas.core.values import PROTOBUF
 from kbroker.schemas.core.work import Serialize, Vet
 from kbroker.schemas.worker_process import program
@@ -45,7 +45,7 @@ def _program(niceness: int, seconds: float) -> str:
     )
 
 
-async def assert_bounded(workers: SchemaWorkers, compared: Compared, client: str = "") -> None:
+async def assert_bounded(workers: SchemaWorkers, compared: CheckTask, client: str = "") -> None:
     """Whether a schema is good or not, its process answers within its time."""
     error = await refusal(workers.check(compared, client))
     assert error is None or ("processor time" not in str(error) and error.code // 100 == 422), (
@@ -155,7 +155,7 @@ async def test_process_that_gets_a_task_while_another_idle_one_ends_is_kept(
 
         monkeypatch.setattr(ChildProcess, "end", end_while_busy)
         await workers._end_idle(workers._small, trio.current_time())
-        assert isinstance(checked[0], Checked)
+        assert isinstance(checked[0], CheckResult)
         assert len(workers.processes) == 1
 
 
@@ -175,7 +175,7 @@ async def test_failed_process_is_told_and_replaced(caplog: pytest.LogCaptureFixt
         assert error is not None
         assert error.code == 50001
         assert "status 9" in caplog.text
-        assert isinstance(await workers.check(GOOD, ""), Checked)
+        assert isinstance(await workers.check(GOOD, ""), CheckResult)
 
 
 async def test_clients_take_turns_for_slots() -> None:

@@ -261,7 +261,7 @@ def test_values_are_told_by_their_schemas_or_why_not(shown: Shown) -> None:
     page.screenshot(path=PICTURES / "by-schema-detail.png")
     page.keyboard.press("Escape")
     rows.nth(1).click()
-    expect(dialog).to_contain_text("The bytes do not fit their schema: at byte 1 ")
+    expect(dialog).to_contain_text("The data does not match its schema: byte 1: ")
     page.screenshot(path=PICTURES / "by-schema-trouble.png")
     page.keyboard.press("Escape")
     rows.nth(0).click()

@@ -1,4 +1,4 @@
-"""The registry without a network: formats of schemas, what is stored, and what may be stored next.
+"""Registry core without I/O: schema formats, the store, and plans for writes.
 
-It knows no event loop and reads no clock; what is stored changes by replay of records only.
+It uses no event loop and no clock. The state changes only by replaying records.
 """

@@ -1,4 +1,4 @@
-"""Schemas of Avro: what they say, and their text as Avro's own library for Java writes it."""
+"""Avro schemas: parsing, validation, and the text that Avro's Java library produces."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from .avro_reading import Reading
+from .avro_compatibility import CompatibilityChecker
 from .avro_types import ABSENT, Field, Type
 from .errors import invalid_schema
 from .limits import DEPTH_MAX, SHOWN_MAX, Budget, check_name, parse_json
@@ -27,7 +27,7 @@ _OWN_OF_FIELD = {"name", "type", "doc", "default", "order", "aliases"}
 
 
 class AvroSchema:
-    """A schema of Avro that is well-formed. `texts` are those it refers to, in their order."""
+    """A well-formed Avro schema; `texts` are its references, dependencies first."""
 
     def __init__(self, text: str, texts: Iterable[str] = ()) -> None:
         reader = _Reader()
@@ -40,16 +40,16 @@ class AvroSchema:
 
     @property
     def normalized(self) -> str:
-        """With properties in the order of their names."""
+        """Text with sorted properties."""
         return _dumped(_Writer(self._known, is_sorted=True).written(self.root, None))
 
     def differences(self, writer: AvroSchema, budget: Budget) -> Iterator[Difference]:
-        """As `parsed.Parsed`."""
-        return iter(Reading(budget).differences(self.root, writer.root))
+        """Implement `parsed.Parsed`."""
+        return iter(CompatibilityChecker(budget).differences(self.root, writer.root))
 
 
 class _Reader:
-    """Makes types of JSON. Raises RegistryError."""
+    """Parses JSON into types. Raises RegistryError."""
 
     def __init__(self) -> None:
         self.names: dict[str, Type] = {}
@@ -57,18 +57,18 @@ class _Reader:
 
     def read(self, node: object, space: str, depth: int) -> Type:
         if depth > DEPTH_MAX:
-            raise invalid_schema(f"it is nested deeper than {DEPTH_MAX} levels")
+            raise invalid_schema(f"nested deeper than {DEPTH_MAX} levels")
         if isinstance(node, str):
             return self._named(node, space)
         if isinstance(node, list):
             return self._union(node, space, depth)
         if not isinstance(node, dict):
-            raise invalid_schema(f"{_shown(node)} is no type")
+            raise invalid_schema(f"invalid type {_shown(node)}")
         kind = node.get("type")
         if isinstance(kind, dict | list):
             return self.read(kind, space, depth + 1)
         if not isinstance(kind, str):
-            raise invalid_schema(f"{_shown(node)} has no type")
+            raise invalid_schema(f"missing type in {_shown(node)}")
         if kind in NAMED:
             return self._definition(kind, node, space, depth)
         if kind in ("array", "map"):
@@ -94,10 +94,10 @@ class _Reader:
         seen = set()
         for each in branches:
             if each.kind == "union":
-                raise invalid_schema("a union stands directly in a union")
+                raise invalid_schema("a union must not contain a union directly")
             known_as = each.name or each.kind
             if known_as in seen:
-                raise invalid_schema(f"{known_as} stands twice in a union")
+                raise invalid_schema(f"duplicate {known_as} in a union")
             seen.add(known_as)
         return Type("union", items=branches)
 
@@ -115,7 +115,7 @@ class _Reader:
         )
         self.names[name] = made
         if kind == "enum":
-            _take_symbols(made, node)
+            _set_symbols(made, node)
         elif kind == "fixed":
             size = node.get("size")
             if type(size) is not int or size < 0:
@@ -138,7 +138,9 @@ class _Reader:
                 raise invalid_schema(f"{record.name} has two fields {name}")
             order = _text(each, "order")
             if order not in (None, "ascending", "descending", "ignore"):
-                raise invalid_schema(f"there is no order {order}")
+                raise invalid_schema(
+                    f"invalid order {order} (valid: ascending, descending, ignore)"
+                )
             fields[name] = Field(
                 name,
                 self.read(each["type"], record.space, depth + 1),
@@ -159,30 +161,31 @@ class _Reader:
             yield full
 
 
-def _take_symbols(enum: Type, node: dict[str, object]) -> None:
+def _set_symbols(enum: Type, node: dict[str, object]) -> None:
     symbols = node.get("symbols")
     if not isinstance(symbols, list):
         raise invalid_schema(f"{enum.name} has no symbols")
     enum.symbols = tuple(map(_simple, symbols))
     if len(set(enum.symbols)) < len(enum.symbols):
-        raise invalid_schema(f"{enum.name} has a symbol twice")
+        raise invalid_schema(f"{enum.name} has duplicate symbols")
     enum.default = node.get("default", ABSENT)
     if enum.has_default and enum.default not in enum.symbols:
-        raise invalid_schema(f"{_shown(enum.default)} is no symbol of {enum.name}")
+        raise invalid_schema(
+            f"{enum.name}: default {_shown(enum.default)} is not one of its symbols"
+        )
 
 
 def _check_default(record: Type, each: Field, budget: Budget) -> None:
     if each.has_default and not _Defaults(budget).is_value(each.type, each.default):
         raise invalid_schema(
-            f"{_shown(each.default)} is no default of field {record.name}.{each.name}"
+            f"field {record.name}.{each.name}: invalid default {_shown(each.default)}"
         )
 
 
 class _Defaults:
-    """Checks a default against types.
+    """Checks a default against types, each pair of a value and a type once.
 
-    Each pair of a part and a type is checked once. Branches of unions share parts, so checking them
-    again would double the work with each level of nesting.
+    Branches of unions share parts, so repeated checks would double the work per nesting level.
     """
 
     def __init__(self, budget: Budget) -> None:
@@ -190,7 +193,7 @@ class _Defaults:
         self._known: dict[tuple[int, int], bool] = {}
 
     def is_value(self, kind: Type, value: object) -> bool:
-        """Return True if JSON can be the default of a type; of a union any branch may have it."""
+        """Return True if JSON is a valid default of a type; for a union, of any branch."""
         pair = id(kind), id(value)
         known = self._known.get(pair)
         if known is None:
@@ -235,14 +238,14 @@ def _is_simple(kind: str, value: object) -> bool:
 
 
 class _Writer:
-    """Makes JSON of types: each name is defined where it comes first, and `known` ones never."""
+    """Serializes types to JSON; each name is defined at its first use, except `known` names."""
 
     def __init__(self, known: frozenset[str], *, is_sorted: bool = False) -> None:
         self._defined = set(known)
         self._is_sorted = is_sorted
 
     def written(self, kind: Type, space: str | None) -> object:
-        """Parameters: `space` is the namespace around it, None outside of all."""
+        """Return the JSON of a type; `space` is the enclosing namespace, None at the top level."""
         if kind.kind == "union":
             return [self.written(each, space) for each in kind.items]
         if kind.kind in ("array", "map"):
@@ -298,13 +301,13 @@ def _name_of(node: dict[str, object], space: str) -> str:
         raise invalid_schema(f"{_shown(node)} has no name")
     own = node.get("namespace")
     if own is not None and not isinstance(own, str):
-        raise invalid_schema(f"the namespace of {name} is no text")
+        raise invalid_schema(f"the namespace of {name} must be a string")
     full = name if "." in name else _full(name, space if own is None else own)
     check_name(full)
     for part in full.split("."):
         _simple(part)
     if full in PRIMITIVES:
-        raise invalid_schema(f"{full} is a type of Avro itself")
+        raise invalid_schema(f"{full} is a built-in Avro type")
     return full
 
 
@@ -313,13 +316,13 @@ def _full(name: str, space: str) -> str:
 
 
 def _within(name: str, space: str) -> str:
-    """The shortest way to say a name inside of a namespace."""
+    """Return the shortest form of a name inside a namespace."""
     return name.rpartition(".")[2] if name.rpartition(".")[0] == space else name
 
 
 def _simple(name: object) -> str:
     if not isinstance(name, str) or not NAME.match(name):
-        raise invalid_schema(f"{_shown(name)} is no name")
+        raise invalid_schema(f"invalid name {_shown(name)}")
     return name
 
 
@@ -331,7 +334,7 @@ def _text(node: dict[str, object], key: str) -> str | None:
 def _texts(node: dict[str, object], key: str) -> list[str]:
     value = node.get(key) or []
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise invalid_schema(f"{key} are a list of texts")
+        raise invalid_schema(f"{key} must be a list of strings")
     return value
 
 

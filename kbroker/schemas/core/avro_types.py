@@ -1,16 +1,16 @@
-"""What a schema of Avro is made of."""
+"""Parsed Avro types."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+# Marks a missing default, because null is a valid default.
 ABSENT = object()
-"""In place of a default where there is none: null is one."""
 
 
 @dataclass(slots=True, eq=False)
 class Field:
-    """A field of a record; `default` is `ABSENT` where it has none."""
+    """A field of a record; `default` is `ABSENT` if it has none."""
 
     name: str
     type: Type
@@ -22,20 +22,23 @@ class Field:
 
     @property
     def has_default(self) -> bool:
-        """Whether readers know what to take where a writer has no such field."""
+        """True if readers have a default for data without this field."""
         return self.default is not ABSENT
 
 
 @dataclass(slots=True, eq=False)
 class Type:
-    """One type. Named ones that refer to themselves are circles of these."""
+    """An Avro type; recursive named types contain themselves.
+
+    Attributes:
+        name: Full name with namespace; empty for unnamed types.
+        items: Branches of a union, or the one element type of an array or map.
+    """
 
     kind: str
     name: str = ""
-    """With its namespace."""
     fields: list[Field] = field(default_factory=list)
     items: list[Type] = field(default_factory=list)
-    """The branches of a union; the one type of an array or of the values of a map."""
     symbols: tuple[str, ...] = ()
     default: object = ABSENT
     size: int = 0
@@ -45,15 +48,15 @@ class Type:
 
     @property
     def simple_name(self) -> str:
-        """Without its namespace."""
+        """Name without the namespace."""
         return self.name.rpartition(".")[2]
 
     @property
     def space(self) -> str:
-        """Its namespace."""
+        """Namespace."""
         return self.name.rpartition(".")[0]
 
     @property
     def has_default(self) -> bool:
-        """Whether an enum knows what to take for symbols that it does not have."""
+        """True if an enum has a default for unknown symbols."""
         return self.default is not ABSENT

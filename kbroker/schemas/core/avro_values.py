@@ -1,7 +1,7 @@
-"""Values of Avro, as JSON has them.
+"""Decoder of Avro data to JSON.
 
-Of a union there is the value alone, without the name of its branch. Bytes are base64; decimals and UUIDs
-are texts, all other logical types are the numbers that were written.
+A union yields the plain value, without the name of its branch. Bytes become base64. Decimals and
+UUIDs become strings, and all other logical types the underlying number.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from .avro_types import Type
-from .bytes_read import Source, Unfit, base64_text, check_depth, cost_of, number
+from .byte_reader import InvalidValue, Source, base64_text, check_depth, cost_of, number
 
 DECIMAL_BYTES_MAX = 64
 SCALE_MAX = 1000
@@ -21,10 +21,10 @@ _Read: TypeAlias = Callable[[Source, Type, int], object]
 
 
 def avro_value(root: Type, source: Source) -> object:
-    """What all of the bytes say. Raises Unfit, TooMuch."""
+    """Decode all bytes of a source. Raises InvalidValue or LimitExceeded."""
     value = _value(source, root, 0)
     if source.at < source.end:
-        raise Unfit(f"{source.end - source.at} bytes are left behind the value")
+        raise InvalidValue(f"{source.end - source.at} bytes follow the value")
     return value
 
 
@@ -36,7 +36,7 @@ def _value(source: Source, kind: Type, depth: int) -> object:
 def _boolean(source: Source, _kind: Type, _depth: int) -> bool:
     byte = source.take(1)[0]
     if byte > 1:
-        raise Unfit(f"at byte {source.at - 1} there is to be a boolean, and it is {byte}")
+        raise InvalidValue(f"byte {source.at - 1}: invalid boolean {byte}")
     return byte == 1
 
 
@@ -84,7 +84,7 @@ def _decimal(unscaled: int, scale: int) -> str:
 def _enum(source: Source, kind: Type, _depth: int) -> str:
     index = source.zigzag()
     if not 0 <= index < len(kind.symbols):
-        raise Unfit(f"{kind.name} has no symbol {index}")
+        raise InvalidValue(f"{kind.name} has no symbol {index}")
     symbol = kind.symbols[index]
     source.spend(cost_of(symbol))
     return symbol
@@ -93,7 +93,9 @@ def _enum(source: Source, kind: Type, _depth: int) -> str:
 def _union(source: Source, kind: Type, depth: int) -> object:
     index = source.zigzag()
     if not 0 <= index < len(kind.items):
-        raise Unfit(f"at byte {source.at} a union of {len(kind.items)} has no branch {index}")
+        raise InvalidValue(
+            f"byte {source.at}: invalid branch {index} of a union of {len(kind.items)}"
+        )
     return _value(source, kind.items[index], depth)
 
 
@@ -120,9 +122,9 @@ def _map(source: Source, kind: Type, depth: int) -> dict[str, object]:
 
 
 def _counted(source: Source) -> Iterator[None]:
-    """Once for each item of a list, which comes in blocks."""
+    """Yield once per item of an array or map, which is encoded in blocks."""
     while count := source.zigzag():
-        if count < 0:  # the size of the block stands behind it, for who leaves it out
+        if count < 0:  # the block size in bytes follows, for readers that skip blocks
             count = -count
             source.zigzag()
         for _ in range(count):

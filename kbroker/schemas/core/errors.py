@@ -1,11 +1,11 @@
-"""What the registry refuses, with the numbers that Confluent's clients look at."""
+"""Registry errors, with the error codes of Confluent's registry."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+# Content type of all responses, including errors.
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
-"""What answers are, also those that refuse."""
 NO_SUCH_SUBJECT, NO_SUCH_VERSION, NO_SUCH_SCHEMA = 40401, 40402, 40403
 SUBJECT_SOFT_DELETED, SUBJECT_NOT_SOFT_DELETED = 40404, 40405
 VERSION_SOFT_DELETED, VERSION_NOT_SOFT_DELETED = 40406, 40407
@@ -17,9 +17,11 @@ INCOMPATIBLE, BAD_REQUEST, STORE_FAILED, STORE_TIMED_OUT = 409, 400, 50001, 5000
 
 
 class RegistryError(Exception):
-    """A request is refused; `code` is the number, of which the first three digits are HTTP's.
+    """A rejected request.
 
-    `headers` are those of HTTP that go with the answer.
+    Attributes:
+        code: Error code; its first three digits are the HTTP status.
+        headers: Additional HTTP headers of the response.
     """
 
     def __init__(self, code: int, message: str, headers: Mapping[str, str] | None = None) -> None:
@@ -30,22 +32,22 @@ class RegistryError(Exception):
 
     @property
     def status(self) -> int:
-        """The status of HTTP."""
+        """HTTP status."""
         return int(str(self.code)[:3])
 
 
 def no_such_subject(subject: str) -> RegistryError:
-    """Nothing is registered there."""
+    """Return the error for a subject without versions."""
     return RegistryError(NO_SUCH_SUBJECT, f"Subject '{subject}' not found.")
 
 
 def no_such_version(version: int | str) -> RegistryError:
-    """The subject has no such version."""
+    """Return the error for a version that a subject lacks."""
     return RegistryError(NO_SUCH_VERSION, f"Version {version} not found.")
 
 
 def no_such_schema(what: object = "") -> RegistryError:
-    """No schema has that id, or is equal to the one that was given."""
+    """Return the error for an unknown ID or GUID, or for a schema that is not registered."""
     return RegistryError(NO_SUCH_SCHEMA, f"Schema {what} not found" if what else "Schema not found")
 
 
@@ -55,5 +57,5 @@ def schema_too_large(reason: str) -> RegistryError:
 
 
 def invalid_schema(reason: str) -> RegistryError:
-    """The text is no schema of its type."""
+    """Return the error for a malformed schema."""
     return RegistryError(INVALID_SCHEMA, f"Invalid schema: {reason}")

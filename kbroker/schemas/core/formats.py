@@ -1,4 +1,4 @@
-"""Schemas of every type, from what is registered."""
+"""Parsing and comparison of schemas of every type."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from .protobuf import ProtobufSchema
 from .store import SchemaStore
 from .values import AVRO, JSON, PROTOBUF, Content, Level, Reference
 
+# Texts of a schema's references by reference name, dependencies first.
 Texts: TypeAlias = Mapping[str, str]
-"""Of the schemas that one refers to, by the names under which it does; those come first that others
-need."""
 
 
 def _avro(text: str, texts: Texts) -> Parsed:
@@ -25,7 +24,7 @@ def _avro(text: str, texts: Texts) -> Parsed:
 
 
 def _json(text: str, texts: Texts) -> Parsed:
-    from .json_schema import JsonSchema  # a broker needs what it imports for no other type
+    from .json_schema import JsonSchema  # loads jsonschema, which only this type needs
 
     return JsonSchema(text, texts)
 
@@ -38,24 +37,30 @@ _TYPES: Mapping[str, Callable[[str, Texts], Parsed]] = {
 
 
 def check_size(content: Content) -> None:
-    """Raises RegistryError for what nobody looks into."""
+    """Raise RegistryError if a schema's type is unknown or a size limit is exceeded."""
     if content.type not in _TYPES:
-        raise invalid_schema(f"there is no type {content.type}; there are {', '.join(_TYPES)}")
+        raise invalid_schema(f"unknown schema type {content.type} (valid: {', '.join(_TYPES)})")
     if len(content.text) > TEXT_MAX:
-        raise schema_too_large(f"it has more than {TEXT_MAX} characters")
+        raise schema_too_large(f"more than {TEXT_MAX} characters")
     if len(content.references) > REFERENCES_MAX:
-        raise invalid_schema(f"it has more than {REFERENCES_MAX} references")
+        raise invalid_schema(f"more than {REFERENCES_MAX} references")
 
 
 def referred_texts(store: SchemaStore, content: Content, budget: Budget | None = None) -> Texts:
-    """Return the texts of direct and indirect references of a schema. Raises RegistryError.
+    """Return the texts of direct and indirect references of a schema.
 
-    Parameters: `budget` bounds the references of several schemas together.
+    Args:
+        store: The schema store.
+        content: The schema.
+        budget: Limits the number of references of several schemas together.
+
+    Raises:
+        RegistryError: A reference does not exist, or there are too many.
     """
     texts: dict[str, str] = {}
     seen: set[tuple[str, str, int]] = set()
     size = 0
-    # The second time that a reference is met, all that it needs has been met.
+    # Depth-first: a reference is added when it is popped again after its own references.
     left = [(each, False) for each in reversed(content.references)]
     while left:
         each, is_ready = left.pop()
@@ -68,7 +73,7 @@ def referred_texts(store: SchemaStore, content: Content, budget: Budget | None =
             if budget is not None:
                 budget.spend()
             if len(seen) > REFERENCES_MAX or size > TEXT_MAX:
-                raise invalid_schema("it refers to too much")
+                raise invalid_schema("too many references")
             left.append((each, True))
             left += [(other, False) for other in reversed(found.references)]
     return texts
@@ -86,35 +91,35 @@ def _referred(store: SchemaStore, reference: Reference) -> Content:
 
 
 def parse(content: Content, texts: Texts) -> Parsed:
-    """Read a schema. Raises RegistryError."""
+    """Parse a schema. Raises RegistryError."""
     check_size(content)
     try:
         return _TYPES[content.type](content.text, texts)
     except RecursionError:
-        raise invalid_schema("it is nested too deep") from None
+        raise invalid_schema("nested too deeply") from None
 
 
 def serialized(content: Content, texts: Texts) -> str:
-    """A file of Protobuf as its descriptor, in base64. Raises RegistryError."""
-    from .protobuf_building import descriptor_of  # only the process that makes descriptors needs it
+    """Return the descriptor of a Protobuf file in base64. Raises RegistryError."""
+    from .protobuf_building import descriptor_of  # only worker processes need it
 
     try:
         return base64.b64encode(descriptor_of(content.text, texts)).decode()
     except RecursionError:
-        raise invalid_schema("it is nested too deep") from None
+        raise invalid_schema("nested too deeply") from None
 
 
 def stored(content: Content, parsed: Parsed, *, normalize: bool) -> Content:
-    """The same schema as it is registered."""
+    """Return the schema in its stored form."""
     return replace(content, text=parsed.normalized if normalize else parsed.canonical)
 
 
 def differences(
     new: Parsed, kind: str, level: Level, old_content: Content, old_texts: Texts
 ) -> Iterator[Difference]:
-    """Why a new schema does not go with one before it. Raises RegistryError."""
+    """Yield why a new schema is incompatible with an earlier one. Raises RegistryError."""
     if old_content.type != kind:
-        yield Difference("TYPE_CHANGED", "/", f"it was {old_content.type}, and is {kind}")
+        yield Difference("TYPE_CHANGED", "/", f"the type changed from {old_content.type} to {kind}")
         return
     old = parse(old_content, old_texts)
     budget = Budget()

@@ -1,27 +1,31 @@
-"""How records say which schema their keys and values are written with, as Confluent's serializers do it."""
+"""Wire format of Confluent's serializers: the schema ID or GUID of a key or value."""
 
 from __future__ import annotations
 
 import uuid
 from typing import NamedTuple
 
+# First byte: a 4-byte schema ID or a 16-byte GUID follows.
 BY_ID, BY_GUID = 0, 1
-"""The first byte: an id of four bytes stands behind it, or a GUID of sixteen."""
 ID_END, GUID_END = 5, 17
 
 
 class Frame(NamedTuple):
-    """A key or a value, and what is told of its schema."""
+    """A key or value with the schema that it names.
+
+    Attributes:
+        schema: Schema ID or GUID.
+        indexes: Message indexes from the header; None if the schema prefix is in the data itself.
+        body: The encoded data.
+    """
 
     schema: int | str
-    """An id, or a GUID."""
     indexes: bytes | None
-    """Behind a schema in a header; None where that stands in front of the value itself."""
     body: bytes
 
 
 def frame_of(data: bytes, header: bytes | None) -> Frame | None:
-    """None where nothing tells of a schema; `header` goes before what the bytes begin with."""
+    """Return the frame of some data, or None without a schema; a header takes precedence."""
     if header is not None and (found := _schema_in(header)) is not None:
         schema, end = found
         return Frame(schema, header[end:], data)

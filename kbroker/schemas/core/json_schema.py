@@ -1,4 +1,4 @@
-"""JSON Schema: whether a text is one, and what its references mean."""
+"""JSON Schema: validation and resolution of references."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from jsonschema.validators import extend, validator_for
 from kbroker.text.documents import Json
 
 from .errors import invalid_schema
-from .json_reading import Reading, Schema
+from .json_compatibility import CompatibilityChecker, Schema
 from .limits import DEPTH_MAX, SHOWN_MAX, Budget, parse_json
 from .parsed import Difference
 
+# Maximum length of a chain of references.
 HOPS_MAX = DEPTH_MAX
-"""References that lead to references."""
+# Array index in a JSON pointer.
 _INDEX = re.compile(r"[0-9]{1,7}\Z")
-"""A place in a list, as a JSON pointer names it."""
 
 
 class JsonSchema:
-    """A JSON Schema that is well-formed. `texts` are those it refers to, by their names."""
+    """A well-formed JSON Schema; `texts` are the referenced schemas by name."""
 
     def __init__(self, text: str, texts: Mapping[str, str] | None = None) -> None:
         root = parse_json(text)
         if not isinstance(root, bool | dict):
-            raise invalid_schema("a schema is an object, true or false")
+            raise invalid_schema("a schema must be an object, true or false")
         self.root = root
         self._places = _placed({name: parse_json(each) for name, each in (texts or {}).items()})
         self._targets: dict[str, Json] = {}
@@ -40,12 +40,12 @@ class JsonSchema:
 
     @property
     def normalized(self) -> str:
-        """With all keys in the order of their names."""
+        """Text with sorted keys."""
         return _dumped(self.root, is_sorted=True)
 
     def differences(self, writer: JsonSchema, budget: Budget) -> Iterator[Difference]:
-        """As `parsed.Parsed`."""
-        return iter(Reading(self, writer, budget).all())
+        """Implement `parsed.Parsed`."""
+        return iter(CompatibilityChecker(self, writer, budget).all())
 
     def resolved(self, node: Json) -> Schema | bool:
         """Return the schema of a part, with `$ref` resolved. Anything else allows all values.
@@ -58,7 +58,7 @@ class JsonSchema:
             if not isinstance(reference, str):
                 return found if isinstance(found, dict | bool) else True
             found = self._target(reference)
-        raise invalid_schema("references lead in a circle")
+        raise invalid_schema("circular $ref")
 
     def _target(self, reference: str) -> Json:
         if reference not in self._targets:
@@ -74,11 +74,11 @@ class JsonSchema:
         else:
             found = _at(document, pointer)
         if found is None:
-            raise invalid_schema(f"$ref {reference[:200]} leads nowhere")
+            raise invalid_schema(f"$ref {reference[:200]} cannot be resolved")
         return found
 
     def _anchors(self, document: Json) -> Mapping[str, Json]:
-        """The definitions of a document that have names of their own; looked for once."""
+        """Return the named definitions of a document, cached."""
         known = self._known_anchors.get(id(document))
         if known is None:
             known = self._known_anchors[id(document)] = dict(_anchored(document))
@@ -96,25 +96,25 @@ class JsonSchema:
         for each in (place, whole):
             if each in self._places:
                 return self._places[each]
-        raise invalid_schema(f"$ref {place[:200]} is none of its references")
+        raise invalid_schema(f"$ref {place[:200]} is not among its references")
 
 
 def _placed(others: Mapping[str, Json]) -> dict[str, Json]:
-    """Other schemas by the names under which they are referred to, and by those that they have."""
+    """Return schemas by reference name and by their own `$id`."""
     placed = dict(others)
     for each in others.values():
-        told = each.get("$id") if isinstance(each, dict) else None
-        if isinstance(told, str):
-            placed.setdefault(told, each)
+        own_id = each.get("$id") if isinstance(each, dict) else None
+        if isinstance(own_id, str):
+            placed.setdefault(own_id, each)
     return placed
 
 
 def _check(root: Schema | bool) -> None:
     if isinstance(root, dict) and not isinstance(root.get("$schema", ""), str):
-        raise invalid_schema("$schema is a text")
+        raise invalid_schema("$schema must be a string")
     kind = _extended(validator_for(root, default=Draft7Validator))
-    # The first error, because to choose the best one would look for all of them. Whether patterns
-    # are well-formed is not asked: to compile them may take long.
+    # Report the first error: selecting the best one would require all of them. Patterns are not
+    # validated, because compiling them may take long.
     error = next(kind(kind.META_SCHEMA).iter_errors(root), None)
     if error is not None:
         where = "/".join(str(each)[:SHOWN_MAX] for each in error.absolute_path)
@@ -122,7 +122,7 @@ def _check(root: Schema | bool) -> None:
 
 
 def _extended(kind: type[Validator]) -> type[Validator]:
-    """The validator with a check of its own for lists without equal items.
+    """Return a validator with its own check for unique items.
 
     jsonschema compares all pairs of items that cannot be sorted.
     """
@@ -141,7 +141,7 @@ def _unique_items(
 
 
 def _at(document: Json, pointer: str) -> Json:
-    """The part at a JSON pointer; None where there is none."""
+    """Return the part at a JSON pointer, or None."""
     for part in pointer.split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
         if isinstance(document, list) and _INDEX.match(key) and int(key) < len(document):
@@ -154,7 +154,7 @@ def _at(document: Json, pointer: str) -> Json:
 
 
 def _anchored(document: Json) -> Iterator[tuple[str, Json]]:
-    """Definitions by the names of their own; the first one of a name comes last."""
+    """Yield named definitions; the first one of a name comes last and so takes precedence."""
     if not isinstance(document, dict):
         return
     listed = [document.get(key) for key in ("$defs", "definitions")]

@@ -1,4 +1,4 @@
-"""How much of a schema is looked at: what clients send decides neither time nor memory."""
+"""Limits on the size and complexity of schemas, which bound time and memory per request."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from kbroker.text.documents import Json
 
 from .errors import invalid_schema
 
+# Maximum number of characters of a schema.
 TEXT_MAX = 1024 * 1024
-"""Characters of a schema."""
+# Maximum nesting depth of a schema.
 DEPTH_MAX = 64
-"""How deep a schema is nested."""
+# Maximum number of direct and indirect references of a schema.
 REFERENCES_MAX = 1000
-"""Schemas that one refers to, directly and through others."""
+# Maximum number of references of all versions that a schema is compared with.
 COMPARED_REFERENCES_MAX = 10_000
-"""Maximum number of references of all versions that a schema is compared with."""
+# Maximum number of steps to compare two schemas.
 STEPS_MAX = 300_000
-"""Comparisons of parts of two schemas, before they are called too large to compare."""
+# Maximum number of scopes that are searched for the types of the fields of one file.
 RESOLUTIONS_MAX = 1_000_000
-"""Maximum number of scopes that are searched for the types of the fields of one file."""
+# Maximum number of differences that are reported for one pair of schemas.
 DIFFERENCES_MAX = 100
-"""Reasons that are told for one pair of schemas."""
+# Maximum number of characters of a full name: namespace or package, outer types and own name.
 NAME_MAX = 1000
-"""Maximum number of characters of a full name: namespace or package, outer types and own name."""
+# Maximum number of characters of a number in a Protobuf file; 64 bits need up to 24.
 DIGITS_MAX = 40
-"""Maximum number of characters of a number in a Protobuf file; 64 bits need up to 24."""
+# Maximum number of characters of a client's text in a message or in a path.
 SHOWN_MAX = 100
-"""Maximum number of characters of a client's text in a message or in a path."""
 # Possessive quantifiers: a string without its closing quote is searched once.
 _BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.DOTALL)
 
@@ -50,30 +50,30 @@ class Budget:
 
 
 def parse_json(text: str) -> Json:
-    """Read JSON that is not nested too deep. Raises RegistryError."""
+    """Parse JSON with a nesting limit. Raises RegistryError."""
     check_nesting(text)
     try:
         document: Json = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as error:
-        raise invalid_schema(f"it is no JSON: {error}") from None
+        raise invalid_schema(f"invalid JSON: {error}") from None
     return document
 
 
 def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if math.isinf(value):
-        raise ValueError(f"{text[:SHOWN_MAX]} is too large a number")
+        raise ValueError(f"{text[:SHOWN_MAX]} is too large")
     return value
 
 
 def check_name(name: str) -> None:
     """Raise RegistryError if a full name is too long."""
     if len(name) > NAME_MAX:
-        raise invalid_schema(f"the name {name[:SHOWN_MAX]} has more than {NAME_MAX} characters")
+        raise invalid_schema(f"name {name[:SHOWN_MAX]}: longer than {NAME_MAX} characters")
 
 
 def below(path: str, part: str) -> str:
@@ -82,13 +82,13 @@ def below(path: str, part: str) -> str:
 
 
 def check_nesting(text: str) -> None:
-    """Raises RegistryError for brackets that are nested too deep, wherever they stand."""
+    """Raise RegistryError if brackets are nested too deeply."""
     depth = 0
     for found in _BRACKETS.finditer(text):
         each = found.group()
         if each in "[{":
             depth += 1
             if depth > 2 * DEPTH_MAX:
-                raise invalid_schema(f"it is nested deeper than {DEPTH_MAX} levels")
+                raise invalid_schema(f"nested deeper than {DEPTH_MAX} levels")
         elif each in "]}":
             depth -= 1

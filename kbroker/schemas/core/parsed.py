@@ -1,4 +1,4 @@
-"""What the registry asks of a schema of any type."""
+"""Interface of a parsed schema of any type."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .limits import Budget
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Why a reader cannot read what was written with another schema, and where."""
+    """A reason why a reader cannot read data of another schema, with its location."""
 
     kind: str
     path: str
@@ -22,15 +22,20 @@ class Difference:
 
 
 class Parsed(Protocol):
-    """A schema that is well-formed."""
+    """A well-formed schema."""
 
     @property
     def canonical(self) -> str:
-        """The text by which it is stored: two that differ in white space alone have the same."""
+        """Text for storage; independent of white space."""
 
     @property
     def normalized(self) -> str:
-        """The text of all schemas that mean the same."""
+        """Normalized text; equal for all schemas with the same meaning."""
 
     def differences(self, writer: Self, budget: Budget) -> Iterator[Difference]:
-        """Why this one cannot read what was written with `writer`, which is of the same type."""
+        """Return why this schema cannot read data of `writer`, a schema of the same type.
+
+        Args:
+            writer: Schema that the data is written with.
+            budget: Limits the number of comparison steps.
+        """

@@ -1,4 +1,4 @@
-"""Files of Protobuf: their text, and the messages and enums that they declare."""
+"""Protobuf schemas: parsing, validation, and the canonical text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from .errors import invalid_schema, schema_too_large
 from .limits import TEXT_MAX, Budget
 from .parsed import Difference
-from .protobuf_reading import Reading
+from .protobuf_compatibility import CompatibilityChecker
 from .protobuf_syntax import (
     SCALARS,
     Element,
@@ -25,27 +25,29 @@ from .protobuf_syntax import (
     SyntaxNode,
     statements_of,
 )
+from .protobuf_tokens import inside, tokens_of
 from .protobuf_types import Declared, Field, Message
-from .protobuf_words import inside, tokens_of
 
 NUMBER_MAX = 2**29 - 1
+# Path prefixes of files that every client has.
 WELL_KNOWN = ("google/protobuf/", "google/type/", "confluent/")
-"""Files that everybody has."""
 _NO_BASE64 = re.compile(r"[^A-Za-z0-9+/=\s]")
 _NO_SPACE_BEFORE, _NO_SPACE_AFTER = frozenset(";,)]>"), frozenset("([<-")
 
 
 class ProtobufSchema:
-    """A file of Protobuf that is well-formed. `texts` are those that it imports, by their names.
+    """A well-formed Protobuf file.
 
-    `text` may also be a FileDescriptorProto in base64.
+    Args:
+        text: Text of the file, or a FileDescriptorProto in base64.
+        texts: Texts of imported files by import path.
     """
 
     def __init__(self, text: str, texts: Mapping[str, str] | None = None) -> None:
         tokens = tokens_of(text_of(text))
         self.canonical = _joined(tokens)
         if not tokens:
-            raise invalid_schema("it is empty")
+            raise invalid_schema("the file is empty")
         self.statements = statements_of(tokens)
         self.own = _Declarations(self.statements).declared
         self.known = Declared(self.own.package)
@@ -63,7 +65,7 @@ class ProtobufSchema:
     def _check_imports(self, texts: Mapping[str, str]) -> None:
         for each in self.own.imports:
             if each not in texts and not each.startswith(WELL_KNOWN):
-                raise invalid_schema(f"import {each} is none of its references")
+                raise invalid_schema(f"import {each} is not among its references")
 
     def _check_types(self) -> None:
         has_foreign = any(each.startswith(WELL_KNOWN) for each in self.own.imports)
@@ -72,20 +74,20 @@ class ProtobufSchema:
                 found = self.known.resolved(each.type, message.name)
                 known = found in self.known.messages or found in self.known.enums
                 if each.type not in SCALARS and not known and not has_foreign:
-                    raise invalid_schema(f"there is no type {each.type} in {message.name}")
+                    raise invalid_schema(f"unknown type {each.type} in {message.name}")
 
     @property
     def normalized(self) -> str:
-        """White space and comments say nothing already."""
+        """Text; it is already independent of white space and comments."""
         return self.canonical
 
     def differences(self, writer: ProtobufSchema, budget: Budget) -> Iterator[Difference]:
-        """As `parsed.Parsed`."""
-        return iter(Reading(self, writer, budget).all())
+        """Implement `parsed.Parsed`."""
+        return iter(CompatibilityChecker(self, writer, budget).all())
 
 
 def text_of(text: str) -> str:
-    """The text of a file that may have come as its descriptor. Raises RegistryError."""
+    """Return the text of a file, converting it from a descriptor if needed. Raises RegistryError."""
     if _NO_BASE64.search(text) is not None or not text.strip():
         return text
     try:
@@ -98,7 +100,7 @@ def text_of(text: str) -> str:
 
 
 def _joined(tokens: list[str]) -> str:
-    """The text of tokens: one statement a line, indented."""
+    """Join tokens to a text with one indented statement per line."""
     lines: list[str] = []
     line, depth, inner = "", 0, 0
     for index, token in enumerate(tokens):
@@ -113,19 +115,19 @@ def _joined(tokens: list[str]) -> str:
         line += token if not line or is_close else f" {token}"
         if token in ";{}" and not inner:
             if token == ";" and line == ";":
-                line = ""  # a statement that says nothing
+                line = ""  # skip an empty statement
                 continue
             lines.append("  " * depth + line)
             line = ""
             depth += token == "{"
     text = "\n".join([*lines, line] if line else lines) + "\n"
     if len(text) > TEXT_MAX:
-        raise schema_too_large(f"with its lines indented it has more than {TEXT_MAX} characters")
+        raise schema_too_large(f"more than {TEXT_MAX} characters after formatting")
     return text
 
 
 class _Declarations:
-    """Collects what the statements of one file declare. Raises RegistryError."""
+    """Collects the declarations of one file. Raises RegistryError."""
 
     def __init__(self, statements: Iterable[Statement]) -> None:
         self.declared = Declared()
@@ -190,11 +192,11 @@ class _Declarations:
 
 
 def _add(message: Message, each: Field) -> None:
-    """Add a field to a message. Raises RegistryError if its number is invalid or taken."""
+    """Add a field to a message. Raises RegistryError if its number is invalid or in use."""
     if not 0 < each.number <= NUMBER_MAX or 19000 <= each.number < 20000:
-        raise invalid_schema(f"{message.name}.{each.name} cannot have number {each.number}")
+        raise invalid_schema(f"{message.name}.{each.name} has an invalid number {each.number}")
     if each.number in message.fields:
-        raise invalid_schema(f"{message.name} has number {each.number} twice")
+        raise invalid_schema(f"{message.name} uses number {each.number} twice")
     message.fields[each.number] = each
     if each.oneof:
         message.oneofs[each.oneof].add(each.number)

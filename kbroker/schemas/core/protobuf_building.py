@@ -1,7 +1,7 @@
-"""The descriptor of a file of Protobuf, as its compiler makes it from the text.
+"""Builder of a Protobuf FileDescriptorProto, equal to the one that protoc produces.
 
-Messages in messages are in the order in which the compiler has them, with those that stand for entries of maps
-among them: clients find a message by its place. Options that are not of `descriptor.proto` are left out.
+Nested messages, including map entries, keep protoc's order, because clients find a message by its index.
+Custom options (those outside of `descriptor.proto`) are omitted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from google.protobuf.message import Message
 
 from .errors import invalid_schema
 from .protobuf import ProtobufSchema
-from .protobuf_known import known_messages
+from .protobuf_known import well_known_messages
 from .protobuf_syntax import (
     SCALARS,
     Element,
@@ -43,8 +43,8 @@ from .protobuf_syntax import (
     SyntaxNode,
     extension_fields,
 )
+from .protobuf_tokens import TokenReader, inside
 from .protobuf_types import Declared
-from .protobuf_words import Words, inside
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -57,10 +57,10 @@ if TYPE_CHECKING:
         | RepeatedCompositeFieldContainer[EnumDescriptorProto.EnumReservedRange]
     )
 
+# File name in the descriptor: importing files use their own name for it.
 NAME = "default"
-"""Of a file: who refers to it knows it by one of his own."""
+# End of the field number range (exclusive).
 NUMBER_END = 2**29
-"""Behind the greatest number of a field."""
 ENUM_NUMBER_MAX = 2**31 - 1
 _LABELS = {
     "": FieldDescriptorProto.LABEL_OPTIONAL,
@@ -77,26 +77,31 @@ _ESCAPED = {
 
 
 def descriptor_of(text: str, texts: Mapping[str, str]) -> bytes:
-    """A FileDescriptorProto. Raises RegistryError.
+    """Return a serialized FileDescriptorProto.
 
-    Parameters: `texts` are those that the file imports, by their names.
+    Args:
+        text: Text of the file.
+        texts: Texts of imported files by import path.
+
+    Raises:
+        RegistryError: The file is malformed or uses editions.
     """
     schema = ProtobufSchema(text, texts)
     if schema.own.syntax == "editions":
-        raise invalid_schema("files of editions are given out as texts only")
-    common = known_messages()
+        raise invalid_schema("files with editions have no descriptor; request the text instead")
+    common = well_known_messages()
     known = Declared(
         messages=common.messages | schema.known.messages, enums=common.enums | schema.known.enums
     )
     try:
         file = _Builder(schema.statements, known).file
         return file.SerializeToString(deterministic=True)
-    except ValueError as error:  # a number that descriptors have no room for
-        raise invalid_schema(f"there is no descriptor of it: {error}") from None
+    except ValueError as error:  # a number is out of range
+        raise invalid_schema(f"cannot build the descriptor: {error}") from None
 
 
 class _Builder:
-    """Builds the descriptor of what the statements of one file declare. Raises RegistryError."""
+    """Builds the descriptor of one file from its statements. Raises RegistryError."""
 
     def __init__(self, statements: Iterable[Statement], known: Declared) -> None:
         self._known = known
@@ -108,7 +113,7 @@ class _Builder:
         file = self.file
         match node:
             case SyntaxNode():
-                if node.version != "proto2":  # as the compiler leaves it out
+                if node.version != "proto2":  # protoc omits proto2
                     file.syntax = node.version
             case PackageNode():
                 file.package = node.name
@@ -123,7 +128,7 @@ class _Builder:
             case ExtendNode():
                 self._extend(node, file.extension, file.message_type, file.package)
             case ServiceNode():
-                self._service(file.service.add(name=node.name), _Words(node.words))
+                self._service(file.service.add(name=node.name), _OptionReader(node.tokens))
 
     def _import(self, node: ImportNode) -> None:
         index = len(self.file.dependency)
@@ -154,10 +159,10 @@ class _Builder:
             case OptionNode():
                 _set_option(message.options, node)
             case ReservedNode():
-                _Words(node.words).reserved(message, last=NUMBER_END - 1, beyond=1)
+                _OptionReader(node.tokens).reserved(message, last=NUMBER_END - 1, beyond=1)
             case ExtensionsNode():
                 ranges = message.extension_range
-                _Words(node.words).ranges(ranges, last=NUMBER_END - 1, beyond=1)
+                _OptionReader(node.tokens).ranges(ranges, last=NUMBER_END - 1, beyond=1)
             case FieldNode():
                 self._field(message.field.add(), message.nested_type, node, scope)
 
@@ -229,45 +234,45 @@ class _Builder:
             return
         field.type_name = self._full(name, scope)
         found = field.type_name.removeprefix(".")
-        # Of one in a file that is not here, who has that file sees what it is.
+        # A type of a file that is not available keeps no kind; readers with that file resolve it.
         if found in self._known.enums:
             field.type = FieldDescriptorProto.TYPE_ENUM
         elif found in self._known.messages:
             field.type = FieldDescriptorProto.TYPE_MESSAGE
 
     def _full(self, name: str, scope: str) -> str:
-        """What a type's name means, with a dot in front; the name as it is where that is not known."""
+        """Return the full name of a type with a leading dot; the unchanged name if it is unknown."""
         found = self._known.resolved(name, scope)
         is_known = found in self._known.messages or found in self._known.enums
         return f".{found}" if is_known else name
 
     # -- services
 
-    def _service(self, service: ServiceDescriptorProto, words: _Words) -> None:
-        words.expect("{")
-        while (word := words.next()) != "}":
-            if word == "option":
-                words.option(service.options)
-            elif word == "rpc":
-                self._method(service.method.add(name=words.name()), words)
+    def _service(self, service: ServiceDescriptorProto, tokens: _OptionReader) -> None:
+        tokens.expect("{")
+        while (token := tokens.next()) != "}":
+            if token == "option":
+                tokens.option(service.options)
+            elif token == "rpc":
+                self._method(service.method.add(name=tokens.name()), tokens)
 
-    def _method(self, method: MethodDescriptorProto, words: _Words) -> None:
-        name, is_stream = words.method_type()
+    def _method(self, method: MethodDescriptorProto, tokens: _OptionReader) -> None:
+        name, is_stream = tokens.method_type()
         method.input_type = self._full(name, self.file.package)
         if is_stream:
             method.client_streaming = True
-        words.expect("returns")
-        name, is_stream = words.method_type()
+        tokens.expect("returns")
+        name, is_stream = tokens.method_type()
         method.output_type = self._full(name, self.file.package)
         if is_stream:
             method.server_streaming = True
-        if words.peek() != "{":
-            words.expect(";")
+        if tokens.peek() != "{":
+            tokens.expect(";")
             return
-        words.next()
-        while (word := words.next()) != "}":
-            if word == "option":
-                words.option(method.options)
+        tokens.next()
+        while (token := tokens.next()) != "}":
+            if token == "option":
+                tokens.option(method.options)
 
 
 def _build_enum(enum: EnumDescriptorProto, node: EnumNode) -> None:
@@ -276,32 +281,32 @@ def _build_enum(enum: EnumDescriptorProto, node: EnumNode) -> None:
             case OptionNode():
                 _set_option(enum.options, each)
             case ReservedNode():
-                _Words(each.words).reserved(enum, last=ENUM_NUMBER_MAX, beyond=0)
+                _OptionReader(each.tokens).reserved(enum, last=ENUM_NUMBER_MAX, beyond=0)
             case EnumValueNode():
                 value = enum.value.add(name=each.name, number=each.number)
                 if each.options:
-                    _Words(each.options).bracketed(value.options)
+                    _OptionReader(each.options).bracketed(value.options)
 
 
 def _end_field(field: FieldDescriptorProto, node: FieldNode) -> None:
-    """Set what every field has, after its name and type."""
+    """Set the number, the JSON name and the options of a field."""
     field.number = node.number
     field.json_name = _json_name(field.name)
     if node.options:
-        _Words(node.options).field_options(field)
+        _OptionReader(node.options).field_options(field)
 
 
 def _set_option(options: Message, node: OptionNode) -> None:
-    _Words(node.words).option(options)
+    _OptionReader(node.tokens).option(options)
 
 
-class _Words(Words):
-    """Reads what the parser leaves as words: options, ranges of numbers, methods."""
+class _OptionReader(TokenReader):
+    """Interprets parts that the parser keeps as tokens: options, ranges of numbers, methods."""
 
     # -- methods
 
     def method_type(self) -> tuple[str, bool]:
-        """The type that a method takes or returns, and whether it is a stream of them."""
+        """Read a parameter or return type of a method, and whether it is a stream."""
         self.expect("(")
         is_stream = self.peek() == "stream" and self.peek(1) != ")"
         if is_stream:
@@ -310,25 +315,32 @@ class _Words(Words):
         self.expect(")")
         return name, is_stream
 
-    # -- numbers that are not used
+    # -- reserved numbers and extension ranges
 
     def reserved(
         self, declared: DescriptorProto | EnumDescriptorProto, *, last: int, beyond: int
     ) -> None:
-        """Add reserved names or numbers to a message or an enum; `last` and `beyond` as in `ranges`."""
+        """Add reserved names or numbers to a message or an enum.
+
+        Args:
+            declared: The message or enum.
+            last: As in `ranges`.
+            beyond: As in `ranges`.
+        """
         if re.match(r"[\"'A-Za-z_]", self.peek()) is None:
             self.ranges(declared.reserved_range, last=last, beyond=beyond)
             return
-        while (word := self.next()) != ";":
-            if word != ",":
-                declared.reserved_name.append(_text_of(word) if word[0] in "\"'" else word)
+        while (token := self.next()) != ";":
+            if token != ",":
+                declared.reserved_name.append(_text_of(token) if token[0] in "\"'" else token)
 
     def ranges(self, ranges: _Ranges, *, last: int, beyond: int) -> None:
-        """Add numbers and ranges of them.
+        """Read numbers and ranges.
 
         Args:
+            ranges: List to add to.
             last: The number that `max` stands for.
-            beyond: How far behind the last number a range is said to end.
+            beyond: 1 if range ends are exclusive, 0 if they are inclusive.
         """
         while True:
             start = end = self.signed()
@@ -347,7 +359,7 @@ class _Words(Words):
     # -- options
 
     def option(self, options: Message) -> None:
-        """Set an option, from its name up to the semicolon."""
+        """Set an option, from its name to the semicolon."""
         self._assign(options, self._option_name())
         self.expect(";")
 
@@ -382,56 +394,56 @@ class _Words(Words):
         return True
 
     def _option_name(self) -> str:
-        """Up to the equals sign; that of an option of its own is in brackets."""
+        """Read an option name up to the equals sign; custom options are in parentheses."""
         parts = []
-        while (word := self.next()) != "=":
-            parts.append(word)
+        while (token := self.next()) != "=":
+            parts.append(token)
         return "".join(parts)
 
     def _value(self) -> list[str]:
-        """The words of a value, up to what ends it."""
-        words: list[str] = []
+        """Read the tokens of a value, up to its delimiter."""
+        tokens: list[str] = []
         depth = 0
         while depth or self.peek() not in (",", ";", "]"):
-            word = self.next()
-            depth += (word in "{[<(") - (word in "}]>)")
-            words.append(word)
-        return words
+            token = self.next()
+            depth += (token in "{[<(") - (token in "}]>)")
+            tokens.append(token)
+        return tokens
 
     def _assign(self, options: Message, name: str) -> None:
-        """Set an option of Protobuf's own, of a simple type."""
-        words = self._value()
+        """Set a built-in option of a simple type; ignore all others."""
+        tokens = self._value()
         known = options.DESCRIPTOR.fields_by_name.get(name)
         is_simple = known is not None and isinstance(getattr(options, name), bool | int | str)
-        if known is None or not is_simple or not words:
+        if known is None or not is_simple or not tokens:
             return
-        word = "".join(words)
+        token = "".join(tokens)
         if known.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
-            setattr(options, name, word == "true")
+            setattr(options, name, token == "true")
         elif known.cpp_type == FieldDescriptor.CPPTYPE_STRING:
-            setattr(options, name, "".join(map(_text_of, words)))
+            setattr(options, name, "".join(map(_text_of, tokens)))
         elif known.enum_type is not None:
-            value = known.enum_type.values_by_name.get(word)
+            value = known.enum_type.values_by_name.get(token)
             if value is not None:
                 setattr(options, name, value.number)
 
     def _default(self, field: FieldDescriptorProto) -> str:
-        """As the compiler writes it down."""
-        words = self._value()
+        """Return a default value in protoc's format."""
+        tokens = self._value()
         if field.type == FieldDescriptorProto.TYPE_STRING:
-            return "".join(map(_text_of, words))
+            return "".join(map(_text_of, tokens))
         if field.type == FieldDescriptorProto.TYPE_BYTES:
-            return _c_escaped(b"".join(map(_bytes_of, words)))
-        word = "".join(words)
+            return _c_escaped(b"".join(map(_bytes_of, tokens)))
+        token = "".join(tokens)
         is_real = field.type in (FieldDescriptorProto.TYPE_DOUBLE, FieldDescriptorProto.TYPE_FLOAT)
-        if is_real or not re.fullmatch(r"-?[0-9].*", word):
-            return word
-        sign, digits = ("-", word[1:]) if word[0] == "-" else ("", word)
-        return sign + str(Words([digits]).number())
+        if is_real or not re.fullmatch(r"-?[0-9].*", token):
+            return token
+        sign, digits = ("-", token[1:]) if token[0] == "-" else ("", token)
+        return sign + str(TokenReader([digits]).number())
 
 
 def _add_choices_of_one(message: DescriptorProto) -> None:
-    """A field of proto3 that is optional is the only one of a choice, behind all others."""
+    """Put each optional proto3 field into a synthetic oneof after the others, as protoc does."""
     taken = {each.name for each in message.field} | {each.name for each in message.oneof_decl}
     for field in message.field:
         if field.proto3_optional:
@@ -444,24 +456,24 @@ def _add_choices_of_one(message: DescriptorProto) -> None:
 
 
 def _camel(name: str) -> str:
-    """The name without underscores: what follows one, or is the first, is a capital."""
+    """Convert a name to upper camel case."""
     return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
 
 
 def _json_name(name: str) -> str:
-    """The same as JSON has it: the first letter stays."""
+    """Convert a name to lower camel case, keeping the first letter."""
     first, *others = name.split("_")
     return first + "".join(part[:1].upper() + part[1:] for part in others)
 
 
-def _text_of(word: str) -> str:
-    return _bytes_of(word).decode("utf-8", "replace")
+def _text_of(token: str) -> str:
+    return _bytes_of(token).decode("utf-8", "replace")
 
 
-def _bytes_of(word: str) -> bytes:
-    """What stands between quotes. Raises RegistryError."""
-    if word[:1] not in ("'", '"'):
-        raise invalid_schema(f"'{word[:100]}' is no text")
+def _bytes_of(token: str) -> bytes:
+    """Return the bytes of a quoted string. Raises RegistryError."""
+    if token[:1] not in ("'", '"'):
+        raise invalid_schema(f"'{token[:100]}' is not a string")
 
     def unescaped(found: re.Match[bytes]) -> bytes:
         hexadecimal, octal, short, long, other = found.groups()
@@ -474,11 +486,11 @@ def _bytes_of(word: str) -> bytes:
             return chr(code if code <= 0x10FFFF else 0xFFFD).encode("utf-8", "replace")
         return _ESCAPED.get(other, other)
 
-    return _ESCAPE.sub(unescaped, word[1:-1].encode("utf-8", "replace"))
+    return _ESCAPE.sub(unescaped, token[1:-1].encode("utf-8", "replace"))
 
 
 def _c_escaped(data: bytes) -> str:
-    """Bytes as a default has them: what is no printable ASCII in octal."""
+    """Escape bytes of a default value: non-printable characters in octal."""
     special = {0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x22: '\\"', 0x27: "\\'", 0x5C: "\\\\"}
     return "".join(
         special.get(each) or (chr(each) if 0x20 <= each < 0x7F else f"\\{each:03o}")

@@ -1,4 +1,4 @@
-"""The text of a file of Protobuf whose descriptor a client has sent."""
+"""Conversion of a Protobuf FileDescriptorProto to the text of a file."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _OPTIONS_OF_FILE: Final = (
 
 
 def text_of_descriptor(data: bytes) -> str:
-    """Raises RegistryError."""
+    """Return the text of a serialized FileDescriptorProto. Raises RegistryError."""
     try:
         file = FileDescriptorProto.FromString(data)
     except DecodeError:
-        raise invalid_schema("it is neither a file of Protobuf nor a descriptor of one") from None
+        raise invalid_schema("neither a Protobuf file nor a FileDescriptorProto") from None
     return "\n".join(_Writer(file).lines()) + "\n"
 
 
@@ -63,7 +63,7 @@ class _Writer:
 
     def _message(self, message: DescriptorProto, depth: int) -> Iterator[str]:
         if depth > DEPTH_MAX:
-            raise invalid_schema(f"it is nested deeper than {DEPTH_MAX} levels")
+            raise invalid_schema(f"nested deeper than {DEPTH_MAX} levels")
         maps = {each.name: each for each in message.nested_type if each.options.map_entry}
         yield f"message {message.name} {{"
         yield from _reserved(message)
@@ -84,7 +84,7 @@ class _Writer:
         yield "}"
 
     def _until_entry(self, nested: Iterator[DescriptorProto], depth: int) -> Iterator[str]:
-        """Messages up to the next one that stands for a map: the compiler counts that as well."""
+        """Yield messages up to the next map entry, which the compiler counts as a nested message."""
         for each in nested:
             if each.options.map_entry:
                 return
@@ -94,7 +94,7 @@ class _Writer:
         self, message: DescriptorProto, index: int, fields: list[FieldDescriptorProto]
     ) -> Iterator[str]:
         if not 0 <= index < len(message.oneof_decl):
-            raise invalid_schema(f"{message.name} has no choice {index}")
+            raise invalid_schema(f"{message.name} has no oneof {index}")
         yield f"oneof {message.oneof_decl[index].name} {{"
         for each in fields:
             yield f"{_type_of(each)} {each.name} = {each.number}{_options(each)};"
@@ -128,7 +128,7 @@ class _Writer:
 
 
 def _fields_of_oneofs(message: DescriptorProto) -> dict[int, list[FieldDescriptorProto]]:
-    """The fields of each choice of a message, by its index."""
+    """Return the fields of each oneof of a message, by its index."""
     found: dict[int, list[FieldDescriptorProto]] = {}
     for each in message.field:
         if each.HasField("oneof_index"):
@@ -147,7 +147,7 @@ def _reserved(message: DescriptorProto) -> Iterator[str]:
 
 
 def _name_of_type(each: FieldDescriptorProto) -> str:
-    """The name of a field's message without what that is declared in."""
+    """Return the unqualified name of a field's message type."""
     return str(each.type_name.rpartition(".")[2])
 
 
@@ -172,7 +172,7 @@ def _default(each: FieldDescriptorProto) -> str:
     if each.type == FieldDescriptorProto.TYPE_STRING:
         return _quoted(each.default_value)
     if each.type == FieldDescriptorProto.TYPE_BYTES:
-        return f'"{each.default_value}"'  # it is escaped already (descriptor.proto)
+        return f'"{each.default_value}"'  # already escaped (descriptor.proto)
     return str(each.default_value)
 
 

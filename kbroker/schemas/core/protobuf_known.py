@@ -1,4 +1,4 @@
-"""Messages that every file of Protobuf may use without bringing them along."""
+"""Well-known Protobuf types, which files may use without a reference."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ message BytesValue { bytes value = 1; }
 
 
 @cache
-def known_messages() -> Declared:
-    """Those of Google's; nobody changes them."""
+def well_known_messages() -> Declared:
+    """Return the well-known types; callers must not change them."""
     return ProtobufSchema(_TEXT).own

@@ -1,7 +1,7 @@
-"""The parser of Protobuf files: from words to statements, in the order of the file.
+"""Parser of Protobuf files: turns tokens into statements, in file order.
 
-Options, ranges, services and extensions are kept as words, because schemas are registered without a
-look at them. Whoever needs one reads its words; the fields of an extension by `extension_fields`.
+Options, ranges, services and extensions are kept as tokens, because a registration does not need them.
+`extension_fields` parses the fields of an extension.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from .errors import invalid_schema
-from .protobuf_words import Words, named, typed
+from .protobuf_tokens import TokenReader, named, typed
 
 SCALARS = frozenset(
     [
@@ -38,7 +38,7 @@ LABELS = frozenset({"optional", "required", "repeated"})
 
 @dataclass(slots=True)
 class SyntaxNode:
-    """The version of the language; `editions` for a file with an edition."""
+    """The syntax version; `editions` for a file with an edition."""
 
     version: str
 
@@ -58,44 +58,44 @@ class ImportNode:
 
 @dataclass(slots=True)
 class OptionNode:
-    """An option: the words from its name up to the semicolon."""
+    """An option: the tokens from its name to the semicolon."""
 
-    words: list[str]
+    tokens: list[str]
 
 
 @dataclass(slots=True)
 class ReservedNode:
-    """Reserved names or numbers: the words up to the semicolon."""
+    """Reserved names or numbers: the tokens up to the semicolon."""
 
-    words: list[str]
+    tokens: list[str]
 
 
 @dataclass(slots=True)
 class ExtensionsNode:
-    """Numbers for extensions: the words up to the semicolon."""
+    """Extension ranges: the tokens up to the semicolon."""
 
-    words: list[str]
+    tokens: list[str]
 
 
 @dataclass(slots=True)
 class ExtendNode:
-    """Fields that are added to the message `extended`: the words of the block, with its braces."""
+    """Fields added to the message `extended`: the tokens of the block with its braces."""
 
     extended: str
-    words: list[str]
+    tokens: list[str]
 
 
 @dataclass(slots=True)
 class ServiceNode:
-    """A service and the words of its block, with its braces."""
+    """A service and the tokens of its block with its braces."""
 
     name: str
-    words: list[str]
+    tokens: list[str]
 
 
 @dataclass(slots=True)
 class EnumValueNode:
-    """A value of an enum; `options` are words in brackets, empty for none."""
+    """An enum value; `options` are tokens in brackets, empty if there are none."""
 
     name: str
     number: int
@@ -110,10 +110,14 @@ class EnumNode:
 
 @dataclass(slots=True)
 class FieldNode:
-    """A field: `name` is that of the message if the field is a group, which `group` then declares.
+    """A field.
 
-    `map_key` is the type of the keys if the field is a map, and `type` that of the values. `options`
-    are words in brackets, empty for none.
+    Attributes:
+        name: Field name, or the message name of a group.
+        type: Type of the field, or of the values of a map.
+        map_key: Key type of a map; empty for other fields.
+        options: Tokens in brackets; empty if there are none.
+        group: Message that a group field declares.
     """
 
     name: str
@@ -160,37 +164,37 @@ Statement: TypeAlias = (
 
 
 def statements_of(tokens: Sequence[str]) -> list[Statement]:
-    """Parse a file. Raises RegistryError if it is not well-formed."""
+    """Parse a file. Raises RegistryError if it is malformed."""
     return _Parser(tokens).file()
 
 
 def extension_fields(node: ExtendNode) -> list[FieldNode]:
-    """Parse the fields of an extension. Raises RegistryError if they are not well-formed."""
-    return _Parser(node.words).extension()
+    """Parse the fields of an extension. Raises RegistryError if they are malformed."""
+    return _Parser(node.tokens).extension()
 
 
-class _Parser(Words):
-    """Reads words once, from the first to the last; recursion is as deep as the braces are nested."""
+class _Parser(TokenReader):
+    """Recursive-descent parser that reads each token once; it recurses as deep as braces are nested."""
 
     def file(self) -> list[Statement]:
         statements: list[Statement] = []
         while not self.is_at_end:
-            if (word := self.next()) != ";":
-                statements.append(self._statement(word))
+            if (token := self.next()) != ";":
+                statements.append(self._statement(token))
         return statements
 
     def extension(self) -> list[FieldNode]:
         self.expect("{")
         fields = []
-        while (word := self.next()) != "}":
-            if word != ";":
-                fields.append(self._field(word))
+        while (token := self.next()) != "}":
+            if token != ";":
+                fields.append(self._field(token))
         return fields
 
-    def _statement(self, word: str) -> Statement:
-        match word:
+    def _statement(self, token: str) -> Statement:
+        match token:
             case "syntax" | "edition":
-                return self._syntax(word)
+                return self._syntax(token)
             case "package":
                 package = PackageNode(self.name_with_dots())
                 self.expect(";")
@@ -198,23 +202,23 @@ class _Parser(Words):
             case "import":
                 return self._import()
             case "option":
-                return OptionNode(self.statement_words())
+                return OptionNode(self.statement_tokens())
             case "message":
                 return self._message()
             case "enum":
                 return self._enum()
             case "service":
-                return ServiceNode(self.name(), self.block_words())
+                return ServiceNode(self.name(), self.block_tokens())
             case "extend":
                 return self._extend()
-        raise self.unexpected(word)
+        raise self.unexpected(token)
 
     def _syntax(self, keyword: str) -> SyntaxNode:
         self.expect("=")
         text = self.text()
         version = text if keyword == "syntax" else "editions"
         if version not in ("proto2", "proto3", "editions"):
-            raise invalid_schema(f"there is no syntax {version}")
+            raise invalid_schema(f"unknown syntax {version} (valid: proto2, proto3, editions)")
         self.expect(";")
         return SyntaxNode(version)
 
@@ -225,7 +229,7 @@ class _Parser(Words):
         return node
 
     def _extend(self) -> ExtendNode:
-        return ExtendNode(self.name_with_dots(), self.block_words())
+        return ExtendNode(self.name_with_dots(), self.block_tokens())
 
     def _message(self) -> MessageNode:
         message = MessageNode(self.name())
@@ -234,13 +238,13 @@ class _Parser(Words):
 
     def _elements(self, message: MessageNode) -> None:
         self.expect("{")
-        while (word := self.next()) != "}":
-            if word != ";":
-                message.elements.append(self._element(word))
+        while (token := self.next()) != "}":
+            if token != ";":
+                message.elements.append(self._element(token))
 
-    def _element(self, word: str) -> Element:
+    def _element(self, token: str) -> Element:
         is_declaration = self.peek(1) == "{"
-        match word:
+        match token:
             case "message" if is_declaration:
                 return self._message()
             case "enum" if is_declaration:
@@ -250,32 +254,32 @@ class _Parser(Words):
             case "oneof" if is_declaration:
                 return self._oneof()
             case "option":
-                return OptionNode(self.statement_words())
+                return OptionNode(self.statement_tokens())
             case "reserved":
-                return ReservedNode(self.statement_words())
+                return ReservedNode(self.statement_tokens())
             case "extensions":
-                return ExtensionsNode(self.statement_words())
-        return self._field(word)
+                return ExtensionsNode(self.statement_tokens())
+        return self._field(token)
 
     def _oneof(self) -> OneofNode:
         oneof = OneofNode(self.name())
         self.expect("{")
-        while (word := self.next()) != "}":
-            if word == "option":
-                oneof.elements.append(OptionNode(self.statement_words()))
-            elif word != ";":
-                oneof.elements.append(self._field(word))
+        while (token := self.next()) != "}":
+            if token == "option":
+                oneof.elements.append(OptionNode(self.statement_tokens()))
+            elif token != ";":
+                oneof.elements.append(self._field(token))
         return oneof
 
-    def _field(self, word: str) -> FieldNode:
+    def _field(self, token: str) -> FieldNode:
         label, key = "", ""
-        if word in LABELS:
-            label, word = word, self.next()
-        if word == "group":
+        if token in LABELS:
+            label, token = token, self.next()
+        if token == "group":
             return self._group(label)
-        if word == "map" and self.peek() == "<":
-            key, word = self._map()
-        kind = typed(word)
+        if token == "map" and self.peek() == "<":
+            key, token = self._map()
+        kind = typed(token)
         name = self.name()
         self.expect("=")
         node = FieldNode(name, self.number(), kind, label, key, self._bracketed_words())
@@ -283,14 +287,14 @@ class _Parser(Words):
         return node
 
     def _map(self) -> tuple[str, str]:
-        """Read the types of the keys and of the values of a map."""
+        """Read the key type and the value type of a map."""
         self.expect("<")
         key = self.next()
         self.expect(",")
         value = self.name_with_dots()
         self.expect(">")
         if key not in _KEYS:
-            raise invalid_schema(f"{key} is no key of a map")
+            raise invalid_schema(f"{key} is not a valid map key type")
         return key, value
 
     def _group(self, label: str) -> FieldNode:
@@ -304,17 +308,17 @@ class _Parser(Words):
     def _enum(self) -> EnumNode:
         enum = EnumNode(self.name())
         self.expect("{")
-        while (word := self.next()) != "}":
-            if word == "option":
-                enum.elements.append(OptionNode(self.statement_words()))
-            elif word == "reserved":
-                enum.elements.append(ReservedNode(self.statement_words()))
-            elif word != ";":
-                named(word)
+        while (token := self.next()) != "}":
+            if token == "option":
+                enum.elements.append(OptionNode(self.statement_tokens()))
+            elif token == "reserved":
+                enum.elements.append(ReservedNode(self.statement_tokens()))
+            elif token != ";":
+                named(token)
                 self.expect("=")
-                enum.elements.append(EnumValueNode(word, self.signed(), self._bracketed_words()))
+                enum.elements.append(EnumValueNode(token, self.signed(), self._bracketed_words()))
                 self.expect(";")
         return enum
 
     def _bracketed_words(self) -> list[str]:
-        return self.bracket_words() if self.peek() == "[" else []
+        return self.bracket_tokens() if self.peek() == "[" else []

@@ -1,4 +1,4 @@
-"""What a file of Protobuf declares."""
+"""Declarations of Protobuf files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .limits import RESOLUTIONS_MAX, Budget
 
 @dataclass(slots=True)
 class Field:
-    """A field; `oneof` is the name of the choice that it is of, empty for none."""
+    """A field; `oneof` is the name of its oneof, empty if it has none."""
 
     name: str
     number: int
@@ -21,20 +21,24 @@ class Field:
 
 @dataclass(slots=True)
 class Message:
-    """A message, with its full name in its file's package left out."""
+    """A message.
+
+    Attributes:
+        name: Full name with the package.
+        is_group: True for the message of a group field.
+        has_defaults: True if missing fields have default values (proto3).
+    """
 
     name: str
     fields: dict[int, Field] = field(default_factory=dict)
     oneofs: dict[str, set[int]] = field(default_factory=dict)
     is_group: bool = False
-    """Whether it was declared together with the one field that has it."""
     has_defaults: bool = False
-    """Whether a field of its own that was not written is zero or empty, as proto3 says it."""
 
 
 @dataclass(slots=True)
 class Declared:
-    """What files declare, by names that have the package in front."""
+    """Declarations of one or more files, by full name."""
 
     package: str = ""
     syntax: str = "proto2"
@@ -44,9 +48,10 @@ class Declared:
     _budget: Budget = field(default_factory=lambda: Budget(RESOLUTIONS_MAX))
 
     def resolved(self, name: str, scope: str) -> str:
-        """Return the full name of a type inside a message; the name itself if the type is unknown.
+        """Return the full name of a type used in a scope; the name itself if it is unknown.
 
-        Raises RegistryError if too many scopes were searched.
+        Raises:
+            RegistryError: Too many scopes were searched.
         """
         if name.startswith("."):
             return name[1:]

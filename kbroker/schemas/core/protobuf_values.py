@@ -1,7 +1,7 @@
-"""Messages of Protobuf, as JSON has them.
+"""Decoder of Protobuf messages to JSON.
 
-Fields have the names of the file, and what the file does not know stands under its number. Bytes are base64,
-values of enums are their names.
+Fields keep the names of the file; unknown fields appear under their number. Bytes become base64, enum
+values their names.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from .bytes_read import Source, Unfit, base64_text, check_depth, cost_of, number
+from .byte_reader import InvalidValue, Source, base64_text, check_depth, cost_of, number
 from .protobuf import ProtobufSchema
-from .protobuf_known import known_messages
+from .protobuf_known import well_known_messages
 from .protobuf_syntax import SCALARS
 from .protobuf_types import Declared, Field, Message
 
+# Maximum nesting depth of a record's message type.
 INDEXES_MAX = 64
-"""How deep in other messages the one of a record may be declared."""
 VARINT, FIXED64, LENGTH, GROUP, GROUP_END, FIXED32 = range(6)
 _FIXED = {
     "double": struct.Struct("<d"),
@@ -29,12 +29,12 @@ _FIXED = {
     "sfixed32": struct.Struct("<i"),
 }
 _MESSAGE, _ENUM = "message", "enum"
+# Wire types by field type; all other types are varints.
 _WIRES = {name: FIXED64 if each.size == 8 else FIXED32 for name, each in _FIXED.items()} | {
     "string": LENGTH,
     "bytes": LENGTH,
     _MESSAGE: LENGTH,
 }
-"""How types are written; all others are whole numbers."""
 _ZEROS: Mapping[str, object] = {
     "bool": False,
     "string": "",
@@ -48,23 +48,26 @@ _Values: TypeAlias = dict[str, Any]
 
 
 @dataclass(slots=True)
-class _Known:
-    """What is known of a field before its bytes are there."""
+class _FieldInfo:
+    """What the decoder needs to know about a field.
+
+    Attributes:
+        kind: A scalar type, `message` or `enum`.
+        is_zero: True if a missing field has a default value in the JSON.
+        entry: Key and value of a map field.
+    """
 
     name: str
     kind: str
-    """A scalar, `message` or `enum`."""
     is_repeated: bool = False
     is_zero: bool = False
-    """Whether it has a value where nothing was written."""
     message: str = ""
     symbols: Mapping[int, str] = field(default_factory=dict)
     entry: _Fields | None = None
-    """The key and the value of a map."""
 
     @property
     def zero(self) -> object:
-        """Its value where nothing was written."""
+        """JSON value of a missing field."""
         if self.entry is not None or (self.kind == _MESSAGE and not self.is_repeated):
             return {}
         if self.is_repeated:
@@ -73,27 +76,27 @@ class _Known:
 
 
 class _Fields:
-    """Those of a message, by their numbers."""
+    """Fields of a message by number."""
 
     __slots__ = ("by_number", "zeros")
 
-    def __init__(self, by_number: dict[int, _Known]) -> None:
+    def __init__(self, by_number: dict[int, _FieldInfo]) -> None:
         self.by_number = by_number
         zeros = [each for each in by_number.values() if each.is_zero]
         self.zeros = [(each, 1 + cost_of(each.name) + cost_of(str(each.zero))) for each in zeros]
 
 
 class ProtobufValues:
-    """Reads messages of one file."""
+    """Decoder for the messages of one file."""
 
     def __init__(self, schema: ProtobufSchema) -> None:
-        known, common = schema.known, known_messages()
+        known, common = schema.known, well_known_messages()
         self._all = Declared(
             messages=common.messages | known.messages, enums=common.enums | known.enums
         )
         self._package = schema.own.package
+        # Names of the messages declared directly in a message or in the package.
         self._declared: dict[str, list[str]] = {}
-        """The messages that are declared in another one, or in the package."""
         for name, each in schema.own.messages.items():
             if not each.is_group:
                 self._declared.setdefault(name.rpartition(".")[0], []).append(name)
@@ -104,54 +107,54 @@ class ProtobufValues:
         self._fields = {name: self._known(each) for name, each in self._all.messages.items()}
 
     def message_at(self, indexes: list[int]) -> str:
-        """The name of a message by its place in the file, among those it is declared with. Raises Unfit."""
+        """Return the name of the message at nested indexes in the file. Raises InvalidValue."""
         scope = self._package
         for index in indexes:
             inside = self._declared.get(scope, ())
             if not 0 <= index < len(inside):
                 place = "/".join(map(str, indexes))
-                raise Unfit(f"its file declares no message at {place}")
+                raise InvalidValue(f"the file has no message at index {place}")
             scope = inside[index]
         return scope
 
     def read(self, message: str, source: Source) -> _Values:
-        """What all of the bytes say. Raises Unfit, TooMuch."""
+        """Decode all bytes of a source. Raises InvalidValue or LimitExceeded."""
         return self._read(self._fields[message], source, {}, 0)
 
-    # -- what is known of a file
+    # -- declarations
 
     def _known(self, message: Message) -> _Fields:
         fields = message.fields.values()
         return _Fields({each.number: self._field(each, message) for each in fields})
 
-    def _field(self, each: Field, message: Message) -> _Known:
+    def _field(self, each: Field, message: Message) -> _FieldInfo:
         is_repeated = each.label == "repeated"
         made = self._typed(each.name, each.type, message.name)
         if each.map_key:
-            entry = _Fields({1: _Known("key", each.map_key), 2: made})
-            return _Known(each.name, _MESSAGE, True, message.has_defaults, entry=entry)
+            entry = _Fields({1: _FieldInfo("key", each.map_key), 2: made})
+            return _FieldInfo(each.name, _MESSAGE, True, message.has_defaults, entry=entry)
         made.is_repeated = is_repeated
         made.is_zero = message.has_defaults and (
             is_repeated or (made.kind != _MESSAGE and not each.label and not each.oneof)
         )
         return made
 
-    def _typed(self, name: str, kind: str, scope: str) -> _Known:
+    def _typed(self, name: str, kind: str, scope: str) -> _FieldInfo:
         if kind in SCALARS:
-            return _Known(name, kind)
+            return _FieldInfo(name, kind)
         full = self._all.resolved(kind, scope)
         if full in self._symbols:
-            return _Known(name, _ENUM, symbols=self._symbols[full])
+            return _FieldInfo(name, _ENUM, symbols=self._symbols[full])
         if full in self._all.messages:
-            return _Known(name, _MESSAGE, message=full)
-        return _Known(name, "bytes")  # of a file that everybody has, but for us
+            return _FieldInfo(name, _MESSAGE, message=full)
+        return _FieldInfo(name, "bytes")  # a well-known type that is not built in
 
-    # -- bytes
+    # -- decoding
 
     def _read(
         self, fields: _Fields, source: Source, into: _Values, depth: int, group: int = 0
     ) -> _Values:
-        """Fill `into` up to the end of the source, or of the group that has that number."""
+        """Decode into a dictionary, up to the end of the source or of the group with this number."""
         check_depth(depth)
         source.spend()
         for each, cost in fields.zeros:
@@ -162,26 +165,26 @@ class ProtobufValues:
             field_number, wire = tag >> 3, tag & 7
             if wire == GROUP_END:
                 if field_number != group:
-                    raise Unfit(f"at byte {source.at} a group ends that has not begun")
+                    raise InvalidValue(f"byte {source.at}: unexpected end of a group")
                 return into
             known = fields.by_number.get(field_number)
             if known is None or not self._take(known, wire, field_number, source, into, depth):
                 value = self._unknown(field_number, wire, source, depth)
                 into.setdefault(str(field_number), []).append(value)
         if group:
-            raise Unfit("a group does not end")
+            raise InvalidValue("missing end of a group")
         return into
 
     def _take(
         self,
-        known: _Known,
+        known: _FieldInfo,
         wire: int,
         field_number: int,
         source: Source,
         into: _Values,
         depth: int,
     ) -> bool:
-        """Read a field; nothing, and False, where it is not written as its type is."""
+        """Decode a field; return False without reading if its wire type does not match its type."""
         source.spend(1 + cost_of(known.name))
         name, own = known.name, _WIRES.get(known.kind, VARINT)
         if known.kind == _MESSAGE and wire in (LENGTH, GROUP):
@@ -191,7 +194,7 @@ class ProtobufValues:
         elif wire == own:
             into[name] = _scalar(known, source)
         elif wire == LENGTH and known.is_repeated:
-            values, packed = into.setdefault(name, []), _Part(source)
+            values, packed = into.setdefault(name, []), _Slice(source)
             while source.at < source.end:
                 source.spend()
                 values.append(_scalar(known, source))
@@ -201,9 +204,9 @@ class ProtobufValues:
         return True
 
     def _take_message(
-        self, known: _Known, group: int, source: Source, into: _Values, depth: int
+        self, known: _FieldInfo, group: int, source: Source, into: _Values, depth: int
     ) -> None:
-        part = None if group else _Part(source)
+        part = None if group else _Slice(source)
         if known.entry is not None:
             pair = self._read(known.entry, source, {}, depth + 1, group)
             key, value = (pair.get(each.name, each.zero) for each in known.entry.by_number.values())
@@ -212,7 +215,7 @@ class ProtobufValues:
         elif known.is_repeated:
             found = self._read(self._fields[known.message], source, {}, depth + 1, group)
             into.setdefault(known.name, []).append(found)
-        else:  # what comes twice is put together
+        else:  # merge repeated occurrences of a message
             there = into.setdefault(known.name, {})
             self._read(self._fields[known.message], source, there, depth + 1, group)
         if part is not None:
@@ -221,7 +224,7 @@ class ProtobufValues:
     def _unknown(self, field_number: int, wire: int, source: Source, depth: int) -> object:
         source.spend()
         if not field_number:
-            raise Unfit(f"at byte {source.at} there is a field of number 0")
+            raise InvalidValue(f"byte {source.at}: invalid field number 0")
         match wire:
             case 0:
                 return source.varint()
@@ -231,28 +234,28 @@ class ProtobufValues:
                 return base64_text(source.take(source.varint()))
             case 3:
                 return self._read(_NOTHING, source, {}, depth + 1, field_number)
-        raise Unfit(f"at byte {source.at} a field is written as nothing is")
+        raise InvalidValue(f"byte {source.at}: invalid wire type {wire}")
 
 
 _NOTHING = _Fields({})
 
 
-class _Part:
-    """A piece of a source that is read as if it ended there."""
+class _Slice:
+    """Limits a source to a length-prefixed slice until `close`."""
 
     def __init__(self, source: Source) -> None:
         size = source.varint()
         self._source, self._end = source, source.end
         if source.at + size > source.end:
-            raise Unfit(f"at byte {source.at} there are to be {size} bytes more")
+            raise InvalidValue(f"byte {source.at}: expected {size} more bytes")
         source.end = source.at + size
 
     def close(self) -> None:
-        """Go on behind it."""
+        """Restore the end of the source."""
         self._source.end = self._end
 
 
-def _scalar(known: _Known, source: Source) -> object:
+def _scalar(known: _FieldInfo, source: Source) -> object:
     kind = known.kind
     if kind in _FIXED:
         layout = _FIXED[kind]
@@ -294,8 +297,8 @@ _WHOLE: Mapping[str, Callable[[int], object]] = {
 
 
 def read_indexes(source: Source) -> list[int]:
-    """Which message of its file a record has: they stand before it. Raises Unfit."""
+    """Read the message indexes in front of a record. Raises InvalidValue."""
     count = source.zigzag()
     if not 0 <= count <= INDEXES_MAX:
-        raise Unfit(f"a message is not {count} deep in others")
+        raise InvalidValue(f"invalid number of message indexes: {count}")
     return [source.zigzag() for _ in range(count)] if count else [0]

@@ -1,4 +1,4 @@
-"""Records of the topic `_schemas`, byte for byte as Confluent's registry writes their keys."""
+"""Records of the topic `_schemas`; keys are byte-compatible with Confluent's registry."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from .values import Malformed
 
 SCHEMA, CONFIG, MODE = "SCHEMA", "CONFIG", "MODE"
 DELETE_SUBJECT, CLEAR_SUBJECT, NOOP = "DELETE_SUBJECT", "CLEAR_SUBJECT", "NOOP"
+# Header of NOOP records: the highest schema ID ever assigned.
 LAST_ID = "kbroker.last.id"
-"""A header of NOOP records: the highest id that was given out, whatever became of its schemas."""
 
 
 class Entry(NamedTuple):
-    """A record: its key, and its value or None for a tombstone.
+    """A record; `value` is None for a tombstone.
 
-    `stored_key` holds the key's bytes as another registry wrote them, or None for our own form.
+    Attributes:
+        stored_key: Key bytes as another registry wrote them, or None for kbroker's own form.
     """
 
     key: Mapping[str, Any]
@@ -26,26 +27,26 @@ class Entry(NamedTuple):
     stored_key: bytes | None = None
 
     def key_bytes(self) -> bytes:
-        """The serialized key. Compaction compares these bytes."""
+        """Return the serialized key. Compaction compares these bytes."""
         return _bytes(self.key) if self.stored_key is None else self.stored_key
 
     def value_bytes(self) -> bytes | None:
-        """As it is stored."""
+        """Return the serialized value, None for a tombstone."""
         return None if self.value is None else _bytes(self.value)
 
 
 def schema_key(subject: str, version: int) -> dict[str, object]:
-    """Of one version."""
+    """Return the key of a schema version."""
     return {"keytype": SCHEMA, "subject": subject, "version": version, "magic": 1}
 
 
 def subject_key(kind: str, subject: str | None) -> dict[str, object]:
-    """Of a setting or a deletion; None for what holds for all subjects."""
+    """Return the key of a setting or a subject deletion; None stands for all subjects."""
     return {"keytype": kind, "subject": subject, "magic": 0}
 
 
 def noop(last_id: int | None = None) -> Entry:
-    """Make a record that changes nothing, and that fences writers of earlier epochs.
+    """Create a NOOP record, which also fences writers with earlier epochs.
 
     Its magic byte differs from that of other registries, so that compaction keeps the header with
     the highest schema ID when another registry writes a NOOP of its own.
@@ -59,10 +60,10 @@ def tombstone(key: bytes) -> Entry:
 
 
 def read_entry(key: bytes | None, value: bytes | None, last_id: bytes | None = None) -> Entry:
-    """What a record says. Raises ValueError."""
+    """Parse a record. Raises ValueError."""
     read = _read(key)
     if read is None:
-        raise ValueError("a record of the registry has no key")
+        raise ValueError("the record has no key")
     known = int(last_id) if last_id is not None and last_id.isdigit() else None
     return Entry(read, _read(value), known, key)
 
@@ -73,9 +74,9 @@ def _read(data: bytes | None) -> dict[str, object] | None:
     try:
         read = json.loads(data)
     except RecursionError:
-        raise ValueError("a record of the registry is nested too deep") from None
+        raise ValueError("the record is nested too deeply") from None
     if not isinstance(read, dict):
-        raise Malformed("a record of the registry is no object")
+        raise Malformed("the key or value is not a JSON object")
     return read
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a request that changes something: the records that are to be written, and the answer."""
+"""Planning of changes: turns a request into the records to write and the response."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ from .store import ID_MAX, LEVEL, NORMALIZE, Registered, SchemaStore
 from .values import PROTOBUF, Content, Level, Mode
 
 VERSION_MAX = ID_MAX
+# Maximum number of characters of a subject's name.
 SUBJECT_MAX = 1024
-"""Characters of a subject's name."""
+# Subject names that Confluent's registry reserves.
 RESERVED_SUBJECTS = frozenset({"__GLOBAL", "__EMPTY"})
-"""Names that Confluent's registry uses itself."""
-SAME_MAX = 200_000
-"""Characters of schemas that are read to see whether they are only written down in another way."""
+# Maximum number of characters of schemas that are checked for equivalence.
+EQUIVALENCE_CHARACTERS_MAX = 200_000
 CONFIG_KEYS = frozenset(
     {
         LEVEL,
@@ -70,17 +70,22 @@ CONFIG_KEYS = frozenset(
 T = TypeVar("T")
 
 
-class Planned(NamedTuple, Generic[T]):
-    """What is to be written, and what is answered when it is."""
+class WritePlan(NamedTuple, Generic[T]):
+    """Records to write, and the answer once they are written."""
 
     entries: Sequence[Entry]
     answer: T
 
 
-class Compared(NamedTuple):
-    """A schema that is to be checked, and what it is compared with: all that a check looks at.
+class CheckTask(NamedTuple):
+    """A schema to check, with everything that the check depends on.
 
-    `earlier` are the versions with what they refer to, the newest one first.
+    Attributes:
+        content: The schema to check.
+        texts: Texts of its references by name.
+        level: Compatibility level of the subject.
+        normalize: Normalize the schema.
+        earlier: Versions to compare with and the texts of their references, newest first.
     """
 
     content: Content
@@ -90,15 +95,15 @@ class Compared(NamedTuple):
     earlier: tuple[tuple[Registered, Texts], ...]
 
 
-class Checked(NamedTuple):
-    """What came of a check: the schema as it is stored, and why it cannot be."""
+class CheckResult(NamedTuple):
+    """Result of a check: the schema as it is stored, and the incompatibilities."""
 
     content: Content
     reasons: Sequence[str]
 
 
 def check_subject(subject: str) -> None:
-    """Raises RegistryError for what is no name of a subject."""
+    """Raise RegistryError if a subject name is invalid."""
     is_text = not any(category(each) == "Cc" for each in subject)
     if not 0 < len(subject) <= SUBJECT_MAX or subject in RESERVED_SUBJECTS or not is_text:
         raise RegistryError(
@@ -107,7 +112,7 @@ def check_subject(subject: str) -> None:
 
 
 def version_of(text: str) -> int:
-    """-1 for the latest one. Raises RegistryError."""
+    """Parse a version; return -1 for the latest. Raises RegistryError."""
     if text.strip().lower() in ("latest", "-1"):
         return -1
     if (
@@ -122,11 +127,10 @@ def version_of(text: str) -> int:
         )
     return int(text)
 
+    # -- checks, which may be slow
 
-# -- checks, which may take long
 
-
-def to_compare(
+def prepare_check(
     store: SchemaStore,
     subject: str,
     content: Content,
@@ -134,10 +138,19 @@ def to_compare(
     normalize: bool = False,
     with_version: int | None = None,
     all_versions: bool = False,
-) -> Compared:
-    """What a schema has to go with: the versions that the level asks for, or those that are named.
+) -> CheckTask:
+    """Collect the versions that a schema must be compatible with.
 
-    Raises RegistryError.
+    Args:
+        store: The schema store.
+        subject: Subject of the schema.
+        content: The schema to check.
+        normalize: Normalize the schema even if the subject's settings do not request it.
+        with_version: Compare only with this version (-1 for the latest).
+        all_versions: Compare with all versions regardless of the level.
+
+    Raises:
+        RegistryError: The schema is too large, or a reference or version does not exist.
     """
     check_size(content)
     level = store.level(subject)
@@ -150,7 +163,7 @@ def to_compare(
     if level is Level.NONE:
         there = []
     references = Budget(COMPARED_REFERENCES_MAX)
-    return Compared(
+    return CheckTask(
         content,
         referred_texts(store, content),
         level,
@@ -160,7 +173,7 @@ def to_compare(
 
 
 def _named_version(store: SchemaStore, subject: str, version: int) -> list[Registered]:
-    """Return one version; of a subject without versions the latest is none. Raises RegistryError."""
+    """Return one version; the latest of a subject without versions is an empty list."""
     try:
         return [store.version(subject, version)]
     except RegistryError:
@@ -169,20 +182,20 @@ def _named_version(store: SchemaStore, subject: str, version: int) -> list[Regis
         raise no_such_version(version) from None
 
 
-def check(compared: Compared) -> Checked:
-    """Look whether a schema is well-formed and goes with those before it. Raises RegistryError."""
+def check(compared: CheckTask) -> CheckResult:
+    """Check that a schema is well-formed and compatible. Raises RegistryError if it is malformed."""
     parsed = parse(compared.content, compared.texts)
     content = stored(compared.content, parsed, normalize=compared.normalize)
     reasons: list[str] = []
     for old, texts in compared.earlier:
         found = [*differences(parsed, content.type, compared.level, old.content, texts)]
         if found:
-            reasons = [*_told(found, old, compared.level)]
+            reasons = [*_messages(found, old, compared.level)]
             break
-    return Checked(content, reasons)
+    return CheckResult(content, reasons)
 
 
-def _told(found: Sequence[Difference], old: Registered, level: Level) -> Iterator[str]:
+def _messages(found: Sequence[Difference], old: Registered, level: Level) -> Iterator[str]:
     yield from map(str, found)
     yield f"{{oldSchemaVersion: {old.version}}}"
     yield f"{{compatibility: '{level}'}}"
@@ -192,39 +205,39 @@ def _told(found: Sequence[Difference], old: Registered, level: Level) -> Iterato
 
 
 def find(store: SchemaStore, subject: str, content: Content, *, deleted: bool) -> Registered:
-    """The version that has exactly this schema. Raises RegistryError."""
+    """Return the version with exactly this schema. Raises RegistryError."""
     there = store.versions(subject, deleted=deleted)
     if not there:
         raise no_such_subject(subject)
     names_none = content.metadata is None and content.rule_set is None
-    found = _newest_with(there, content, any_metadata=names_none)
+    found = _find_latest(there, content, any_metadata=names_none)
     if found is None:
         raise no_such_schema()
     return found
 
 
-def _newest_with(
+def _find_latest(
     there: Sequence[Registered], content: Content, *, any_metadata: bool = False
 ) -> Registered | None:
-    """The newest of some versions that has a schema, if there is one."""
+    """Return the newest version with a schema, or None."""
     alike = [each for each in reversed(there) if _is_alike(each.content, content, any_metadata)]
     same = (each for each in alike if each.content.text == content.text)
-    return next(same, None) or _written_otherwise(alike, content)
+    return next(same, None) or _find_equivalent(alike, content)
 
 
 def _is_alike(known: Content, asked: Content, any_metadata: bool) -> bool:
-    """Whether all but the text is the same."""
+    """Return True if everything except the text is equal."""
     if (known.type, known.references) != (asked.type, asked.references):
         return False
     theirs = asked.metadata, asked.rule_set
     return any_metadata or (known.metadata, known.rule_set) == theirs
 
 
-def _written_otherwise(there: Sequence[Registered], content: Content) -> Registered | None:
-    """The first one that only writes a schema down in another way.
+def _find_equivalent(there: Sequence[Registered], content: Content) -> Registered | None:
+    """Return the newest version whose text differs only in formatting, or None.
 
-    Another registry on the topic, as Karapace, orders the fields of JSON, and sets lines of Protobuf
-    apart, in a way of its own. What it does not do is to make a text of JSON longer or shorter.
+    Other registries on the same topic, such as Karapace, reorder JSON fields and add blank lines to
+    Protobuf files. They do not change the length of a JSON text.
     """
     may_be = [
         each
@@ -232,37 +245,57 @@ def _written_otherwise(there: Sequence[Registered], content: Content) -> Registe
         if content.type == PROTOBUF or len(each.content.text) == len(content.text)
     ]
     sizes = accumulate(len(each.content.text) for each in may_be)
-    few = [each for each, size in zip(may_be, sizes, strict=True) if size <= SAME_MAX]
-    if not few or len(content.text) > SAME_MAX:  # as mostly: then nothing is read
+    few = [
+        each for each, size in zip(may_be, sizes, strict=True) if size <= EQUIVALENCE_CHARACTERS_MAX
+    ]
+    if (
+        not few or len(content.text) > EQUIVALENCE_CHARACTERS_MAX
+    ):  # the common case: nothing to parse
         return None
-    wanted = _without_style(content)
-    return next((each for each in few if _without_style(each.content) == wanted), None)
+    wanted = _normalized_text(content)
+    return next((each for each in few if _normalized_text(each.content) == wanted), None)
 
 
-def _without_style(content: Content) -> str:
-    """The text, without what another way to write it down has otherwise."""
+def _normalized_text(content: Content) -> str:
+    """Return the text without differences in formatting."""
     if content.type == PROTOBUF:
         return "\n".join(line for line in content.text.splitlines() if line.strip())
     try:
         return json.dumps(json.loads(content.text), sort_keys=True)
-    except (ValueError, RecursionError):  # another registry wrote what is not JSON here
+    except (ValueError, RecursionError):  # malformed JSON that another registry has written
         return content.text
 
 
 def plan_registration(
-    store: SchemaStore, subject: str, checked: Checked, *, schema_id: int = -1, version: int = -1
-) -> Planned[Registered]:
-    """Register a schema, which may be there already. Raises RegistryError."""
+    store: SchemaStore,
+    subject: str,
+    checked: CheckResult,
+    *,
+    schema_id: int = -1,
+    version: int = -1,
+) -> WritePlan[Registered]:
+    """Plan the registration of a schema; no records if it is registered already.
+
+    Args:
+        store: The schema store.
+        subject: Subject to register in.
+        checked: Result of the check.
+        schema_id: Requested ID (import mode only), or -1.
+        version: Requested version, or -1.
+
+    Raises:
+        RegistryError: The schema is incompatible, or the mode does not permit the registration.
+    """
     check_subject(subject)
     content, mode = checked.content, store.mode(subject)
-    known = _newest_with(store.versions(subject), content)
+    known = _find_latest(store.versions(subject), content)
     if known is not None and schema_id in (-1, known.id) and version in (-1, 0, known.version):
-        return Planned((), known)
+        return WritePlan((), known)
     _check_may_write(store, subject)
     if schema_id >= 0 and mode is not Mode.IMPORT:
         raise RegistryError(NOT_PERMITTED, f"Subject {subject} is not in import mode")
     if mode is Mode.IMPORT and schema_id < 0:
-        raise RegistryError(NOT_PERMITTED, f"Subject {subject} is in import mode: name an id")
+        raise RegistryError(NOT_PERMITTED, f"Subject {subject} is in import mode: specify an ID")
     if checked.reasons:
         raise incompatible(subject, checked.reasons)
     there = store.versions(subject, deleted=True)
@@ -276,13 +309,13 @@ def plan_registration(
         content,
     )
     if max(made.id, made.version) > VERSION_MAX:
-        raise invalid_schema("there are no more ids")
+        raise invalid_schema("all schema IDs are used")
     replaced = _replaced(store, there, made)
-    return Planned([*replaced, _entry_of(made)], made)
+    return WritePlan([*replaced, _entry_of(made)], made)
 
 
 def _replaced(store: SchemaStore, there: Sequence[Registered], made: Registered) -> Iterator[Entry]:
-    """Delete the soft-deleted versions that a new version with the same ID takes the place of."""
+    """Yield deletions of soft-deleted versions that the new version with the same ID replaces."""
     for each in there:
         is_earlier = each.is_deleted and each.id == made.id and each.version < made.version
         if is_earlier and not store.referring(*each.place, deleted=True):
@@ -292,7 +325,7 @@ def _replaced(store: SchemaStore, there: Sequence[Registered], made: Registered)
 def _deletion(
     store: SchemaStore, kind: str, subject: str | None, version: int = 0
 ) -> Iterator[Entry]:
-    """Delete a version or a setting under each form of its key that the topic holds."""
+    """Yield tombstones for a version or a setting, for each form of its key in the topic."""
     key = schema_key(subject, version) if kind == SCHEMA and subject else subject_key(kind, subject)
     own = Entry(key)
     yield own
@@ -302,7 +335,7 @@ def _deletion(
 
 
 def incompatible(subject: str, reasons: Sequence[str]) -> RegistryError:
-    """A schema does not go with one before it."""
+    """Return the error for an incompatible schema."""
     return RegistryError(
         INCOMPATIBLE,
         f'Schema being registered is incompatible with an earlier schema for subject "{subject}", '
@@ -337,8 +370,12 @@ def _check_may_write(store: SchemaStore, subject: str | None) -> None:
 
 def plan_version_deletion(
     store: SchemaStore, subject: str, version: int, *, permanent: bool
-) -> Planned[int]:
-    """Delete one version; for good only what is deleted already. Raises RegistryError."""
+) -> WritePlan[int]:
+    """Plan the deletion of a version; permanent deletion requires a soft-deleted version.
+
+    Raises:
+        RegistryError: The version is missing or referenced, or the mode is read-only.
+    """
     found = store.version(subject, version, deleted=True)
     whose = f"Subject '{subject}' Version {found.version}"
     if found.is_deleted and not permanent:
@@ -349,7 +386,7 @@ def plan_version_deletion(
     _check_may_write(store, subject)
     _check_not_referred(store, found, permanent=permanent)
     if not permanent:
-        return Planned([_entry_of(replace(found, is_deleted=True))], found.version)
+        return WritePlan([_entry_of(replace(found, is_deleted=True))], found.version)
     if not found.is_deleted:
         raise RegistryError(
             VERSION_NOT_SOFT_DELETED,
@@ -358,11 +395,11 @@ def plan_version_deletion(
     gone = [*_deletion(store, SCHEMA, *found.place)]
     if len(store.versions(subject, deleted=True)) == 1:
         gone += _settings_deletion(store, subject)
-    return Planned([*gone, noop(store.last_id)], found.version)
+    return WritePlan([*gone, noop(store.last_id)], found.version)
 
 
 def _settings_deletion(store: SchemaStore, subject: str) -> Iterator[Entry]:
-    """Delete the settings of a subject that has no version left."""
+    """Yield tombstones for the settings of a subject without versions."""
     for kind, known in ((CONFIG, store.config(subject)), (MODE, store.own_mode(subject))):
         if known is not None:
             yield from _deletion(store, kind, subject)
@@ -370,9 +407,13 @@ def _settings_deletion(store: SchemaStore, subject: str) -> Iterator[Entry]:
 
 def plan_subject_deletion(
     store: SchemaStore, subject: str, *, permanent: bool
-) -> Planned[list[int]]:
-    """Delete all versions of a subject; for good also its settings. Raises RegistryError."""
-    there = store.some_versions(subject, deleted=True)
+) -> WritePlan[list[int]]:
+    """Plan the deletion of all versions of a subject; permanent deletion includes its settings.
+
+    Raises:
+        RegistryError: A version is referenced or not soft-deleted, or the mode is read-only.
+    """
+    there = store.existing_versions(subject, deleted=True)
     left = [each for each in there if not each.is_deleted]
     if not permanent and not left:
         raise RegistryError(
@@ -388,14 +429,14 @@ def plan_subject_deletion(
                 f"Subject '{subject}' was not deleted first before being permanently deleted",
             )
     if permanent:
-        # References among versions of one subject lead to earlier ones.
+        # Versions of a subject only reference earlier versions, so delete them in reverse order.
         gone = [tomb for each in reversed(there) for tomb in _deletion(store, SCHEMA, *each.place)]
         settings = _settings_deletion(store, subject)
-        return Planned([*gone, *settings, noop(store.last_id)], [each.version for each in there])
-    # The highest version of all: this record takes the place of an earlier one of the same key.
+        return WritePlan([*gone, *settings, noop(store.last_id)], [each.version for each in there])
+    # The highest version overall: this record replaces an earlier one with the same key.
     value = {"subject": subject, "version": there[-1].version}
     mark = Entry(subject_key(DELETE_SUBJECT, subject), value)
-    return Planned([mark], [each.version for each in left])
+    return WritePlan([mark], [each.version for each in left])
 
 
 def _check_not_referred(
@@ -404,8 +445,8 @@ def _check_not_referred(
     """Raise RegistryError if another schema refers to a version.
 
     Args:
-        permanent: Whether soft-deleted schemas count; records may still need them.
-        apart_from: A subject whose own references do not count, because all of it is deleted.
+        permanent: Include soft-deleted schemas, which existing records may still need.
+        apart_from: Ignore references from this subject, because all of it is deleted.
     """
     found = store.referring(*each.place, deleted=permanent)
     if any(other.subject != apart_from for other in found):
@@ -418,8 +459,12 @@ def _check_not_referred(
 
 def plan_config(
     store: SchemaStore, subject: str | None, asked: Mapping[str, object]
-) -> Planned[dict[str, object]]:
-    """Change what is named of a subject's settings, or of those of all. Raises RegistryError."""
+) -> WritePlan[dict[str, object]]:
+    """Plan a change of the named settings of a subject, or of the global ones for None.
+
+    Raises:
+        RegistryError: A setting is invalid, or the mode is read-only.
+    """
     if subject is not None:
         check_subject(subject)
     _check_may_write(store, subject)
@@ -430,15 +475,15 @@ def plan_config(
     if named.get(LEVEL) is not None:
         named[LEVEL] = level_of(named[LEVEL])
     if not isinstance(named.get(NORMALIZE), bool | None):
-        raise RegistryError(INVALID_LEVEL, "normalize is true or false")
+        raise RegistryError(INVALID_LEVEL, "normalize must be true or false")
     changed = {**(store.config(subject) or {}), **named}
     value = {key: each for key, each in changed.items() if each is not None}
     answer = {("compatibility" if key == LEVEL else key): each for key, each in named.items()}
-    return Planned([Entry(subject_key(CONFIG, subject), value)], answer)
+    return WritePlan([Entry(subject_key(CONFIG, subject), value)], answer)
 
 
 def level_of(text: object) -> Level:
-    """Raises RegistryError."""
+    """Parse a compatibility level. Raises RegistryError."""
     try:
         return Level(str(text).upper())
     except ValueError:
@@ -448,18 +493,22 @@ def level_of(text: object) -> Level:
         ) from None
 
 
-def plan_config_deletion(store: SchemaStore, subject: str | None) -> Planned[dict[str, object]]:
-    """Forget a subject's settings, so that those of all hold for it. Raises RegistryError."""
+def plan_config_deletion(store: SchemaStore, subject: str | None) -> WritePlan[dict[str, object]]:
+    """Plan the removal of a subject's settings, so that the global ones apply.
+
+    Raises:
+        RegistryError: The subject has no own settings, or the mode is read-only.
+    """
     known = store.config(subject)
     if subject is not None and known is None:
         raise no_such_subject(subject)
     _check_may_write(store, subject)
     gone = [*_deletion(store, CONFIG, subject)]
-    return Planned(gone, dict(known or {LEVEL: Level.BACKWARD}))
+    return WritePlan(gone, dict(known or {LEVEL: Level.BACKWARD}))
 
 
 def no_own_level(subject: str) -> RegistryError:
-    """What holds for all holds for it."""
+    """Return the error for a subject without its own compatibility level."""
     return RegistryError(
         NO_OWN_LEVEL, f"Subject '{subject}' does not have subject-level compatibility configured"
     )
@@ -467,10 +516,17 @@ def no_own_level(subject: str) -> RegistryError:
 
 def plan_mode(
     store: SchemaStore, subject: str | None, mode: object, *, force: bool
-) -> Planned[dict[str, str]]:
-    """Change what may be done. Schemas with ids of their own go to empty subjects only, unless `force`.
+) -> WritePlan[dict[str, str]]:
+    """Plan a change of the mode of a subject, or of the global one for None.
 
-    Raises RegistryError.
+    Args:
+        store: The schema store.
+        subject: The subject, or None.
+        mode: Name of the mode.
+        force: Allow import mode for a subject that has schemas.
+
+    Raises:
+        RegistryError: The mode is invalid, or import mode is not permitted.
     """
     if subject is not None:
         check_subject(subject)
@@ -483,13 +539,14 @@ def plan_mode(
     if wanted is Mode.IMPORT and store.mode(subject) is not Mode.IMPORT and not force:
         gone = [*_cleared(store, subject)]
     value = {"subject": subject, "mode": wanted} if subject is not None else {"mode": wanted}
-    return Planned([*gone, Entry(subject_key(MODE, subject), value)], {"mode": wanted})
+    return WritePlan([*gone, Entry(subject_key(MODE, subject), value)], {"mode": wanted})
 
 
 def _cleared(store: SchemaStore, subject: str | None) -> Iterator[Entry]:
-    """Delete for good what is soft-deleted, so that schemas with any ID can be imported.
+    """Yield permanent deletions of soft-deleted versions, so that schemas with any ID can be imported.
 
-    Raises RegistryError if a version is left, or is referred to.
+    Raises:
+        RegistryError: A version is not soft-deleted, or is referenced.
     """
     names = store.subjects(deleted=True) if subject is None else [subject]
     there = [each for name in names for each in store.versions(name, deleted=True)]
@@ -503,17 +560,17 @@ def _cleared(store: SchemaStore, subject: str | None) -> Iterator[Entry]:
         yield noop(store.last_id)
 
 
-def plan_mode_deletion(store: SchemaStore, subject: str | None) -> Planned[dict[str, Mode]]:
-    """Forget the mode of a subject. Raises RegistryError."""
+def plan_mode_deletion(store: SchemaStore, subject: str | None) -> WritePlan[dict[str, Mode]]:
+    """Plan the removal of a subject's mode. Raises RegistryError if it has none."""
     known = store.own_mode(subject)
     if subject is not None and known is None:
         raise no_such_subject(subject)
-    told = {"mode": known or Mode.READWRITE}
-    return Planned([*_deletion(store, MODE, subject)], told)
+    answer = {"mode": known or Mode.READWRITE}
+    return WritePlan([*_deletion(store, MODE, subject)], answer)
 
 
 def no_own_mode(subject: str) -> RegistryError:
-    """What holds for all holds for it."""
+    """Return the error for a subject without its own mode."""
     return RegistryError(
         NO_OWN_MODE, f"Subject '{subject}' does not have subject-level mode configured"
     )

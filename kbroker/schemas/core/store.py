@@ -1,4 +1,4 @@
-"""What the registry knows: made by replay of the records of its topic, and in no other way."""
+"""In-memory state of the registry, built only by replaying the records of its topic."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from .values import Content, Level, Malformed, Mode, Reference, content_of
 ID_MAX = 2**31 - 1
 LEVEL = "compatibilityLevel"
 NORMALIZE = "normalize"
-PLACES_LOOKED_AT = 100
+PLACES_MAX = 100  # versions that `place_of` considers
 T = TypeVar("T")
+# Key type, subject and version (0 for settings) of a key.
 Identity: TypeAlias = tuple[str, str | None, int]
-"""Key type, subject and version (0 for settings) of a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class Registered:
 
     @property
     def place(self) -> tuple[str, int]:
-        """Where others refer to it."""
+        """Subject and version, as references name it."""
         return self.subject, self.version
 
     def document(self) -> dict[str, object]:
-        """As clients are told of it, and as it is stored but for its being deleted."""
+        """Return the JSON fields for clients and for storage (without the deletion flag)."""
         return {
             "subject": self.subject,
             "version": self.version,
@@ -56,32 +56,32 @@ class Registered:
 
 
 class SchemaStore:
-    """Subjects, their versions, ids and settings. `last_id` is the highest id ever given out."""
+    """Subjects, versions, IDs and settings; `last_id` is the highest ID ever assigned."""
 
     def __init__(self) -> None:
         self.last_id = 0
+        # Highest ID in the NOOP records, even if no version has that ID any more.
         self._recorded_id = 0
-        """The highest ID in the NOOP records, even if no version has that ID any more."""
         self._subjects: dict[str, dict[int, Registered]] = {}
+        # Versions by ID; permanently deleted versions are removed.
         self._places: dict[int, dict[tuple[str, int], Registered]] = {}
-        """By id; those that are gone for good leave none behind."""
         self._ids: dict[Content, set[int]] = {}
         self._guids: dict[str, Content] = {}
         self._referring: dict[tuple[str, int], set[tuple[str, int]]] = {}
         self._configs: dict[str | None, Mapping[str, Any]] = {}
         self._modes: dict[str | None, Mode] = {}
+        # Serialized keys under which the topic holds values: registries serialize keys differently.
         self._keys: dict[Identity, tuple[bytes, ...]] = {}
-        """Serialized keys under which the topic holds values: registries serialize keys differently."""
+        # Deleted versions and settings for which the topic still holds a value under another form.
         self._orphans: set[Identity] = set()
-        """Deleted versions and settings for which the topic still holds a value under another form."""
 
     # -- replay
 
     def replay(self, entry: Entry) -> None:
-        """Take in the next record of the topic; one that makes no sense raises ValueError."""
+        """Apply the next record of the topic. Raises ValueError, KeyError or TypeError."""
         kind, subject = entry.key.get("keytype"), entry.key.get("subject")
         if subject is not None and not isinstance(subject, str):
-            raise Malformed("a subject is a text")
+            raise Malformed("a subject must be a string")
         if entry.last_id is not None:
             self.last_id = max(self.last_id, entry.last_id)
             self._recorded_id = max(self._recorded_id, entry.last_id)
@@ -106,10 +106,10 @@ class SchemaStore:
                 for each in [*self._subjects.get(subject or "", {}).values()]:
                     self._forget(each.place)
             case _:
-                raise ValueError(f"there are no records of kind {kind}")
+                raise ValueError(f"unknown record type {kind}")
 
     def _note_key(self, identity: Identity, entry: Entry) -> None:
-        """Store the serialized key under which the topic holds a value."""
+        """Track the serialized keys under which the topic holds a value."""
         key = entry.key_bytes()
         others = tuple(each for each in self._keys.pop(identity, ()) if each != key)
         keys = others if entry.value is None else (*others, key)
@@ -176,7 +176,7 @@ class SchemaStore:
             self._referring[each.subject, each.version].discard(place)
 
     def _forget_id(self, gone: Registered) -> None:
-        """Forget that a content has an ID, unless another version has both."""
+        """Remove the ID of a content, unless another version has both."""
         places = self._places.get(gone.id, {})
         if any(each.content == gone.content for each in places.values()):
             return
@@ -186,10 +186,10 @@ class SchemaStore:
             del self._ids[gone.content]
             del self._guids[gone.content.guid]
 
-    # -- what there is
+    # -- queries
 
     def subjects(self, *, deleted: bool = False, deleted_only: bool = False) -> list[str]:
-        """Those with a version that counts."""
+        """Return the subjects with a live version, or with a deleted one if requested."""
         return [
             subject
             for subject in sorted(self._subjects)
@@ -203,19 +203,19 @@ class SchemaStore:
         )
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[Registered]:
-        """In their order; of a subject that has none, none."""
+        """Return the versions of a subject in order; empty if it has none."""
         there = self._subjects.get(subject, {})
         return [there[each] for each in sorted(there) if deleted or not there[each].is_deleted]
 
-    def some_versions(self, subject: str, *, deleted: bool = False) -> list[Registered]:
-        """As `versions`. Raises RegistryError where there is none."""
+    def existing_versions(self, subject: str, *, deleted: bool = False) -> list[Registered]:
+        """Return the versions of a subject. Raises RegistryError if it has none."""
         found = self.versions(subject, deleted=deleted)
         if not found:
             raise no_such_subject(subject)
         return found
 
     def version(self, subject: str, version: int, *, deleted: bool = False) -> Registered:
-        """One version, -1 for the latest that is not deleted. Raises RegistryError."""
+        """Return one version, -1 for the latest that is not deleted. Raises RegistryError."""
         there = self._subjects.get(subject, {})
         if version == -1:
             live = self.versions(subject)
@@ -224,31 +224,34 @@ class SchemaStore:
             found = there.get(version)
         if found is not None and (deleted or not found.is_deleted):
             return found
-        self.some_versions(subject, deleted=deleted)
+        self.existing_versions(subject, deleted=deleted)
         raise no_such_version(version)
 
     def places_of(self, schema_id: int, *, deleted: bool = False) -> list[Registered]:
-        """Every version with an id. Raises RegistryError where nothing ever had it."""
+        """Return all versions with an ID. Raises RegistryError if there is none."""
         found = self._places.get(schema_id)
         if not found:
             raise no_such_schema(schema_id)
         return [found[each] for each in sorted(found) if deleted or not found[each].is_deleted]
 
     def place_of(self, schema_id: int, subject: str) -> Registered:
-        """One version with an id, if possible of that subject and not deleted. Raises RegistryError.
+        """Return one version with an ID, preferably of a subject and not deleted.
 
-        Of very many versions some are not looked at.
+        Only the first `PLACES_MAX` versions are considered.
+
+        Raises:
+            RegistryError: No version has the ID.
         """
         found = self._places.get(schema_id)
         if not found:
             raise no_such_schema(schema_id)
-        some = islice(found.values(), PLACES_LOOKED_AT)
+        some = islice(found.values(), PLACES_MAX)
         return max(
             some, key=lambda each: (each.subject == subject, not each.is_deleted, each.version)
         )
 
     def content_of_id(self, schema_id: int) -> Content:
-        """Also of versions that are deleted, because records may still be there. Raises RegistryError."""
+        """Return the schema with an ID, even if it is deleted. Raises RegistryError."""
         return self.places_of(schema_id, deleted=True)[0].content
 
     def content_of_guid(self, guid: str) -> Content:
@@ -266,7 +269,7 @@ class SchemaStore:
         return min(self._ids.get(content, ()), default=None)
 
     def everything(self, *, deleted: bool = False) -> Iterator[Registered]:
-        """Every version of every subject, in order."""
+        """Yield all versions of all subjects, in order."""
         for subject in sorted(self._subjects):
             yield from self.versions(subject, deleted=deleted)
 
@@ -277,21 +280,21 @@ class SchemaStore:
         return [each for each in found if deleted or not each.is_deleted]
 
     def referred(self, reference: Reference) -> Registered:
-        """What a reference means, also if that was deleted meanwhile. Raises RegistryError."""
+        """Return the version that a reference names, even if it is deleted. Raises RegistryError."""
         return self.version(reference.subject, reference.version, deleted=True)
 
     # -- settings
 
     def config(self, subject: str | None) -> Mapping[str, Any] | None:
-        """That of a subject itself, or None; that of all subjects for the name None."""
+        """Return the own settings of a subject, or None; the global ones for the subject None."""
         return self._configs.get(subject)
 
     def level(self, subject: str) -> Level:
-        """What holds for a subject."""
+        """Return the effective compatibility level of a subject."""
         return Level(self._setting(subject, LEVEL, Level.BACKWARD))
 
     def normalizes(self, subject: str) -> bool:
-        """Whether schemas of a subject are normalized though nobody asks for it."""
+        """Return True if schemas of a subject are always normalized."""
         return bool(self._setting(subject, NORMALIZE, False))
 
     def _setting(self, subject: str, name: str, default: object) -> Any:
@@ -302,11 +305,11 @@ class SchemaStore:
         return default
 
     def own_mode(self, subject: str | None) -> Mode | None:
-        """That of a subject itself."""
+        """Return the own mode of a subject, or None."""
         return self._modes.get(subject)
 
     def mode(self, subject: str | None) -> Mode:
-        """What holds for a subject."""
+        """Return the effective mode of a subject."""
         of_all = self._modes.get(None, Mode.READWRITE)
         if of_all == Mode.READONLY_OVERRIDE:
             return of_all
@@ -315,13 +318,13 @@ class SchemaStore:
 
 def _place_of(key: Mapping[str, Any]) -> tuple[str, int]:
     if not isinstance(key["subject"], str):
-        raise Malformed("a schema has a subject")
+        raise Malformed("a schema key must have a subject")
     return key["subject"], _number(key["version"], "a version")
 
 
 def _number(value: object, what: str) -> int:
     if type(value) is not int or not 0 <= value <= ID_MAX:
-        raise Malformed(f"{what} is a number up to {ID_MAX}")
+        raise Malformed(f"{what} must be an integer up to {ID_MAX}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""What a schema is made of before anybody has looked into its text."""
+"""Value types of the registry: unparsed schemas, compatibility levels and modes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ TYPES = (JSON, PROTOBUF, AVRO)
 
 
 class Malformed(ValueError):
-    """A document is not made as it has to be."""
+    """A document has a wrong structure."""
 
 
 class Level(StrEnum):
-    """How a schema has to go with those before it."""
+    """Compatibility level of a subject."""
 
     NONE = "NONE"
     BACKWARD = "BACKWARD"
@@ -31,22 +31,22 @@ class Level(StrEnum):
 
     @property
     def reads_old(self) -> bool:
-        """Whether the new schema has to read what was written with those before it."""
+        """True if the new schema must read data of earlier versions."""
         return self.startswith(("BACKWARD", "FULL"))
 
     @property
     def is_read_by_old(self) -> bool:
-        """Whether those before it have to read what is written with the new schema."""
+        """True if earlier versions must read data of the new schema."""
         return self.startswith(("FORWARD", "FULL"))
 
     @property
     def is_transitive(self) -> bool:
-        """Whether that holds for all versions, and not for the latest one alone."""
+        """True if the level applies to all earlier versions, not only to the latest."""
         return self.endswith("_TRANSITIVE")
 
 
 class Mode(StrEnum):
-    """What may be done with a subject."""
+    """Operations that a subject permits."""
 
     READWRITE = "READWRITE"
     READONLY = "READONLY"
@@ -55,7 +55,7 @@ class Mode(StrEnum):
 
 
 class Reference(NamedTuple):
-    """Another schema that one needs: by which name, and where it is registered."""
+    """A reference to another registered schema."""
 
     name: str
     subject: str
@@ -64,9 +64,9 @@ class Reference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Everything by which two schemas are the same or not.
+    """A schema as registered. Two equal contents are the same schema.
 
-    `metadata` and `rule_set` are kept as JSON: the registry hands them out and knows nothing of them.
+    `metadata` and `rule_set` are opaque JSON that the registry only stores and returns.
     """
 
     type: str
@@ -77,7 +77,7 @@ class Content:
 
     @property
     def guid(self) -> str:
-        """Its name in every registry that makes it from the same content."""
+        """GUID derived from the content; equal in every registry."""
         parts = [self.type, self.text, *map(repr, self.references), self.metadata, self.rule_set]
         digest = hashlib.md5(usedforsecurity=False)
         for each in parts:
@@ -85,27 +85,27 @@ class Content:
         return str(uuid.UUID(bytes=digest.digest(), version=3))
 
     def document(self) -> dict[str, object]:
-        """As clients are told of it; what is the default is left out."""
-        told: dict[str, object] = {"schema": self.text}
+        """Return the JSON fields that clients receive; defaults are omitted."""
+        document: dict[str, object] = {"schema": self.text}
         if self.type != AVRO:
-            told["schemaType"] = self.type
+            document["schemaType"] = self.type
         if self.references:
-            told["references"] = [each._asdict() for each in self.references]
+            document["references"] = [each._asdict() for each in self.references]
         if self.metadata is not None:
-            told["metadata"] = json.loads(self.metadata)
+            document["metadata"] = json.loads(self.metadata)
         if self.rule_set is not None:
-            told["ruleSet"] = json.loads(self.rule_set)
-        return told
+            document["ruleSet"] = json.loads(self.rule_set)
+        return document
 
 
 def content_of(document: Mapping[str, object]) -> Content:
-    """What a client or a record says. Raises Malformed for what it cannot be."""
+    """Parse a schema from a request or a record. Raises Malformed."""
     text, kind = document.get("schema"), document.get("schemaType") or AVRO
     if not isinstance(text, str) or not isinstance(kind, str):
-        raise Malformed("schema and schemaType are texts")
+        raise Malformed("schema and schemaType must be strings")
     listed = document.get("references") or []
     if not isinstance(listed, Sequence) or isinstance(listed, str):
-        raise Malformed("references are a list")
+        raise Malformed("references must be a list")
     return Content(
         kind.upper(),
         text,
@@ -117,10 +117,10 @@ def content_of(document: Mapping[str, object]) -> Content:
 
 def _reference_of(row: object) -> Reference:
     if not isinstance(row, Mapping):
-        raise Malformed("a reference has a name, a subject and a version")
+        raise Malformed("a reference must have a name, a subject and a version")
     name, subject, version = row.get("name"), row.get("subject"), row.get("version")
     if not isinstance(name, str) or not isinstance(subject, str) or type(version) is not int:
-        raise Malformed("a reference has a name, a subject and a version")
+        raise Malformed("a reference must have a name, a subject and a version")
     return Reference(name, subject, version)
 
 
@@ -128,5 +128,5 @@ def _kept(value: object) -> str | None:
     if value is None:
         return None
     if not isinstance(value, Mapping):
-        raise Malformed("metadata and ruleSet are objects")
+        raise Malformed("metadata and ruleSet must be objects")
     return json.dumps(value, separators=(",", ":"), sort_keys=True)

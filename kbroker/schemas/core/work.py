@@ -7,12 +7,12 @@ from typing import NamedTuple, TypeAlias
 
 from .errors import RegistryError, invalid_schema
 from .formats import Texts, parse, serialized
-from .registry import Checked, Compared, check
+from .registry import CheckResult, CheckTask, check
+from .value_readers import values_of
 from .values import Content
-from .values_read import values_of
 
+# Maximum number of characters of earlier versions, with their references, in one task.
 BATCH_CHARACTERS = 512 * 1024
-"""Maximum number of characters of earlier versions, with their references, in one task."""
 
 
 class Serialize(NamedTuple):
@@ -42,15 +42,15 @@ class Failed(NamedTuple):
     error: str
 
 
-Task: TypeAlias = Compared | Serialize | Vet
-Result: TypeAlias = Checked | str | Refused | Failed | None
+Task: TypeAlias = CheckTask | Serialize | Vet
+Result: TypeAlias = CheckResult | str | Refused | Failed | None
 
 
 def run(task: Task) -> Result:
-    """Do one task. Errors are returned, because pickle cannot restore all exceptions."""
+    """Run one task. Errors are returned, because pickle cannot restore all exceptions."""
     try:
         match task:
-            case Compared():
+            case CheckTask():
                 return check(task)
             case Serialize():
                 return serialized(task.content, task.texts)
@@ -59,7 +59,7 @@ def run(task: Task) -> Result:
                 values_of(task.content, task.texts)
                 return None
     except RecursionError:
-        error = invalid_schema("it is nested too deep")
+        error = invalid_schema("nested too deeply")
         return Refused(error.code, error.message)
     except RegistryError as refused:
         return Refused(refused.code, refused.message)
@@ -69,7 +69,7 @@ def run(task: Task) -> Result:
         return Failed(repr(unexpected))
 
 
-def batches(compared: Compared) -> Iterator[Compared]:
+def batches(compared: CheckTask) -> Iterator[CheckTask]:
     """Split a comparison with many versions into short tasks, at least one."""
     batch: list[int] = []
     size = 0
@@ -83,7 +83,7 @@ def batches(compared: Compared) -> Iterator[Compared]:
     yield _part(compared, batch)
 
 
-def _part(compared: Compared, batch: list[int]) -> Compared:
+def _part(compared: CheckTask, batch: list[int]) -> CheckTask:
     earlier = tuple(compared.earlier[each] for each in batch)
     return compared._replace(earlier=earlier)
 
@@ -91,7 +91,7 @@ def _part(compared: Compared, batch: list[int]) -> Compared:
 def characters_of(task: Task) -> int:
     """Return the number of characters of all schemas of a task."""
     size = len(task.content.text) + sum(map(len, task.texts.values()))
-    if isinstance(task, Compared):
+    if isinstance(task, CheckTask):
         for old, texts in task.earlier:
             size += len(old.content.text) + sum(map(len, texts.values()))
     return size

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from kbroker.schemas.core.framing import Frame
+from kbroker.schemas.core.value_readers import Values, values_of
 from kbroker.schemas.core.values import AVRO, PROTOBUF, Content
-from kbroker.schemas.core.values_read import Values, values_of
 
 STEPS = 5_000
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.schemas.core.avro import AvroSchema
-from kbroker.schemas.core.registry import Compared
+from kbroker.schemas.core.registry import CheckTask
 from kbroker.schemas.core.values import AVRO, Content, Level
 from kbroker.schemas.core.work import Refused, run
 
@@ -18,7 +18,7 @@ def test_records_that_refer_to_each_other_in_a_long_chain_are_refused() -> None:
     texts = {f"R{i}": text for i, text in enumerate(chain)}
     content = Content(AVRO, '{"type":"array","items":"R999"}')
     old = Attack(AVRO, '"int"', content.text).registered()
-    compared = Compared(content, texts, Level.FULL, False, ((old, texts),))
+    compared = CheckTask(content, texts, Level.FULL, False, ((old, texts),))
     assert AvroSchema(content.text, texts.values()).canonical
     told = run(compared)
     assert isinstance(told, Refused)

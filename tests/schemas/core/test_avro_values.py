@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.schemas.core.bytes_read import TooMuch, Unfit
+from kbroker.schemas.core.byte_reader import InvalidValue, LimitExceeded
 
 from ..client import record
 from .read_values import read, zigzag
@@ -77,29 +77,29 @@ NULLS = {"type": "array", "items": "null"}
     ],
 )
 def test_few_bytes_do_not_become_much(schema: Any, body: bytes) -> None:
-    with pytest.raises(TooMuch):
+    with pytest.raises(LimitExceeded):
         read(schema, body)
 
 
 @pytest.mark.parametrize(
     ("schema", "body", "why"),
     [
-        ("int", b"", "whole number"),
-        ("int", b"\xff" * 11, "whole number"),
-        ("int", b"\2\2", "1 bytes are left"),
+        ("int", b"", "invalid varint"),
+        ("int", b"\xff" * 11, "invalid varint"),
+        ("int", b"\2\2", "1 bytes follow"),
         ("boolean", b"\7", "boolean"),
-        ("string", zigzag(-1), "a size of -1"),
-        ("string", zigzag(2**62) + b"x", "there are 1"),
-        ("string", avro_bytes(b"\xff"), "no UTF-8"),
-        (["null", "int"], b"\4", "no branch 2"),
-        (["null", "int"], b"\1", "no branch -1"),
-        ([], b"\0", "no branch 0"),
+        ("string", zigzag(-1), "invalid size -1"),
+        ("string", zigzag(2**62) + b"x", "found 1"),
+        ("string", avro_bytes(b"\xff"), "invalid UTF-8"),
+        (["null", "int"], b"\4", "invalid branch 2"),
+        (["null", "int"], b"\1", "invalid branch -1"),
+        ([], b"\0", "invalid branch 0"),
         ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\2", "no symbol 1"),
-        ({"type": "map", "values": "null"}, b"\2", "whole number"),
+        ({"type": "map", "values": "null"}, b"\2", "invalid varint"),
         (record("R", ("n", ["null", "R"])), b"\2" * 1000 + b"\0", "deeper"),
-        ({"type": "array", "items": "long"}, b"\2", "whole number"),
+        ({"type": "array", "items": "long"}, b"\2", "invalid varint"),
     ],
 )
 def test_bytes_that_are_no_value_of_avro_are_told_why(schema: Any, body: bytes, why: str) -> None:
-    with pytest.raises(Unfit, match=why):
+    with pytest.raises(InvalidValue, match=why):
         read(schema, body)

@@ -142,7 +142,7 @@ def test_circles_of_references_come_to_an_end() -> None:
     tree = thing({"child": {"$ref": "#"}, "name": TEXT})
     assert kinds(tree, tree) == []
     loop = {"definitions": {"a": {"$ref": "#/definitions/a"}}, "$ref": "#/definitions/a"}
-    with pytest.raises(RegistryError, match="circle"):
+    with pytest.raises(RegistryError, match="circular"):
         kinds(loop, loop)
 
 
@@ -160,7 +160,7 @@ def test_reference_to_place_in_list_is_found_or_refused(place: str) -> None:
     if place == "0":
         assert [*one.differences(JsonSchema(text), Budget())] == []
     else:
-        with pytest.raises(RegistryError, match="leads nowhere"):
+        with pytest.raises(RegistryError, match="cannot be resolved"):
             [*one.differences(JsonSchema(text), Budget())]
 
 

@@ -121,9 +121,12 @@ def test_a_type_of_a_file_that_is_not_here_keeps_its_name() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('option java_package "a"; option go_package = "b"; message M {}', "ends too early"),
-        ("message M { option deprecated; reserved 1 = 2; }", "ends too early"),
-        ('message M { optional int32 a = 1 [json_name = "B" b]; }', "not expected in place of ']'"),
+        (
+            'option java_package "a"; option go_package = "b"; message M {}',
+            "unexpected end of file",
+        ),
+        ("message M { option deprecated; reserved 1 = 2; }", "unexpected end of file"),
+        ('message M { optional int32 a = 1 [json_name = "B" b]; }', "instead of ']'"),
     ],
 )
 def test_descriptor_of_malformed_option_is_refused(text: str, why: str) -> None:

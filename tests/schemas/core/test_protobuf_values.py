@@ -8,7 +8,7 @@ import pytest
 from google.protobuf import descriptor_pb2, json_format, struct_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from kbroker.schemas.core.bytes_read import TooMuch, Unfit
+from kbroker.schemas.core.byte_reader import InvalidValue, LimitExceeded
 from kbroker.schemas.core.framing import Frame
 from kbroker.schemas.core.protobuf_descriptor import text_of_descriptor
 from kbroker.schemas.core.values import PROTOBUF
@@ -94,7 +94,7 @@ def test_the_message_is_the_one_that_is_named(indexes: bytes, message: str | Non
     schema = values(FILE, PROTOBUF)
     for frame in (Frame(1, None, indexes), Frame(1, indexes, b"")):
         if message is None:
-            with pytest.raises(Unfit):
+            with pytest.raises(InvalidValue):
                 schema.read(frame, STEPS)
         else:
             assert schema.read(frame, STEPS).message == message
@@ -110,29 +110,29 @@ def nested(depth: int) -> bytes:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"\x08", "whole number"),
-        (b"\x12\x05\x01", "5 bytes more"),
-        (b"\x12" + varint(2**63), "bytes more"),
+        (b"\x08", "invalid varint"),
+        (b"\x12\x05\x01", "5 more bytes"),
+        (b"\x12" + varint(2**63), "more bytes"),
         (b"\x42" + varint(len(nested(500))) + nested(500), "deeper"),
         (b"\x1b" * 300, "deeper|end"),
         (b"\xa3\x06" * 300, "deeper"),
-        (b"\xa3\x06", "does not end"),
-        (b"\xa4\x06", "has not begun"),
+        (b"\xa3\x06", "missing end"),
+        (b"\xa4\x06", "unexpected end"),
         (b"\x00\x00", "number 0"),
-        (b"\x0f", "as nothing is"),
-        (b"\x2a\x7f", "there are to be"),
+        (b"\x0f", "invalid wire type 7"),
+        (b"\x2a\x7f", "expected 127 bytes"),
     ],
 )
 def test_bytes_that_are_no_message_are_told_why(body: bytes, why: str) -> None:
-    with pytest.raises(Unfit, match=why):
+    with pytest.raises(InvalidValue, match=why):
         read(FILE, SECOND + body, PROTOBUF)
 
 
 def test_few_bytes_do_not_become_many_fields() -> None:
     fields = " ".join(f"int32 f{n} = {n};" for n in range(1, 200))
     text = f"message M {{ repeated N all = 1; }} message N {{ {fields} }}"
-    with pytest.raises(TooMuch):
+    with pytest.raises(LimitExceeded):
         proto(text, b"\x0a\x00" * 100)
     long_name = f"message M {{ repeated E e = 1; }} enum E {{ {'X' * 50_000} = 0; }}"
-    with pytest.raises(TooMuch):
+    with pytest.raises(LimitExceeded):
         proto(long_name, b"\x0a" + varint(1000) + b"\0" * 1000)

@@ -16,7 +16,7 @@ import pytest
 from kbroker.schemas.core import registry
 from kbroker.schemas.core.errors import RegistryError
 from kbroker.schemas.core.records import Entry, noop, read_entry, tombstone
-from kbroker.schemas.core.registry import Checked, Planned
+from kbroker.schemas.core.registry import CheckResult, WritePlan
 from kbroker.schemas.core.store import SchemaStore
 from kbroker.schemas.core.values import AVRO, Content
 
@@ -113,7 +113,7 @@ class Topic:
         self.records.append((key, data, header))
         self.store.replay(read_entry(*self.records[-1]))
 
-    def plan(self, planned: Planned[Any]) -> Any:
+    def plan(self, planned: WritePlan[Any]) -> Any:
         """Write as `SchemaTopic` does."""
         if planned.entries:
             for each in (*self.store.repairs(), *planned.entries):
@@ -172,7 +172,7 @@ class History:
 
     # -- this registry
 
-    def refused(self, plan: Callable[[], Planned[Any]]) -> int:
+    def refused(self, plan: Callable[[], WritePlan[Any]]) -> int:
         """Carry out a plan; returns the error code, 0 for none."""
         try:
             self.topic.plan(plan())
@@ -190,7 +190,7 @@ class History:
         ]
         code = self.refused(
             lambda: registry.plan_registration(
-                self.topic.store, subject, Checked(Content(AVRO, text), ())
+                self.topic.store, subject, CheckResult(Content(AVRO, text), ())
             )
         )
         assert code == (42205 if self.is_read_only(subject) and not known else 0)
@@ -393,7 +393,7 @@ class History:
 
     def compact_and_restart(self) -> str:
         if self.topic.store.repairs():  # they are written with the next change
-            self.topic.plan(Planned([noop(self.topic.store.last_id)], None))
+            self.topic.plan(WritePlan([noop(self.topic.store.last_id)], None))
         tombstones = self.random.random() < 0.7
         self.topic.compact(tombstones=tombstones)
         self.topic.restart()
@@ -455,7 +455,7 @@ def test_id_of_version_that_another_registry_deleted_is_not_assigned_again() -> 
     topic = Topic()
     topic.write(karapace(schema_key("s", 1)), {"subject": "s", "id": 7, "schema": '"int"'})
     topic.write(karapace(schema_key("s", 1)), None)
-    topic.plan(Planned([tombstone(_compact(setting_key("CONFIG", "s")))], None))
+    topic.plan(WritePlan([tombstone(_compact(setting_key("CONFIG", "s")))], None))
     topic.compact(tombstones=True)
     topic.restart()
     assert topic.store.last_id == 7
@@ -463,7 +463,7 @@ def test_id_of_version_that_another_registry_deleted_is_not_assigned_again() -> 
 
 def test_highest_id_survives_noop_of_another_registry() -> None:
     topic = Topic()
-    topic.plan(Planned([noop(7)], None))
+    topic.plan(WritePlan([noop(7)], None))
     topic.write(_compact({"keytype": "NOOP", "magic": 0}), None)
     topic.compact(tombstones=False)
     topic.restart()

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.schemas.core.bytes_read import TooMuch, Unfit
+from kbroker.schemas.core.byte_reader import InvalidValue, LimitExceeded
 from kbroker.schemas.core.errors import RegistryError
 from kbroker.schemas.core.framing import Frame, frame_of
+from kbroker.schemas.core.value_readers import values_of
 from kbroker.schemas.core.values import AVRO, JSON, PROTOBUF, Content
-from kbroker.schemas.core.values_read import values_of
 
 from ..client import record
 from .read_values import FILE, read
@@ -34,7 +34,7 @@ def test_no_bytes_do_anything_but_fit_or_not(body: bytes) -> None:
     for each, kind in ((EVERYTHING, AVRO), (FILE, PROTOBUF), (True, JSON)):
         try:
             read(each, body, kind, steps=500)
-        except (Unfit, TooMuch):
+        except (InvalidValue, LimitExceeded):
             continue
 
 
@@ -61,7 +61,7 @@ def test_what_is_no_schema_reads_nothing(content: Content) -> None:
 def test_json_is_what_it_is_and_no_deeper_than_it_may_be() -> None:
     assert read({"type": "object"}, b'{"a": [1]}', JSON) == {"a": [1]}
     for wrong in (b"", b"{", b"\xff", b"[" * 5_000):
-        with pytest.raises(Unfit, match="no JSON"):
+        with pytest.raises(InvalidValue, match="invalid JSON"):
             read(True, wrong, JSON)
 
 

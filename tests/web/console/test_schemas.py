@@ -137,7 +137,7 @@ async def test_a_header_names_a_schema_by_its_guid() -> None:
             '{"country": "FR", ',
         ]
         assert "key_schema" not in rows[0]
-        assert rows[2]["value_trouble"].startswith("The registry knows no schema 01010101-")
+        assert rows[2]["value_trouble"].startswith("Schema 01010101-")
         assert "value_trouble" not in rows[3]
 
 
@@ -154,14 +154,14 @@ async def test_what_no_schema_fits_is_shown_as_bytes_with_a_reason() -> None:
         unknown, unfit, number, large = await it.rows()
         assert (unknown["value_text"], unknown["value_trouble"]) == (
             "schema 9: 02040608",
-            "The registry knows no schema 9.",
+            "Schema 9 is not in the registry.",
         )
         assert unfit["value_text"] == "schema 1: ffff"
         assert unfit["value_schema"]["id"] == 1
-        assert unfit["value_trouble"].startswith("The bytes do not fit their schema: at byte 0 ")
+        assert unfit["value_trouble"].startswith("The data does not match its schema: byte 0: ")
         assert (number["value_format"], number["key_format"]) == ("int64", "int32")
         assert not {"value_trouble", "key_trouble"} & number.keys()
-        assert large["value_trouble"] == "It is not decoded: it has more than 256 kB."
+        assert large["value_trouble"] == "Not decoded: larger than 256 kB."
         found = await it.console.get("/topics/t/messages", where='value.country == "DE"')
         assert (found["records"], found["too_large"]) == ([], 1)
 
@@ -219,7 +219,7 @@ async def test_values_that_stand_for_much_hold_up_nobody_and_end_a_look(
         assert (found["scanned"], found["too_large"]) == (scanned, scanned)
         assert found["cursor"]
         row = (await it.rows(limit=1, bytes=1))[0]
-        assert row["value_trouble"] == "It is not decoded: it stands for more than 50000 values."
+        assert row["value_trouble"] == "Not decoded: it contains more than 50000 values."
 
 
 # -- without a broker
@@ -256,10 +256,10 @@ async def told(decoder: SchemaDecoder, schema_id: int, body: bytes = b"") -> Any
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (Content(AVRO, "{"), "Its schema cannot be used: Invalid schema: it is no JSON"),
-        (Content("XML", "<a/>"), "Its schema cannot be used: Invalid schema: there is no type"),
-        (Content(PROTOBUF, "message"), "Its schema cannot be used"),
-        (Content(AVRO, json.dumps("x" * TEXT_MAX)), "Its schema is not read here: it has more"),
+        (Content(AVRO, "{"), "The schema cannot be used: Invalid schema: invalid JSON"),
+        (Content("XML", "<a/>"), "The schema cannot be used: Invalid schema: unknown schema type"),
+        (Content(PROTOBUF, "message"), "The schema cannot be used"),
+        (Content(AVRO, json.dumps("x" * TEXT_MAX)), "Not decoded: its schema is larger"),
     ],
 )
 async def test_a_schema_of_another_registry_that_cannot_be_used_is_told(

@@ -1,7 +1,7 @@
-"""Whether everything that one JSON Schema allows is allowed by another one.
+"""Compatibility check for JSON Schema: finds what a writer's schema allows and a reader's does not.
 
-By the rules that Confluent documents: what is not there is judged by whether objects are open (other
-properties may be there), closed, or open for what a pattern or a schema allows.
+It follows the rules that Confluent documents. Missing properties are judged by the content model of
+the object: open (any other property), closed, or partially open (limited by a pattern or a schema).
 """
 
 from __future__ import annotations
@@ -19,27 +19,31 @@ from .parsed import Difference
 
 UPPER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 LOWER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
-TOLD = frozenset({"$id", "$schema", "$comment", "title", "description", "default", "examples"})
-"""What says nothing of what is allowed."""
-TOLD_TOO = frozenset({"definitions", "$defs", "$anchor", "readOnly", "writeOnly", "deprecated"})
+# Keywords that do not restrict values.
+ANNOTATIONS = frozenset(
+    {"$id", "$schema", "$comment", "title", "description", "default", "examples"}
+)
+MORE_ANNOTATIONS = frozenset(
+    {"definitions", "$defs", "$anchor", "readOnly", "writeOnly", "deprecated"}
+)
+# Characters of a value or of a pattern that cost one step.
 STEP_CHARACTERS = 100
-"""Characters of a value or of a pattern that cost one step."""
 Schema = dict[str, Json]
 
 
 class Document(Protocol):
-    """A schema whose parts may refer to others."""
+    """A schema whose parts may contain references."""
 
     @property
     def root(self) -> Json:
-        """All of it."""
+        """Root of the schema."""
 
     def resolved(self, node: Json) -> Schema | bool:
-        """What a part stands for."""
+        """Return the schema that a part stands for, with references resolved."""
 
 
-class Reading:
-    """Compares a writer's schema with that of a reader, each pair of parts once."""
+class CompatibilityChecker:
+    """Compares a writer's schema with a reader's schema, each pair of parts once."""
 
     def __init__(self, reader: Document, writer: Document, budget: Budget) -> None:
         self._reader, self._writer, self._budget = reader, writer, budget
@@ -50,37 +54,35 @@ class Reading:
         self._patterns: dict[str, _Pattern] = {}
 
     def all(self) -> list[Difference]:
-        """Why the reader's schema does not take it all; empty where it does."""
+        """Return what the reader does not accept; empty if the schemas are compatible."""
         found = self._compared(self._reader.root, self._writer.root, "")
         return [*islice(found, DIFFERENCES_MAX)]
 
     def _fits(self, new: Json, old: Json, path: str) -> bool:
-        """Whether all that `old` allows is allowed by `new`."""
+        """Return True if `new` allows everything that `old` allows."""
         pair = id(new), id(old)
         if pair not in self._seen:
-            self._seen[pair] = True  # inside of itself
+            self._seen[pair] = True  # assume compatible while recursing
             self._seen[pair] = next(self._compared(new, old, path, seen=False), None) is None
         return self._seen[pair]
 
     def _compared(
         self, new: Json, old: Json, path: str, *, seen: bool = True
     ) -> Iterator[Difference]:
-        """Parameters: `seen` says whether to leave out what is being compared already."""
+        """Yield the differences of two parts; `seen` skips pairs that are being compared."""
         self._budget.spend()
         new, old = self._reader.resolved(new), self._writer.resolved(old)
         pair = id(new), id(old)
         if seen and isinstance(new, dict) and isinstance(old, dict):
             if pair in self._seen:
                 if not self._seen[pair]:
-                    yield Difference(
-                        "TYPE_CHANGED", path, "the reader does not take it here either"
-                    )
+                    yield Difference("TYPE_CHANGED", path, "the reader does not accept this part")
                 return
             self._seen[pair] = True
-        if _takes_all(new) or old is False:
+        if _accepts_all(new) or old is False:
             return
-        if not isinstance(new, dict) or not isinstance(old, dict) or _takes_all(old):
-            yield Difference("TYPE_NARROWED", path, "the reader takes less than anything")
+        if not isinstance(new, dict) or not isinstance(old, dict) or _accepts_all(old):
+            yield Difference("TYPE_NARROWED", path, "the reader does not accept every value")
             return
         if _has_sum(new) or _has_sum(old):
             yield from self._sums(new, old, path)
@@ -117,7 +119,7 @@ class Reading:
                 yield Difference(
                     "SUM_TYPE_NARROWED",
                     path,
-                    "none of the reader's choices takes one of the writer's",
+                    "no alternative of the reader accepts one of the writer's",
                 )
                 return
 
@@ -128,7 +130,7 @@ class Reading:
                 yield Difference(
                     "PRODUCT_TYPE_EXTENDED",
                     path,
-                    "the reader asks for something that the writer does not",
+                    "the reader has a condition that the writer lacks",
                 )
                 return
 
@@ -139,8 +141,8 @@ class Reading:
             return [schema]
         known = self._products_of.get(id(schema))
         if known is None:
-            beside = {key: each for key, each in schema.items() if key != "allOf"}
-            known = [*parts, *([] if _takes_all(beside) else [beside])]
+            rest = {key: each for key, each in schema.items() if key != "allOf"}
+            known = [*parts, *([] if _accepts_all(rest) else [rest])]
             self._products_of[id(schema)] = known
         return known
 
@@ -157,10 +159,10 @@ class Reading:
     def _not(self, new: Schema, old: Schema, path: str) -> Iterator[Difference]:
         if "not" not in new:
             return
-        # What is not allowed has to be no more than before.
-        turned = Reading(self._writer, self._reader, self._budget)
-        if "not" not in old or next(turned._compared(old["not"], new["not"], path), None):
-            yield Difference("NOT_TYPE_EXTENDED", f"{path}/not", "the reader refuses more")
+        # `not` must not forbid more than before, so compare in the opposite direction.
+        reverse = CompatibilityChecker(self._writer, self._reader, self._budget)
+        if "not" not in old or next(reverse._compared(old["not"], new["not"], path), None):
+            yield Difference("NOT_TYPE_EXTENDED", f"{path}/not", "the reader forbids more values")
 
     def _choices(self, new: Schema, old: Schema, path: str) -> Iterator[Difference]:
         if not _values(new):
@@ -168,7 +170,9 @@ class Reading:
         taken, theirs = self._written(new), self._written(old)
         self._budget.spend(len(theirs))
         if not theirs or not theirs <= taken:
-            yield Difference("ENUM_ARRAY_CHANGED", f"{path}/enum", "the reader takes fewer values")
+            yield Difference(
+                "ENUM_ARRAY_CHANGED", f"{path}/enum", "the reader accepts fewer values"
+            )
 
     def _written(self, schema: Schema) -> frozenset[str]:
         """Return the JSON of the values of `enum` or `const`, as a cached set."""
@@ -200,13 +204,13 @@ class Reading:
             yield Difference(
                 "PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL",
                 path,
-                "the reader allows no such property",
+                "the reader does not allow this property",
             )
         elif not self._fits(cover, each, path):
             yield Difference(
                 "PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL",
                 path,
-                "what the reader allows for other properties does not take it",
+                "the reader's rules for other properties do not cover it",
             )
 
     def _added(self, new: Schema, old: Schema, name: str, path: str) -> Iterator[Difference]:
@@ -222,21 +226,21 @@ class Reading:
                     path,
                     "the reader requires it, without a default",
                 )
-        elif _takes_all(cover) and not _takes_all(each):
+        elif _accepts_all(cover) and not _accepts_all(each):
             yield Difference(
                 "PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL",
                 path,
-                "the writer allows anything there, and the reader does not",
+                "the writer allows any value, the reader does not",
             )
         elif not self._fits(each, cover, path):
             yield Difference(
                 "PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL",
                 path,
-                "what the writer allows for other properties is not taken",
+                "the reader does not accept all values of the writer's other properties",
             )
 
     def _cover(self, schema: Schema, name: str) -> Json:
-        """What holds for a property that has no entry of its own."""
+        """Return the schema that applies to a property without its own entry."""
         for pattern, each in _mapping(schema, "patternProperties").items():
             self._budget.spend()
             known = self._patterns.get(pattern)
@@ -265,16 +269,18 @@ class Reading:
     def _rest(
         self, new: Schema, old: Schema, key: str, what: str, path: str
     ) -> Iterator[Difference]:
-        """What is allowed beside what has an entry of its own."""
+        """Compare the rules for properties or items without their own entry."""
         ours, theirs = new.get(key, True), old.get(key, True)
         where = f"{path}/{key}"
         if ours is False:
             if theirs is not False:
-                yield Difference(f"ADDITIONAL_{what}_REMOVED", where, "the reader allows no others")
-        elif theirs is not False and not _takes_all(ours):
-            if _takes_all(theirs):
                 yield Difference(
-                    f"ADDITIONAL_{what}_NARROWED", where, "the reader allows some others"
+                    f"ADDITIONAL_{what}_REMOVED", where, "the reader allows no additional ones"
+                )
+        elif theirs is not False and not _accepts_all(ours):
+            if _accepts_all(theirs):
+                yield Difference(
+                    f"ADDITIONAL_{what}_NARROWED", where, "the reader restricts additional ones"
                 )
             else:
                 yield from self._compared(ours, theirs, where)
@@ -290,17 +296,19 @@ class Reading:
                         yield Difference(
                             "DEPENDENCY_ARRAY_EXTENDED",
                             where,
-                            "the reader asks for more properties",
+                            "the reader requires more properties",
                         )
                 elif known is None or isinstance(known, list):
-                    yield Difference("DEPENDENCY_SCHEMA_ADDED", where, "the reader asks for more")
+                    yield Difference(
+                        "DEPENDENCY_SCHEMA_ADDED", where, "the reader has an additional condition"
+                    )
                 else:
                     yield from self._compared(each, known, where)
 
     def _arrays(self, new: Schema, old: Schema, path: str) -> Iterator[Difference]:
         if new.get("uniqueItems") and not old.get("uniqueItems"):
             yield Difference(
-                "UNIQUE_ITEMS_ADDED", f"{path}/uniqueItems", "the reader takes none twice"
+                "UNIQUE_ITEMS_ADDED", f"{path}/uniqueItems", "the reader requires unique items"
             )
         ours, theirs = _tuple(new), _tuple(old)
         rest_new, rest_old = _rest_of_items(new), _rest_of_items(old)
@@ -315,13 +323,15 @@ class Reading:
     def _item(self, new: Json, old: Json, path: str) -> Iterator[Difference]:
         if new is False and old is not False:
             yield Difference(
-                "ITEM_REMOVED_FROM_CLOSED_CONTENT_MODEL", path, "the reader allows no such item"
+                "ITEM_REMOVED_FROM_CLOSED_CONTENT_MODEL",
+                path,
+                "the reader does not allow this item",
             )
-        elif _takes_all(old) and not _takes_all(self._reader.resolved(new)):
+        elif _accepts_all(old) and not _accepts_all(self._reader.resolved(new)):
             yield Difference(
                 "ITEM_ADDED_TO_OPEN_CONTENT_MODEL",
                 path,
-                "the writer allows anything there, and the reader does not",
+                "the writer allows any value, the reader does not",
             )
         else:
             yield from self._compared(new, old, path)
@@ -330,9 +340,11 @@ class Reading:
 # -- parts of schemas
 
 
-def _takes_all(schema: Json) -> bool:
+def _accepts_all(schema: Json) -> bool:
     return schema is True or (
-        isinstance(schema, dict) and schema.keys() <= TOLD | TOLD_TOO and "$ref" not in schema
+        isinstance(schema, dict)
+        and schema.keys() <= ANNOTATIONS | MORE_ANNOTATIONS
+        and "$ref" not in schema
     )
 
 
@@ -345,7 +357,7 @@ def _has_product(schema: Schema) -> bool:
 
 
 def _options(schema: Schema) -> list[Json]:
-    """The choices of a schema, which is the only one where it gives none."""
+    """Return the alternatives of a schema; the schema itself if it has none."""
     for key in ("oneOf", "anyOf"):
         found = schema.get(key)
         if isinstance(found, list):
@@ -365,20 +377,22 @@ def _texts(schema: Schema, key: str) -> list[str]:
 
 
 def _tuple(schema: Schema) -> list[Json]:
-    """The schemas of the first items, one each."""
+    """Return the schemas of the first items, one per item."""
     value = schema.get("prefixItems", schema.get("items"))
     return value if isinstance(value, list) else []
 
 
 def _rest_of_items(schema: Schema) -> Json:
-    """That of the items behind those."""
+    """Return the schema of the items after the tuple."""
     items = schema.get("items", True)
     return schema.get("additionalItems", True) if isinstance(items, list) else items
 
 
 class _Pattern(NamedTuple):
-    """A pattern that is a plain prefix, suffix or substring. Other patterns match no name, because
-    a regular expression of a client may take any amount of time."""
+    """A pattern that is a plain prefix, suffix or substring.
+
+    Other patterns match no name, because a client's regular expression may take unbounded time.
+    """
 
     plain: str
     begins: bool
@@ -423,10 +437,10 @@ def _types(new: Schema, old: Schema, path: str) -> Iterator[Difference]:
     taken = ours | {"integer"} if "number" in ours else ours
     if theirs is None:
         if not (_values(old) and "type" not in old and _are_of(_values(old), taken)):
-            yield Difference("TYPE_NARROWED", path, f"the reader takes only {_listed(ours)}")
+            yield Difference("TYPE_NARROWED", path, f"the reader accepts only {_listed(ours)}")
     elif not theirs <= taken:
         kind = "TYPE_NARROWED" if theirs & taken else "TYPE_CHANGED"
-        yield Difference(kind, path, f"the reader takes {_listed(ours)}, not {_listed(theirs)}")
+        yield Difference(kind, path, f"the reader accepts {_listed(ours)}, not {_listed(theirs)}")
 
 
 def _are_of(values: list[Json], types: frozenset[str]) -> bool:
@@ -455,7 +469,7 @@ def _listed(types: frozenset[str]) -> str:
 
 
 def _values(schema: Schema) -> list[Json]:
-    """The only values that are allowed; none where there is no such list."""
+    """Return the values that `const` or `enum` allows; empty without such a list."""
     if "const" in schema:
         return [schema["const"]]
     value = schema.get("enum")
@@ -492,5 +506,5 @@ def _is_multiple(value: float, step: float) -> bool:
 def _limit(key: str, path: str, what: str) -> Difference:
     name = re.sub(r"([A-Z])", r"_\1", key).upper()
     return Difference(
-        f"{name}_{what}", f"{path}/{key}", "the reader takes less than the writer allows"
+        f"{name}_{what}", f"{path}/{key}", "the reader is more restrictive than the writer"
     )

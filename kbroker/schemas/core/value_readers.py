@@ -1,4 +1,4 @@
-"""What the bytes behind a schema's id say, for schemas of every type."""
+"""Decoders of record data, for schemas of every type."""
 
 from __future__ import annotations
 
@@ -10,31 +10,30 @@ from kbroker.text.documents import read_json
 
 from .avro import AvroSchema
 from .avro_values import avro_value
-from .bytes_read import Source, Unfit
+from .byte_reader import InvalidValue, Source
 from .formats import Texts, parse
 from .framing import Frame
 from .protobuf import ProtobufSchema
 from .protobuf_values import ProtobufValues, read_indexes
 from .values import AVRO, JSON, PROTOBUF, Content
 
-WRITTEN_AT_ONCE = 4096
-"""Bytes of which the JSON is written in a millisecond or so."""
+# Up to this size a value is serialized in one call, which takes about 1 ms.
+SMALL_VALUE_BYTES = 4096
 
 
 class Found(NamedTuple):
-    """A value as JSON has it."""
+    """A decoded value; `message` is the Protobuf message type."""
 
     document: object
     text: str
     message: str | None = None
-    """Which one of a file of Protobuf."""
 
 
 class Values(Protocol):
-    """Reads what was written with one schema."""
+    """Decoder for the data of one schema."""
 
     def read(self, frame: Frame, steps: int) -> Found:
-        """Raises Unfit, TooMuch."""
+        """Decode a frame within a number of steps. Raises InvalidValue or LimitExceeded."""
 
 
 class _Avro:
@@ -63,7 +62,7 @@ class _Protobuf:
 
 
 class _Json:
-    """The schema says what may be there; what is there is JSON without it."""
+    """Decoder for JSON data, which needs no schema to be read."""
 
     def __init__(self, _content: Content, _texts: Texts) -> None:
         pass
@@ -73,7 +72,7 @@ class _Json:
             text = frame.body.decode()
             return Found(read_json(text), text)
         except ValueError as error:
-            raise Unfit(f"it is no JSON: {error}") from None
+            raise InvalidValue(f"invalid JSON: {error}") from None
 
 
 _TYPES: Mapping[str, Callable[[Content, Texts], Values]] = {
@@ -84,13 +83,13 @@ _TYPES: Mapping[str, Callable[[Content, Texts], Values]] = {
 
 
 def values_of(content: Content, texts: Texts) -> Values:
-    """What reads values of a schema. Raises RegistryError."""
-    made = _TYPES.get(content.type, _Avro)  # of a type that there is not, parsing says so
+    """Return the decoder for a schema. Raises RegistryError."""
+    made = _TYPES.get(content.type, _Avro)  # parsing rejects unknown types
     return made(content, texts)
 
 
 def _text(document: object, frame: Frame) -> str:
-    if len(frame.body) <= WRITTEN_AT_ONCE:
+    if len(frame.body) <= SMALL_VALUE_BYTES:
         return json.dumps(document, ensure_ascii=False)
-    # In pieces: at once it is done without a look whether other threads want the interpreter.
+    # Incrementally, because a single C call would not release the GIL.
     return "".join(json.JSONEncoder(ensure_ascii=False).iterencode(document))

@@ -1,4 +1,4 @@
-"""Bytes that a schema describes: what may be made of them, and what is said where they do not fit."""
+"""Reader of encoded data, with a limit on the number of steps."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import math
 
 from .limits import DEPTH_MAX
 
+# Characters of a name that cost one step, because a name occurs in the JSON of every value.
 NAME_PART = 32
-"""So many characters of a name cost a step: names come once in a schema, and in every value."""
 
 
-class Unfit(ValueError):
-    """Bytes are no value of a schema; it says why."""
+class InvalidValue(ValueError):
+    """Data does not match its schema; the message states why."""
 
 
-class TooMuch(Exception):
-    """Bytes stand for more than may be made of them: a few can stand for a list without end."""
+class LimitExceeded(Exception):
+    """Data exceeds the step limit: a few bytes can encode an arbitrarily long list."""
 
 
 class Source:
-    """Bytes that are read from their beginning, and the steps that this may take."""
+    """Data with a read position and the number of remaining steps."""
 
     def __init__(self, data: bytes, steps: int) -> None:
         self.data = data
@@ -29,31 +29,31 @@ class Source:
         self._left = steps
 
     def spend(self, steps: int = 1) -> None:
-        """Take so many steps. Raises TooMuch."""
+        """Use some steps. Raises LimitExceeded."""
         self._left -= steps
         if self._left < 0:
-            raise TooMuch
+            raise LimitExceeded
 
     def take(self, size: int) -> bytes:
-        """The next bytes. Raises Unfit."""
+        """Return the next bytes. Raises InvalidValue."""
         at, behind = self.at, self.at + size
         if size < 0:
-            raise Unfit(f"at byte {at} there is a size of {size} bytes")
+            raise InvalidValue(f"byte {at}: invalid size {size}")
         if behind > self.end:
-            raise Unfit(f"at byte {at} there are to be {size} bytes, and there are {self.end - at}")
+            raise InvalidValue(f"byte {at}: expected {size} bytes, found {self.end - at}")
         self.at = behind
         return self.data[at:behind]
 
     def text(self, size: int) -> str:
-        """The next bytes as UTF-8. Raises Unfit."""
+        """Return the next bytes as UTF-8. Raises InvalidValue."""
         at = self.at
         try:
             return self.take(size).decode()
         except UnicodeDecodeError:
-            raise Unfit(f"at byte {at} there is to be a text, and it is no UTF-8") from None
+            raise InvalidValue(f"byte {at}: invalid UTF-8") from None
 
     def varint(self) -> int:
-        """The next whole number of up to 64 bits, seven in each byte. Raises Unfit."""
+        """Return the next varint of up to 64 bits. Raises InvalidValue."""
         data, at, end = self.data, self.at, self.end
         value = shift = 0
         while at < end and shift < 64:
@@ -64,32 +64,32 @@ class Source:
                 self.at = at
                 return value & 0xFFFF_FFFF_FFFF_FFFF
             shift += 7
-        raise Unfit(f"at byte {self.at} there is to be a whole number")
+        raise InvalidValue(f"byte {self.at}: invalid varint")
 
     def zigzag(self) -> int:
-        """As `varint`, with a sign. Raises Unfit."""
+        """Return the next zigzag-encoded varint. Raises InvalidValue."""
         value = self.varint()
         return (value >> 1) ^ -(value & 1)
 
 
 def cost_of(name: str) -> int:
-    """The steps that a name takes each time it is used."""
+    """Return the number of steps that each use of a name costs."""
     return len(name) // NAME_PART
 
 
 def check_depth(depth: int) -> None:
-    """Raises Unfit."""
+    """Raise InvalidValue if data is nested too deeply."""
     if depth > DEPTH_MAX:
-        raise Unfit(f"it is nested deeper than {DEPTH_MAX} levels")
+        raise InvalidValue(f"nested deeper than {DEPTH_MAX} levels")
 
 
 def number(value: float) -> object:
-    """A number, or a text for one that JSON does not have."""
+    """Return a number, or a string if JSON cannot represent it."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def base64_text(data: bytes) -> str:
-    """Bytes as JSON has them."""
+    """Return bytes as base64."""
     return base64.b64encode(data).decode()

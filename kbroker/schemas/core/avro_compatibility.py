@@ -1,4 +1,4 @@
-"""Whether one schema of Avro reads what another one wrote, by the rules of Avro's specification."""
+"""Compatibility check for Avro by the schema resolution rules of its specification."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from .avro_types import Field, Type
 from .limits import DIFFERENCES_MAX, SHOWN_MAX, Budget
 from .parsed import Difference
 
+# Types that a reader promotes to its own type.
 PROMOTED = {
     "long": frozenset({"int"}),
     "float": frozenset({"int", "long"}),
@@ -15,11 +16,10 @@ PROMOTED = {
     "bytes": frozenset({"string"}),
     "string": frozenset({"bytes"}),
 }
-"""What readers of a type take beside that type itself."""
 
 
-class Reading:
-    """Compares pairs of types; each pair once, so that circles come to an end."""
+class CompatibilityChecker:
+    """Compares pairs of types, each pair once, so that recursive types terminate."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -28,12 +28,12 @@ class Reading:
         self._records: dict[int, dict[str, Field]] = {}
 
     def differences(self, reader: Type, writer: Type, path: str = "") -> list[Difference]:
-        """Why `reader` cannot read it; empty where it can."""
+        """Return why `reader` cannot read data of `writer`; empty if it can."""
         self._budget.spend()
         pair = id(reader), id(writer)
         known = self._known.get(pair)
         if known is None:
-            self._known[pair] = []  # what is being compared counts as good inside of itself
+            self._known[pair] = []  # assume compatible while recursing
             found = []
             for each in self._compared(reader, writer, path):
                 found.append(each)
@@ -51,7 +51,7 @@ class Reading:
             yield from self._alike(reader, writer, path)
         elif writer.kind not in PROMOTED.get(reader.kind, ()):
             yield Difference(
-                "TYPE_MISMATCH", path, f"a reader of {reader.kind} takes no {writer.kind}"
+                "TYPE_MISMATCH", path, f"a reader of {reader.kind} cannot read {writer.kind}"
             )
 
     def _each_branch(self, reader: Type, writer: Type, path: str) -> Iterator[Difference]:
@@ -129,7 +129,7 @@ class Reading:
                 yield Difference(
                     "READER_FIELD_AMBIGUOUS",
                     where,
-                    f"field {field.name} of the reader stands for several of the writer: {several}",
+                    f"field {field.name} of the reader matches several fields of the writer: {several}",
                 )
             elif found:
                 yield from self.differences(field.type, found[0].type, f"{where}/type")

@@ -1,5 +1,7 @@
-"""Whether one file of Protobuf reads what was written with another one, by the rules that Confluent
-documents: field numbers and their wire types matter, names do not."""
+"""Compatibility check for Protobuf by the rules that Confluent documents.
+
+Field numbers and wire types matter, names do not.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from .limits import DIFFERENCES_MAX, Budget
 from .parsed import Difference
 from .protobuf_types import Declared, Field, Message
 
+# Groups of types that can be read as each other.
 _ALIKE = (
     frozenset({"int32", "uint32", "int64", "uint64", "bool", "enum"}),
     frozenset({"sint32", "sint64"}),
@@ -18,25 +21,24 @@ _ALIKE = (
     frozenset({"fixed32", "sfixed32"}),
     frozenset({"fixed64", "sfixed64"}),
 )
-"""Types of which each is read as any other one of the same row."""
-UNPACKED = frozenset({"string", "bytes"})
+NEVER_PACKED = frozenset({"string", "bytes"})
 
 
 class File(Protocol):
-    """What a file declares, and what is known there with all that it imports."""
+    """Declarations of a file itself, and with those of its imports."""
 
     own: Declared
     known: Declared
 
 
-class Reading:
+class CompatibilityChecker:
     """Compares all messages of two files."""
 
     def __init__(self, reader: File, writer: File, budget: Budget) -> None:
         self._reader, self._writer, self._budget = reader, writer, budget
 
     def all(self) -> list[Difference]:
-        """Why the reader cannot read it; empty where it can."""
+        """Return why the reader cannot read data of the writer; empty if it can."""
         return [*islice(self._differences(), DIFFERENCES_MAX)]
 
     def _differences(self) -> Iterator[Difference]:
@@ -72,16 +74,14 @@ class Reading:
                 kind = "FIELD_SCALAR_KIND_CHANGED"
             elif one.startswith("message ") and other.startswith("message "):
                 kind = "FIELD_NAMED_TYPE_CHANGED"
-            yield Difference(kind, path, f"the reader takes it for {one}, and it is {other}")
-        if (ours.label == "repeated") != (theirs.label == "repeated") and one not in UNPACKED:
-            yield Difference(
-                "FIELD_NUMERIC_LABEL_CHANGED", path, "it is repeated for one of the two only"
-            )
+            yield Difference(kind, path, f"the type changed from {other} to {one}")
+        if (ours.label == "repeated") != (theirs.label == "repeated") and one not in NEVER_PACKED:
+            yield Difference("FIELD_NUMERIC_LABEL_CHANGED", path, "only one of the two is repeated")
         if ours.label == "required" != theirs.label:
             yield Difference("REQUIRED_FIELD_ADDED", path, "the reader requires it")
 
     def _kind(self, schema: File, message: Message, each: Field) -> str:
-        """The type of a field: a scalar, an enum, or a message by its name without the package."""
+        """Return the type of a field: a scalar, an enum, or a message name without the package."""
         if each.map_key:
             value = self._kind(schema, message, type(each)(each.name, each.number, each.type, ""))
             return f"map of {each.map_key} to {value}"
@@ -103,29 +103,25 @@ def _are_alike(one: str, other: str) -> bool:
 def _one_sided(
     ours: Field | None, theirs: Field | None, old: Message, path: str
 ) -> Iterator[Difference]:
-    """Of a field that one of two messages has."""
+    """Yield the differences for a field that only one of two messages has."""
     if ours is not None and ours.label == "required":
         yield Difference("REQUIRED_FIELD_ADDED", path, "the reader requires it")
     if theirs is not None and theirs.label == "required":
-        yield Difference(
-            "REQUIRED_FIELD_REMOVED", path, "the reader has no field that was required"
-        )
+        yield Difference("REQUIRED_FIELD_REMOVED", path, "the reader lacks a required field")
     if theirs is not None and theirs.oneof and len(old.oneofs[theirs.oneof]) > 1:
         yield Difference(
-            "ONEOF_FIELD_REMOVED", path, f"the reader's choice {theirs.oneof} has no such field"
+            "ONEOF_FIELD_REMOVED", path, f"the reader's oneof {theirs.oneof} lacks this field"
         )
 
 
 def _joined_fields(new: Message, old: Message, path: str) -> Iterator[Difference]:
-    """Fields that stood alone and are now of one choice: of those only one can be set."""
+    """Yield the differences for separate fields that are now in one oneof and exclude each other."""
     for name, numbers in new.oneofs.items():
         alone = [each for each in numbers if each in old.fields and not old.fields[each].oneof]
         kept = [each for each in numbers if each in old.fields and old.fields[each].oneof]
         if alone and (len(alone) > 1 or kept):
             kind = "FIELD_MOVED_TO_EXISTING_ONEOF" if kept else "MULTIPLE_FIELDS_MOVED_TO_ONEOF"
-            yield Difference(
-                kind, f"{path}/{name}", "fields that stood alone exclude each other now"
-            )
+            yield Difference(kind, f"{path}/{name}", "separate fields are now in one oneof")
 
 
 def _short(name: str, package: str) -> str:

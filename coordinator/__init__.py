@@ -38,7 +38,7 @@ from .share.state_batches import PersisterStateBatch, PersisterStateBatches
 from .transactions.coordinator import (
     TransactionCoordinator,
     TransactionSettings,
-    names_whole_producer,
+    has_complete_producer,
 )
 from .transactions.transaction import TransactionMetadata, TransactionState
 
@@ -81,8 +81,8 @@ __all__ = [
     "TransactionState",
     "acquire",
     "append_error",
+    "has_complete_producer",
     "hash_partition",
-    "names_whole_producer",
     "some_of",
     "without_aborted",
 ]

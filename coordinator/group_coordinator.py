@@ -170,7 +170,7 @@ class GroupCoordinator:
     ) -> Result[JoinGroupResponse]:
         """Handle JoinGroup 0-9. The response usually completes when all members have joined.
 
-        A modern group without members is treated as missing, see `free_for_classic`.
+        A modern group without members is treated as missing, see `delete_empty_modern_group`.
         """
         size = sum(len(row.name) + len(row.metadata) for row in request.protocols)
         if size > self._settings.member_metadata_bytes_max:
@@ -294,7 +294,7 @@ class GroupCoordinator:
         """Return True if a share group of that ID exists."""
         return self._state.share_group(group_id) is not None
 
-    def free_for_classic(
+    def delete_empty_modern_group(
         self, request: JoinGroupRequest, now: Now
     ) -> Result[JoinGroupResponse] | None:
         """Delete a modern group without members before a JoinGroup; its offsets remain.
@@ -305,7 +305,7 @@ class GroupCoordinator:
         """
         group_id = request.group_id
         group = self._consumer_group(group_id) or self._state.streams_group(group_id)
-        if group is None or group.members or not self._classic.could_begin(request):
+        if group is None or group.members or not self._classic.can_create_group(request):
             return None
         self._streams.forget(group_id)
         result: Result[JoinGroupResponse] = Result()
@@ -432,9 +432,9 @@ class GroupCoordinator:
     def due(self, now: Now) -> Iterator[Result[None]]:
         """Yield the results of expired timers. Process each result before taking the next one."""
         while (key := self._rebalances.timers.pop_due(now.coordinator_ms)) is not None:
-            yield self._owner(key[0]).expire(key, now)
+            yield self._timer_owner(key[0]).expire(key, now)
 
-    def _owner(self, kind: str) -> ConsumerGroups | StreamsGroups | ShareGroups | Rebalances:
+    def _timer_owner(self, kind: str) -> ConsumerGroups | StreamsGroups | ShareGroups | Rebalances:
         """Return the component that handles a kind of timer."""
         if kind in STREAMS_KINDS:
             return self._streams
@@ -510,10 +510,10 @@ class GroupCoordinator:
         while some := tuple(islice(groups, GROUPS_AT_ONCE)):
             result: Result[None] = Result()
             for group in some:
-                self._go_on(group, now, result)
+                self._resume(group, now, result)
             yield result
 
-    def _go_on(self, group: AnyGroup, now: Now, result: Result[None]) -> None:
+    def _resume(self, group: AnyGroup, now: Now, result: Result[None]) -> None:
         if isinstance(group, ConsumerGroup):
             self._consumer.resume(group, now)
         elif isinstance(group, StreamsGroup):
@@ -536,6 +536,6 @@ class GroupCoordinator:
         result: Result[None] = Result()
         for group in self._state.groups_of(ClassicGroup):
             for member in group.members.values():
-                self._rebalances.fail_slots(group, member, code, member.id, result)
+                self._rebalances.fail_pending_requests(group, member, code, member.id, result)
         self._state.memory.close()
         return result.answers

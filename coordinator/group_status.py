@@ -130,7 +130,7 @@ def _state(group: ClassicGroup, timers: Timers[tuple[str, str, str]], now: Now) 
 def _missing(group: ClassicGroup) -> str:
     if group.is_initial:
         return "more members (group.initial.rebalance.delay.ms)"
-    absent = [member.id for member in group.members.values() if member.join_slot is None]
+    absent = [member.id for member in group.members.values() if member.pending_join is None]
     who = [f"{some_of(_members(absent))} to rejoin"] if absent else []
     if group.pending:
         who.append(f"{some_of(_members(sorted(group.pending)))} to join")

@@ -121,13 +121,13 @@ def delete_group(
         row.error_code = ErrorCode.NON_EMPTY_GROUP
         yield result
         return
-    places = tuple(state.places(group_id))
-    for first in range(0, len(places), OFFSETS_AT_ONCE):
+    topic_partitions = tuple(state.topic_partitions(group_id))
+    for first in range(0, len(topic_partitions), OFFSETS_AT_ONCE):
         if first:
             yield result
             result = Result(row)
-        some = places[first : first + OFFSETS_AT_ONCE]
-        result.records += [offset_tombstone(group_id, *place) for place in some]
+        some = topic_partitions[first : first + OFFSETS_AT_ONCE]
+        result.records += [offset_tombstone(group_id, *topic_partition) for topic_partition in some]
         result.on_failure = partial(_not_deleted, group_id)
     result.records += tombstones_of(group)
     result.on_failure = partial(_not_deleted, group_id)

@@ -22,11 +22,11 @@ from kbroker.protocol.schema import ZERO_UUID
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
 from .classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
-from .classic.group_state import COMMIT_ANSWER, EMPTY, PREPARING, STABLE
+from .classic.group_state import COMMIT_ERROR, EMPTY, PREPARING, STABLE
 from .classic.rebalance import Rebalances, note_deleted
 from .common.memory import group_bytes, offset_bytes
-from .common.offset_checks import Check, always
-from .common.pending import Place
+from .common.offset_checks import CommitCheck, same_for_all
+from .common.pending import TopicPartition
 from .common.record import CoordinatorRecord
 from .common.records import offset_record, offset_tombstone
 from .common.result import Now, Pieces, Result, append_error
@@ -58,7 +58,7 @@ FIRST_VERSION_OF_IDS = 10
 ROWS_AT_ONCE = 16
 
 
-class _Wanted(NamedTuple):
+class _OffsetToCommit(NamedTuple):
     """An offset to store, with its row in the response."""
 
     topic: str
@@ -92,9 +92,9 @@ class OffsetMetadataManager:
         self, request: OffsetCommitRequest, now: Now, version: int
     ) -> Result[OffsetCommitResponse]:
         """Handle OffsetCommit 0-10 (0 acts as 1)."""
-        response, wanted = self._read(request, by_id=version >= FIRST_VERSION_OF_IDS)
+        response, to_commit = self._read(request, by_id=version >= FIRST_VERSION_OF_IDS)
         result = Result(response)
-        if not wanted:
+        if not to_commit:
             return result  # nothing to store, so the group is irrelevant
         group = self._state.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
@@ -102,10 +102,10 @@ class OffsetMetadataManager:
         elif isinstance(group, StreamsGroup):
             check = streams_committer_check(group, request, version)
         elif isinstance(group, ShareGroup):
-            check = always(ErrorCode.GROUP_ID_NOT_FOUND)
+            check = same_for_all(ErrorCode.GROUP_ID_NOT_FOUND)
         else:
-            check = always(self._check_committer(group, request, now, version))
-        result.records = self._records(request, wanted, check, now)
+            check = same_for_all(self._check_committer(group, request, now, version))
+        result.records = self._records(request, to_commit, check, now)
         if result.records:
             # Only the member's session was extended, so there is nothing to undo.
             result.on_failure = lambda code, now: Result(
@@ -124,21 +124,21 @@ class OffsetMetadataManager:
             refusal: Error with which the transaction coordinator rejects the commit, or NONE.
         """
         commit = plain_commit(request)
-        response, wanted = self._read(commit, by_id=False)
+        response, to_commit = self._read(commit, by_id=False)
         result: Result[TxnOffsetCommitResponse] = Result()
-        if wanted:
+        if to_commit:
             group = self._state.groups.get(request.group_id)
             if refusal:
-                check = always(refusal)
+                check = same_for_all(refusal)
             elif isinstance(group, ConsumerGroup):
                 check = transactional_committer_check(group, commit)
             elif isinstance(group, StreamsGroup):
                 check = streams_transactional_check(group, commit)
             elif isinstance(group, ShareGroup):
-                check = always(ErrorCode.GROUP_ID_NOT_FOUND)
+                check = same_for_all(ErrorCode.GROUP_ID_NOT_FOUND)
             else:
-                check = always(self._check_transactional_committer(group, commit))
-            result.records = self._records(commit, wanted, check, now, request.producer_id)
+                check = same_for_all(self._check_transactional_committer(group, commit))
+            result.records = self._records(commit, to_commit, check, now, request.producer_id)
         result.response = transactional_response(response)
         if result.records:
             result.producer = (request.producer_id, request.producer_epoch)
@@ -149,16 +149,16 @@ class OffsetMetadataManager:
 
     def _read(
         self, request: OffsetCommitRequest, *, by_id: bool
-    ) -> tuple[OffsetCommitResponse, list[_Wanted]]:
+    ) -> tuple[OffsetCommitResponse, list[_OffsetToCommit]]:
         """Return the response rows, and the offsets of partitions that exist."""
-        wanted: list[_Wanted] = []
-        topics = [self._read_topic(topic, by_id, wanted) for topic in request.topics]
-        return OffsetCommitResponse(topics=topics), wanted
+        to_commit: list[_OffsetToCommit] = []
+        topics = [self._read_topic(topic, by_id, to_commit) for topic in request.topics]
+        return OffsetCommitResponse(topics=topics), to_commit
 
     def _read_topic(
-        self, topic: OffsetCommitRequest.Topic, by_id: bool, wanted: list[_Wanted]
+        self, topic: OffsetCommitRequest.Topic, by_id: bool, to_commit: list[_OffsetToCommit]
     ) -> OffsetCommitResponse.Topic:
-        """Return the topic's response rows, and add existing partitions to `wanted`."""
+        """Return the topic's response rows, and add existing partitions to `to_commit`."""
         answer = OffsetCommitResponse.Topic(name=topic.name, topic_id=topic.topic_id)
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         name: str | None = topic.name
@@ -172,7 +172,7 @@ class OffsetMetadataManager:
             row = OffsetCommitResponse.Partition(partition_index=partition.partition_index)
             answer.partitions.append(row)
             if name and self._topics.exists(name, partition.partition_index):
-                wanted.append(_Wanted(name, topic_id or ZERO_UUID, partition, row))
+                to_commit.append(_OffsetToCommit(name, topic_id or ZERO_UUID, partition, row))
             else:
                 row.error_code = unknown
         return answer
@@ -197,7 +197,7 @@ class OffsetMetadataManager:
             return ErrorCode.ILLEGAL_GENERATION
         if group.state in (STABLE, PREPARING):
             self._rebalances.keep_alive(group, group.members[request.member_id], now)
-        return COMMIT_ANSWER[group.state]
+        return COMMIT_ERROR[group.state]
 
     @staticmethod
     def _check_transactional_committer(
@@ -212,7 +212,7 @@ class OffsetMetadataManager:
         generation = request.generation_id_or_member_epoch
         if group is None:
             return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
-        if generation < 0 and (group.state is EMPTY or not _names_member(request)):
+        if generation < 0 and (group.state is EMPTY or not _has_member(request)):
             return ErrorCode.NONE
         code = group.check_member(request.member_id, request.group_instance_id)
         if not code and generation != group.generation:
@@ -222,8 +222,8 @@ class OffsetMetadataManager:
     def _records(
         self,
         request: OffsetCommitRequest,
-        wanted: list[_Wanted],
-        check: Check,
+        to_commit: list[_OffsetToCommit],
+        check: CommitCheck,
         now: Now,
         producer_id: int = NO_PRODUCER_ID,
     ) -> list[CoordinatorRecord]:
@@ -234,7 +234,7 @@ class OffsetMetadataManager:
         """
         refusal = check.of_all
         taken = []
-        for item in wanted:
+        for item in to_commit:
             metadata = item.partition.committed_metadata or ""
             if len(metadata) > self._settings.offset_metadata_length_max:
                 item.row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -244,37 +244,43 @@ class OffsetMetadataManager:
                 refusal = refusal or code
         if not refusal:
             values = [self._value(request, item, metadata, now) for item, metadata in taken]
-            places = [(item.topic, item.partition.partition_index) for item, _ in taken]
-            offsets = list(zip(places, values, strict=True))
+            topic_partitions = [(item.topic, item.partition.partition_index) for item, _ in taken]
+            offsets = list(zip(topic_partitions, values, strict=True))
             growth = self._growth(request.group_id, offsets, producer_id)
             if self._state.memory.limits.offsets.has_room(growth):
-                return [offset_record(request.group_id, *place, value) for place, value in offsets]
+                return [
+                    offset_record(request.group_id, *topic_partition, value)
+                    for topic_partition, value in offsets
+                ]
             refusal = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-        for item in wanted:
+        for item in to_commit:
             item.row.error_code = refusal
         return []
 
     def _growth(
-        self, group_id: str, offsets: list[tuple[Place, OffsetCommitValue]], producer_id: int
+        self,
+        group_id: str,
+        offsets: list[tuple[TopicPartition, OffsetCommitValue]],
+        producer_id: int,
     ) -> int:
         """Return the bytes by which the commit would increase the memory of committed offsets."""
         if producer_id != NO_PRODUCER_ID:
             pending = self._state.pending_offsets
-            growth = 0 if pending.places(group_id) else group_bytes(group_id)
-            for place, value in offsets:
-                growth += offset_bytes(place[0], value)
-                growth -= pending.holds(producer_id, group_id, place)
+            growth = 0 if pending.topic_partitions(group_id) else group_bytes(group_id)
+            for topic_partition, value in offsets:
+                growth += offset_bytes(topic_partition[0], value)
+                growth -= pending.holds(producer_id, group_id, topic_partition)
             return growth
         known = self._state.offsets.get(group_id, {})
         growth = 0 if known else group_bytes(group_id)
-        for place, value in offsets:
-            before = known.get(place)
+        for topic_partition, value in offsets:
+            before = known.get(topic_partition)
             growth += len(value.metadata) - len(before.metadata) if before else 0
-            growth += 0 if before else offset_bytes(place[0], value)
+            growth += 0 if before else offset_bytes(topic_partition[0], value)
         return growth
 
     def _value(
-        self, request: OffsetCommitRequest, item: _Wanted, metadata: str, now: Now
+        self, request: OffsetCommitRequest, item: _OffsetToCommit, metadata: str, now: Now
     ) -> OffsetCommitValue:
         partition = item.partition
         at_ms = partition.commit_timestamp
@@ -315,9 +321,9 @@ class OffsetMetadataManager:
         if isinstance(group, StreamsGroup) and (code := streams_fetcher_error(group, request)):
             return fetch_refused(request, code, version)
         offsets = self._state.offsets.get(request.group_id, {})
-        unstable: Collection[Place] = ()
+        unstable: Collection[TopicPartition] = ()
         if require_stable:
-            unstable = self._state.pending_offsets.places(request.group_id)
+            unstable = self._state.pending_offsets.topic_partitions(request.group_id)
         answer = OffsetFetchResponse.Group(group_id=request.group_id)
         if request.topics is None:
             answer.topics = yield from self._fetch_all(request.group_id, unstable, version)
@@ -347,36 +353,42 @@ class OffsetMetadataManager:
         return answer
 
     def _fetch_all(
-        self, group_id: str, unstable: Collection[Place], version: int
+        self, group_id: str, unstable: Collection[TopicPartition], version: int
     ) -> Generator[None, None, list[OffsetFetchResponse.Topic]]:
         topics: dict[str, OffsetFetchResponse.Topic] = {}
         offsets = tuple(self._state.offsets.get(group_id, {}).items())
-        for count, (place, value) in enumerate(offsets, 1):
-            name, index = place
+        for count, (topic_partition, value) in enumerate(offsets, 1):
+            name, index = topic_partition
             if not count % ROWS_AT_ONCE:
                 yield
             topic_id = self._topics.id_of(name)
             if version >= FIRST_VERSION_OF_IDS and topic_id is None:
                 continue  # this version identifies topics by ID only
-            if self._is_of_another_topic(group_id, place, value, topic_id):
+            if self._belongs_to_earlier_topic(group_id, topic_partition, value, topic_id):
                 continue
             topic = topics.get(name)
             if topic is None:
                 topic = OffsetFetchResponse.Topic(name=name, topic_id=topic_id or ZERO_UUID)
                 topics[name] = topic
-            if place in unstable:
+            if topic_partition in unstable:
                 topic.partitions.append(no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
             else:
                 topic.partitions.append(_row(index, value))
         return list(topics.values())
 
     def _row(
-        self, group_id: str, place: Place, offsets: GroupOffsets, topic_id: UUID | None
+        self,
+        group_id: str,
+        topic_partition: TopicPartition,
+        offsets: GroupOffsets,
+        topic_id: UUID | None,
     ) -> OffsetFetchResponse.Partition:
-        value = offsets.get(place)
-        if value is None or self._is_of_another_topic(group_id, place, value, topic_id):
-            return no_offset(place[1])
-        return _row(place[1], value)
+        value = offsets.get(topic_partition)
+        if value is None or self._belongs_to_earlier_topic(
+            group_id, topic_partition, value, topic_id
+        ):
+            return no_offset(topic_partition[1])
+        return _row(topic_partition[1], value)
 
     # -- delete
 
@@ -387,14 +399,14 @@ class OffsetMetadataManager:
         group = self._state.committing_group(request.group_id)
         if group is None:
             return Result(OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
-        if isinstance(group, ClassicGroup) and not _is_simple_or_of_consumers(group):
+        if isinstance(group, ClassicGroup) and not _is_empty_or_consumer(group):
             return Result(OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
         result = Result(OffsetDeleteResponse())
         response = OffsetDeleteResponse()
         result.response = response
-        places = self._state.places(group.id)
+        topic_partitions = self._state.topic_partitions(group.id)
         for topic in request.topics:
-            rows = self._delete_topic(group, topic, places, result.records)
+            rows = self._delete_topic(group, topic, topic_partitions, result.records)
             if not rows:
                 continue
             response.topics.append(OffsetDeleteResponse.Topic(name=topic.name, partitions=rows))
@@ -408,7 +420,7 @@ class OffsetMetadataManager:
         self,
         group: AnyGroup,
         topic: OffsetDeleteRequest.Topic,
-        places: Collection[Place],
+        topic_partitions: Collection[TopicPartition],
         records: list[CoordinatorRecord],
     ) -> list[OffsetDeleteResponse.Partition]:
         subscribed = group.subscribes(topic.name)
@@ -421,7 +433,7 @@ class OffsetMetadataManager:
                 row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif subscribed:
                 row.error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            elif (topic.name, index) in places:
+            elif (topic.name, index) in topic_partitions:
                 records.append(offset_tombstone(group.id, topic.name, index))
         return rows
 
@@ -430,38 +442,44 @@ class OffsetMetadataManager:
         deleted = self._state.deleted_topics
         is_going_on = deleted.any
         deleted.add(names)
-        return iter(()) if is_going_on else self._forget_deleted()
+        return iter(()) if is_going_on else self._delete_offsets_of_deleted_topics()
 
-    def _forget_deleted(self) -> Pieces:
+    def _delete_offsets_of_deleted_topics(self) -> Pieces:
         for names in self._state.deleted_topics.rounds():
-            yield from self._forget_all(names.__contains__)
+            yield from self._delete_stale_offsets(names.__contains__)
 
     def forget_missing_topics(self) -> Pieces:
         """Delete the offsets of topics that were deleted while no node led this shard."""
-        return self._forget_all(lambda name: True)
+        return self._delete_stale_offsets(lambda name: True)
 
-    def _forget_all(self, concerns: Callable[[str], bool]) -> Pieces:
+    def _delete_stale_offsets(self, concerns: Callable[[str], bool]) -> Pieces:
         """Delete the offsets of earlier topics whose name satisfies `concerns`."""
         for each in self._state.committing_groups():
             group_id = each.id
-            for places in _some_at_once(self._state.places(group_id)):
+            for topic_partitions in _some_at_once(self._state.topic_partitions(group_id)):
                 gone = [
-                    place
-                    for place in places
-                    if concerns(place[0]) and self._is_left_behind(group_id, place)
+                    topic_partition
+                    for topic_partition in topic_partitions
+                    if concerns(topic_partition[0])
+                    and self._has_only_stale_offsets(group_id, topic_partition)
                 ]
                 yield _tombstones(group_id, gone) if gone else None
 
-    def _is_left_behind(self, group_id: str, place: Place) -> bool:
+    def _has_only_stale_offsets(self, group_id: str, topic_partition: TopicPartition) -> bool:
         """Return True if all offsets of a group for a partition belong to an earlier topic."""
-        topic_id = self._topics.id_of(place[0])
-        values = self._state.values(group_id, place)
+        topic_id = self._topics.id_of(topic_partition[0])
+        values = self._state.values(group_id, topic_partition)
         return topic_id is None or all(
-            self._is_of_another_topic(group_id, place, value, topic_id) for value in values
+            self._belongs_to_earlier_topic(group_id, topic_partition, value, topic_id)
+            for value in values
         )
 
-    def _is_of_another_topic(
-        self, group_id: str, place: Place, value: OffsetCommitValue, topic_id: UUID | None
+    def _belongs_to_earlier_topic(
+        self,
+        group_id: str,
+        topic_partition: TopicPartition,
+        value: OffsetCommitValue,
+        topic_id: UUID | None,
     ) -> bool:
         """Return True if an offset was committed to an earlier topic of the same name.
 
@@ -469,7 +487,7 @@ class OffsetMetadataManager:
         It counts as an offset of the existing topic, unless it is known to be older.
         """
         if topic_id is None or value.topic_id == ZERO_UUID:
-            return self._state.deleted_topics.had(group_id, place)
+            return self._state.deleted_topics.covers(group_id, topic_partition)
         return value.topic_id != topic_id
 
     def expire(self, now: Now) -> Pieces:
@@ -482,24 +500,26 @@ class OffsetMetadataManager:
             group = self._state.committing_group(group_id)
             if group is None:
                 continue  # the group was deleted in the meantime
-            for places in _some_at_once(self._state.offsets.get(group_id, ())):
-                yield self._expired(group, places, now)
+            for topic_partitions in _some_at_once(self._state.offsets.get(group_id, ())):
+                yield self._expired(group, topic_partitions, now)
 
-    def _expired(self, group: AnyGroup, places: Collection[Place], now: Now) -> Result[None] | None:
+    def _expired(
+        self, group: AnyGroup, topic_partitions: Collection[TopicPartition], now: Now
+    ) -> Result[None] | None:
         """Return the tombstones of expired offsets, and of the group if nothing else remains."""
         if self._state.committing_group(group.id) is not group:
             return None  # the group was deleted in the meantime
         offsets = self._state.offsets.get(group.id, {})
-        unstable = self._state.pending_offsets.places(group.id)
+        unstable = self._state.pending_offsets.topic_partitions(group.id)
         gone = [
-            place
-            for place in places
-            if place in offsets
-            and place not in unstable
-            and self._has_expired(group, place[0], offsets[place], now)
+            topic_partition
+            for topic_partition in topic_partitions
+            if topic_partition in offsets
+            and topic_partition not in unstable
+            and self._has_expired(group, topic_partition[0], offsets[topic_partition], now)
         ]
-        is_bare = len(gone) == len(offsets) and not unstable
-        ends = is_bare and _is_unused(group)
+        has_nothing_left = len(gone) == len(offsets) and not unstable
+        ends = has_nothing_left and _is_unused(group)
         if not gone and not ends:
             return None
         result = _tombstones(group.id, gone)
@@ -533,7 +553,7 @@ class OffsetMetadataManager:
         return now.log_ms - since_ms >= self._settings.offsets_retention_ms
 
 
-def _is_simple_or_of_consumers(group: ClassicGroup) -> bool:
+def _is_empty_or_consumer(group: ClassicGroup) -> bool:
     return group.state is EMPTY or group.protocol_type == CONSUMER_PROTOCOL_TYPE
 
 
@@ -544,13 +564,15 @@ def _is_unused(group: AnyGroup) -> bool:
     return group.state is EMPTY and not group.pending
 
 
-def _names_member(request: OffsetCommitRequest) -> bool:
+def _has_member(request: OffsetCommitRequest) -> bool:
     return bool(request.member_id) or request.group_instance_id is not None
 
 
-def _tombstones(group_id: str, places: Collection[Place]) -> Result[None]:
+def _tombstones(group_id: str, topic_partitions: Collection[TopicPartition]) -> Result[None]:
     result: Result[None] = Result()
-    result.records += [offset_tombstone(group_id, topic, index) for topic, index in places]
+    result.records += [
+        offset_tombstone(group_id, topic, index) for topic, index in topic_partitions
+    ]
     # Nothing has changed; the next expiration pass tries again.
     result.on_failure = lambda code, now: Result()
     return result
@@ -565,9 +587,9 @@ def _row(partition: int, value: OffsetCommitValue) -> OffsetFetchResponse.Partit
     )
 
 
-def _some_at_once(places: Iterable[Place]) -> Iterator[list[Place]]:
-    """Yield the current items of `places` in pieces, with at least one (possibly empty) piece."""
-    left = iter(tuple(places))
+def _some_at_once(topic_partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
+    """Yield the current items of `topic_partitions` in pieces, with at least one (possibly empty) piece."""
+    left = iter(tuple(topic_partitions))
     some = list(islice(left, OFFSETS_AT_ONCE))
     yield some
     while some := list(islice(left, OFFSETS_AT_ONCE)):

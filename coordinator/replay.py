@@ -25,7 +25,7 @@ from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
 from .classic.replay import replay_group
 from .common.memory import group_bytes, offset_bytes
-from .common.pending import Ended, Place
+from .common.pending import CommittedOffset, TopicPartition
 from .common.record import CoordinatorRecord
 from .consumer.replay import replay_consumer_group
 from .share.replay import replay_share_group
@@ -59,17 +59,17 @@ def replay_offset(
 
     An offset of a transaction is pending until the transaction ends.
     """
-    group_id, place = key.group, (key.topic, key.partition)
+    group_id, topic_partition = key.group, (key.topic, key.partition)
     if value is None:
-        state.pending_offsets.drop(group_id, place)
-        _forget(state, group_id, place)
+        state.pending_offsets.drop(group_id, topic_partition)
+        _forget(state, group_id, topic_partition)
     elif producer_id == NO_PRODUCER_ID:
-        state.pending_offsets.overtake(group_id, place)
-        _commit(state, group_id, place, value)
-        state.deleted_topics.spare(group_id, place)
+        state.pending_offsets.supersede(group_id, topic_partition)
+        _commit(state, group_id, topic_partition, value)
+        state.deleted_topics.note_commit(group_id, topic_partition)
     else:
         _finish_end(state, producer_id)
-        state.pending_offsets.add(producer_id, group_id, place, value)
+        state.pending_offsets.add(producer_id, group_id, topic_partition, value)
         state.begin_simple_group(group_id)
 
 
@@ -88,10 +88,12 @@ def end_transaction(state: ShardState, producer_id: int, *, commit: bool) -> Ite
     return pieces
 
 
-def _pieces(state: ShardState, producer_id: int, ended: Iterator[Ended | None]) -> Iterator[int]:
+def _pieces(
+    state: ShardState, producer_id: int, ended: Iterator[CommittedOffset | None]
+) -> Iterator[int]:
     while some := list(islice(ended, OFFSETS_AT_ONCE)):
         for each in filter(None, some):
-            _commit(state, each.group_id, each.place, each.value)
+            _commit(state, each.group_id, each.topic_partition, each.value)
         yield len(some)
     del state.ending[producer_id]
 
@@ -102,24 +104,28 @@ def _finish_end(state: ShardState, producer_id: int) -> None:
         pass
 
 
-def _commit(state: ShardState, group_id: str, place: Place, value: OffsetCommitValue) -> None:
+def _commit(
+    state: ShardState, group_id: str, topic_partition: TopicPartition, value: OffsetCommitValue
+) -> None:
     offsets = state.offsets.get(group_id)
     if offsets is None:
         offsets = state.offsets[group_id] = {}
         state.memory.change_offsets(group_bytes(group_id))
-    before = offsets.get(place)
-    size = offset_bytes(place[0], value)
-    state.memory.change_offsets(size if before is None else size - offset_bytes(place[0], before))
-    offsets[place] = value
+    before = offsets.get(topic_partition)
+    size = offset_bytes(topic_partition[0], value)
+    state.memory.change_offsets(
+        size if before is None else size - offset_bytes(topic_partition[0], before)
+    )
+    offsets[topic_partition] = value
     state.begin_simple_group(group_id)
 
 
-def _forget(state: ShardState, group_id: str, place: Place) -> None:
+def _forget(state: ShardState, group_id: str, topic_partition: TopicPartition) -> None:
     offsets = state.offsets.get(group_id)
     if offsets is not None:
-        value = offsets.pop(place, None)
+        value = offsets.pop(topic_partition, None)
         if value is not None:
-            state.memory.change_offsets(-offset_bytes(place[0], value))
+            state.memory.change_offsets(-offset_bytes(topic_partition[0], value))
         if not offsets:
             del state.offsets[group_id]
             state.memory.change_offsets(-group_bytes(group_id))

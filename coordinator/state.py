@@ -10,13 +10,13 @@ from kbroker.protocol.group_metadata import OffsetCommitValue
 from .classic.group import ClassicGroup
 from .common.deleted_topics import DeletedTopics
 from .common.memory import ShardMemory
-from .common.pending import PendingTransactionalOffsets, Place
+from .common.pending import PendingTransactionalOffsets, TopicPartition
 from .consumer.group import ConsumerGroup
 from .share.group import ShareGroup
 from .streams.group import StreamsGroup
 
 # Committed offsets of one group by (topic, partition).
-GroupOffsets: TypeAlias = dict[Place, OffsetCommitValue]
+GroupOffsets: TypeAlias = dict[TopicPartition, OffsetCommitValue]
 CommittingGroup: TypeAlias = ClassicGroup | ConsumerGroup | StreamsGroup
 AnyGroup: TypeAlias = CommittingGroup | ShareGroup
 
@@ -97,7 +97,7 @@ class ShardState:
     def end(self, group_id: str) -> None:
         """Remove a modern group. Its remaining offsets then belong to a simple group."""
         del self.groups[group_id]
-        if self.places(group_id):
+        if self.topic_partitions(group_id):
             self.begin_simple_group(group_id)
 
     def begin_simple_group(self, group_id: str) -> None:
@@ -106,14 +106,14 @@ class ShardState:
             group = self.begin(ClassicGroup(group_id, self.memory))
             group.stored = True
 
-    def places(self, group_id: str) -> Collection[Place]:
+    def topic_partitions(self, group_id: str) -> Collection[TopicPartition]:
         """Return the partitions in which a group has committed or pending offsets."""
         committed = self.offsets.get(group_id, {})
-        pending = self.pending_offsets.places(group_id)
+        pending = self.pending_offsets.topic_partitions(group_id)
         return dict.fromkeys((*committed, *pending)).keys() if pending else committed.keys()
 
-    def values(self, group_id: str, place: Place) -> list[OffsetCommitValue]:
+    def values(self, group_id: str, topic_partition: TopicPartition) -> list[OffsetCommitValue]:
         """Return the committed and pending offsets of a group for one partition."""
-        committed = self.offsets.get(group_id, {}).get(place)
-        pending = self.pending_offsets.values(group_id, place)
+        committed = self.offsets.get(group_id, {}).get(topic_partition)
+        pending = self.pending_offsets.values(group_id, topic_partition)
         return pending if committed is None else [committed, *pending]

@@ -9,7 +9,7 @@ from kbroker.protocol.group_metadata import read_assignment
 
 from .classic.group import ClassicGroup, ClassicGroupMember
 from .classic.group_state import DEAD
-from .common.pending import Place
+from .common.pending import TopicPartition
 from .common.topics import KnownTopics
 from .consumer.group import ConsumerGroupMember
 from .share.group import ShareGroupMember
@@ -27,7 +27,7 @@ class MemberView(NamedTuple):
 
     id: str
     names: frozenset[str]
-    partitions: list[Place]
+    partitions: list[TopicPartition]
 
 
 class GroupView(NamedTuple):
@@ -58,14 +58,14 @@ def view_of(state: ShardState, topics: KnownTopics, group_id: str) -> GroupView:
 
 def _view(
     member: ClassicGroupMember | ConsumerGroupMember | StreamsGroupMember | ShareGroupMember,
-    partitions: Iterator[Place],
+    partitions: Iterator[TopicPartition],
 ) -> MemberView:
     instance_id = None if isinstance(member, ShareGroupMember) else member.instance_id
     names = frozenset(filter(None, (instance_id, member.client_id)))
     return MemberView(member.id, names, list(partitions))
 
 
-def _of_classic(member: ClassicGroupMember) -> Iterator[Place]:
+def _of_classic(member: ClassicGroupMember) -> Iterator[TopicPartition]:
     assignment = read_assignment(member.assignment) if member.assignment else None
     for topic in assignment.assigned_partitions if assignment else ():
         for partition in topic.partitions:
@@ -74,7 +74,7 @@ def _of_classic(member: ClassicGroupMember) -> Iterator[Place]:
 
 def _of_consumer(
     member: ConsumerGroupMember | ShareGroupMember, topics: KnownTopics
-) -> Iterator[Place]:
+) -> Iterator[TopicPartition]:
     for topic_id, partitions in member.assigned.items():
         name = topics.name_of(topic_id)
         if name is not None:
@@ -84,7 +84,7 @@ def _of_consumer(
 
 def _of_streams(
     group: StreamsGroup, member: StreamsGroupMember, topics: KnownTopics
-) -> Iterator[Place]:
+) -> Iterator[TopicPartition]:
     """Yield the source partitions of a member's active tasks.
 
     A topic may have fewer partitions than there are tasks.

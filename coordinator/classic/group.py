@@ -13,14 +13,14 @@ from kbroker.protocol.messages.groups import JoinGroupResponse, SyncGroupRespons
 
 from ..common.memory import EXPECTED_BYTES, MEMBER_BYTES, PROTOCOL_BYTES, ShardMemory
 from ..common.result import PendingResponse
-from .group_state import FOLLOWS, ClassicGroupState
+from .group_state import VALID_TRANSITIONS, ClassicGroupState
 
 # Supported protocols of a member in order of preference: (name, metadata).
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 # First JoinGroup version that requires a member ID (KIP-394).
-FIRST_VERSION_WITH_KNOWN_ID = 4
+FIRST_VERSION_REQUIRING_MEMBER_ID = 4
 
 
 class ClassicGroupMember:
@@ -29,7 +29,7 @@ class ClassicGroupMember:
     A member has at most one pending request: its JoinGroup or its SyncGroup.
 
     Attributes:
-        heard_ms: Coordinator time of the last heartbeat or other sign of life.
+        last_heartbeat_ms: Coordinator time of the last heartbeat or other sign of life.
         is_new: True until the first JoinGroup of the member is answered.
         is_anonymous: True until the member ID was sent to the client.
     """
@@ -38,16 +38,16 @@ class ClassicGroupMember:
         "assignment",
         "client_host",
         "client_id",
-        "heard_ms",
         "id",
         "instance_id",
         "is_anonymous",
         "is_new",
-        "join_slot",
+        "last_heartbeat_ms",
+        "pending_join",
+        "pending_sync",
         "protocols",
         "rebalance_timeout_ms",
         "session_timeout_ms",
-        "sync_slot",
     )
 
     def __init__(
@@ -58,18 +58,18 @@ class ClassicGroupMember:
         self.client_id = client_id
         self.client_host = client_host
         self.session_timeout_ms = 0
-        self.heard_ms = 0
+        self.last_heartbeat_ms = 0
         self.rebalance_timeout_ms = 0
         self.protocols: Protocols = ()
         self.assignment = b""
         self.is_new = False
         self.is_anonymous = False
-        self.join_slot: PendingResponse[JoinGroupResponse] | None = None
-        self.sync_slot: PendingResponse[SyncGroupResponse] | None = None
+        self.pending_join: PendingResponse[JoinGroupResponse] | None = None
+        self.pending_sync: PendingResponse[SyncGroupResponse] | None = None
 
     @property
     def is_waiting(self) -> bool:
-        return self.join_slot is not None or self.sync_slot is not None
+        return self.pending_join is not None or self.pending_sync is not None
 
     def metadata(self, protocol: str | None) -> bytes:
         """Return the member's metadata for a protocol, or b"" if the member does not support it."""
@@ -156,7 +156,7 @@ class ClassicGroup:
         self.members[member.id] = member
         if member.instance_id is not None:
             self.static_ids[member.instance_id] = member.id
-        self.offer(member, protocols)
+        self.set_protocols(member, protocols)
         self.pending.discard(member.id)
         if self.leader_id is None:
             self.leader_id = member.id
@@ -164,7 +164,7 @@ class ClassicGroup:
     def remove(self, member: ClassicGroupMember) -> None:
         """Remove a member. Its pending requests must have been answered."""
         del self.members[member.id]
-        self.offer(member, ())
+        self.set_protocols(member, ())
         if member.instance_id is not None:
             self.static_ids.pop(member.instance_id, None)
         self._memory.drop(self.id, member.id)
@@ -186,7 +186,7 @@ class ClassicGroup:
         if self.leader_id == old_id:
             self.leader_id = new_id
 
-    def offer(self, member: ClassicGroupMember, protocols: Protocols) -> None:
+    def set_protocols(self, member: ClassicGroupMember, protocols: Protocols) -> None:
         """Replace the supported protocols of a member."""
         self.metadata_bytes += metadata_size(protocols) - metadata_size(member.protocols)
         support = self.support
@@ -232,16 +232,18 @@ class ClassicGroup:
 
     # -- joins
 
-    def park_join(
+    def add_pending_join(
         self, member: ClassicGroupMember, slot: PendingResponse[JoinGroupResponse]
     ) -> None:
-        if member.join_slot is None:
+        if member.pending_join is None:
             self.joined += 1
-        member.join_slot = slot
+        member.pending_join = slot
 
-    def take_join(self, member: ClassicGroupMember) -> PendingResponse[JoinGroupResponse] | None:
+    def remove_pending_join(
+        self, member: ClassicGroupMember
+    ) -> PendingResponse[JoinGroupResponse] | None:
         """Remove and return the pending JoinGroup of a member."""
-        slot, member.join_slot = member.join_slot, None
+        slot, member.pending_join = member.pending_join, None
         if slot is not None:
             self.joined -= 1
         return slot
@@ -270,7 +272,7 @@ class ClassicGroup:
         size = len(self.members)
         return any(self.support[name] == size for name, _ in protocols)
 
-    def vote(self) -> str:
+    def select_protocol(self) -> str:
         """Return the protocol of the next generation: the preferred one of those all support."""
         size = len(self.members)
         votes: Counter[str] = Counter()
@@ -285,8 +287,8 @@ class ClassicGroup:
             False if no member has joined.
         """
         leader = self.members.get(self.leader_id or "")
-        if leader is None or leader.join_slot is None:
-            joined = (member for member in self.members.values() if member.join_slot is not None)
+        if leader is None or leader.pending_join is None:
+            joined = (member for member in self.members.values() if member.pending_join is not None)
             leader = next(joined, None)
             if leader is None:
                 return False
@@ -301,7 +303,7 @@ class ClassicGroup:
         Raises:
             ValueError: The transition is not valid.
         """
-        if state not in FOLLOWS[self.state]:
+        if state not in VALID_TRANSITIONS[self.state]:
             raise ValueError(f"group {self.id}: {self.state} cannot become {state}")
         self.state = state
 
@@ -326,9 +328,9 @@ class ClassicGroup:
 
 def _topics_in(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
     """Return the topics of all subscriptions, or None if one of them cannot be parsed."""
-    said = [read_subscription(metadata) for metadata in subscriptions]
-    topics = [one.topics for one in said if one is not None]
-    return frozenset(chain.from_iterable(topics)) if len(topics) == len(said) else None
+    parsed = [read_subscription(metadata) for metadata in subscriptions]
+    topics = [one.topics for one in parsed if one is not None]
+    return frozenset(chain.from_iterable(topics)) if len(topics) == len(parsed) else None
 
 
 def metadata_size(protocols: Protocols) -> int:

@@ -32,7 +32,7 @@ STABLE = ClassicGroupState.STABLE
 DEAD = ClassicGroupState.DEAD
 
 # Valid next states. Stable and Empty are entered only by replaying a record.
-FOLLOWS: Mapping[ClassicGroupState, frozenset[ClassicGroupState]] = MappingProxyType(
+VALID_TRANSITIONS: Mapping[ClassicGroupState, frozenset[ClassicGroupState]] = MappingProxyType(
     {
         EMPTY: frozenset({PREPARING, DEAD}),
         PREPARING: frozenset({COMPLETING, EMPTY}),
@@ -43,7 +43,7 @@ FOLLOWS: Mapping[ClassicGroupState, frozenset[ClassicGroupState]] = MappingProxy
 )
 
 # Error for a heartbeat of a member in the current generation.
-HEARTBEAT_ANSWER: Mapping[ClassicGroupState, ErrorCode] = MappingProxyType(
+HEARTBEAT_ERROR: Mapping[ClassicGroupState, ErrorCode] = MappingProxyType(
     {
         EMPTY: ErrorCode.UNKNOWN_MEMBER_ID,
         # The member stays alive and is asked to rejoin.
@@ -55,7 +55,7 @@ HEARTBEAT_ANSWER: Mapping[ClassicGroupState, ErrorCode] = MappingProxyType(
 )
 
 # Error for an offset commit of a valid member.
-COMMIT_ANSWER: Mapping[ClassicGroupState, ErrorCode] = MappingProxyType(
+COMMIT_ERROR: Mapping[ClassicGroupState, ErrorCode] = MappingProxyType(
     {
         EMPTY: ErrorCode.NONE,
         # Offsets of the ending generation are still accepted.

@@ -25,7 +25,7 @@ from ..common.settings import GroupSettings
 from ..common.version_adapters import leave_response, leaving_members
 from ..state import ShardState
 from .group import (
-    FIRST_VERSION_WITH_KNOWN_ID,
+    FIRST_VERSION_REQUIRING_MEMBER_ID,
     ClassicGroup,
     ClassicGroupMember,
     Protocols,
@@ -34,7 +34,7 @@ from .group import (
     metadata_size,
     protocols_of,
 )
-from .group_state import COMPLETING, EMPTY, HEARTBEAT_ANSWER, PREPARING, STABLE
+from .group_state import COMPLETING, EMPTY, HEARTBEAT_ERROR, PREPARING, STABLE
 from .rebalance import Rebalances, joined, member_rows, note_stored
 from .records import group_record, group_value
 
@@ -43,7 +43,7 @@ NAME_LENGTH_MAX = 255
 REASON_LENGTH_MAX = 255
 
 
-class _Ask(NamedTuple):
+class _JoinRequest(NamedTuple):
     """A JoinGroup request, with defaults for fields that its version lacks."""
 
     group_id: str
@@ -78,138 +78,163 @@ class ClassicGroups:
     def join(
         self, request: JoinGroupRequest, client: ClientInfo, now: Now, version: int
     ) -> Result[JoinGroupResponse]:
-        ask = _read(request, client, version)
-        group = self._state.classic_group(ask.group_id)
-        code = self._refuse_join(group, ask)
+        join_request = _read(request, client, version)
+        group = self._state.classic_group(join_request.group_id)
+        code = self._join_error(group, join_request)
         if code:
-            return _refused(code, ask.member_id)
+            return _refused(code, join_request.member_id)
         if group is None:
             group = ClassicGroup(
-                ask.group_id, self._state.memory
+                join_request.group_id, self._state.memory
             )  # added to the state with its first member or pending member ID
-        if not self._has_room(group, ask):
-            return self._turn_away(group, ask, now)
-        if not group.supports(ask.protocol_type, ask.protocols):
-            return _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ask.member_id)
-        if not self._has_memory(group, ask):
-            return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ask.member_id)
-        if not ask.member_id:
-            return self._join_as_stranger(group, ask, now)
-        if ask.member_id in group.pending and ask.instance_id is None:
-            return self._admit(group, ask.member_id, ask, now)
-        code = group.check_member(ask.member_id, ask.instance_id)
+        if not self._fits_group_limits(group, join_request):
+            return self._reject_full_group(group, join_request, now)
+        if not group.supports(join_request.protocol_type, join_request.protocols):
+            return _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, join_request.member_id)
+        if not self._fits_memory_limit(group, join_request):
+            return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, join_request.member_id)
+        if not join_request.member_id:
+            return self._join_without_member_id(group, join_request, now)
+        if join_request.member_id in group.pending and join_request.instance_id is None:
+            return self._admit(group, join_request.member_id, join_request, now)
+        code = group.check_member(join_request.member_id, join_request.instance_id)
         if code:
-            return _refused(code, ask.member_id)
-        return self._join_again(group, group.members[ask.member_id], ask, now)
+            return _refused(code, join_request.member_id)
+        return self._join_again(group, group.members[join_request.member_id], join_request, now)
 
-    def _refuse_join(self, group: ClassicGroup | None, ask: _Ask) -> ErrorCode:
-        if not ask.group_id:
+    def _join_error(self, group: ClassicGroup | None, join_request: _JoinRequest) -> ErrorCode:
+        if not join_request.group_id:
             return ErrorCode.INVALID_GROUP_ID
-        if not self._has_fitting_session(ask):
+        if not self._has_valid_session_timeout(join_request):
             return ErrorCode.INVALID_SESSION_TIMEOUT
-        if group is None and ask.member_id:
+        if group is None and join_request.member_id:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE
 
-    def could_begin(self, request: JoinGroupRequest) -> bool:
+    def can_create_group(self, request: JoinGroupRequest) -> bool:
         """Return True if a new group could be created by this request."""
         is_new = bool(request.group_id) and not request.member_id
-        says_what = bool(request.protocol_type) and bool(request.protocols)
-        return is_new and says_what and self._has_fitting_session(request)
+        has_protocols = bool(request.protocol_type) and bool(request.protocols)
+        return is_new and has_protocols and self._has_valid_session_timeout(request)
 
-    def _has_fitting_session(self, ask: JoinGroupRequest | _Ask) -> bool:
+    def _has_valid_session_timeout(self, join_request: JoinGroupRequest | _JoinRequest) -> bool:
         """Return True if the session timeout is within the configured bounds."""
         shortest_ms = self._settings.session_timeout_min_ms
-        return shortest_ms <= ask.session_timeout_ms <= self._settings.session_timeout_max_ms
+        return (
+            shortest_ms <= join_request.session_timeout_ms <= self._settings.session_timeout_max_ms
+        )
 
-    def _has_room(self, group: ClassicGroup, ask: _Ask) -> bool:
+    def _fits_group_limits(self, group: ClassicGroup, join_request: _JoinRequest) -> bool:
         """Return True if `group.max.size` and `group.metadata.max.bytes` permit this member.
 
         During a rebalance, the members that rejoin first are kept. So after the limit was lowered,
         the last members are rejected.
         """
         limit = self._settings.group_size_max
-        known = group.members.get(ask.member_id) or group.static_member(ask.instance_id)
+        known = group.members.get(join_request.member_id) or group.static_member(
+            join_request.instance_id
+        )
         had = 0 if known is None else metadata_size(known.protocols)
-        size = group.metadata_bytes - had + metadata_size(ask.protocols)
+        size = group.metadata_bytes - had + metadata_size(join_request.protocols)
         if size > self._settings.group_metadata_bytes_max:
             return False
         if group.state is EMPTY:
             return True
-        member = group.members.get(ask.member_id) or group.static_member(ask.instance_id)
+        member = group.members.get(join_request.member_id) or group.static_member(
+            join_request.instance_id
+        )
         if group.state is PREPARING:
-            return group.joined < limit or (member is not None and member.join_slot is not None)
+            return group.joined < limit or (member is not None and member.pending_join is not None)
         return member is not None or len(group.members) < limit
 
-    def _has_memory(self, group: ClassicGroup, ask: _Ask) -> bool:
+    def _fits_memory_limit(self, group: ClassicGroup, join_request: _JoinRequest) -> bool:
         """Return True if the memory limit of the node permits this member.
 
         A member that rejoins without using more memory than before is always permitted.
         """
-        memory, member_id = self._state.memory, ask.member_id
-        static = group.static_member(ask.instance_id)
+        memory, member_id = self._state.memory, join_request.member_id
+        static = group.static_member(join_request.instance_id)
         if static is not None:
             member_id = static.id
-        if member_id or ask.instance_id is not None or ask.version < FIRST_VERSION_WITH_KNOWN_ID:
-            strings = (group.id, member_id, ask.client.client_id, ask.instance_id or "")
-            size = member_bytes(ask.protocols, *strings)
+        if (
+            member_id
+            or join_request.instance_id is not None
+            or join_request.version < FIRST_VERSION_REQUIRING_MEMBER_ID
+        ):
+            strings = (
+                group.id,
+                member_id,
+                join_request.client.client_id,
+                join_request.instance_id or "",
+            )
+            size = member_bytes(join_request.protocols, *strings)
         else:
-            size = expected_bytes(group.id, ask.client.client_id)
+            size = expected_bytes(group.id, join_request.client.client_id)
         growth = size - memory.size_of(group.id, member_id)
-        return memory.limits.members.has_room(growth, ask.client.host)
+        return memory.limits.members.has_room(growth, join_request.client.host)
 
-    def _turn_away(self, group: ClassicGroup, ask: _Ask, now: Now) -> Result[JoinGroupResponse]:
+    def _reject_full_group(
+        self, group: ClassicGroup, join_request: _JoinRequest, now: Now
+    ) -> Result[JoinGroupResponse]:
         result = _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
-        member = group.members.get(ask.member_id)
+        member = group.members.get(join_request.member_id)
         if member is not None:
             self._rebalances.drop(group, member, result)
             self._rebalances.member_left(
                 group, f"group is full, member {member.id} was removed", now, result
             )
-        elif ask.member_id in group.pending:
-            self._rebalances.drop_pending(group, ask.member_id)
+        elif join_request.member_id in group.pending:
+            self._rebalances.drop_pending(group, join_request.member_id)
             self._rebalances.pending_left(group, now, result)
         return result
 
-    def _join_as_stranger(
-        self, group: ClassicGroup, ask: _Ask, now: Now
+    def _join_without_member_id(
+        self, group: ClassicGroup, join_request: _JoinRequest, now: Now
     ) -> Result[JoinGroupResponse]:
         """Handle a JoinGroup without a member ID: a new member, or a restarted static one."""
-        static = group.static_member(ask.instance_id)
-        name = ask.instance_id or ask.client.client_id
+        static = group.static_member(join_request.instance_id)
+        name = join_request.instance_id or join_request.client.client_id
         new_id = f"{name[:NAME_LENGTH_MAX]}-{self._new_uuid()}"
         if static is not None:
-            return self._replace(group, static, new_id, ask, now)
-        if ask.instance_id is None and ask.version >= FIRST_VERSION_WITH_KNOWN_ID:
+            return self._replace(group, static, new_id, join_request, now)
+        if (
+            join_request.instance_id is None
+            and join_request.version >= FIRST_VERSION_REQUIRING_MEMBER_ID
+        ):
             # KIP-394: a client that misses this response leaves no member behind.
             self._state.groups[group.id] = group
-            group.expect(new_id, ask.client.host)
-            self._rebalances.expect(group.id, new_id, ask.session_timeout_ms, now)
+            group.expect(new_id, join_request.client.host)
+            self._rebalances.expect(group.id, new_id, join_request.session_timeout_ms, now)
             return _refused(ErrorCode.MEMBER_ID_REQUIRED, new_id)
-        return self._admit(group, new_id, ask, now)
+        return self._admit(group, new_id, join_request, now)
 
     def _admit(
-        self, group: ClassicGroup, member_id: str, ask: _Ask, now: Now
+        self, group: ClassicGroup, member_id: str, join_request: _JoinRequest, now: Now
     ) -> Result[JoinGroupResponse]:
         """Add a new member and start a rebalance."""
         member = ClassicGroupMember(
-            member_id, ask.instance_id, ask.client.client_id, ask.client.host
+            member_id,
+            join_request.instance_id,
+            join_request.client.client_id,
+            join_request.client.host,
         )
         member.is_new = True
         member.is_anonymous = member_id not in group.pending
-        _take_timeouts(member, ask)
+        _set_timeouts(member, join_request)
         self._state.groups[group.id] = group
-        group.add(member, ask.protocol_type, ask.protocols)
+        group.add(member, join_request.protocol_type, join_request.protocols)
         group.newcomer = True
-        member.heard_ms = now.coordinator_ms
+        member.last_heartbeat_ms = now.coordinator_ms
         self._rebalances.expect(group.id, member_id, self._settings.new_member_join_timeout_ms, now)
-        return self._park_join(group, member, f"member {member_id} joined", ask, now)
+        return self._add_pending_join(
+            group, member, f"member {member_id} joined", join_request, now
+        )
 
     def _join_again(
-        self, group: ClassicGroup, member: ClassicGroupMember, ask: _Ask, now: Now
+        self, group: ClassicGroup, member: ClassicGroupMember, join_request: _JoinRequest, now: Now
     ) -> Result[JoinGroupResponse]:
         """Handle a JoinGroup of a member: rejoin, or repeat the response of this generation."""
-        same = member.protocols == ask.protocols
+        same = member.protocols == join_request.protocols
         if group.state is COMPLETING and same:
             # The first response may have been lost.
             return Result(joined(group, member, member_rows(group)))
@@ -218,84 +243,103 @@ class ClassicGroups:
         # In Stable, a leader rejoins to compute a new assignment, for example after a change of
         # topics.
         cause = f"member {member.id} " + ("joined again" if same else "joined with new metadata")
-        group.offer(member, ask.protocols)
-        _take_timeouts(member, ask)
-        return self._park_join(group, member, cause, ask, now)
+        group.set_protocols(member, join_request.protocols)
+        _set_timeouts(member, join_request)
+        return self._add_pending_join(group, member, cause, join_request, now)
 
-    def _park_join(
-        self, group: ClassicGroup, member: ClassicGroupMember, cause: str, ask: _Ask, now: Now
+    def _add_pending_join(
+        self,
+        group: ClassicGroup,
+        member: ClassicGroupMember,
+        cause: str,
+        join_request: _JoinRequest,
+        now: Now,
     ) -> Result[JoinGroupResponse]:
         slot: PendingResponse[JoinGroupResponse] = PendingResponse(group.id, member.id)
         result: Result[JoinGroupResponse] = Result(slot)
         # The member may use two connections: complete the earlier request.
-        self._rebalances.fail_slots(
+        self._rebalances.fail_pending_requests(
             group, member, ErrorCode.REBALANCE_IN_PROGRESS, member.id, result
         )
-        group.park_join(member, slot)
-        self._rebalances.begin_or_complete(group, cause + ask.reason, now, result)
+        group.add_pending_join(member, slot)
+        self._rebalances.begin_or_complete(group, cause + join_request.reason, now, result)
         return result
 
     # -- static members
 
     def _replace(
-        self, group: ClassicGroup, member: ClassicGroupMember, new_id: str, ask: _Ask, now: Now
-    ) -> Result[JoinGroupResponse]:
-        """Replace the member ID of a returning static member; this fences the old ID (KIP-345)."""
-        fenced: Result[JoinGroupResponse] = Result()
-        self._rebalances.fail_slots(group, member, ErrorCode.FENCED_INSTANCE_ID, member.id, fenced)
-        offered = member.protocols
-        group.offer(member, ask.protocols)
-        if group.state is STABLE and group.vote() == group.protocol_name:
-            result = self._swap(group, member, new_id, offered, ask, now)
-        else:
-            self._rebalances.forget_session(group.id, member.id)
-            cause = f"static member {ask.instance_id} rejoined as {new_id}"
-            member.client_id, member.client_host = ask.client.client_id, ask.client.host
-            group.rename(member, new_id)
-            member.is_new = False
-            _take_timeouts(member, ask)
-            self._rebalances.keep_alive(group, member, now)
-            result = self._park_join(group, member, cause, ask, now)
-        result.answers[:0] = fenced.answers
-        return result
-
-    def _swap(
         self,
         group: ClassicGroup,
         member: ClassicGroupMember,
         new_id: str,
-        offered: Protocols,
-        ask: _Ask,
+        join_request: _JoinRequest,
+        now: Now,
+    ) -> Result[JoinGroupResponse]:
+        """Replace the member ID of a returning static member; this fences the old ID (KIP-345)."""
+        fenced: Result[JoinGroupResponse] = Result()
+        self._rebalances.fail_pending_requests(
+            group, member, ErrorCode.FENCED_INSTANCE_ID, member.id, fenced
+        )
+        protocols_before = member.protocols
+        group.set_protocols(member, join_request.protocols)
+        if group.state is STABLE and group.select_protocol() == group.protocol_name:
+            result = self._replace_in_stable_group(
+                group, member, new_id, protocols_before, join_request, now
+            )
+        else:
+            self._rebalances.forget_session(group.id, member.id)
+            cause = f"static member {join_request.instance_id} rejoined as {new_id}"
+            member.client_id, member.client_host = (
+                join_request.client.client_id,
+                join_request.client.host,
+            )
+            group.rename(member, new_id)
+            member.is_new = False
+            _set_timeouts(member, join_request)
+            self._rebalances.keep_alive(group, member, now)
+            result = self._add_pending_join(group, member, cause, join_request, now)
+        result.answers[:0] = fenced.answers
+        return result
+
+    def _replace_in_stable_group(
+        self,
+        group: ClassicGroup,
+        member: ClassicGroupMember,
+        new_id: str,
+        protocols_before: Protocols,
+        join_request: _JoinRequest,
         now: Now,
     ) -> Result[JoinGroupResponse]:
         """Replace the member ID in a stable group without a rebalance.
 
         The new ID and the timeouts take effect with the record. The supported protocols are
-        volatile, so they are restored (`offered`) if the append fails.
+        volatile, so they are restored (`protocols_before`) if the append fails.
         """
         old_id = member.id
-        value = _with_new_id(group, member, new_id, ask, now)
-        result = Result(_swapped(group, member, value, new_id, ask.version))
+        value = _with_new_id(group, member, new_id, join_request, now)
+        result = Result(_replaced_response(group, member, value, new_id, join_request.version))
         result.records.append(group_record(group.id, value))
-        note_stored(group, f"static member {ask.instance_id} rejoined as {new_id}", now, result)
+        note_stored(
+            group, f"static member {join_request.instance_id} rejoined as {new_id}", now, result
+        )
         self._rebalances.forget_session(group.id, old_id)
-        self._rebalances.expect(group.id, new_id, ask.session_timeout_ms, now)
-        member.heard_ms = now.coordinator_ms
+        self._rebalances.expect(group.id, new_id, join_request.session_timeout_ms, now)
+        member.last_heartbeat_ms = now.coordinator_ms
 
-        def put_back(code: ErrorCode, now: Now) -> Result[JoinGroupResponse]:
-            group.offer(member, offered)
+        def undo(code: ErrorCode, now: Now) -> Result[JoinGroupResponse]:
+            group.set_protocols(member, protocols_before)
             self._rebalances.forget_session(group.id, new_id)
             self._rebalances.keep_alive(group, member, now)
             return _refused(append_error(code), "")
 
-        result.on_failure = put_back
+        result.on_failure = undo
         return result
 
     # -- sync
 
     def sync(self, request: SyncGroupRequest, now: Now, version: int) -> Result[SyncGroupResponse]:
         group = self._state.classic_group(request.group_id)
-        code = _refuse_sync(group, request, version)
+        code = _sync_error(group, request, version)
         if code:
             return Result(SyncGroupResponse(error_code=code))
         assert group is not None  # otherwise the request was rejected above
@@ -305,10 +349,10 @@ class ClassicGroups:
             return Result(_synced(group, member.assignment))
         slot: PendingResponse[SyncGroupResponse] = PendingResponse(group.id, member.id)
         result: Result[SyncGroupResponse] = Result(slot)
-        self._rebalances.fail_slots(
+        self._rebalances.fail_pending_requests(
             group, member, ErrorCode.REBALANCE_IN_PROGRESS, member.id, result
         )
-        member.sync_slot = slot
+        member.pending_sync = slot
         if member.id == group.leader_id:
             self._store_assignment(group, request, now, result)
         return result
@@ -325,10 +369,10 @@ class ClassicGroups:
         value = group_value(group, assignments, now.log_ms)
         result.records.append(group_record(group.id, value))
         for member in group.members.values():
-            if member.sync_slot is not None:
+            if member.pending_sync is not None:
                 answer = _synced(group, assignments.get(member.id, b""))
-                result.answers.append(Answer(member.sync_slot, answer))
-                member.sync_slot = None
+                result.answers.append(Answer(member.pending_sync, answer))
+                member.pending_sync = None
                 self._rebalances.keep_alive(group, member, now)
         cause = f"leader {group.leader_id} assigned {len(group.members)} members"
         note_stored(group, cause, now, result)
@@ -359,7 +403,7 @@ class ClassicGroups:
                 if request.generation_id != group.generation:
                     code = ErrorCode.ILLEGAL_GENERATION
                 else:
-                    code = HEARTBEAT_ANSWER[group.state]
+                    code = HEARTBEAT_ERROR[group.state]
                     self._rebalances.keep_alive(group, group.members[request.member_id], now)
         return Result(HeartbeatResponse(error_code=code))
 
@@ -382,7 +426,7 @@ class ClassicGroups:
             if group is None:
                 row.error_code = ErrorCode.UNKNOWN_MEMBER_ID
             else:
-                row.error_code = self._take_out(group, leaver, left, result)
+                row.error_code = self._remove_leaver(group, leaver, left, result)
         if group is not None and left:
             self._rebalances.member_left(group, f"{some_of(left)} left", now, result)
         elif group is not None:
@@ -391,7 +435,7 @@ class ClassicGroups:
         _refuse_when_not_stored(result)
         return result
 
-    def _take_out(
+    def _remove_leaver(
         self,
         group: ClassicGroup,
         leaver: LeaveGroupRequest.Member,
@@ -426,11 +470,11 @@ class ClassicGroups:
         member = None if group is None else group.members.get(slot.member_id)
         if group is None or member is None:
             return result
-        if member.sync_slot is slot:
-            member.sync_slot = None
+        if member.pending_sync is slot:
+            member.pending_sync = None
             self._rebalances.keep_alive(group, member, now)
-        elif member.join_slot is slot:
-            group.take_join(member)
+        elif member.pending_join is slot:
+            group.remove_pending_join(member)
             if member.is_anonymous and member.instance_id is None:
                 self._rebalances.drop(group, member, result)
                 cause = f"member {member.id} disconnected before it received its member ID"
@@ -440,10 +484,10 @@ class ClassicGroups:
         return result
 
 
-def _read(request: JoinGroupRequest, client: ClientInfo, version: int) -> _Ask:
+def _read(request: JoinGroupRequest, client: ClientInfo, version: int) -> _JoinRequest:
     # Version 0 has no rebalance timeout, and some clients send -1 in later versions (KAFKA-8653).
     rebalance_ms = request.rebalance_timeout_ms
-    return _Ask(
+    return _JoinRequest(
         group_id=request.group_id,
         member_id=request.member_id,
         instance_id=request.group_instance_id,
@@ -462,9 +506,9 @@ def _reason(given: str | None) -> str:
     return f" (client reason: {given[:REASON_LENGTH_MAX]})" if given else ""
 
 
-def _take_timeouts(member: ClassicGroupMember, ask: _Ask) -> None:
-    member.session_timeout_ms = ask.session_timeout_ms
-    member.rebalance_timeout_ms = ask.rebalance_timeout_ms
+def _set_timeouts(member: ClassicGroupMember, join_request: _JoinRequest) -> None:
+    member.session_timeout_ms = join_request.session_timeout_ms
+    member.rebalance_timeout_ms = join_request.rebalance_timeout_ms
 
 
 def _refused(code: ErrorCode, member_id: str) -> Result[JoinGroupResponse]:
@@ -472,22 +516,26 @@ def _refused(code: ErrorCode, member_id: str) -> Result[JoinGroupResponse]:
 
 
 def _with_new_id(
-    group: ClassicGroup, member: ClassicGroupMember, new_id: str, ask: _Ask, now: Now
+    group: ClassicGroup,
+    member: ClassicGroupMember,
+    new_id: str,
+    join_request: _JoinRequest,
+    now: Now,
 ) -> GroupMetadataValue:
     """Return the group record in which a static member has its new member ID."""
     assignments = {other.id: other.assignment for other in group.members.values()}
     value = group_value(group, assignments, now.log_ms)
     row = next(row for row in value.members if row.member_id == member.id)
     row.member_id = new_id
-    row.client_id, row.client_host = ask.client.client_id, ask.client.host
-    row.session_timeout = ask.session_timeout_ms
-    row.rebalance_timeout = ask.rebalance_timeout_ms
+    row.client_id, row.client_host = join_request.client.client_id, join_request.client.host
+    row.session_timeout = join_request.session_timeout_ms
+    row.rebalance_timeout = join_request.rebalance_timeout_ms
     if group.leader_id == member.id:
         value.leader = new_id
     return value
 
 
-def _swapped(
+def _replaced_response(
     group: ClassicGroup,
     member: ClassicGroupMember,
     value: GroupMetadataValue,
@@ -523,7 +571,7 @@ def _no_group(group_id: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
 
 
-def _refuse_sync(group: ClassicGroup | None, request: SyncGroupRequest, version: int) -> ErrorCode:
+def _sync_error(group: ClassicGroup | None, request: SyncGroupRequest, version: int) -> ErrorCode:
     wanted = (request.protocol_type, request.protocol_name)
     if version >= 5 and None in wanted:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # KIP-559: mandatory from version 5 on

@@ -47,7 +47,7 @@ class Rebalances:
 
     def keep_alive(self, group: ClassicGroup, member: ClassicGroupMember, now: Now) -> None:
         """Restart the session of a member."""
-        member.heard_ms = now.coordinator_ms
+        member.last_heartbeat_ms = now.coordinator_ms
         self.expect(group.id, member.id, member.session_timeout_ms, now)
 
     def expect(self, group_id: str, member_id: str, timeout_ms: int, now: Now) -> None:
@@ -103,7 +103,9 @@ class Rebalances:
         self.timers.cancel((JOIN, group.id, ""))
         group.is_initial = False
         # Static members stay until their session expires: that is their purpose (KIP-345).
-        late = [m for m in group.members.values() if m.join_slot is None and m.instance_id is None]
+        late = [
+            m for m in group.members.values() if m.pending_join is None and m.instance_id is None
+        ]
         for member in late:
             self.drop(group, member, result)
         if late:
@@ -135,13 +137,13 @@ class Rebalances:
 
     def _next_generation(self, group: ClassicGroup, now: Now, result: Result[R]) -> None:
         group.generation += 1
-        group.protocol_name = group.vote()
+        group.protocol_name = group.select_protocol()
         group.keep_subscriptions()
         group.move(COMPLETING)
         note(group, f"{len(group.members)} members joined", now, result)
         rows = member_rows(group)
         for member in group.members.values():
-            slot = group.take_join(member)
+            slot = group.remove_pending_join(member)
             if slot is not None:
                 result.answers.append(Answer(slot, joined(group, member, rows)))
             member.is_new = member.is_anonymous = False
@@ -159,18 +161,20 @@ class Rebalances:
         """Fail the pending SyncGroup requests, because this generation gets no assignment."""
         for member in group.members.values():
             member.assignment = b""
-            if member.sync_slot is not None:
-                result.answers.append(Answer(member.sync_slot, SyncGroupResponse(error_code=code)))
-                member.sync_slot = None
+            if member.pending_sync is not None:
+                result.answers.append(
+                    Answer(member.pending_sync, SyncGroupResponse(error_code=code))
+                )
+                member.pending_sync = None
                 self.keep_alive(group, member, now)
 
     def drop(self, group: ClassicGroup, member: ClassicGroupMember, result: Result[R]) -> None:
         """Remove a member. Its pending requests fail with UNKNOWN_MEMBER_ID."""
         self.forget_session(group.id, member.id)
-        self.fail_slots(group, member, ErrorCode.UNKNOWN_MEMBER_ID, "", result)
+        self.fail_pending_requests(group, member, ErrorCode.UNKNOWN_MEMBER_ID, "", result)
         group.remove(member)
 
-    def fail_slots(
+    def fail_pending_requests(
         self,
         group: ClassicGroup,
         member: ClassicGroupMember,
@@ -179,13 +183,13 @@ class Rebalances:
         result: Result[R],
     ) -> None:
         """Fail the pending requests of a member."""
-        join_slot = group.take_join(member)
-        if join_slot is not None:
+        pending_join = group.remove_pending_join(member)
+        if pending_join is not None:
             refusal = JoinGroupResponse(error_code=code, member_id=member_id)
-            result.answers.append(Answer(join_slot, refusal))
-        if member.sync_slot is not None:
-            result.answers.append(Answer(member.sync_slot, SyncGroupResponse(error_code=code)))
-            member.sync_slot = None
+            result.answers.append(Answer(pending_join, refusal))
+        if member.pending_sync is not None:
+            result.answers.append(Answer(member.pending_sync, SyncGroupResponse(error_code=code)))
+            member.pending_sync = None
 
     def member_left(
         self,
@@ -244,7 +248,7 @@ class Rebalances:
         if member is None or (member.is_waiting and not member.is_new):
             return
         self.drop(group, member, result)
-        silent_ms = now.coordinator_ms - member.heard_ms
+        silent_ms = now.coordinator_ms - member.last_heartbeat_ms
         cause = f"member {member_id} missed heartbeats"
         self.member_left(group, cause, now, result, now.log_ms - silent_ms)
 

@@ -35,7 +35,7 @@ def _replay_members(group: ClassicGroup, value: GroupMetadataValue) -> None:
     # A static member may have a new member ID: it is the same member.
     members = [_known_member(group, row, before) for row in value.members]
     for gone in before.values():
-        group.take_join(gone)
+        group.remove_pending_join(gone)
         group.remove(gone)
     for member, row in zip(members, value.members, strict=True):
         offered = ((value.protocol or "", bytes(row.subscription)),)
@@ -51,7 +51,7 @@ def _replay_members(group: ClassicGroup, value: GroupMetadataValue) -> None:
         )
         member.assignment = bytes(row.assignment)
         if offered[0] not in member.protocols:
-            group.offer(member, offered)
+            group.set_protocols(member, offered)
     group.members = {member.id: member for member in members}  # in the order of the record
     group.keep_subscriptions()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from .pending import Place
+from .pending import TopicPartition
 
 
 class DeletedTopics:
@@ -14,43 +14,49 @@ class DeletedTopics:
     deleted topic, unless it was committed after the deletion.
     """
 
-    __slots__ = ("_names", "_since", "_waiting")
+    __slots__ = ("_committed_since", "_names", "_next_names")
 
     def __init__(self) -> None:
         # Names that the current round looks for.
         self._names: frozenset[str] = frozenset()
         # Names for the next round.
-        self._waiting: set[str] = set()
+        self._next_names: set[str] = set()
         # (group ID, topic partition) pairs committed since their topic was deleted.
-        self._since: set[tuple[str, Place]] = set()
+        self._committed_since: set[tuple[str, TopicPartition]] = set()
 
     @property
     def any(self) -> bool:
         """Return True if offsets of a deleted topic may be left."""
-        return bool(self._names or self._waiting)
+        return bool(self._names or self._next_names)
 
     def add(self, names: Iterable[str]) -> None:
         """Add topics that were deleted."""
-        self._waiting.update(names)
-        self._since = {each for each in self._since if each[1][0] not in self._waiting}
+        self._next_names.update(names)
+        self._committed_since = {
+            each for each in self._committed_since if each[1][0] not in self._next_names
+        }
 
     def rounds(self) -> Iterator[Collection[str]]:
         """Yield, per round, the names to look for in all groups, until no name is left."""
-        while self._waiting:
-            self._names = frozenset(self._waiting)
-            self._waiting.clear()
+        while self._next_names:
+            self._names = frozenset(self._next_names)
+            self._next_names.clear()
             yield self._names
             self._names = frozenset()
-        self._since.clear()
+        self._committed_since.clear()
 
-    def spare(self, group_id: str, place: Place) -> None:
+    def note_commit(self, group_id: str, topic_partition: TopicPartition) -> None:
         """Note a commit to an existing topic, which must survive the removal."""
-        if self.any and self._is_name(place[0]):
-            self._since.add((group_id, place))
+        if self.any and self._is_name(topic_partition[0]):
+            self._committed_since.add((group_id, topic_partition))
 
-    def had(self, group_id: str, place: Place) -> bool:
+    def covers(self, group_id: str, topic_partition: TopicPartition) -> bool:
         """Return True if a committed offset without a topic ID belongs to a deleted topic."""
-        return self.any and self._is_name(place[0]) and (group_id, place) not in self._since
+        return (
+            self.any
+            and self._is_name(topic_partition[0])
+            and (group_id, topic_partition) not in self._committed_since
+        )
 
     def _is_name(self, name: str) -> bool:
-        return name in self._names or name in self._waiting
+        return name in self._names or name in self._next_names

@@ -109,7 +109,7 @@ class GroupMemory(NamedTuple):
     offsets: MemoryLimit
 
 
-class Held(NamedTuple):
+class ItemMemory(NamedTuple):
     """Bytes used by one item of a group.
 
     Attributes:
@@ -129,7 +129,7 @@ class ShardMemory:
 
     def __init__(self, limits: GroupMemory) -> None:
         self.limits = limits
-        self._groups: dict[str, dict[Item, Held]] = {}
+        self._groups: dict[str, dict[Item, ItemMemory]] = {}
         self._offsets = 0
         self._is_closed = False
 
@@ -150,24 +150,24 @@ class ShardMemory:
         items = self._groups.setdefault(group_id, {})
         if host is None:
             host = next((each.host for each in items.values()), "")
-        self._forget(items.get(item))
-        items[item] = Held(group_id, item, host, size)
+        self._release(items.get(item))
+        items[item] = ItemMemory(group_id, item, host, size)
         self.limits.members.change(size, host)
 
     def drop(self, group_id: str, item: Item) -> None:
         """Remove an item of a group."""
         items = self._groups.get(group_id)
         if items is not None:
-            self._forget(items.pop(item, None))
+            self._release(items.pop(item, None))
             if not items:
                 del self._groups[group_id]
 
     def drop_group(self, group_id: str) -> None:
         """Remove a group with all its items."""
         for held in self._groups.pop(group_id, {}).values():
-            self._forget(held)
+            self._release(held)
 
-    def _forget(self, held: Held | None) -> None:
+    def _release(self, held: ItemMemory | None) -> None:
         if held is not None:
             self.limits.members.change(-held.size, held.host)
 
@@ -175,7 +175,7 @@ class ShardMemory:
 
     def replay(self, record: CoordinatorRecord) -> None:
         """Update the count for a group record."""
-        held = held_by(record)
+        held = item_memory(record)
         if held is not None:
             if record.value is None:
                 self.drop(held.group_id, held.item)
@@ -184,7 +184,7 @@ class ShardMemory:
 
     def growth(self, records: Iterable[CoordinatorRecord]) -> int:
         """Return the bytes by which unstored records would increase member memory."""
-        held = map(held_by, records)
+        held = map(item_memory, records)
         return sum(
             each.size - self.size_of(each.group_id, each.item) for each in held if each is not None
         )
@@ -215,30 +215,30 @@ def offset_bytes(topic: str, value: OffsetCommitValue) -> int:
     return OFFSET_BYTES + len(topic) + len(value.metadata)
 
 
-def held_by(record: CoordinatorRecord) -> Held | None:
+def item_memory(record: CoordinatorRecord) -> ItemMemory | None:
     """Return the memory that a record of `__consumer_offsets` uses.
 
     Returns:
         The item and its size, or None for record types that are small or not sent by clients.
     """
-    key, said = record.key, record.value
+    key, value = record.key, record.value
     if not isinstance(key, _COUNTED):
         return None
     stored_key, stored_value = OFFSETS_SERDE.encode(record)
     size = 0 if stored_value is None else len(stored_value)
     if isinstance(key, GroupMetadataKey):
-        return Held(key.group, RECORD, None, size and GROUP_BYTES + len(stored_key) + size)
+        return ItemMemory(key.group, RECORD, None, size and GROUP_BYTES + len(stored_key) + size)
     if isinstance(key, streams.StreamsGroupTopologyKey):
-        return Held(key.group_id, TOPOLOGY, None, TOPOLOGY_FACTOR * size)
+        return ItemMemory(key.group_id, TOPOLOGY, None, TOPOLOGY_FACTOR * size)
     if isinstance(key, share.ShareGroupStatePartitionMetadataKey):
-        return Held(key.group_id, SHARED, None, SHARED_FACTOR * size)
+        return ItemMemory(key.group_id, SHARED, None, SHARED_FACTOR * size)
     if isinstance(key, _GROUP_KEYS):
-        return Held(key.group_id, RECORD, None, size and GROUP_BYTES + len(stored_key))
-    if said is None:
-        return Held(key.group_id, key.member_id, None, 0)
-    assert isinstance(said, _MEMBER_VALUES)
+        return ItemMemory(key.group_id, RECORD, None, size and GROUP_BYTES + len(stored_key))
+    if value is None:
+        return ItemMemory(key.group_id, key.member_id, None, 0)
+    assert isinstance(value, _MEMBER_VALUES)
     topics = 0
-    if not isinstance(said, streams.StreamsGroupMemberMetadataValue):
-        topics = len(said.subscribed_topic_names)
+    if not isinstance(value, streams.StreamsGroupMemberMetadataValue):
+        topics = len(value.subscribed_topic_names)
     size += MEMBER_BYTES + len(stored_key) + TOPIC_BYTES * topics
-    return Held(key.group_id, key.member_id, said.client_host, size)
+    return ItemMemory(key.group_id, key.member_id, value.client_host, size)

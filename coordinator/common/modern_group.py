@@ -19,7 +19,7 @@ NOTHING: Mapping[UUID, dict[int, int]] = MappingProxyType({})
 NO_TARGET: Mapping[UUID, frozenset[int]] = MappingProxyType({})
 # Member epochs with which a heartbeat leaves (permanently, or temporarily as a static member) or
 # joins the group.
-LEAVES, LEAVES_FOR_A_WHILE, JOINS = -1, -2, 0
+LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH, JOIN_GROUP_MEMBER_EPOCH = -1, -2, 0
 # Epoch of a member or an assignment that has no record.
 NO_EPOCH = -1
 # Epoch of a group that has no records.

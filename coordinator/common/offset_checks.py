@@ -9,7 +9,7 @@ from uuid import UUID
 from kbroker.protocol.errors import ErrorCode
 
 
-class Check(NamedTuple):
+class CommitCheck(NamedTuple):
     """Error codes that reject an offset commit.
 
     Attributes:
@@ -28,6 +28,6 @@ class Check(NamedTuple):
 FIRST_VERSION_WITH_MEMBER_EPOCHS = 9
 
 
-def always(code: ErrorCode) -> Check:
+def same_for_all(code: ErrorCode) -> CommitCheck:
     """Return a check with the same result for every partition."""
-    return Check(code)
+    return CommitCheck(code)

@@ -10,14 +10,14 @@ from kbroker.protocol.group_metadata import OffsetCommitValue
 from .memory import OFFSET_BYTES, ShardMemory, group_bytes, offset_bytes
 
 # Topic name and partition index.
-Place: TypeAlias = tuple[str, int]
+TopicPartition: TypeAlias = tuple[str, int]
 
 
-class Ended(NamedTuple):
+class CommittedOffset(NamedTuple):
     """An offset that became visible because its transaction was committed."""
 
     group_id: str
-    place: Place
+    topic_partition: TopicPartition
     value: OffsetCommitValue
 
 
@@ -34,46 +34,59 @@ class PendingTransactionalOffsets:
 
     def __init__(self, memory: ShardMemory) -> None:
         self._memory = memory
-        self._groups: dict[str, dict[Place, dict[int, OffsetCommitValue | None]]] = {}
-        self._producers: dict[int, dict[str, dict[Place, None]]] = {}
+        self._groups: dict[str, dict[TopicPartition, dict[int, OffsetCommitValue | None]]] = {}
+        self._producers: dict[int, dict[str, dict[TopicPartition, None]]] = {}
 
-    def add(self, producer_id: int, group_id: str, place: Place, value: OffsetCommitValue) -> None:
-        """Add an offset of a producer, replacing an earlier one of the same producer."""
-        places = self._groups.get(group_id)
-        if places is None:
-            places = self._groups[group_id] = {}
-            self._memory.change_offsets(group_bytes(group_id))
-        waiting = places.setdefault(place, {})
-        if producer_id in waiting:  # append it again at the end
-            self._memory.change_offsets(-_bytes(place, waiting.pop(producer_id)))
-        waiting[producer_id] = value
-        self._memory.change_offsets(_bytes(place, value))
-        self._producers.setdefault(producer_id, {}).setdefault(group_id, {})[place] = None
-
-    def overtake(self, group_id: str, place: Place) -> None:
-        """Mark the pending offsets of a partition as superseded by a non-transactional commit."""
-        waiting = self._groups.get(group_id, {}).get(place, {})
-        for producer_id in waiting:
-            self._overtake(waiting, producer_id, place)
-
-    def _overtake(
-        self, waiting: dict[int, OffsetCommitValue | None], producer_id: int, place: Place
+    def add(
+        self,
+        producer_id: int,
+        group_id: str,
+        topic_partition: TopicPartition,
+        value: OffsetCommitValue,
     ) -> None:
-        self._memory.change_offsets(_bytes(place, None) - _bytes(place, waiting[producer_id]))
-        waiting[producer_id] = None
+        """Add an offset of a producer, replacing an earlier one of the same producer."""
+        topic_partitions = self._groups.get(group_id)
+        if topic_partitions is None:
+            topic_partitions = self._groups[group_id] = {}
+            self._memory.change_offsets(group_bytes(group_id))
+        pending = topic_partitions.setdefault(topic_partition, {})
+        if producer_id in pending:  # append it again at the end
+            self._memory.change_offsets(-_bytes(topic_partition, pending.pop(producer_id)))
+        pending[producer_id] = value
+        self._memory.change_offsets(_bytes(topic_partition, value))
+        self._producers.setdefault(producer_id, {}).setdefault(group_id, {})[topic_partition] = None
 
-    def holds(self, producer_id: int, group_id: str, place: Place) -> int:
+    def supersede(self, group_id: str, topic_partition: TopicPartition) -> None:
+        """Mark the pending offsets of a partition as superseded by a non-transactional commit."""
+        pending = self._groups.get(group_id, {}).get(topic_partition, {})
+        for producer_id in pending:
+            self._supersede(pending, producer_id, topic_partition)
+
+    def _supersede(
+        self,
+        pending: dict[int, OffsetCommitValue | None],
+        producer_id: int,
+        topic_partition: TopicPartition,
+    ) -> None:
+        self._memory.change_offsets(
+            _bytes(topic_partition, None) - _bytes(topic_partition, pending[producer_id])
+        )
+        pending[producer_id] = None
+
+    def holds(self, producer_id: int, group_id: str, topic_partition: TopicPartition) -> int:
         """Return the bytes of a producer's pending offset, or 0 if there is none."""
-        waiting = self._groups.get(group_id, {}).get(place, {})
-        return _bytes(place, waiting[producer_id]) if producer_id in waiting else 0
+        pending = self._groups.get(group_id, {}).get(topic_partition, {})
+        return _bytes(topic_partition, pending[producer_id]) if producer_id in pending else 0
 
-    def drop(self, group_id: str, place: Place) -> None:
+    def drop(self, group_id: str, topic_partition: TopicPartition) -> None:
         """Delete all pending offsets of a partition."""
-        waiting = self._groups.get(group_id, {}).get(place, {})
-        for producer_id in tuple(waiting):
-            self._take(producer_id, group_id, place)
+        pending = self._groups.get(group_id, {}).get(topic_partition, {})
+        for producer_id in tuple(pending):
+            self._take(producer_id, group_id, topic_partition)
             groups = self._producers.get(producer_id, {})
-            groups.get(group_id, {}).pop(place, None)  # absent while its transaction is ending
+            groups.get(group_id, {}).pop(
+                topic_partition, None
+            )  # absent while its transaction is ending
             if group_id in groups and not groups[group_id]:
                 del groups[group_id]
             if not groups:
@@ -83,7 +96,7 @@ class PendingTransactionalOffsets:
         """Return the groups in which a producer has pending offsets."""
         return self._producers.get(producer_id, {}).keys()
 
-    def end(self, producer_id: int, *, commit: bool) -> Iterator[Ended | None]:
+    def end(self, producer_id: int, *, commit: bool) -> Iterator[CommittedOffset | None]:
         """End the transaction of a producer.
 
         Offsets that the producer writes after this call belong to its next transaction. The caller
@@ -100,54 +113,63 @@ class PendingTransactionalOffsets:
         return self._end(producer_id, self._producers.pop(producer_id, {}), commit=commit)
 
     def _end(
-        self, producer_id: int, groups: dict[str, dict[Place, None]], *, commit: bool
-    ) -> Iterator[Ended | None]:
-        for group_id, places in groups.items():
-            while places:  # release one at a time: freeing many at once takes long
-                place = places.popitem()[0]
-                waiting = self._groups.get(group_id, {}).get(place, {})
-                if producer_id not in waiting:
+        self, producer_id: int, groups: dict[str, dict[TopicPartition, None]], *, commit: bool
+    ) -> Iterator[CommittedOffset | None]:
+        for group_id, topic_partitions in groups.items():
+            while topic_partitions:  # release one at a time: freeing many at once takes long
+                topic_partition = topic_partitions.popitem()[0]
+                pending = self._groups.get(group_id, {}).get(topic_partition, {})
+                if producer_id not in pending:
                     continue  # the offset was deleted in the meantime
                 if commit:
-                    self._overtake_before(producer_id, waiting, place)
-                value = self._take(producer_id, group_id, place)
-                yield Ended(group_id, place, value) if commit and value is not None else None
+                    self._supersede_before(producer_id, pending, topic_partition)
+                value = self._take(producer_id, group_id, topic_partition)
+                yield (
+                    CommittedOffset(group_id, topic_partition, value)
+                    if commit and value is not None
+                    else None
+                )
 
-    def _overtake_before(
-        self, producer_id: int, waiting: dict[int, OffsetCommitValue | None], place: Place
+    def _supersede_before(
+        self,
+        producer_id: int,
+        pending: dict[int, OffsetCommitValue | None],
+        topic_partition: TopicPartition,
     ) -> None:
-        for other in waiting:
+        for other in pending:
             if other == producer_id:
                 return
-            self._overtake(waiting, other, place)
+            self._supersede(pending, other, topic_partition)
 
-    def _take(self, producer_id: int, group_id: str, place: Place) -> OffsetCommitValue | None:
-        places = self._groups[group_id]
-        waiting = places[place]
-        value = waiting.pop(producer_id)
-        self._memory.change_offsets(-_bytes(place, value))
-        if not waiting:
-            del places[place]
-        if not places:
+    def _take(
+        self, producer_id: int, group_id: str, topic_partition: TopicPartition
+    ) -> OffsetCommitValue | None:
+        topic_partitions = self._groups[group_id]
+        pending = topic_partitions[topic_partition]
+        value = pending.pop(producer_id)
+        self._memory.change_offsets(-_bytes(topic_partition, value))
+        if not pending:
+            del topic_partitions[topic_partition]
+        if not topic_partitions:
             del self._groups[group_id]
             self._memory.change_offsets(-group_bytes(group_id))
         return value
 
-    def values(self, group_id: str, place: Place) -> list[OffsetCommitValue]:
+    def values(self, group_id: str, topic_partition: TopicPartition) -> list[OffsetCommitValue]:
         """Return the pending offsets of one partition that may still become visible."""
-        waiting = self._groups.get(group_id, {}).get(place, {})
-        return [value for value in waiting.values() if value is not None]
+        pending = self._groups.get(group_id, {}).get(topic_partition, {})
+        return [value for value in pending.values() if value is not None]
 
-    def places(self, group_id: str) -> Collection[Place]:
+    def topic_partitions(self, group_id: str) -> Collection[TopicPartition]:
         """Return the partitions in which a group has pending offsets."""
         return self._groups.get(group_id, {}).keys()
 
     def producers(self, group_id: str) -> list[int]:
         """Return the sorted IDs of the producers that have pending offsets in a group."""
-        places = self._groups.get(group_id, {}).values()
-        return sorted({producer_id for waiting in places for producer_id in waiting})
+        topic_partitions = self._groups.get(group_id, {}).values()
+        return sorted({producer_id for pending in topic_partitions for producer_id in pending})
 
 
-def _bytes(place: Place, value: OffsetCommitValue | None) -> int:
+def _bytes(topic_partition: TopicPartition, value: OffsetCommitValue | None) -> int:
     """Return the bytes in memory of a pending offset; None is a superseded offset."""
-    return OFFSET_BYTES if value is None else offset_bytes(place[0], value)
+    return OFFSET_BYTES if value is None else offset_bytes(topic_partition[0], value)

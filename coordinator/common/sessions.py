@@ -34,7 +34,7 @@ class SessionGroup(Protocol[MemberT_co]):
     """A group whose members have sessions.
 
     Attributes:
-        heard_ms: Coordinator time of the last heartbeat of each member, by member ID.
+        last_heartbeat_ms: Coordinator time of the last heartbeat of each member, by member ID.
     """
 
     @property
@@ -44,7 +44,7 @@ class SessionGroup(Protocol[MemberT_co]):
     def members(self) -> Mapping[str, MemberT_co]: ...
 
     @property
-    def heard_ms(self) -> dict[str, int]: ...
+    def last_heartbeat_ms(self) -> dict[str, int]: ...
 
 
 class MemberSessions(Generic[M]):
@@ -76,7 +76,7 @@ class MemberSessions(Generic[M]):
         self, group: SessionGroup[M], member: M, now: Now, settings: SessionSettings
     ) -> None:
         """Restart the session of a member that has sent a heartbeat."""
-        group.heard_ms[member.id] = now.coordinator_ms
+        group.last_heartbeat_ms[member.id] = now.coordinator_ms
         at_ms = now.coordinator_ms + self.timeout_ms(member, settings)
         self._timers.schedule((self._kind, group.id, member.id), at_ms)
 

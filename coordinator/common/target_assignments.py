@@ -13,7 +13,7 @@ from .result import Now, Pieces, Result
 
 # Number of partitions, members or pattern-matched topics up to which a target assignment is
 # computed within the heartbeat (a few milliseconds). Larger groups are processed in the background.
-AT_ONCE = 2_000
+SYNCHRONOUS_WORK_MAX = 2_000
 # Target records per batch.
 RECORDS_AT_ONCE = 50
 # Members per piece of background work.
@@ -21,7 +21,7 @@ MEMBERS_AT_ONCE = 100
 R = TypeVar("R")
 
 
-def is_too_early(assigned_at_ms: int, interval_ms: int, now: Now) -> bool:
+def is_within_interval(assigned_at_ms: int, interval_ms: int, now: Now) -> bool:
     """Return True if the assignment interval has not passed yet. A time of 0 means no target."""
     wait_ms = assigned_at_ms + interval_ms - now.log_ms
     return bool(assigned_at_ms) and 0 < wait_ms <= interval_ms
@@ -55,7 +55,7 @@ def store_targets(
     targets: Targets,
     epoch: int,
     now: Now,
-    is_there: Callable[[], bool],
+    is_current: Callable[[], bool],
     records: TargetRecords,
 ) -> Pieces:
     """Store the target assignment of a large group in pieces, followed by the record of its epoch.
@@ -74,23 +74,23 @@ def store_targets(
         for member_id, target in some:
             if member_id in group.members and target != group.targets.get(member_id):
                 result.records.append(records.target(group.id, member_id, target))
-        result.on_failure = _give_up(group)
+        result.on_failure = _cancel(group)
         yield result if result.records else None
-        if not (is_there() and group.is_assigning):
+        if not (is_current() and group.is_assigning):
             return
     group.is_assigning = False
     result = Result()
     result.records.append(records.epoch(group.id, epoch, now.log_ms))
-    result.on_failure = _give_up(group)
+    result.on_failure = _cancel(group)
     yield result
 
 
-def is_still(groups: Mapping[str, object], group: Assigning) -> bool:
+def is_current_group(groups: Mapping[str, object], group: Assigning) -> bool:
     """Return True if the group still exists under its ID."""
     return groups.get(group.id) is group
 
 
-def _give_up(group: Assigning) -> Callable[..., Result[None]]:
+def _cancel(group: Assigning) -> Callable[..., Result[None]]:
     def stop(code: object, now: Now) -> Result[None]:
         group.is_assigning = False  # the next heartbeat restarts the computation
         return Result()
@@ -98,7 +98,7 @@ def _give_up(group: Assigning) -> Callable[..., Result[None]]:
     return stop
 
 
-def all_of(work: Generator[None, None, R]) -> R:
+def run_to_end(work: Generator[None, None, R]) -> R:
     """Run work that is divided into pieces to its end, and return its result."""
     while True:
         try:

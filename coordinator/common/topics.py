@@ -39,7 +39,7 @@ class Topics(TopicNames, Protocol):
         ...
 
 
-class _Fact(NamedTuple):
+class _CachedTopic(NamedTuple):
     id: UUID
     shape: TopicShape
     hash: int
@@ -57,14 +57,14 @@ class KnownTopics:
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
-        self._facts: dict[str, _Fact] = {}
+        self._cached: dict[str, _CachedTopic] = {}
         self.version = 0
 
     def changed(self, names: Iterable[str]) -> None:
         """Drop the cached metadata of topics that were created, deleted or changed."""
         self.version += 1
         for name in names:
-            self._facts.pop(name, None)
+            self._cached.pop(name, None)
 
     def all_names(self) -> Collection[str]:
         return self._topics.names()
@@ -74,16 +74,16 @@ class KnownTopics:
 
     def ids_of(self, names: AbstractSet[str]) -> frozenset[UUID]:
         """Return the IDs of the topics that exist."""
-        return frozenset(fact.id for fact in map(self._fact, names) if fact is not None)
+        return frozenset(topic.id for topic in map(self._topic, names) if topic is not None)
 
     def shapes_of(self, names: AbstractSet[str]) -> dict[UUID, TopicShape]:
         """Return the shapes of the topics that exist, by topic ID."""
-        return {fact.id: fact.shape for fact in map(self._fact, names) if fact is not None}
+        return {topic.id: topic.shape for topic in map(self._topic, names) if topic is not None}
 
     def count_of(self, name: str) -> int | None:
         """Return the partition count of a topic, or None if the topic does not exist."""
-        fact = self._fact(name)
-        return None if fact is None else fact.shape.partitions
+        topic = self._topic(name)
+        return None if topic is None else topic.shape.partitions
 
     def hash_of(self, names: AbstractSet[str]) -> int:
         """Return a hash (int64) that changes when any of the topics changes; 0 for no topics.
@@ -91,18 +91,18 @@ class KnownTopics:
         The hash function differs from Kafka's. A broker that reads a stored hash of the other
         implementation recomputes the target assignment once.
         """
-        total = sum(fact.hash for fact in map(self._fact, names) if fact is not None)
+        total = sum(topic.hash for topic in map(self._topic, names) if topic is not None)
         return (total + (1 << 63)) % (1 << 64) - (1 << 63)
 
-    def _fact(self, name: str) -> _Fact | None:
-        fact = self._facts.get(name)
-        if fact is None:
+    def _topic(self, name: str) -> _CachedTopic | None:
+        topic = self._cached.get(name)
+        if topic is None:
             topic_id = self._topics.id_of(name)
             if topic_id is None:
                 return None
             shape = self._topics.shape_of(name)
-            fact = self._facts[name] = _Fact(topic_id, shape, _hash(name, topic_id, shape))
-        return fact
+            topic = self._cached[name] = _CachedTopic(topic_id, shape, _hash(name, topic_id, shape))
+        return topic
 
 
 def _hash(name: str, topic_id: UUID, shape: TopicShape) -> int:

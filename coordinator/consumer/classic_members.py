@@ -28,7 +28,7 @@ from kbroker.protocol.messages.groups import (
     SyncGroupResponse,
 )
 
-from ..classic.group import CONSUMER_PROTOCOL_TYPE, FIRST_VERSION_WITH_KNOWN_ID, protocols_of
+from ..classic.group import CONSUMER_PROTOCOL_TYPE, FIRST_VERSION_REQUIRING_MEMBER_ID, protocols_of
 from ..common.modern_group import MemberState
 from ..common.result import ClientInfo, Now, Result, append_error
 from ..common.settings import GroupSettings
@@ -93,24 +93,24 @@ class ClassicMembers:
         self._check_session(request)
         if len(group.members) >= settings.size_max and request.member_id not in group.members:
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
-        said = self._check(group, request)
+        subscription = self._check(group, request)
         member_id = request.member_id or f"{client.client_id[:255]}-{self._new_uuid()}"
         is_static = request.group_instance_id is not None
-        if not (request.member_id or is_static) and version >= FIRST_VERSION_WITH_KNOWN_ID:
+        if not (request.member_id or is_static) and version >= FIRST_VERSION_REQUIRING_MEMBER_ID:
             return _refused(ErrorCode.MEMBER_ID_REQUIRED, member_id)
         result: Result[JoinGroupResponse] = Result()
         step = Step(group, result.records)
         self._find(step, request, member_id)
-        step.member = _updated(step.before, request, said, client)
+        step.member = _updated(step.before, request, subscription, client)
         self._groups.put_member(step)
         # A classic member has no pattern, and its permissions do not apply to other members'
         # patterns.
         self._groups.target_assignments.advance(step, now, None, resolves=False)
-        if step.replaced is not None and self._groups.may_be_classic(group.id, step.members()):
+        if step.replaced is not None and self._groups.should_downgrade(group.id, step.members()):
             self._become_classic(step, now, result)
         else:
             epoch, target = self._groups.target_assignments.update_target(step, now, settings)
-            self._groups.reconcile(step, epoch, target, self._owned(said))
+            self._groups.reconcile(step, epoch, target, self._owned(subscription))
             self._groups.finish(step, result, now, settings)
             self._wait(SYNC, group.id, step.member, now)
         self._timers.cancel((JOIN, group.id, step.member.id))
@@ -155,10 +155,10 @@ class ClassicMembers:
                 offered &= {name for name, _ in member.classic.protocols}
         if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not offered:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        said = read_member_subscription(request.protocols[0].metadata)
-        if said is None:
+        subscription = read_member_subscription(request.protocols[0].metadata)
+        if subscription is None:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        return said
+        return subscription
 
     def _find(self, step: Step, request: JoinGroupRequest, member_id: str) -> None:
         group, instance_id = step.group, request.group_instance_id
@@ -172,9 +172,9 @@ class ClassicMembers:
                 return
         step.before = known or ConsumerGroupMember(member_id)
 
-    def _owned(self, said: MemberSubscription) -> Owned:
+    def _owned(self, subscription: MemberSubscription) -> Owned:
         owned: dict[UUID, set[int]] = {}
-        for row in said.owned_partitions:
+        for row in subscription.owned_partitions:
             for topic_id in self._topics.ids_of({row.topic}):
                 owned.setdefault(topic_id, set()).update(row.partitions)
         return owned
@@ -262,7 +262,7 @@ class ClassicMembers:
         result = Result(leave_response(rows, version))
         if gone:
             members = list(gone.values())
-            self._groups.take_out(group, members, f"{names_of(members)} left", now, result)
+            self._groups.remove_members(group, members, f"{names_of(members)} left", now, result)
             result.on_failure = lambda code, now: Result(
                 LeaveGroupResponse(error_code=append_error(code))
             )
@@ -303,19 +303,19 @@ def _has_to_join(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
 def _updated(
     member: ConsumerGroupMember,
     request: JoinGroupRequest,
-    said: MemberSubscription,
+    subscription: MemberSubscription,
     client: ClientInfo,
 ) -> ConsumerGroupMember:
     protocols = protocols_of((row.name, bytes(row.metadata)) for row in request.protocols)
     rebalance_ms = request.rebalance_timeout_ms
     return member._replace(
         instance_id=request.group_instance_id or member.instance_id,
-        rack_id=said.rack_id or member.rack_id,
+        rack_id=subscription.rack_id or member.rack_id,
         client_id=client.client_id,
         client_host=client.host,
         rebalance_timeout_ms=request.session_timeout_ms if rebalance_ms < 0 else rebalance_ms,
         assignor=None,
-        topics=frozenset(said.topics),
+        topics=frozenset(subscription.topics),
         pattern="",
         classic=ClassicMemberMetadata(request.session_timeout_ms, protocols),
     )

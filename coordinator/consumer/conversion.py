@@ -76,7 +76,7 @@ class Conversion:
         group.metadata_hash = self._topics.hash_of(group.topics.keys())
         result.records.append(group_tombstone(classic.id))
         result.records += whole_group(group, 0)
-        result.work = self._let_go(classic)
+        result.work = self._fail_pending_requests(classic)
         cause = "converted to a consumer group for a member that uses the consumer protocol"
         state = ConsumerGroupState.RECONCILING.value
         result.events.append(Event(now.log_ms, classic.id, cause, group.epoch, state))
@@ -85,13 +85,13 @@ class Conversion:
     def _converted(
         self, classic: ClassicGroup, member: ClassicGroupMember, epoch: int
     ) -> ConsumerGroupMember:
-        said = read_member_subscription(member.metadata(classic.protocol_name))
-        if said is None and member.protocols:
-            said = read_member_subscription(member.protocols[0][1])
+        subscription = read_member_subscription(member.metadata(classic.protocol_name))
+        if subscription is None and member.protocols:
+            subscription = read_member_subscription(member.protocols[0][1])
         assignment = read_assignment(member.assignment) if member.assignment else None
-        if said is None or (member.assignment and assignment is None):
+        if subscription is None or (member.assignment and assignment is None):
             _refuse(classic.id, "the subscription or the assignment of a member cannot be parsed")
-        assert said is not None  # otherwise the conversion was rejected above
+        assert subscription is not None  # otherwise the conversion was rejected above
         assigned: dict[UUID, dict[int, int]] = {}
         for row in assignment.assigned_partitions if assignment else ():
             topic_id = next(iter(self._topics.ids_of({row.topic})), None)
@@ -106,30 +106,30 @@ class Conversion:
         return ConsumerGroupMember(
             id=member.id,
             instance_id=member.instance_id,
-            rack_id=said.rack_id or None,
+            rack_id=subscription.rack_id or None,
             client_id=member.client_id,
             client_host=member.client_host,
             rebalance_timeout_ms=member.rebalance_timeout_ms,
-            topics=frozenset(said.topics),
+            topics=frozenset(subscription.topics),
             classic=ClassicMemberMetadata(member.session_timeout_ms, member.protocols),
             epoch=epoch,
             previous_epoch=epoch,
             assigned=assigned or NOTHING,
         )
 
-    def _let_go(self, classic: ClassicGroup) -> Pieces:
+    def _fail_pending_requests(self, classic: ClassicGroup) -> Pieces:
         """Fail pending requests of the classic group, so that members rejoin the consumer group."""
         result: Result[None] = Result()
         for member in classic.members.values():
             self._rebalances.forget_session(classic.id, member.id)
-            self._rebalances.fail_slots(
+            self._rebalances.fail_pending_requests(
                 classic, member, ErrorCode.REBALANCE_IN_PROGRESS, member.id, result
             )
         yield result
 
     # -- to classic
 
-    def fits_classic_group(self, size: int) -> bool:
+    def fits_classic_size(self, size: int) -> bool:
         """Return True if a classic group may have this number of members."""
         return size <= self._settings.group_size_max
 
@@ -164,7 +164,7 @@ class Conversion:
         )
         result.records += group_tombstones(group)
         result.records.append(group_record(group.id, value))
-        result.work = self._go_on(group.id, members, cause, now)
+        result.work = self._resume(group.id, members, cause, now)
         text = "converted to a classic group: all remaining members use the classic protocol"
         if cause is not None:
             text = f"{cause}; {text}"
@@ -174,7 +174,7 @@ class Conversion:
         self, group: ConsumerGroup, member: ConsumerGroupMember, protocol: str
     ) -> GroupMetadataValue.Member:
         assert member.classic is not None
-        said = dict(member.classic.protocols)[protocol]
+        subscription = dict(member.classic.protocols)[protocol]
         return GroupMetadataValue.Member(
             member_id=member.id,
             group_instance_id=member.instance_id,
@@ -182,11 +182,11 @@ class Conversion:
             client_host=member.client_host,
             rebalance_timeout=member.rebalance_timeout_ms,
             session_timeout=member.classic.session_timeout_ms,
-            subscription=said,
-            assignment=self.assignment_of(group.target_of(member), said),
+            subscription=subscription,
+            assignment=self.assignment_of(group.target_of(member), subscription),
         )
 
-    def assignment_of(self, assigned: Assigned | Target, said: bytes) -> bytes:
+    def assignment_of(self, assigned: Assigned | Target, subscription: bytes) -> bytes:
         """Encode an assignment for a member of the classic protocol.
 
         Args:
@@ -198,9 +198,9 @@ class Conversion:
             name = self._topics.name_of(topic_id)
             if name is not None:
                 rows += [(name, partition) for partition in sorted(partitions)]
-        return write_assignment(rows, said)
+        return write_assignment(rows, subscription)
 
-    def _go_on(
+    def _resume(
         self, group_id: str, members: list[ConsumerGroupMember], cause: str | None, now: Now
     ) -> Pieces:
         """Start the sessions of the classic group, and a rebalance if there is a cause."""
@@ -209,7 +209,7 @@ class Conversion:
             return
         offered = {each.id: each.classic.protocols for each in members if each.classic is not None}
         for member in group.members.values():
-            group.offer(member, offered.get(member.id, member.protocols))
+            group.set_protocols(member, offered.get(member.id, member.protocols))
             self._rebalances.keep_alive(group, member, now)
         if cause is not None:
             result: Result[None] = Result()
@@ -242,4 +242,6 @@ def _common_protocol(members: list[ConsumerGroupMember]) -> str:
     offers = [
         [name for name, _ in each.classic.protocols] for each in members if each.classic is not None
     ]
-    return next(name for name in offers[0] if all(name in offer for offer in offers))
+    return next(
+        name for name in offers[0] if all(name in set_protocols for set_protocols in offers)
+    )

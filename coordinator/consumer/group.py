@@ -16,7 +16,7 @@ from uuid import UUID
 
 from ..common.modern_group import (
     FIRST_EPOCH,
-    LEAVES_FOR_A_WHILE,
+    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
     NO_TARGET,
     NOTHING,
     Assigned,
@@ -81,14 +81,14 @@ class ConsumerGroupMember(NamedTuple):
     revoking: Assigned = NOTHING
 
     @property
-    def has_left_for_a_while(self) -> bool:
-        return self.epoch == LEAVES_FOR_A_WHILE
+    def has_left_temporarily(self) -> bool:
+        return self.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH
 
     def is_reconciled_to(self, epoch: int) -> bool:
         """Return True if the member has all partitions of the target of an epoch."""
         return self.state is MemberState.STABLE and self.epoch == epoch
 
-    def got_in(self, topic_id: UUID, partition: int) -> int | None:
+    def assigned_in_epoch(self, topic_id: UUID, partition: int) -> int | None:
         """Return the epoch in which the member got a partition, or None if it does not have it."""
         for partitions in (self.assigned.get(topic_id), self.revoking.get(topic_id)):
             if partitions is not None and partition in partitions:
@@ -112,11 +112,11 @@ class ConsumerGroup:
         "described",
         "epoch",
         "has_topics_record",
-        "heard_ms",
         "held",
         "id",
         "is_assigning",
         "is_resolving",
+        "last_heartbeat_ms",
         "members",
         "metadata_hash",
         "patterns",
@@ -155,7 +155,7 @@ class ConsumerGroup:
         self.unreconciled: set[str] = set()
         # Volatile:
         # Coordinator time of each member's last heartbeat.
-        self.heard_ms: dict[str, int] = {}
+        self.last_heartbeat_ms: dict[str, int] = {}
         # Version of the cluster's topics against which patterns were last resolved.
         self.patterns_version = -1
         # Version of the cluster's topics that the group has last processed.
@@ -207,7 +207,7 @@ class ConsumerGroup:
             self._release(member)
             self._drop_static(member)
             self.unreconciled.discard(member_id)
-            self.heard_ms.pop(member_id, None)
+            self.last_heartbeat_ms.pop(member_id, None)
             self.viewers.pop(member_id, None)
 
     def static_member(self, instance_id: str | None) -> ConsumerGroupMember | None:

@@ -25,9 +25,9 @@ from kbroker.protocol.messages.consumer_groups import (
 from ..classic.group import ClassicGroup
 from ..common.events import printable, some_of
 from ..common.modern_group import (
-    JOINS,
-    LEAVES,
-    LEAVES_FOR_A_WHILE,
+    JOIN_GROUP_MEMBER_EPOCH,
+    LEAVE_GROUP_MEMBER_EPOCH,
+    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
     NAME_LENGTH_MAX,
     NOTHING,
     SUBSCRIPTION_MAX,
@@ -130,9 +130,9 @@ class ConsumerGroups:
         settings = self._settings(request.group_id)
         try:
             _check(request, version, settings)
-            if request.member_epoch < JOINS:
+            if request.member_epoch < JOIN_GROUP_MEMBER_EPOCH:
                 return self._leave(request, now)
-            return self._live(request, client, now, settings, rights)
+            return self._stay(request, client, now, settings, rights)
         except KafkaError as error:
             return _refused(error.code, error.message)
         except UnknownMemberState:
@@ -142,7 +142,7 @@ class ConsumerGroups:
                 "partitions and rejoin.",
             )
 
-    def _live(
+    def _stay(
         self,
         request: ConsumerGroupHeartbeatRequest,
         client: ClientInfo,
@@ -153,7 +153,7 @@ class ConsumerGroups:
         result: Result[Response] = Result()
         group = self._group(request, settings, now, result)
         step = Step(group, result.records)
-        self._check_room(group, request.member_id, settings)
+        self._check_size(group, request.member_id, settings)
         owned = _owned(request)
         self._find_member(step, request, owned)
         step.member = _updated(step.before, request, client)
@@ -161,7 +161,7 @@ class ConsumerGroups:
         self.target_assignments.advance(step, now, rights)
         epoch, target = self.target_assignments.update_target(step, now, settings)
         self.reconcile(step, epoch, target, owned)
-        shows_all = request.member_epoch == JOINS or _is_full(request)
+        shows_all = request.member_epoch == JOIN_GROUP_MEMBER_EPOCH or _is_full(request)
         is_new = shows_all or not same_partitions(step.before.assigned, step.member.assigned)
         result.response = Response(
             member_id=step.member.id,
@@ -188,7 +188,7 @@ class ConsumerGroups:
         if isinstance(known, ConsumerGroup):
             return known
         classic = known if isinstance(known, ClassicGroup) else None
-        joins = request.member_epoch == JOINS
+        joins = request.member_epoch == JOIN_GROUP_MEMBER_EPOCH
         if known is None:
             if joins:
                 return ConsumerGroup(group_id)
@@ -199,7 +199,7 @@ class ConsumerGroups:
             )
         return self._conversion.to_consumer_group(classic, settings, now, result)
 
-    def _check_room(
+    def _check_size(
         self, group: ConsumerGroup, member_id: str, settings: ConsumerGroupSettings
     ) -> None:
         if len(group.members) >= settings.size_max and member_id not in group.members:
@@ -217,12 +217,16 @@ class ConsumerGroups:
         Raises:
             KafkaError: The member is unknown or fenced.
         """
-        group, joins = step.group, request.member_epoch == JOINS
+        group, joins = step.group, request.member_epoch == JOIN_GROUP_MEMBER_EPOCH
         member_id = request.member_id or str(self._new_uuid())
         known = group.members.get(member_id)
         if request.instance_id is not None:
             known = group.static_member(request.instance_id)
-            if known is not None and joins and (known.id != member_id or is_away(known)):
+            if (
+                known is not None
+                and joins
+                and (known.id != member_id or has_left_temporarily(known))
+            ):
                 self.replace_member(step, known, member_id)
                 return
             if known is not None and known.id != member_id:
@@ -246,7 +250,7 @@ class ConsumerGroups:
         Raises:
             KafkaError: UNRELEASED_INSTANCE_ID, if the previous member has not left.
         """
-        if known.classic is None and not is_classic and not is_away(known):
+        if known.classic is None and not is_classic and not has_left_temporarily(known):
             raise KafkaError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"Static member {known.instance_id} is still owned by member {known.id}.",
@@ -367,9 +371,12 @@ class ConsumerGroups:
         member = self.find(group, request.member_id, request.instance_id)
         response = Response(member_id=request.member_id, member_epoch=request.member_epoch)
         result = Result(response)
-        if request.instance_id is not None and request.member_epoch == LEAVES_FOR_A_WHILE:
+        if (
+            request.instance_id is not None
+            and request.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH
+        ):
             away = member._replace(
-                epoch=LEAVES_FOR_A_WHILE,
+                epoch=LEAVE_GROUP_STATIC_MEMBER_EPOCH,
                 revoking=NOTHING,
                 assigned={
                     each: dict.fromkeys(member.assigned[each], 0) for each in member.assigned
@@ -379,7 +386,7 @@ class ConsumerGroups:
             cause = f"static member {member.instance_id} left temporarily"
             _note(group.id, cause, group.epoch, group.state, now, result)
         else:
-            self.take_out(group, [member], f"member {member.id} left", now, result)
+            self.remove_members(group, [member], f"member {member.id} left", now, result)
         result.on_failure = lambda code, now: _refused(append_error(code), None)
         return result
 
@@ -407,7 +414,7 @@ class ConsumerGroups:
             )
         return member
 
-    def take_out(
+    def remove_members(
         self,
         group: ConsumerGroup,
         members: list[ConsumerGroupMember],
@@ -419,22 +426,22 @@ class ConsumerGroups:
         """Remove members, and convert the group if only classic members remain."""
         gone = {member.id for member in members}
         left = [member for member in group.members.values() if member.id not in gone]
-        if self.may_be_classic(group.id, left):
+        if self.should_downgrade(group.id, left):
             generation = group.epoch
             self._conversion.to_classic_group(group, left, generation, cause, now, result)
             return
-        result.records += self.target_assignments.take_out(group, members)
+        result.records += self.target_assignments.remove_members(group, members)
         # The timers of removed members are left: they do nothing when they expire.
         state = ConsumerGroupState.ASSIGNING if left else ConsumerGroupState.EMPTY
         _note(group.id, cause, group.epoch + 1, state, now, result, since_ms)
 
-    def may_be_classic(self, group_id: str, members: Collection[ConsumerGroupMember]) -> bool:
+    def should_downgrade(self, group_id: str, members: Collection[ConsumerGroupMember]) -> bool:
         """Return True if a group with these members must be converted to a classic group."""
         return (
             bool(members)
             and all(member.classic is not None for member in members)
             and self._settings(group_id).migration.downgrades
-            and self._conversion.fits_classic_group(len(members))
+            and self._conversion.fits_classic_size(len(members))
         )
 
     # -- time
@@ -467,8 +474,8 @@ class ConsumerGroups:
             return result
         since_ms = None
         if kind == SESSION:
-            heard_ms = group.heard_ms.get(member_id, now.coordinator_ms)
-            since_ms = now.log_ms - (now.coordinator_ms - heard_ms)
+            last_heartbeat_ms = group.last_heartbeat_ms.get(member_id, now.coordinator_ms)
+            since_ms = now.log_ms - (now.coordinator_ms - last_heartbeat_ms)
             cause = f"member {member_id} missed heartbeats"
         elif kind in (JOIN, SYNC) and member.classic is not None:
             cause = f"member {member_id} did not {'join' if kind == JOIN else 'sync'} in time"
@@ -476,7 +483,7 @@ class ConsumerGroups:
             cause = f"member {member_id} did not revoke partitions in time"
         else:
             return result
-        self.take_out(group, [member], cause, now, result, since_ms)
+        self.remove_members(group, [member], cause, now, result, since_ms)
         result.on_failure = lambda code, now: self.sessions.retry(key, now)
         return result
 
@@ -497,9 +504,9 @@ def _freed(group: ConsumerGroup, replaced_id: str) -> Holder:
     return holder
 
 
-def is_away(member: ConsumerGroupMember) -> bool:
+def has_left_temporarily(member: ConsumerGroupMember) -> bool:
     """Return True if a static member has left temporarily."""
-    return member.epoch == LEAVES_FOR_A_WHILE
+    return member.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH
 
 
 def _check(
@@ -511,7 +518,7 @@ def _check(
         KafkaError: A field is invalid.
     """
     epoch = request.member_epoch
-    if not request.member_id and (version >= 1 or epoch > 0 or epoch == LEAVES):
+    if not request.member_id and (version >= 1 or epoch > 0 or epoch == LEAVE_GROUP_MEMBER_EPOCH):
         _invalid("MemberId can't be empty.")
     for name, value in (
         ("GroupId", request.group_id),
@@ -520,7 +527,7 @@ def _check(
     ):
         if value == "":
             _invalid(f"{name} can't be empty.")
-    if epoch == JOINS:
+    if epoch == JOIN_GROUP_MEMBER_EPOCH:
         if request.rebalance_timeout_ms == -1:
             _invalid("RebalanceTimeoutMs must be provided in first request.")
         if request.topic_partitions is None or request.topic_partitions:
@@ -530,9 +537,9 @@ def _check(
                 "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when "
                 "(re-)joining."
             )
-    elif epoch == LEAVES_FOR_A_WHILE and request.instance_id is None:
+    elif epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH and request.instance_id is None:
         _invalid("InstanceId can't be null.")
-    elif epoch < LEAVES_FOR_A_WHILE:
+    elif epoch < LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         _invalid("MemberEpoch is invalid.")
     _check_lengths(request)
     if request.server_assignor is not None and request.server_assignor not in settings.assignors:
@@ -567,7 +574,7 @@ def _check_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned | None) -
     Raises:
         KafkaError: FENCED_MEMBER_EPOCH.
     """
-    if epoch in (JOINS, member.epoch):
+    if epoch in (JOIN_GROUP_MEMBER_EPOCH, member.epoch):
         return
     if epoch < member.epoch:
         # Accept the previous epoch if the member owns only assigned partitions: it missed the

@@ -12,23 +12,27 @@ from uuid import UUID
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 
-from ..common.offset_checks import FIRST_VERSION_WITH_MEMBER_EPOCHS, Check, always
+from ..common.offset_checks import FIRST_VERSION_WITH_MEMBER_EPOCHS, CommitCheck, same_for_all
 from .group import ConsumerGroup, ConsumerGroupMember
 
 
-def committer_check(group: ConsumerGroup, request: OffsetCommitRequest, version: int) -> Check:
+def committer_check(
+    group: ConsumerGroup, request: OffsetCommitRequest, version: int
+) -> CommitCheck:
     """Return the check for a commit by the sender."""
     if request.generation_id_or_member_epoch < 0 and not group.members:
-        return always(ErrorCode.NONE)
+        return same_for_all(ErrorCode.NONE)
     member = group.members.get(request.member_id)
     if member is None:
-        return always(ErrorCode.UNKNOWN_MEMBER_ID)
+        return same_for_all(ErrorCode.UNKNOWN_MEMBER_ID)
     if member.classic is None and version < FIRST_VERSION_WITH_MEMBER_EPOCHS:
-        return always(ErrorCode.UNSUPPORTED_VERSION)
+        return same_for_all(ErrorCode.UNSUPPORTED_VERSION)
     return _epoch_check(member, request.generation_id_or_member_epoch, _stale(member))
 
 
-def transactional_committer_check(group: ConsumerGroup, request: OffsetCommitRequest) -> Check:
+def transactional_committer_check(
+    group: ConsumerGroup, request: OffsetCommitRequest
+) -> CommitCheck:
     """Return the check for a transactional commit by the sender.
 
     Requests of older clients have no member ID, so the member is not checked: the transaction
@@ -37,10 +41,10 @@ def transactional_committer_check(group: ConsumerGroup, request: OffsetCommitReq
     epoch = request.generation_id_or_member_epoch
     names_member = bool(request.member_id) or request.group_instance_id is not None
     if epoch < 0 and (not group.members or not names_member):
-        return always(ErrorCode.NONE)
+        return same_for_all(ErrorCode.NONE)
     member = group.members.get(request.member_id)
     if member is None:
-        return always(ErrorCode.UNKNOWN_MEMBER_ID)
+        return same_for_all(ErrorCode.UNKNOWN_MEMBER_ID)
     # TxnOffsetCommit has no better error code for a stale member epoch.
     return _epoch_check(member, epoch, ErrorCode.ILLEGAL_GENERATION)
 
@@ -61,14 +65,14 @@ def _stale(member: ConsumerGroupMember) -> ErrorCode:
     return ErrorCode.ILLEGAL_GENERATION
 
 
-def _epoch_check(member: ConsumerGroupMember, epoch: int, stale: ErrorCode) -> Check:
+def _epoch_check(member: ConsumerGroupMember, epoch: int, stale: ErrorCode) -> CommitCheck:
     if epoch == member.epoch:
-        return always(ErrorCode.NONE)
+        return same_for_all(ErrorCode.NONE)
     if epoch > member.epoch:
-        return always(stale)
+        return same_for_all(stale)
 
     def check(topic: str, topic_id: UUID, partition: int) -> ErrorCode:
-        got_in = member.got_in(topic_id, partition)
-        return stale if got_in is None or epoch < got_in else ErrorCode.NONE
+        assigned_in_epoch = member.assigned_in_epoch(topic_id, partition)
+        return stale if assigned_in_epoch is None or epoch < assigned_in_epoch else ErrorCode.NONE
 
-    return Check(ErrorCode.NONE, check)
+    return CommitCheck(ErrorCode.NONE, check)

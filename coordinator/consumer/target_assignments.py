@@ -20,12 +20,12 @@ from ..common.record import CoordinatorRecord
 from ..common.result import Now, Pieces, Result
 from ..common.settings import ConsumerGroupSettings
 from ..common.target_assignments import (
-    AT_ONCE,
     MEMBERS_AT_ONCE,
+    SYNCHRONOUS_WORK_MAX,
     TargetRecords,
-    all_of,
-    is_still,
-    is_too_early,
+    is_current_group,
+    is_within_interval,
+    run_to_end,
     store_targets,
 )
 from ..common.topics import KnownTopics
@@ -173,7 +173,7 @@ class TargetAssignments:
             step.raise_epoch(found)
         group.topics_version = self._topics.version
 
-    def take_out(
+    def remove_members(
         self, group: ConsumerGroup, members: Collection[ConsumerGroupMember]
     ) -> list[CoordinatorRecord]:
         """Return the records that remove members and bump the group epoch."""
@@ -214,10 +214,10 @@ class TargetAssignments:
             return changed
         names = tuple(self._topics.all_names())
         group.patterns_version = self._topics.version
-        if len(names) * len(wanted) > AT_ONCE:
+        if len(names) * len(wanted) > SYNCHRONOUS_WORK_MAX:
             step.work = self._resolve_in_background(group.id, wanted, names, is_other, now)
             return changed
-        found = all_of(_matches(wanted, names))
+        found = run_to_end(_matches(wanted, names))
         return take_resolved(step, found, now) or changed or is_other
 
     def _unresolved(self, group: ConsumerGroup, patterns: Collection[str], now: Now) -> list[str]:
@@ -279,10 +279,10 @@ class TargetAssignments:
         if group.is_resolving:
             return False
         names = tuple(self._topics.all_names())
-        if len(names) > AT_ONCE:
+        if len(names) > SYNCHRONOUS_WORK_MAX:
             step.work = self._describe_in_background(group.id, member, names, rights, is_other, now)
             return False
-        found = all_of(_matches([member.pattern], names, rights.may_describe))[member.pattern]
+        found = run_to_end(_matches([member.pattern], names, rights.may_describe))[member.pattern]
         described = ResolvedRegularExpression(found, self._topics.version, now.log_ms)
         return self._take_described(step, rights.viewer, described, now) or is_other
 
@@ -380,7 +380,7 @@ class TargetAssignments:
         known = group.target_of(step.replaced or step.member)
         if step.epoch <= group.assignment_epoch or group.is_assigning:
             return group.assignment_epoch, known
-        if is_too_early(group.assigned_at_ms, settings.assignment_interval_ms, now):
+        if is_within_interval(group.assigned_at_ms, settings.assignment_interval_ms, now):
             return group.assignment_epoch, known
         assignor = group.assignor_after(step.counted, step.member)
         if assignor not in settings.assignors:
@@ -390,11 +390,11 @@ class TargetAssignments:
             group.topics_after(step.counted, step.member, step.resolved)
         )
         size = len(members) + sum(shape.partitions for shape in shapes.values())
-        if size > AT_ONCE:
+        if size > SYNCHRONOUS_WORK_MAX:
             if step.work is None:
                 step.work = self._compute_in_background(group.id, assignor, now)
             return self._begin_without(step, known)
-        targets = all_of(self._targets(group, members, step.resolved, shapes, assignor))
+        targets = run_to_end(self._targets(group, members, step.resolved, shapes, assignor))
         for member_id, target in targets.items():
             # The target of a replaced static member was already written under its new ID in this
             # step.
@@ -450,9 +450,9 @@ class TargetAssignments:
         shapes = self._topics.shapes_of(group.topics_after(None, None, group.resolved))
         members = tuple(group.members.values())
         targets = yield from self._targets(group, members, dict(group.resolved), shapes, assignor)
-        is_there = partial(is_still, self._state.groups, group)
+        is_current = partial(is_current_group, self._state.groups, group)
         records = TargetRecords(target_record, assignment_record)
-        yield from store_targets(group, targets, epoch, now, is_there, records)
+        yield from store_targets(group, targets, epoch, now, is_current, records)
 
 
 def _nothing() -> None:

@@ -324,11 +324,13 @@ class ShareDelivery:
         """Release the records of a member that leaves."""
         change = Change()
         for batch in self.batches:
-            for run in self._halves(batch, lambda run: run.member_id == member_id):
+            for run in self._acquired_runs(batch, lambda run: run.member_id == member_id):
                 self._put(change, run, ARCHIVED if run.last < self.start_offset else AVAILABLE)
         return change
 
-    def _halves(self, batch: InFlightBatch, concerns: Callable[[Run], bool]) -> Iterator[Run]:
+    def _acquired_runs(
+        self, batch: InFlightBatch, concerns: Callable[[Run], bool]
+    ) -> Iterator[Run]:
         """Yield the acquired runs for which `concerns` is true, split at the start offset."""
         start = self.start_offset
         if self._is_cut_by_start(batch) and any(map(concerns, batch.runs)):
@@ -363,7 +365,7 @@ class ShareDelivery:
                 if run.lock_until is not None and run.lock_until <= now_ms:
                     run.release(self.settings().deliveries_max, is_past=False)
                 self.may_have_free = self.may_have_free or run.state is AVAILABLE
-        self._look_at_locks()
+        self._update_wake_at()
 
     def _changed(self, change: Change) -> list[InFlightBatch]:
         if not change.states or not self.batches:
@@ -383,14 +385,14 @@ class ShareDelivery:
             return run.lock_until is not None and run.lock_until <= now_ms
 
         for batch in self.batches:
-            for run in self._halves(batch, is_over):
+            for run in self._acquired_runs(batch, is_over):
                 run.release(deliveries_max, is_past=run.last < self.start_offset)
                 states.append(run.stored)
                 self.may_have_free = self.may_have_free or run.state is AVAILABLE
-        self._look_at_locks()
+        self._update_wake_at()
         return states
 
-    def _look_at_locks(self) -> None:
+    def _update_wake_at(self) -> None:
         self.wake_at = min(
             (
                 run.lock_until
@@ -450,7 +452,7 @@ class ShareDelivery:
                 break
         return done
 
-    def log_starts_at(self, offset: int) -> None:
+    def archive_before_log_start(self, offset: int) -> None:
         """Archive records below the new log start offset."""
         if offset <= self.start_offset:
             return

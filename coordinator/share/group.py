@@ -100,11 +100,11 @@ class ShareGroup:
         "assignment_epoch",
         "epoch",
         "has_shared_record",
-        "heard_ms",
         "held",
         "id",
         "is_assigning",
-        "is_settled",
+        "is_initialization_checked",
+        "last_heartbeat_ms",
         "members",
         "metadata_hash",
         "shared",
@@ -130,13 +130,13 @@ class ShareGroup:
         self.held: dict[UUID, dict[int, int]] = {}
         # Volatile:
         # Coordinator time of each member's last heartbeat.
-        self.heard_ms: dict[str, int] = {}
+        self.last_heartbeat_ms: dict[str, int] = {}
         # Version of the cluster's topics that the group has last processed.
         self.topics_version = -1
         # True while a target assignment is computed in the background.
         self.is_assigning = False
         # True if nothing has changed since the last search for partitions without a state.
-        self.is_settled = False
+        self.is_initialization_checked = False
         self._lacks: bool | None = None
 
     @property
@@ -162,7 +162,7 @@ class ShareGroup:
         if member is not None:
             for topic in member.topics:
                 add_to(self.topics, topic, -1)
-            self.heard_ms.pop(member_id, None)
+            self.last_heartbeat_ms.pop(member_id, None)
             self._changed()
 
     def subscribes(self, topic: str) -> bool:
@@ -177,7 +177,7 @@ class ShareGroup:
 
     def _changed(self) -> None:
         self._lacks = None
-        self.is_settled = False
+        self.is_initialization_checked = False
 
     # -- targets
 
@@ -244,7 +244,7 @@ def partitions_of(topics: SharedTopics) -> Target:
     return {topic_id: topic.partitions for topic_id, topic in topics.items()}
 
 
-def together(one: SharedTopics, other: SharedTopics) -> dict[UUID, SharedTopic]:
+def merged(one: SharedTopics, other: SharedTopics) -> dict[UUID, SharedTopic]:
     """Return the union of two sets of partitions; names are those of `other`."""
     both = dict(one)
     for topic_id, topic in other.items():

@@ -24,8 +24,8 @@ from kbroker.protocol.messages.share_groups import (
 
 from ..common.events import printable
 from ..common.modern_group import (
-    JOINS,
-    LEAVES,
+    JOIN_GROUP_MEMBER_EPOCH,
+    LEAVE_GROUP_MEMBER_EPOCH,
     NAME_LENGTH_MAX,
     SUBSCRIPTION_MAX,
     MemberState,
@@ -69,13 +69,13 @@ class ShareGroups:
         timers: Timers[tuple[str, str, str]],
         settings: Settings,
         topics: KnownTopics,
-        making: ShareStateInitializations,
+        initializations: ShareStateInitializations,
     ) -> None:
         self._state = state
         self._timers = timers
         self._settings = settings
         self._topics = topics
-        self._making = making
+        self._initializations = initializations
         self._target_assignments = ShareTargetAssignments(state, topics)
         self.sessions: MemberSessions[ShareGroupMember] = MemberSessions(SESSION, timers, settings)
 
@@ -87,19 +87,19 @@ class ShareGroups:
         """Handle a ShareGroupHeartbeat: a member joins, stays or leaves."""
         try:
             _check(request)
-            if request.member_epoch == LEAVES:
+            if request.member_epoch == LEAVE_GROUP_MEMBER_EPOCH:
                 return self._leave(request, now)
-            return self._live(request, client, now)
+            return self._stay(request, client, now)
         except KafkaError as error:
             return _refused(error.code, error.message)
 
-    def _live(
+    def _stay(
         self, request: ShareGroupHeartbeatRequest, client: ClientInfo, now: Now
     ) -> Result[Response]:
         settings = self._settings(request.group_id)
         result: Result[Response] = Result()
         group = self._group(request)
-        _check_room(group, request.member_id, settings)
+        _check_size(group, request.member_id, settings)
         step = ShareStep(group, result.records)
         step.before = _find_member(group, request)
         step.member = _updated(step.before, request, client)
@@ -108,7 +108,10 @@ class ShareGroups:
         is_bumped = self._advance(step)
         epoch, target = self._target_assignments.update_target(step, now, settings)
         self._reconcile(step, epoch, target, is_bumped=is_bumped)
-        shows_all = request.member_epoch == JOINS or request.subscribed_topic_names is not None
+        shows_all = (
+            request.member_epoch == JOIN_GROUP_MEMBER_EPOCH
+            or request.subscribed_topic_names is not None
+        )
         is_different = step.before.assigned != step.member.assigned
         result.response = Response(
             member_id=step.member.id,
@@ -117,7 +120,7 @@ class ShareGroups:
             assignment=_assignment(step.member.assigned) if shows_all or is_different else None,
         )
         self.sessions.keep_alive(group, step.member, now, settings)
-        self._making.begin(group, step.epoch, step.topics, now, result.records)
+        self._initializations.begin(group, step.epoch, step.topics, now, result.records)
         result.work = step.work
         if is_bumped:
             _note(group.id, _cause_of(step), step.epoch, ShareGroupState.STABLE, now, result)
@@ -131,7 +134,10 @@ class ShareGroups:
             KafkaError: GROUP_ID_NOT_FOUND.
         """
         group_id = request.group_id
-        if request.member_epoch == JOINS and self._state.groups.get(group_id) is None:
+        if (
+            request.member_epoch == JOIN_GROUP_MEMBER_EPOCH
+            and self._state.groups.get(group_id) is None
+        ):
             return ShareGroup(group_id)
         return find_share_group(self._state, group_id)
 
@@ -148,7 +154,7 @@ class ShareGroups:
         step.topics = group.topics.keys()
         if not bump and group.topics_version == self._topics.version:
             return False
-        group.is_settled = False
+        group.is_initialization_checked = False
         known = None if step.is_new else step.before
         step.topics = group.topics_after(known, step.member)
         found = self._topics.hash_of(step.topics)
@@ -181,7 +187,7 @@ class ShareGroups:
 
         def undo(code: ErrorCode, now: Now) -> Result[Response]:
             step.group.topics_version = -1
-            self._making.forget(step.group)
+            self._initializations.forget(step.group)
             if step.is_new:
                 self._timers.cancel((SESSION, step.group.id, step.member.id))
             return _refused(append_error(code), None)
@@ -194,11 +200,11 @@ class ShareGroups:
         group = find_share_group(self._state, request.group_id)
         member = _member(group, request.member_id)
         result = Result(Response(member_id=member.id, member_epoch=request.member_epoch))
-        self._take_out(group, member, f"member {member.id} left", now, result)
+        self._remove_member(group, member, f"member {member.id} left", now, result)
         result.on_failure = lambda code, now: _refused(append_error(code), None)
         return result
 
-    def _take_out(
+    def _remove_member(
         self,
         group: ShareGroup,
         member: ShareGroupMember,
@@ -226,17 +232,17 @@ class ShareGroups:
         if group is None or member is None:
             return result
         silent_since_ms = now.coordinator_ms - self._settings(group_id).session_timeout_ms
-        heard_ms = group.heard_ms.get(member_id, silent_since_ms)
-        since_ms = now.log_ms - (now.coordinator_ms - heard_ms)
+        last_heartbeat_ms = group.last_heartbeat_ms.get(member_id, silent_since_ms)
+        since_ms = now.log_ms - (now.coordinator_ms - last_heartbeat_ms)
         cause = f"member {member_id} missed heartbeats"
-        self._take_out(group, member, cause, now, result, since_ms)
+        self._remove_member(group, member, cause, now, result, since_ms)
         result.on_failure = lambda code, now: self.sessions.retry(key, now)
         return result
 
     def resume(self, group: ShareGroup, now: Now) -> None:
         """Start the sessions of a loaded group, and repeat its pending initializations."""
         self.sessions.restart(group, now)
-        self._making.go_on(group, now)
+        self._initializations.go_on(group, now)
 
 
 def find_share_group(state: ShardState, group_id: str) -> ShareGroup:
@@ -265,9 +271,9 @@ def _check(request: ShareGroupHeartbeatRequest) -> None:
         _invalid("GroupId can't be empty.")
     if request.rack_id == "":
         _invalid("RackId can't be empty.")
-    if request.member_epoch == JOINS and not request.subscribed_topic_names:
+    if request.member_epoch == JOIN_GROUP_MEMBER_EPOCH and not request.subscribed_topic_names:
         _invalid("SubscribedTopicNames must be set in first request.")
-    if request.member_epoch < LEAVES:
+    if request.member_epoch < LEAVE_GROUP_MEMBER_EPOCH:
         _invalid("MemberEpoch is invalid.")
     if any(len(name or "") > NAME_LENGTH_MAX for name in (request.group_id, request.rack_id)):
         _invalid(f"GroupId and RackId may have at most {NAME_LENGTH_MAX} characters.")
@@ -279,7 +285,7 @@ def _invalid(message: str) -> None:
     raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
-def _check_room(group: ShareGroup, member_id: str, settings: ShareGroupSettings) -> None:
+def _check_size(group: ShareGroup, member_id: str, settings: ShareGroupSettings) -> None:
     if len(group.members) >= settings.size_max and member_id not in group.members:
         raise KafkaError(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
@@ -294,7 +300,7 @@ def _find_member(group: ShareGroup, request: ShareGroupHeartbeatRequest) -> Shar
         KafkaError: UNKNOWN_MEMBER_ID or FENCED_MEMBER_EPOCH.
     """
     epoch = request.member_epoch
-    if epoch == JOINS:
+    if epoch == JOIN_GROUP_MEMBER_EPOCH:
         return group.members.get(request.member_id) or ShareGroupMember(request.member_id)
     member = _member(group, request.member_id)
     if epoch != member.epoch and not (epoch < member.epoch and epoch == member.previous_epoch):

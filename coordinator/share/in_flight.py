@@ -129,7 +129,7 @@ class Run:
         self.last = offset - 1
         return rest
 
-    def says_the_same_as(self, other: Run) -> bool:
+    def has_same_state_as(self, other: Run) -> bool:
         return (
             self.change is other.change is None
             and self.state is other.state
@@ -187,7 +187,7 @@ class InFlightBatch:
         """Merge neighbouring runs with the same state."""
         joined = self.runs[:1]
         for run in self.runs[1:]:
-            if joined[-1].says_the_same_as(run):
+            if joined[-1].has_same_state_as(run):
                 joined[-1].last = run.last
             else:
                 joined.append(run)

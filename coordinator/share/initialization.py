@@ -21,8 +21,8 @@ from .group import (
     SharedState,
     SharedTopic,
     ShareGroup,
+    merged,
     partitions_of,
-    together,
     without,
 )
 from .records import shared_record
@@ -78,17 +78,17 @@ class ShareStateInitializations:
             records: Receives the record of the new state.
         """
         is_late = self._is_late(group, now)
-        if group.is_settled and not is_late:
+        if group.is_initialization_checked and not is_late:
             return
         shared = group.shared
-        known = shared.initialized if is_late else together(shared.initialized, shared.initializing)
+        known = shared.initialized if is_late else merged(shared.initialized, shared.initializing)
         missing = self._missing(names, known)
-        group.is_settled = True
+        group.is_initialization_checked = True
         if not missing:
             return
         self._asked_ms[group.id] = now.coordinator_ms
         changed = SharedState(
-            together(shared.initializing, missing),
+            merged(shared.initializing, missing),
             shared.initialized,
             {each: name for each, name in shared.deleting.items() if each not in missing},
         )
@@ -127,7 +127,7 @@ class ShareStateInitializations:
         """Drop requests whose record could not be stored; the next heartbeat repeats them."""
         self._due = [each for each in self._due if each.group_id != group.id]
         self._asked_ms.pop(group.id, None)
-        group.is_settled = False
+        group.is_initialization_checked = False
 
     def go_on(self, group: ShareGroup, now: Now) -> None:
         """Repeat the pending initialization of a loaded group, if the group has members."""
@@ -153,7 +153,7 @@ class ShareStateInitializations:
             left = without(shared.initializing, partitions)
             if not left:
                 self._asked_ms.pop(group_id, None)
-            initialized = together(shared.initialized, done) if well else shared.initialized
+            initialized = merged(shared.initialized, done) if well else shared.initialized
             changed = shared._replace(initializing=left, initialized=initialized)
             result.records = [shared_record(group_id, changed)]
             result.on_failure = lambda code, now: Result()  # the next heartbeat repeats the request

@@ -18,13 +18,13 @@ from ..common.modern_group import NO_TARGET, Target
 from ..common.result import Now, Pieces, Result, append_error
 from ..common.topics import KnownTopics
 from ..state import ShardState
-from .group import NO_STATE, SharedState, SharedTopics, ShareGroup, partitions_of, together
+from .group import NO_STATE, SharedState, SharedTopics, ShareGroup, merged, partitions_of
 from .groups import find_share_group
 from .initialization import ShareStateInitializations
 from .records import shared_record
 
 
-class Begun:
+class ShareStateRequests:
     """Result of a first step: requests for the share coordinators, or an error.
 
     Attributes:
@@ -52,11 +52,11 @@ class ShareOffsets:
     """Offsets of the share groups of one shard."""
 
     def __init__(
-        self, state: ShardState, topics: KnownTopics, making: ShareStateInitializations
+        self, state: ShardState, topics: KnownTopics, initializations: ShareStateInitializations
     ) -> None:
         self._state = state
         self._topics = topics
-        self._making = making
+        self._initializations = initializations
 
     def partitions(self, group_id: str) -> Iterator[SharePartitionKey]:
         """Return the share partitions of a group that have a state; empty for an unknown group."""
@@ -70,7 +70,7 @@ class ShareOffsets:
 
     # -- alter
 
-    def alter(self, group_id: str, topics: SharedTopics, now: Now) -> Result[Begun]:
+    def alter(self, group_id: str, topics: SharedTopics, now: Now) -> Result[ShareStateRequests]:
         """Handle the first step of AlterShareGroupOffsets 0 for an empty or new group.
 
         When the result is committed, send requests to the share coordinators and call
@@ -80,12 +80,12 @@ class ShareOffsets:
             group = self._empty_group(group_id, may_be_new=True)
         except KafkaError as error:
             return Result(_refused(error))
-        result = Result(Begun(group.epoch, partitions_of(topics)))
+        result = Result(ShareStateRequests(group.epoch, partitions_of(topics)))
         if topics:
-            self._making.asks(group_id, now)
+            self._initializations.asks(group_id, now)
             shared = group.shared
             changed = SharedState(
-                together(shared.initializing, topics),
+                merged(shared.initializing, topics),
                 shared.initialized,
                 {each: name for each, name in shared.deleting.items() if each not in topics},
             )
@@ -94,7 +94,7 @@ class ShareOffsets:
 
     # -- delete
 
-    def delete(self, group_id: str, topics: Mapping[UUID, str]) -> Result[Begun]:
+    def delete(self, group_id: str, topics: Mapping[UUID, str]) -> Result[ShareStateRequests]:
         """Handle the first step of DeleteShareGroupOffsets 0 for an empty group.
 
         When the result is committed, send requests to the share coordinators and call `deleted`.
@@ -116,7 +116,7 @@ class ShareOffsets:
                 deleting[topic_id] = name
             elif topic_id in deleting:
                 partitions[topic_id] = self._all_of(topic_id)
-        result = Result(Begun(group.epoch, partitions))
+        result = Result(ShareStateRequests(group.epoch, partitions))
         if partitions:
             _write(result, group_id, SharedState(group.shared.initializing, initialized, deleting))
         return result
@@ -144,7 +144,7 @@ class ShareOffsets:
             result.on_failure = lambda code, now: Result(append_error(code))
         return result
 
-    def delete_all(self, group_id: str) -> Result[Begun]:
+    def delete_all(self, group_id: str) -> Result[ShareStateRequests]:
         """Begin to delete all states of a group, before the group itself is deleted.
 
         When the result is committed, send requests to the share coordinators.
@@ -154,11 +154,11 @@ class ShareOffsets:
         except KafkaError as error:
             return Result(_refused(error))
         shared = group.shared
-        topics = together(shared.initialized, shared.initializing)
+        topics = merged(shared.initialized, shared.initializing)
         partitions = dict(partitions_of(topics))
         for topic_id in shared.deleting:
             partitions[topic_id] = self._all_of(topic_id)
-        result = Result(Begun(group.epoch, partitions))
+        result = Result(ShareStateRequests(group.epoch, partitions))
         if partitions:
             names = {topic_id: topic.name for topic_id, topic in topics.items()}
             _write(result, group_id, SharedState(deleting={**shared.deleting, **names}))
@@ -209,10 +209,10 @@ class ShareOffsets:
             yield result
 
 
-def _refused(error: KafkaError) -> Begun:
-    return Begun(error_code=error.code, error_message=error.message)
+def _refused(error: KafkaError) -> ShareStateRequests:
+    return ShareStateRequests(error_code=error.code, error_message=error.message)
 
 
-def _write(result: Result[Begun], group_id: str, shared: SharedState) -> None:
+def _write(result: Result[ShareStateRequests], group_id: str, shared: SharedState) -> None:
     result.records = [shared_record(group_id, shared)]
-    result.on_failure = lambda code, now: Result(Begun(error_code=append_error(code)))
+    result.on_failure = lambda code, now: Result(ShareStateRequests(error_code=append_error(code)))

@@ -22,11 +22,11 @@ def describe_share_partition_status(
         now_ms: Coordinator time in ms.
     """
     runs = [run for batch in delivery.batches for run in batch.runs]
-    said = [f"has share-partition start offset {delivery.start_offset}"]
-    said += _held(runs, now_ms)
-    said += _other_states(runs)
-    said += _outlook(delivery, runs, readable_end, high_watermark)
-    return printable("; ".join(said))
+    parts = [f"has share-partition start offset {delivery.start_offset}"]
+    parts += _held(runs, now_ms)
+    parts += _other_states(runs)
+    parts += _outlook(delivery, runs, readable_end, high_watermark)
+    return printable("; ".join(parts))
 
 
 def _count(runs: Iterable[Run]) -> int:
@@ -73,11 +73,11 @@ def _outlook(
     following = delivery.next_offset()
     if following < readable_end:
         free = [run for run in runs if run.is_free and run.deliveries]
-        said = f"the next fetch acquires records from offset {following} on"
+        parts = f"the next fetch acquires records from offset {following} on"
         if free:
             deliveries = max(run.deliveries for run in free)
-            said += f", {_count(free)} of which were released (deliveries: up to {deliveries})"
-        return [said]
+            parts += f", {_count(free)} of which were released (deliveries: up to {deliveries})"
+        return [parts]
     if readable_end < high_watermark:
         return [f"records from offset {readable_end} on belong to open transactions"]
     return [f"no records are available up to the high watermark {high_watermark}"]

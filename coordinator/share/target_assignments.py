@@ -13,12 +13,12 @@ from ..common.record import CoordinatorRecord
 from ..common.result import Now, Pieces
 from ..common.settings import ShareGroupSettings
 from ..common.target_assignments import (
-    AT_ONCE,
     MEMBERS_AT_ONCE,
+    SYNCHRONOUS_WORK_MAX,
     TargetRecords,
-    all_of,
-    is_still,
-    is_too_early,
+    is_current_group,
+    is_within_interval,
+    run_to_end,
     store_targets,
 )
 from ..common.topics import KnownTopics
@@ -76,15 +76,15 @@ class ShareTargetAssignments:
         known = group.target_of(step.member.id)
         if step.epoch <= group.assignment_epoch or group.is_assigning:
             return group.assignment_epoch, known
-        if is_too_early(group.assigned_at_ms, settings.assignment_interval_ms, now):
+        if is_within_interval(group.assigned_at_ms, settings.assignment_interval_ms, now):
             return group.assignment_epoch, known
         members = step.members()
         topics = self._assignable(group, step.topics)
         size = sum(map(len, topics.values())) + sum(len(each.topics) for each in members)
-        if size > AT_ONCE:
+        if size > SYNCHRONOUS_WORK_MAX:
             step.work = self._compute_in_background(group.id, now)
             return group.assignment_epoch, known
-        targets = all_of(self._targets(group, members, topics))
+        targets = run_to_end(self._targets(group, members, topics))
         for member_id, target in targets.items():
             if target != group.targets.get(member_id):
                 step.records.append(target_record(group.id, member_id, target))
@@ -129,6 +129,6 @@ class ShareTargetAssignments:
         epoch = group.epoch
         topics = self._assignable(group, group.topics.keys())
         targets = yield from self._targets(group, tuple(group.members.values()), topics)
-        is_there = partial(is_still, self._state.groups, group)
+        is_current = partial(is_current_group, self._state.groups, group)
         records = TargetRecords(target_record, assignment_record)
-        yield from store_targets(group, targets, epoch, now, is_there, records)
+        yield from store_targets(group, targets, epoch, now, is_current, records)

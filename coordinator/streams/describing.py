@@ -48,8 +48,8 @@ def _topology(group: StreamsGroup) -> Response.Topology | None:
     if configured is not None and configured.is_ready and configured.subtopologies is not None:
         rows = [_configured(each, known) for each, known in configured.subtopologies.items()]
     else:
-        said = group.topology.subtopologies
-        rows = [_said(said[each]) for each in sorted(said)]
+        stored = group.topology.subtopologies
+        rows = [_stored(stored[each]) for each in sorted(stored)]
     return Response.Topology(epoch=group.topology.epoch, subtopologies=rows)
 
 
@@ -72,13 +72,13 @@ def _internal(topic: ConfiguredInternalTopic) -> Response.TopicInfo:
     )
 
 
-def _said(said: Value.Subtopology) -> Response.Subtopology:
+def _stored(stored: Value.Subtopology) -> Response.Subtopology:
     return Response.Subtopology(
-        subtopology_id=said.subtopology_id,
-        source_topics=sorted(said.source_topics),
-        repartition_sink_topics=sorted(said.repartition_sink_topics),
-        state_changelog_topics=_infos(said.state_changelog_topics),
-        repartition_source_topics=_infos(said.repartition_source_topics),
+        subtopology_id=stored.subtopology_id,
+        source_topics=sorted(stored.source_topics),
+        repartition_sink_topics=sorted(stored.repartition_sink_topics),
+        state_changelog_topics=_infos(stored.state_changelog_topics),
+        repartition_source_topics=_infos(stored.repartition_source_topics),
     )
 
 

@@ -30,7 +30,7 @@ NO_TASKS: Tasks = MappingProxyType({})
 NO_ACTIVE_TASKS: ActiveTasks = MappingProxyType({})
 
 # Member epochs with which a heartbeat leaves or joins the group.
-LEAVES, LEAVES_FOR_A_WHILE, JOINS = -1, -2, 0
+LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH, JOIN_GROUP_MEMBER_EPOCH = -1, -2, 0
 # Epoch of a group without records, and of its target.
 FIRST_EPOCH = 1
 NO_TOPOLOGY_EPOCH = -1
@@ -142,7 +142,7 @@ class StreamsGroupMember:
         """Return True if the member has all tasks of the target of an epoch."""
         return self.state is StreamsMemberState.STABLE and self.epoch == epoch
 
-    def got_in(self, subtopology: str, partition: int) -> int | None:
+    def assigned_in_epoch(self, subtopology: str, partition: int) -> int | None:
         """Return the epoch in which the member got an active task, or None."""
         for held in (self.assigned, self.revoking):
             epoch = held.active.get(subtopology, {}).get(partition)
@@ -169,14 +169,14 @@ class StreamsGroup:
         "endpoint_epoch",
         "endpoint_rows",
         "epoch",
-        "heard_ms",
         "id",
         "is_assigning",
+        "last_heartbeat_ms",
         "members",
         "metadata_hash",
         "shutdown_member_id",
         "targets",
-        "told_ms",
+        "tasks_sent_ms",
         "topics_version",
         "topology",
         "unreconciled",
@@ -205,9 +205,9 @@ class StreamsGroup:
         self.unreconciled: set[str] = set()
         # Volatile:
         # Coordinator time of each member's last heartbeat.
-        self.heard_ms: dict[str, int] = {}
+        self.last_heartbeat_ms: dict[str, int] = {}
         # Coordinator time at which each member was last sent its tasks.
-        self.told_ms: dict[str, int] = {}
+        self.tasks_sent_ms: dict[str, int] = {}
         # Members that have reported the tasks that they were sent.
         self.confirmed: set[str] = set()
         # Configured topology; None if it must be recomputed.
@@ -263,8 +263,8 @@ class StreamsGroup:
             return
         self._release(member)
         self.unreconciled.discard(member_id)
-        self.heard_ms.pop(member_id, None)
-        self.told_ms.pop(member_id, None)
+        self.last_heartbeat_ms.pop(member_id, None)
+        self.tasks_sent_ms.pop(member_id, None)
         self.confirmed.discard(member_id)
         self.endpoint_rows.pop(member_id, None)
         if not self.members:

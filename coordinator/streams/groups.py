@@ -32,8 +32,8 @@ from ..common.topics import KnownTopics
 from ..state import ShardState
 from .endpoints import partitions_by_endpoint
 from .group import (
-    JOINS,
-    LEAVES_FOR_A_WHILE,
+    JOIN_GROUP_MEMBER_EPOCH,
+    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
     StreamsGroup,
     StreamsGroupMember,
     StreamsGroupState,
@@ -118,9 +118,9 @@ class StreamsGroups:
         """Handle a StreamsGroupHeartbeat: a member joins, stays or leaves."""
         try:
             _check(request)
-            if request.member_epoch < JOINS:
+            if request.member_epoch < JOIN_GROUP_MEMBER_EPOCH:
                 return StreamsHeartbeat(self._leave(request, now), {})
-            return self._live(request, client, now)
+            return self._stay(request, client, now)
         except KafkaError as error:
             return StreamsHeartbeat(_refused(error.code, error.message), {})
         except UnknownMemberState:
@@ -130,17 +130,17 @@ class StreamsGroups:
             )
             return StreamsHeartbeat(_refused(ErrorCode.FENCED_MEMBER_EPOCH, message), {})
 
-    def _live(self, request: Request, client: ClientInfo, now: Now) -> StreamsHeartbeat:
+    def _stay(self, request: Request, client: ClientInfo, now: Now) -> StreamsHeartbeat:
         settings = self._settings(request.group_id)
         result: Result[Response] = Result()
-        joins = request.member_epoch == JOINS
+        joins = request.member_epoch == JOIN_GROUP_MEMBER_EPOCH
         group = self._group(request.group_id, joins, settings, result)
         step = StreamsStep(group, result.records)
         step.before = _sender(group, request)
         step.member = _updated(step.before, request, client)
         if step.member != step.before or step.is_new_member:
             step.records.append(member_record(group.id, step.member))
-            step.shares_anew = True
+            step.needs_new_epoch = True
         self._target_assignments.take_topology(step, request.topology)
         configured = self._target_assignments.configure(step)
         _check_tasks(configured, request)
@@ -150,29 +150,32 @@ class StreamsGroups:
         self._reconcile(step, epoch, target, owned)
         if request.shutdown_application and group.shutdown_member_id is None:
             group.shutdown_member_id = request.member_id
-        tells = (
-            request.member_epoch == JOINS
+        sends_tasks = (
+            request.member_epoch == JOIN_GROUP_MEMBER_EPOCH
             or step.member.assigned != step.before.assigned
-            or _may_have_missed(group, step.member, owned, now, settings)
+            or _must_resend_tasks(group, step.member, owned, now, settings)
         )
-        if tells:
-            group.told_ms[step.member.id] = now.coordinator_ms
+        if sends_tasks:
+            group.tasks_sent_ms[step.member.id] = now.coordinator_ms
             group.confirmed.discard(step.member.id)
-        result.response = self._answer(step, request, settings, tells=tells)
+        result.response = self._response(step, request, settings, sends_tasks=sends_tasks)
         self.sessions.keep_alive(group, step.member, now, settings)
         self._wait_for_revocation(group.id, step.member, step.before, now)
         result.work = step.work
         if not isinstance(self._state.groups.get(group.id), StreamsGroup):
-            result.work = chain(self._begun(group), step.work or ())
+            result.work = chain(self._copy_volatile_data(group), step.work or ())
         _note_step(step, now, result)
         result.on_failure = self._undo(step, settings) if result.records else None
         return StreamsHeartbeat(result, configured.missing)
 
-    def _begun(self, group: StreamsGroup) -> Pieces:
+    def _copy_volatile_data(self, group: StreamsGroup) -> Pieces:
         """Copy the volatile data of a new group to the group that replay has created."""
         known = self._state.streams_group(group.id)
         if known is not None:
-            known.heard_ms, known.told_ms = group.heard_ms, group.told_ms
+            known.last_heartbeat_ms, known.tasks_sent_ms = (
+                group.last_heartbeat_ms,
+                group.tasks_sent_ms,
+            )
         yield None
 
     def _group(
@@ -210,13 +213,13 @@ class StreamsGroups:
             step.records.append(current_record(step.group.id, member))
             step.member = member
 
-    def _answer(
+    def _response(
         self,
         step: StreamsStep,
         request: Request,
         settings: StreamsGroupSettings,
         *,
-        tells: bool,
+        sends_tasks: bool,
     ) -> Response:
         group, member, configured = step.group, step.member, step.configured
         assert configured is not None
@@ -225,11 +228,14 @@ class StreamsGroups:
             member_epoch=member.epoch,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
         )
-        if tells:
+        if sends_tasks:
             response.active_tasks = _rows(keys_of(member.assigned.active))
             response.standby_tasks = _rows(member.assigned.standby)
             response.warmup_tasks = _rows(member.assigned.warmup)
-        if request.member_epoch == JOINS or member.assigned != step.before.assigned:
+        if (
+            request.member_epoch == JOIN_GROUP_MEMBER_EPOCH
+            or member.assigned != step.before.assigned
+        ):
             group.endpoint_rows.pop(member.id, None)
             if member.endpoint is not None:
                 group.endpoint_epoch += 1
@@ -240,9 +246,9 @@ class StreamsGroups:
         if isinstance(self._state.groups.get(group.id), StreamsGroup):
             response.endpoint_information_epoch = group.endpoint_epoch
         if configured.problem is not None:
-            step.tell(configured.problem.status, configured.problem.detail)
+            step.add_status(configured.problem.status, configured.problem.detail)
         if group.shutdown_member_id is not None:
-            step.tell(
+            step.add_status(
                 SHUTDOWN_APPLICATION,
                 f"Streams group member {group.shutdown_member_id} encountered a fatal error and "
                 "requested a shutdown for the entire application.",
@@ -281,11 +287,11 @@ class StreamsGroups:
         member = _known(group, member_id)
         response = Response(member_id=member_id, member_epoch=request.member_epoch, status=[])
         result = Result(response)
-        self._take_out(group, member, f"member {member_id} left", now, result)
+        self._remove_member(group, member, f"member {member_id} left", now, result)
         result.on_failure = lambda code, now: _refused(append_error(code), None)
         return result
 
-    def _take_out(
+    def _remove_member(
         self,
         group: StreamsGroup,
         member: StreamsGroupMember,
@@ -342,14 +348,14 @@ class StreamsGroups:
             return result
         since_ms = None
         if kind == SESSION:
-            heard_ms = group.heard_ms.get(member_id, now.coordinator_ms)
-            since_ms = now.log_ms - (now.coordinator_ms - heard_ms)
+            last_heartbeat_ms = group.last_heartbeat_ms.get(member_id, now.coordinator_ms)
+            since_ms = now.log_ms - (now.coordinator_ms - last_heartbeat_ms)
             cause = f"member {member_id} missed heartbeats"
         elif member.state is StreamsMemberState.UNREVOKED:
             cause = f"member {member_id} did not revoke tasks in time"
         else:
             return result
-        self._take_out(group, member, cause, now, result, since_ms)
+        self._remove_member(group, member, cause, now, result, since_ms)
         result.on_failure = lambda code, now: self.sessions.retry(key, now)
         return result
 
@@ -383,15 +389,15 @@ def _check(request: Request) -> None:
             _invalid(f"{name} can't be empty.")
     epoch = request.member_epoch
     lists = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
-    if epoch == JOINS:
+    if epoch == JOIN_GROUP_MEMBER_EPOCH:
         _check_joins(request)
-    elif epoch == LEAVES_FOR_A_WHILE:
+    elif epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         _invalid("InstanceId can't be null.")
-    elif epoch < LEAVES_FOR_A_WHILE:
+    elif epoch < LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         _invalid(f"MemberEpoch is {epoch}, but must be greater than or equal to -2.")
     if any(each is None for each in lists) and any(each is not None for each in lists):
         _invalid("If one task-type is non-null, all must be non-null.")
-    if epoch != JOINS and request.topology is not None:
+    if epoch != JOIN_GROUP_MEMBER_EPOCH and request.topology is not None:
         _invalid("Topology can only be provided when (re-)joining.")
     _check_lengths(request)
 
@@ -478,7 +484,7 @@ def _sender(group: StreamsGroup, request: Request) -> StreamsGroupMember:
     Raises:
         KafkaError: UNKNOWN_MEMBER_ID or FENCED_MEMBER_EPOCH.
     """
-    if request.member_epoch == JOINS:
+    if request.member_epoch == JOIN_GROUP_MEMBER_EPOCH:
         return group.members.get(request.member_id) or StreamsGroupMember(request.member_id)
     member = _known(group, request.member_id)
     epoch = request.member_epoch
@@ -539,7 +545,7 @@ def _updated(
     )
 
 
-def _may_have_missed(
+def _must_resend_tasks(
     group: StreamsGroup,
     member: StreamsGroupMember,
     owned: TasksTuple | None,
@@ -558,12 +564,15 @@ def _may_have_missed(
             group.confirmed.add(member.id)
         else:
             group.confirmed.discard(member.id)
-    elif member.assigned.is_empty and member.id in group.told_ms:
+    elif member.assigned.is_empty and member.id in group.tasks_sent_ms:
         group.confirmed.add(member.id)
     if member.id in group.confirmed:
         return False
-    told_ms = group.told_ms.get(member.id)
-    return told_ms is None or now.coordinator_ms - told_ms >= settings.heartbeat_interval_ms
+    tasks_sent_ms = group.tasks_sent_ms.get(member.id)
+    return (
+        tasks_sent_ms is None
+        or now.coordinator_ms - tasks_sent_ms >= settings.heartbeat_interval_ms
+    )
 
 
 def _owned(request: Request) -> TasksTuple | None:
@@ -601,7 +610,7 @@ def _note_step(step: StreamsStep, now: Now, result: Result[R]) -> None:
         cause = f"member {step.member.id} joined"
     elif step.epoch != group.epoch:
         cause = "topics or group configs have changed"
-        if step.records and step.shares_anew and step.hash == group.metadata_hash:
+        if step.records and step.needs_new_epoch and step.hash == group.metadata_hash:
             cause = f"member {step.member.id} changed its metadata"
     elif state is not group.state and state is StreamsGroupState.STABLE:
         cause = "all members are reconciled"

@@ -11,26 +11,26 @@ from uuid import UUID
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 
-from ..common.offset_checks import FIRST_VERSION_WITH_MEMBER_EPOCHS, Check, always
+from ..common.offset_checks import FIRST_VERSION_WITH_MEMBER_EPOCHS, CommitCheck, same_for_all
 from .group import StreamsGroup, StreamsGroupMember
 
 
 def streams_committer_check(
     group: StreamsGroup, request: OffsetCommitRequest, version: int
-) -> Check:
+) -> CommitCheck:
     """Return the check for a commit by the sender."""
     if request.generation_id_or_member_epoch < 0 and not group.members:
-        return always(ErrorCode.NONE)
+        return same_for_all(ErrorCode.NONE)
     member = group.members.get(request.member_id)
     if member is None:
-        return always(ErrorCode.UNKNOWN_MEMBER_ID)
+        return same_for_all(ErrorCode.UNKNOWN_MEMBER_ID)
     if version < FIRST_VERSION_WITH_MEMBER_EPOCHS:
-        return always(ErrorCode.UNSUPPORTED_VERSION)
+        return same_for_all(ErrorCode.UNSUPPORTED_VERSION)
     epoch = request.generation_id_or_member_epoch
     return _epoch_check(group, member, epoch, ErrorCode.STALE_MEMBER_EPOCH)
 
 
-def streams_transactional_check(group: StreamsGroup, request: OffsetCommitRequest) -> Check:
+def streams_transactional_check(group: StreamsGroup, request: OffsetCommitRequest) -> CommitCheck:
     """Return the check for a transactional commit by the sender.
 
     Requests without a member ID are accepted: the transaction already fences its producers.
@@ -38,10 +38,10 @@ def streams_transactional_check(group: StreamsGroup, request: OffsetCommitReques
     epoch = request.generation_id_or_member_epoch
     names_member = bool(request.member_id) or request.group_instance_id is not None
     if epoch < 0 and (not group.members or (epoch == -1 and not names_member)):
-        return always(ErrorCode.NONE)
+        return same_for_all(ErrorCode.NONE)
     member = group.members.get(request.member_id)
     if member is None:
-        return always(ErrorCode.UNKNOWN_MEMBER_ID)
+        return same_for_all(ErrorCode.UNKNOWN_MEMBER_ID)
     # TxnOffsetCommit has no better error code for a stale member epoch.
     return _epoch_check(group, member, epoch, ErrorCode.ILLEGAL_GENERATION)
 
@@ -59,16 +59,18 @@ def streams_fetcher_error(group: StreamsGroup, request: OffsetFetchRequest.Group
 
 def _epoch_check(
     group: StreamsGroup, member: StreamsGroupMember, epoch: int, stale: ErrorCode
-) -> Check:
+) -> CommitCheck:
     if epoch == member.epoch:
-        return always(ErrorCode.NONE)
+        return same_for_all(ErrorCode.NONE)
     if epoch > member.epoch or group.topology is None:
-        return always(stale)
+        return same_for_all(stale)
     subtopologies = group.topology.sources
 
     def check(topic: str, topic_id: UUID, partition: int) -> ErrorCode:
         subtopology = subtopologies.get(topic)
-        got_in = None if subtopology is None else member.got_in(subtopology, partition)
-        return stale if got_in is None or epoch < got_in else ErrorCode.NONE
+        assigned_in_epoch = (
+            None if subtopology is None else member.assigned_in_epoch(subtopology, partition)
+        )
+        return stale if assigned_in_epoch is None or epoch < assigned_in_epoch else ErrorCode.NONE
 
-    return Check(ErrorCode.NONE, check)
+    return CommitCheck(ErrorCode.NONE, check)

@@ -20,7 +20,12 @@ from kbroker.protocol.messages.streams_groups import (
 from ..common.record import CoordinatorRecord
 from ..common.result import Now, Pieces, Result
 from ..common.settings import StreamsGroupSettings
-from ..common.target_assignments import AT_ONCE, MEMBERS_AT_ONCE, RECORDS_AT_ONCE, all_of
+from ..common.target_assignments import (
+    MEMBERS_AT_ONCE,
+    RECORDS_AT_ONCE,
+    SYNCHRONOUS_WORK_MAX,
+    run_to_end,
+)
 from ..common.timers import Timers
 from ..common.topics import KnownTopics
 from ..state import ShardState
@@ -42,7 +47,7 @@ INITIAL_DELAY = "streams initial delay"
 STALE_TOPOLOGY, SHUTDOWN_APPLICATION, ASSIGNMENT_DELAYED = 0, 4, 5
 STANDBY_REPLICAS = "num.standby.replicas"
 
-Said = StreamsGroupHeartbeatRequest.Topology
+RequestTopology = StreamsGroupHeartbeatRequest.Topology
 Status = StreamsGroupHeartbeatResponse.Status
 
 
@@ -68,8 +73,8 @@ class StreamsStep:
         "group",
         "hash",
         "member",
+        "needs_new_epoch",
         "records",
-        "shares_anew",
         "statuses",
         "topology",
         "work",
@@ -84,7 +89,7 @@ class StreamsStep:
         self.epoch = group.epoch
         self.assignment_epoch = group.assignment_epoch
         self.hash = group.metadata_hash
-        self.shares_anew = False
+        self.needs_new_epoch = False
         self.statuses: list[Status] = []
         self.work: Pieces | None = None
 
@@ -92,7 +97,7 @@ class StreamsStep:
     def is_new_member(self) -> bool:
         return self.member.id not in self.group.members
 
-    def tell(self, code: int, detail: str) -> None:
+    def add_status(self, code: int, detail: str) -> None:
         """Add a status to the response."""
         self.statuses.append(Status(status_code=code, status_detail=detail))
 
@@ -127,24 +132,24 @@ class StreamsTargetAssignments:
 
     # -- the topology
 
-    def take_topology(self, step: StreamsStep, said: Said | None) -> None:
+    def take_topology(self, step: StreamsStep, sent: RequestTopology | None) -> None:
         """Store the topology of the first member, and compare later ones with it.
 
         Raises:
             KafkaError: INVALID_REQUEST, if the topology has changed.
         """
         group, known = step.group, step.group.topology
-        if said is not None:
-            brought = topology_of(said)
+        if sent is not None:
+            topology = topology_of(sent)
             if known is None:
-                step.topology = brought
-                step.records.append(topology_record(group.id, brought))
-            elif known.epoch <= brought.epoch and known != brought:
+                step.topology = topology
+                step.records.append(topology_record(group.id, topology))
+            elif known.epoch <= topology.epoch and known != topology:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, "Topology updates are not supported yet."
                 )
         if known is not None and step.member.topology_epoch < known.epoch:
-            step.tell(
+            step.add_status(
                 STALE_TOPOLOGY,
                 f"The member's topology epoch {step.member.topology_epoch} is behind the group's "
                 f"topology epoch {known.epoch}.",
@@ -163,7 +168,7 @@ class StreamsTargetAssignments:
         if configured is None or group.topics_version != self._topics.version:
             step.hash = self._topics.hash_of(topology.required)
             is_other = step.hash != group.metadata_hash
-            step.shares_anew = step.shares_anew or is_other
+            step.needs_new_epoch = step.needs_new_epoch or is_other
             if configured is None or is_other:
                 configured = configure(topology, self._topics.count_of)
                 group.configure(configured)
@@ -179,7 +184,7 @@ class StreamsTargetAssignments:
         validated = configured.epoch if configured.is_ready else NO_TOPOLOGY_EPOCH
         configs = {STANDBY_REPLICAS: str(settings.standby_replicas)}
         if (
-            step.shares_anew
+            step.needs_new_epoch
             or validated != group.validated_epoch
             or configs != group.assignment_configs
         ):
@@ -200,7 +205,7 @@ class StreamsTargetAssignments:
         if not group.members and delay_ms > 0 and self._timers.deadline(delay) is None:
             self._timers.schedule(delay, now.coordinator_ms + delay_ms)
         if self._timers.deadline(delay) is not None:
-            step.tell(
+            step.add_status(
                 ASSIGNMENT_DELAYED,
                 "Assignment delayed due to the configured initial rebalance delay.",
             )
@@ -208,18 +213,18 @@ class StreamsTargetAssignments:
         if step.epoch <= group.assignment_epoch or group.is_assigning:
             return group.assignment_epoch, known
         if is_too_young(group, now, settings):
-            step.tell(
+            step.add_status(
                 ASSIGNMENT_DELAYED,
                 "Assignment delayed due to the configured assignment interval.",
             )
             return group.assignment_epoch, known
         assert step.configured is not None
         members = step.members()
-        if _size(step.configured, len(members)) > AT_ONCE:
+        if _size(step.configured, len(members)) > SYNCHRONOUS_WORK_MAX:
             step.work = self.compute_in_background(group.id, now)
             return group.assignment_epoch, known
         standbys = settings.standby_replicas
-        targets = all_of(_targets(group, members, step.configured, standbys))
+        targets = run_to_end(_targets(group, members, step.configured, standbys))
         step.records += _changed(group, targets.items())
         step.records.append(assignment_record(group.id, step.epoch, now.log_ms))
         step.assignment_epoch = step.epoch
@@ -240,14 +245,14 @@ class StreamsTargetAssignments:
             result: Result[None] = Result()
             left = [each for each in some if each[0] in group.members]
             result.records = _changed(group, left)
-            result.on_failure = _give_up(group)
+            result.on_failure = _cancel(group)
             yield result if result.records else None
             if self._state.streams_group(group_id) is not group or not group.is_assigning:
                 return
         group.is_assigning = False
         result = Result()
         result.records.append(assignment_record(group_id, epoch, now.log_ms))
-        result.on_failure = _give_up(group)
+        result.on_failure = _cancel(group)
         yield result
 
 
@@ -293,7 +298,7 @@ def _changed(
     ]
 
 
-def _give_up(group: StreamsGroup) -> Callable[..., Result[None]]:
+def _cancel(group: StreamsGroup) -> Callable[..., Result[None]]:
     def stop(code: object, now: Now) -> Result[None]:
         group.is_assigning = False  # the next heartbeat restarts the computation
         return Result()

@@ -84,7 +84,7 @@ class ConfiguredTopology(NamedTuple):
         return self.problem is None
 
 
-class _Wrong(Exception):
+class _InvalidTopics(Exception):
     """The topics do not permit an assignment."""
 
     def __init__(self, status: int, detail: str) -> None:
@@ -107,7 +107,7 @@ def configure(topology: StreamsTopology, count_of: CountOf) -> ConfiguredTopolog
             for each in sorted(topology.subtopologies)
         }
         missing = _missing(topology, subtopologies, count_of)
-    except _Wrong as wrong:
+    except _InvalidTopics as wrong:
         return ConfiguredTopology(topology.epoch, None, {}, wrong.problem)
     if sum(each.tasks for each in subtopologies.values()) > TASKS_MAX:
         _invalid(f"A group may have at most {TASKS_MAX} tasks.")
@@ -122,7 +122,7 @@ def _check_sources(topology: StreamsTopology, count_of: CountOf) -> None:
     wanted = {name for each in topology.subtopologies.values() for name in each.source_topics}
     missing = sorted(name for name in wanted if count_of(name) is None)
     if missing:
-        raise _Wrong(MISSING_SOURCE_TOPICS, f"Source topics {_some(missing)} are missing.")
+        raise _InvalidTopics(MISSING_SOURCE_TOPICS, f"Source topics {_some(missing)} are missing.")
 
 
 class _Counts:
@@ -227,7 +227,7 @@ class _Counts:
         for topic, known in own.items():
             self._decided[topic] = count
             if topic in self._fixed and known != count:
-                raise _Wrong(
+                raise _InvalidTopics(
                     INCORRECTLY_PARTITIONED_TOPICS,
                     f"Number of partitions [{known}] of repartition topic [{topic}] doesn't match "
                     f"number of partitions [{count}] of the source topic.",
@@ -237,7 +237,7 @@ class _Counts:
         """Return the common count of all repartition topics with a fixed count, as in Kafka."""
         counts = {self._count(topic) for topic in self._fixed}
         if len(counts) > 1:
-            raise _Wrong(INCORRECTLY_PARTITIONED_TOPICS, _not_the_same(own))
+            raise _InvalidTopics(INCORRECTLY_PARTITIONED_TOPICS, _not_the_same(own))
         return counts.pop()
 
     # -- result
@@ -290,7 +290,7 @@ def _missing(
             continue
         del missing[name]
         if found != topic.partitions:
-            raise _Wrong(
+            raise _InvalidTopics(
                 INCORRECTLY_PARTITIONED_TOPICS,
                 f"Existing topic {name} has different number of partitions: expected "
                 f"{topic.partitions}, found {found}",
@@ -301,7 +301,7 @@ def _missing(
 def _same(counts: Mapping[str, int]) -> int:
     found = set(counts.values())
     if len(found) > 1:
-        raise _Wrong(INCORRECTLY_PARTITIONED_TOPICS, _not_the_same(counts))
+        raise _InvalidTopics(INCORRECTLY_PARTITIONED_TOPICS, _not_the_same(counts))
     return found.pop()
 
 

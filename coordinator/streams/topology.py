@@ -10,7 +10,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
 from kbroker.protocol.streams_group_metadata import StreamsGroupTopologyValue
 
-Said = StreamsGroupHeartbeatRequest
+Request = StreamsGroupHeartbeatRequest
 Value = StreamsGroupTopologyValue
 
 # Maximum number of topics, internal topic configs and copartition indexes of a topology.
@@ -63,56 +63,56 @@ def sources_of(subtopology: Value.Subtopology) -> Iterable[str]:
         yield topic.name
 
 
-def topology_of(said: Said.Topology) -> StreamsTopology:
+def topology_of(sent: Request.Topology) -> StreamsTopology:
     """Convert the topology of a request, which `check_topology` must have validated."""
     return StreamsTopology(
-        Value(epoch=said.epoch, subtopologies=[_subtopology(each) for each in said.subtopologies])
+        Value(epoch=sent.epoch, subtopologies=[_subtopology(each) for each in sent.subtopologies])
     )
 
 
-def _subtopology(said: Said.Subtopology) -> Value.Subtopology:
+def _subtopology(sent: Request.Subtopology) -> Value.Subtopology:
     return Value.Subtopology(
-        subtopology_id=said.subtopology_id,
-        source_topics=said.source_topics,
-        source_topic_regex=said.source_topic_regex,
-        state_changelog_topics=[_topic(each) for each in said.state_changelog_topics],
-        repartition_sink_topics=said.repartition_sink_topics,
-        repartition_source_topics=[_topic(each) for each in said.repartition_source_topics],
+        subtopology_id=sent.subtopology_id,
+        source_topics=sent.source_topics,
+        source_topic_regex=sent.source_topic_regex,
+        state_changelog_topics=[_topic(each) for each in sent.state_changelog_topics],
+        repartition_sink_topics=sent.repartition_sink_topics,
+        repartition_source_topics=[_topic(each) for each in sent.repartition_source_topics],
         copartition_groups=[
             Value.CopartitionGroup(
                 source_topics=each.source_topics,
                 source_topic_regex=each.source_topic_regex,
                 repartition_source_topics=each.repartition_source_topics,
             )
-            for each in said.copartition_groups
+            for each in sent.copartition_groups
         ],
     )
 
 
-def _topic(said: Said.TopicInfo) -> Value.TopicInfo:
+def _topic(sent: Request.TopicInfo) -> Value.TopicInfo:
     return Value.TopicInfo(
-        name=said.name,
-        partitions=said.partitions,
-        replication_factor=said.replication_factor,
+        name=sent.name,
+        partitions=sent.partitions,
+        replication_factor=sent.replication_factor,
         topic_configs=[
-            Value.TopicConfig(key=each.key, value=each.value) for each in said.topic_configs
+            Value.TopicConfig(key=each.key, value=each.value) for each in sent.topic_configs
         ],
     )
 
 
-def check_topology(said: Said.Topology) -> None:
+def check_topology(sent: Request.Topology) -> None:
     """Validate the topology of a request.
 
     Raises:
         KafkaError: The topology is invalid.
     """
-    if sum(map(_rows, said.subtopologies)) > ROWS_MAX:
+    if sum(map(_rows, sent.subtopologies)) > ROWS_MAX:
         _invalid(f"A topology may have at most {ROWS_MAX} topics, configs and copartition indexes.")
-    if said.epoch < 0:
+    if sent.epoch < 0:
         _invalid("Topology epoch must be non-negative.")
-    if len({each.subtopology_id for each in said.subtopologies}) < len(said.subtopologies):
+    if len({each.subtopology_id for each in sent.subtopologies}) < len(sent.subtopologies):
         _invalid("Subtopology IDs must be unique.")
-    for each in said.subtopologies:
+    for each in sent.subtopologies:
         for topic in each.state_changelog_topics:
             if topic.partitions:
                 raise KafkaError(
@@ -131,25 +131,25 @@ def check_topology(said: Said.Topology) -> None:
                     )
 
 
-def _rows(said: Said.Subtopology) -> int:
-    internal = (*said.state_changelog_topics, *said.repartition_source_topics)
+def _rows(sent: Request.Subtopology) -> int:
+    internal = (*sent.state_changelog_topics, *sent.repartition_source_topics)
     copartitioned = sum(
         1 + len(each.source_topics) + len(each.repartition_source_topics)
-        for each in said.copartition_groups
+        for each in sent.copartition_groups
     )
     return (
         1
-        + len(said.source_topics)
-        + len(said.repartition_sink_topics)
+        + len(sent.source_topics)
+        + len(sent.repartition_sink_topics)
         + sum(1 + len(each.topic_configs) for each in internal)
         + copartitioned
     )
 
 
-def topics_named(said: Said.Topology) -> Iterable[str]:
+def topics_named(sent: Request.Topology) -> Iterable[str]:
     """Return all topics that a topology names, each once."""
     names: dict[str, None] = {}
-    for each in said.subtopologies:
+    for each in sent.subtopologies:
         names.update(dict.fromkeys(each.source_topics))
         names.update(dict.fromkeys(each.repartition_sink_topics))
         for topic in (*each.repartition_source_topics, *each.state_changelog_topics):

@@ -58,7 +58,7 @@ from .transaction import (
     PREPARE_COMMIT,
     TopicPartition,
     TransactionMetadata,
-    check_follows,
+    check_transition,
     from_value,
     to_value,
 )
@@ -153,7 +153,7 @@ class TransactionCoordinator:
             self._newest = transactional_id, host
             known = TransactionMetadata(new_id, request.transaction_timeout_ms, now.log_ms)
         given = request.producer_epoch if request.producer_id != NO_PRODUCER_ID else None
-        if given is not None and not _may_go_on(known, request.producer_id, given):
+        if given is not None and not _may_continue(known, request.producer_id, given):
             return Result(_no_producer(ErrorCode.PRODUCER_FENCED))
         if known.state.is_prepared:
             return Result(_no_producer(ErrorCode.CONCURRENT_TRANSACTIONS))
@@ -169,7 +169,7 @@ class TransactionCoordinator:
     def _check_init(self, request: InitProducerIdRequest) -> ErrorCode:
         if not request.transactional_id:
             return ErrorCode.INVALID_REQUEST
-        if not names_whole_producer(request):
+        if not has_complete_producer(request):
             return ErrorCode.INVALID_REQUEST
         if not 0 < request.transaction_timeout_ms <= self._settings.timeout_max_ms:
             return ErrorCode.INVALID_TRANSACTION_TIMEOUT
@@ -187,13 +187,13 @@ class TransactionCoordinator:
         """Assign the next epoch, or the first epoch of a new producer ID."""
         if known.epoch == NO_PRODUCER_EPOCH:
             given = None  # no producer uses the transactional ID
-        asks_again = False
+        is_retry = False
         if given not in (None, known.epoch):
-            asks_again = given == self._epochs_before.get(transactional_id)
-            if not asks_again:
+            is_retry = given == self._epochs_before.get(transactional_id)
+            if not is_retry:
                 return Result(_no_producer(ErrorCode.PRODUCER_FENCED))
         producer_id, epoch = known.producer_id, known.epoch + 1
-        if asks_again and known.epoch <= LAST_EPOCH_GIVEN:
+        if is_retry and known.epoch <= LAST_EPOCH_GIVEN:
             epoch = known.epoch  # the first response was lost
         elif known.is_exhausted:
             producer_id, epoch = new_id, 0
@@ -465,7 +465,7 @@ class TransactionCoordinator:
     ) -> None:
         """Add the record of a changed transaction, and an event if there is a cause."""
         known = self._transactions.get(transactional_id)
-        check_follows(EMPTY if known is None else known.state, changed.state)
+        check_transition(EMPTY if known is None else known.state, changed.state)
         result.records.append(CoordinatorRecord(_key(transactional_id), to_value(changed)))
         if cause is not None:
             event = TransactionEvent(
@@ -546,7 +546,7 @@ def transactional_id_bytes(transactional_id: str) -> int:
     return TRANSACTIONAL_ID_BYTES + len(transactional_id)
 
 
-def names_whole_producer(request: InitProducerIdRequest) -> bool:
+def has_complete_producer(request: InitProducerIdRequest) -> bool:
     """Return True if an InitProducerId has both a producer ID and an epoch, or neither.
 
     Kafka checks this for every request, including requests without a transactional ID.
@@ -554,7 +554,7 @@ def names_whole_producer(request: InitProducerIdRequest) -> bool:
     return (request.producer_id == NO_PRODUCER_ID) == (request.producer_epoch == NO_PRODUCER_EPOCH)
 
 
-def _may_go_on(known: TransactionMetadata, producer_id: int, epoch: int) -> bool:
+def _may_continue(known: TransactionMetadata, producer_id: int, epoch: int) -> bool:
     """Return True if a producer that sends its ID and epoch may use the transactional ID."""
     if known.epoch == NO_PRODUCER_EPOCH or producer_id == known.producer_id:
         return True

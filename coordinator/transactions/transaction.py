@@ -47,7 +47,7 @@ PREPARE_COMMIT, COMPLETE_COMMIT = TransactionState.PREPARE_COMMIT, TransactionSt
 PREPARE_ABORT, COMPLETE_ABORT = TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT
 
 # Valid next states. A state is entered by replaying its record, Dead by replaying a tombstone.
-FOLLOWS: Mapping[TransactionState, frozenset[TransactionState]] = MappingProxyType(
+VALID_TRANSITIONS: Mapping[TransactionState, frozenset[TransactionState]] = MappingProxyType(
     {
         # With TV2, aborting an empty transaction also bumps the epoch.
         EMPTY: frozenset({ONGOING, PREPARE_ABORT, DEAD}),
@@ -64,7 +64,7 @@ FOLLOWS: Mapping[TransactionState, frozenset[TransactionState]] = MappingProxyTy
 )
 
 
-def check_follows(before: TransactionState, after: TransactionState) -> None:
+def check_transition(before: TransactionState, after: TransactionState) -> None:
     """Check a state transition. Staying in the same state is valid.
 
     This is the only check: replay accepts any stored state.
@@ -72,7 +72,7 @@ def check_follows(before: TransactionState, after: TransactionState) -> None:
     Raises:
         ValueError: The transition is not valid.
     """
-    if after is not before and after not in FOLLOWS[before]:
+    if after is not before and after not in VALID_TRANSITIONS[before]:
         raise ValueError(f"{before.label} cannot become {after.label}")
 
 

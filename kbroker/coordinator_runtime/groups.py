@@ -189,7 +189,7 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
         """Apply the end of a transaction in pieces, while its groups are closed to requests."""
         groups = tuple(shard.coordinator.groups_in_transaction(producer_id))
         pieces = shard.coordinator.end_transaction(producer_id, commit=commit)
-        with self.closed_to_others(*groups):
+        with self.closed_to_requests(*groups):
             for offsets in pieces:
                 yield offsets
                 if not self.serves(shard):
@@ -230,7 +230,7 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
         return super().shard(key)
 
     @contextmanager
-    def closed_to_others(self, *group_ids: str) -> Iterator[None]:
+    def closed_to_requests(self, *group_ids: str) -> Iterator[None]:
         """Reject requests for the groups with COORDINATOR_LOAD_IN_PROGRESS while the block runs."""
         self._closed.update(group_ids)
         try:

@@ -22,15 +22,15 @@ ROWS_MAX = 500
 """Maximum number of partitions per request."""
 LATEST = -1
 
-Place: TypeAlias = tuple[str, int]
-Ends: TypeAlias = dict[Place, int | ErrorCode]
+TopicPartition: TypeAlias = tuple[str, int]
+Ends: TypeAlias = dict[TopicPartition, int | ErrorCode]
 
 
 async def high_watermarks(
     context: NodeContext,
     partitions: PartitionWriter,
     peers: Peers,
-    places: Collection[Place],
+    requested: Collection[TopicPartition],
     seconds: float = ANSWER_SECONDS,
 ) -> Ends:
     """Return the high watermark of each partition, or the error code if it is unknown.
@@ -43,18 +43,20 @@ async def high_watermarks(
         seconds: Timeout for the responses of other leaders, in seconds.
     """
     ends: Ends = {}
-    elsewhere: defaultdict[int, list[Place]] = defaultdict(list)
-    for place in places:
-        known = context.cluster.partition(*place)
+    elsewhere: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+    for partition in requested:
+        known = context.cluster.partition(*partition)
         if known is None:
-            ends[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            ends[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif known.leader == NO_LEADER:
-            ends[place] = ErrorCode.LEADER_NOT_AVAILABLE
+            ends[partition] = ErrorCode.LEADER_NOT_AVAILABLE
         elif known.leader == context.node_id:
-            ends[place] = _end_here(partitions, place)
+            ends[partition] = _end_here(partitions, partition)
         else:
-            elsewhere[known.leader].append(place)
-            ends[place] = ErrorCode.LEADER_NOT_AVAILABLE  # replaced by the response of the leader
+            elsewhere[known.leader].append(partition)
+            ends[partition] = (
+                ErrorCode.LEADER_NOT_AVAILABLE
+            )  # replaced by the response of the leader
     with trio.move_on_after(seconds):
         async with trio.open_nursery() as nursery:
             for node_id, some in elsewhere.items():
@@ -62,18 +64,18 @@ async def high_watermarks(
     return ends
 
 
-def _end_here(partitions: PartitionWriter, place: Place) -> int | ErrorCode:
+def _end_here(partitions: PartitionWriter, partition: TopicPartition) -> int | ErrorCode:
     try:
-        replica = partitions.named_replica(*place)
+        replica = partitions.named_replica(*partition)
     except KafkaError as error:
         return error.code
     return replica.log.high_watermark if replica.knows_its_end else ErrorCode.OFFSET_NOT_AVAILABLE
 
 
-async def _ask(peers: Peers, node_id: int, places: list[Place], ends: Ends) -> None:
-    for start in range(0, len(places), ROWS_MAX):
+async def _ask(peers: Peers, node_id: int, requested: list[TopicPartition], ends: Ends) -> None:
+    for start in range(0, len(requested), ROWS_MAX):
         try:
-            answer = await peers.ask(node_id, _request(places[start : start + ROWS_MAX]))
+            answer = await peers.ask(node_id, _request(requested[start : start + ROWS_MAX]))
         except OSError:
             return
         assert isinstance(answer, ListOffsetsResponse)
@@ -83,10 +85,10 @@ async def _ask(peers: Peers, node_id: int, places: list[Place], ends: Ends) -> N
                 ends[topic.name, row.partition_index] = found
 
 
-def _request(places: list[Place]) -> ListOffsetsRequest:
+def _request(requested: list[TopicPartition]) -> ListOffsetsRequest:
     cls = ListOffsetsRequest
     topics: defaultdict[str, list[ListOffsetsRequest.Partition]] = defaultdict(list)
-    for name, index in places:
+    for name, index in requested:
         topics[name].append(cls.Partition(partition_index=index, timestamp=LATEST))
     return cls(
         replica_id=-1,

@@ -207,7 +207,7 @@ class Shards(ABC, Generic[C]):
             return NO_LEADER
         return topic.partitions[hash_partition(key, len(topic.partitions))].leader
 
-    def place_of(self, key: str) -> tuple[str, int]:
+    def partition_of(self, key: str) -> tuple[str, int]:
         """Return the partition whose leader coordinates a group or a transactional ID.
 
         Raises:
@@ -478,7 +478,7 @@ class Shards(ABC, Generic[C]):
         log = shard.replica.log
         slot = response if isinstance(response, PendingResponse) else None
         if log.high_watermark >= log.log_end_offset:
-            give(answers)
+            send_answers(answers)
             if slot is None:
                 return response  # type: ignore[return-value]
             return slot.response or ShardPending(self, shard, slot)
@@ -490,7 +490,7 @@ class Shards(ABC, Generic[C]):
                 self._lose(shard)
                 given = [each.refused(ErrorCode.NOT_COORDINATOR) for each in answers]
                 answer = refused(response, ErrorCode.NOT_COORDINATOR)
-            give(given)
+            send_answers(given)
             if slot is None:
                 pending.resolve(answer)
 
@@ -518,7 +518,7 @@ class Shards(ABC, Generic[C]):
         self._loader.drop(shard)
         if self._shards.get(index) is shard:
             del self._shards[index]
-            give(shard.coordinator.on_unloaded())
+            send_answers(shard.coordinator.on_unloaded())
 
     def stop(self) -> None:
         """Drop all coordinators, and fail their pending requests."""
@@ -561,7 +561,7 @@ async def outcome_of(outcome: R | ShardPending | None) -> R | None:
     return await outcome.wait() if isinstance(outcome, ShardPending) else outcome
 
 
-def give(answers: Sequence[Answer]) -> None:
+def send_answers(answers: Sequence[Answer]) -> None:
     """Send responses to pending requests."""
     for slot, response in answers:
         slot.answer(response)

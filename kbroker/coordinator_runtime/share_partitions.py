@@ -64,7 +64,7 @@ FENCING = frozenset(
     }
 )
 # Errors of the share coordinator that are returned to clients unchanged.
-TOLD = frozenset(
+RETURNED_ERRORS = frozenset(
     {
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.GROUP_ID_NOT_FOUND,
@@ -73,7 +73,7 @@ TOLD = frozenset(
 )
 # Maximum look-back of `by_duration`, in ms.
 BACK_MS_MAX = 2**62
-MS_OF = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1000}
+MS_PER_UNIT = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1000}
 _DURATION = re.compile(
     r"by_duration:P(?:(?P<days>\d+)D)?"
     r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
@@ -99,8 +99,8 @@ class ShareSettings:
     """
 
     delivery: DeliverySettings
-    commits_only: bool
-    begins: str
+    committed_only: bool
+    initial_offset: str
 
 
 class _Write(NamedTuple):
@@ -196,7 +196,7 @@ class SharePartition:
     def readable_end(self) -> int:
         """End offset of the records that members can acquire."""
         log = self.replica.log
-        return log.last_stable_offset if self.settings().commits_only else log.high_watermark
+        return log.last_stable_offset if self.settings().committed_only else log.high_watermark
 
     @property
     def has_records(self) -> bool:
@@ -278,8 +278,8 @@ class SharePartitionManager:
                 locks_max=config.share_partition_max_record_locks,
                 renews=config.share_renew_acknowledge_enable,
             ),
-            commits_only=config.share_isolation_level.lower() == READ_COMMITTED,
-            begins=config.share_auto_offset_reset,
+            committed_only=config.share_isolation_level.lower() == READ_COMMITTED,
+            initial_offset=config.share_auto_offset_reset,
         )
         return found
 
@@ -350,13 +350,13 @@ class SharePartitionManager:
             (topic.id, index) for topic in event.deleted for index in range(len(topic.partitions))
         ]
         for key in changed:
-            self._look_at(tuple(self._of_partition.get(key, ())))
+            self._drop_lost(tuple(self._of_partition.get(key, ())))
 
     def settle(self) -> None:
         """Drop all share partitions that this node no longer leads."""
-        self._look_at(tuple(self._share_partitions.values()))
+        self._drop_lost(tuple(self._share_partitions.values()))
 
-    def _look_at(self, several: Collection[SharePartition]) -> None:
+    def _drop_lost(self, several: Collection[SharePartition]) -> None:
         for share_partition in several:
             replica = share_partition.replica
             leads = replica.is_leader and not replica.closed
@@ -466,7 +466,7 @@ class SharePartitionManager:
             _check(row)
             start = row.start_offset
             if start == NO_OFFSET:
-                start = await self._begin(share_partition)
+                start = await self._initial_offset(share_partition)
                 if share_partition.closed:
                     return
             share_partition.delivery = ShareDelivery(
@@ -487,23 +487,25 @@ class SharePartitionManager:
             self.drop(share_partition)
         share_partition.offer()
 
-    async def _begin(self, share_partition: SharePartition) -> int:
+    async def _initial_offset(self, share_partition: SharePartition) -> int:
         """Return the initial offset of a group without a start offset.
 
         Raises:
             KafkaError: OFFSET_NOT_AVAILABLE.
         """
-        replica, begins = share_partition.replica, share_partition.settings().begins
+        replica, initial_offset = share_partition.replica, share_partition.settings().initial_offset
         log = replica.log
-        if begins == "earliest":
+        if initial_offset == "earliest":
             return log.log_start_offset
-        if begins == "latest":
+        if initial_offset == "latest":
             if not replica.knows_its_end:
                 raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
             return log.high_watermark
-        matched = _DURATION.fullmatch(begins)
+        matched = _DURATION.fullmatch(initial_offset)
         assert matched is not None, "configs are validated when they are set"
-        back_ms = sum(float(text) * MS_OF[name] for name, text in matched.groupdict("0").items())
+        back_ms = sum(
+            float(text) * MS_PER_UNIT[name] for name, text in matched.groupdict("0").items()
+        )
         since_ms = self._context.clock.log_ms() - int(min(back_ms, BACK_MS_MAX))
         found = await self._record_since(share_partition, since_ms)
         if found is None:
@@ -661,7 +663,7 @@ def _check(
     code = ErrorCode(row.error_code)
     if code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH):
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, row.error_message)
-    if code and code not in TOLD:
+    if code and code not in RETURNED_ERRORS:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, row.error_message)
     if code:
         raise KafkaError(code, row.error_message)

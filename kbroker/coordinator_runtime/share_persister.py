@@ -41,7 +41,7 @@ RETRY_BACKOFF_SECONDS_MAX = 1
 ROWS_MAX = 200
 
 # Errors after which the coordinator is looked up again: it has moved or is not ready.
-AGAIN = frozenset(
+RETRIABLE_ERRORS = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -167,7 +167,7 @@ class SharePersister:
         try:
             await self._states.create_topic()
         except KafkaError as error:
-            if error.code not in AGAIN:
+            if error.code not in RETRIABLE_ERRORS:
                 answers.update((share, _refused(api, share, error)) for share in rows)
             return
         async with trio.open_nursery() as nursery:
@@ -221,7 +221,7 @@ class SharePersister:
 
 
 def _keep(answers: dict[SharePartitionKey, Any], share: SharePartitionKey, row: Row) -> None:
-    if row.error_code not in AGAIN:
+    if row.error_code not in RETRIABLE_ERRORS:
         answers[share] = row
 
 

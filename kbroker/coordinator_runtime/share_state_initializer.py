@@ -103,7 +103,7 @@ class ShareStateInitializer:
                 for share in shares
             }
             answers = await self._persister.initialize(rows)
-            made, not_made = _told_apart(answers, failed)
+            made, not_made = _by_outcome(answers, failed)
             for partitions, well in ((made, True), (not_made, False)):
                 if partitions and self._groups.serves(shard):
                     coordinator = shard.coordinator
@@ -123,7 +123,7 @@ class ShareStateInitializer:
                 share: DeleteShareGroupStateRequest.Partition(partition=share.partition)
                 for share in shares
             }
-            _told_apart(await self._persister.delete(rows), failed)
+            _by_outcome(await self._persister.delete(rows), failed)
         return failed
 
 
@@ -137,7 +137,7 @@ def _pieces(group_id: str, partitions: Target) -> Iterator[list[SharePartitionKe
         yield some
 
 
-def _told_apart(
+def _by_outcome(
     answers: Mapping[SharePartitionKey, Any], failed: Failures
 ) -> tuple[dict[UUID, set[int]], dict[UUID, set[int]]]:
     """Split partitions by outcome, by topic ID, and add the failed ones to `failed`."""

@@ -57,7 +57,9 @@ MARKERS_AT_ONCE = 100
 TRIES_BEFORE_WARNING = 5
 
 # Errors that mean that the partition already has a later marker of the producer.
-OVERTAKEN = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+SUPERSEDED_ERRORS = frozenset(
+    {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
+)
 
 TransactionShard: TypeAlias = Shard[TransactionCoordinator]
 R = TypeVar("R")
@@ -94,12 +96,12 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
             context.config.transaction_coordinator_ids_max_bytes,
         )
         self.history: History[str, TransactionEvent] = History()
-        self._ends: dict[str, list[_Asked]] = {}
+        self._ends: dict[str, list[_PendingEnd]] = {}
         self._markers = TransactionMarkerChannelManager(context.cluster, peers)
-        self._stuck: list[_Ending] = []
+        self._stuck: list[_EndingTransaction] = []
         self._stuck_changed = trio.Event()
-        self._wide: list[_Ending] = []
-        self._wide_changed = trio.Event()
+        self._large: list[_EndingTransaction] = []
+        self._large_changed = trio.Event()
 
     def _new_topic(self) -> NewTopic:
         config = self._context.config
@@ -237,14 +239,14 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
         assert isinstance(result.response, EndTxnResponse)
         if not result.records:
             return self.run(shard, result)
-        asked = _Asked(shard, result.response)
-        pending = asked.pending
+        pending_end = _PendingEnd(shard, result.response)
+        pending = pending_end.pending
         # Added first: if nothing has to be awaited, `store` already completes the response.
-        self._ends.setdefault(transactional_id, []).append(asked)
+        self._ends.setdefault(transactional_id, []).append(pending_end)
         stored = self.store(shard, result)
         if stored is not result:
             assert isinstance(stored.response, EndTxnResponse)
-            asked.response = stored.response
+            pending_end.response = stored.response
             self._answer_ends(transactional_id)
         return pending
 
@@ -268,23 +270,23 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
         if not committed:
             self._lose(shard)
             return
-        for asked in self._ends.get(transactional_id, ()):
-            asked.is_decided = True
+        for pending_end in self._ends.get(transactional_id, ()):
+            pending_end.is_decided = True
         transaction = shard.coordinator.transactions.get(transactional_id)
         if self.serves(shard) and transaction is not None and transaction.state.is_prepared:
-            self._write_markers(_Ending(shard, transactional_id, transaction))
+            self._write_markers(_EndingTransaction(shard, transactional_id, transaction))
 
-    def _write_markers(self, ending: _Ending) -> None:
+    def _write_markers(self, ending: _EndingTransaction) -> None:
         """Write the remaining markers to the current leaders of the partitions."""
         if len(ending.unwritten) > MARKERS_AT_ONCE:
-            self._wide.append(ending)
-            self._wide_changed.set()
+            self._large.append(ending)
+            self._large_changed.set()
             return
         for partition in sorted(ending.unwritten):
             self._write_marker(ending, partition)
-        self._go_on(ending)
+        self._complete_or_retry(ending)
 
-    def _write_marker(self, ending: _Ending, partition: tuple[str, int]) -> None:
+    def _write_marker(self, ending: _EndingTransaction, partition: tuple[str, int]) -> None:
         known = self._context.cluster.partition(*partition)
         if known is None:
             ending.unwritten.discard(partition)  # the topic was deleted
@@ -295,32 +297,32 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
             done = partial(self._marker_done, ending, partition)
             self._markers.send(known.leader, DueMarker(partition, ending.end, done))
 
-    async def end_wide_transactions(self) -> None:
+    async def end_large_transactions(self) -> None:
         """Write the markers of transactions with many partitions, until cancelled."""
         while True:
-            await self._wide_changed.wait()
-            self._wide_changed = trio.Event()
-            wide, self._wide = self._wide, []
-            for ending in wide:
+            await self._large_changed.wait()
+            self._large_changed = trio.Event()
+            large, self._large = self._large, []
+            for ending in large:
                 await self._write_in_turns(ending)
 
-    async def _write_in_turns(self, ending: _Ending) -> None:
+    async def _write_in_turns(self, ending: _EndingTransaction) -> None:
         time_slice = TimeSlice(self._context.fair_queue)
         ending.waits += 1  # keeps the transaction open until all markers are sent
         async for partition in time_slice.each(sorted(ending.unwritten)):
             if self.serves(ending.shard):
                 self._write_marker(ending, partition)
         ending.waits -= 1
-        self._go_on(ending)
+        self._complete_or_retry(ending)
 
-    def _write_own(self, ending: _Ending, partition: tuple[str, int]) -> None:
+    def _write_own(self, ending: _EndingTransaction, partition: tuple[str, int]) -> None:
         end = ending.end
         try:
             replica = self.append_marker(
                 partition, end.marker, end.producer_id, end.epoch, is_bumped=end.is_bumped
             )
         except KafkaError as error:
-            if error.code in OVERTAKEN:
+            if error.code in SUPERSEDED_ERRORS:
                 ending.unwritten.discard(partition)
             return
         log = replica.log
@@ -331,16 +333,18 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
         replica.commits.add(log.log_end_offset, partial(self._own_marker_done, ending, partition))
 
     def _own_marker_done(
-        self, ending: _Ending, partition: tuple[str, int], committed: bool
+        self, ending: _EndingTransaction, partition: tuple[str, int], committed: bool
     ) -> None:
         code = ErrorCode.NONE if committed else ErrorCode.NOT_LEADER_OR_FOLLOWER
         self._marker_done(ending, partition, code)
 
-    def _marker_done(self, ending: _Ending, partition: tuple[str, int], code: ErrorCode) -> None:
+    def _marker_done(
+        self, ending: _EndingTransaction, partition: tuple[str, int], code: ErrorCode
+    ) -> None:
         ending.waits -= 1
-        if not code or code in OVERTAKEN:
+        if not code or code in SUPERSEDED_ERRORS:
             ending.unwritten.discard(partition)
-        self._go_on(ending)
+        self._complete_or_retry(ending)
 
     def append_marker(
         self,
@@ -379,7 +383,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
             self._offsets_ended(index, producer_id, commit=marker.commit)
         return replica
 
-    def _go_on(self, ending: _Ending) -> None:
+    def _complete_or_retry(self, ending: _EndingTransaction) -> None:
         if ending.waits or not self.serves(ending.shard):
             return
         if ending.unwritten:
@@ -391,7 +395,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
             self._retry_later(ending)
         self._answer_ends(ending.transactional_id)
 
-    def _retry_later(self, ending: _Ending) -> None:
+    def _retry_later(self, ending: _EndingTransaction) -> None:
         ending.tries += 1
         if ending.unwritten and ending.tries == TRIES_BEFORE_WARNING:
             where = some_of([f"{topic}-{index}" for topic, index in sorted(ending.unwritten)])
@@ -410,7 +414,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
             nursery.start_soon(super().work)
             nursery.start_soon(self._markers.run)
             nursery.start_soon(self.retry_markers)
-            nursery.start_soon(self.end_wide_transactions)
+            nursery.start_soon(self.end_large_transactions)
 
     async def retry_markers(self) -> None:
         """Retry markers that could not be written, until cancelled."""
@@ -424,20 +428,20 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
                     self._write_markers(ending)
 
     def _answer_ends(self, transactional_id: str) -> None:
-        for asked in self._ends.pop(transactional_id, ()):
-            asked.pending.resolve(asked.response)
+        for pending_end in self._ends.pop(transactional_id, ()):
+            pending_end.pending.resolve(pending_end.response)
 
     def _lose(self, shard: TransactionShard) -> None:
         super()._lose(shard)
         for transactional_id, waiting in tuple(self._ends.items()):
             if waiting[0].shard is shard:
-                for asked in waiting:
-                    asked.response = EndTxnResponse(error_code=ErrorCode.NOT_COORDINATOR)
+                for pending_end in waiting:
+                    pending_end.response = EndTxnResponse(error_code=ErrorCode.NOT_COORDINATOR)
                 self._answer_ends(transactional_id)
 
 
 @dataclass(slots=True)
-class _Asked:
+class _PendingEnd:
     """An EndTxn whose response waits for markers.
 
     Attributes:
@@ -461,7 +465,7 @@ class _Asked:
         return EndTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
-class _Ending:
+class _EndingTransaction:
     """A prepared transaction and its remaining markers.
 
     Attributes:

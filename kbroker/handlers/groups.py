@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias, TypeVar
 
-from kbroker.coordinator.share.offsets import Begun
+from kbroker.coordinator.share.offsets import ShareStateRequests
 from kbroker.coordinator_runtime.groups import GroupCoordinatorService, GroupShard
 from kbroker.coordinator_runtime.shards import ShardPending, Shards, outcome_of
 from kbroker.protocol.api_keys import ApiKey
@@ -146,7 +146,7 @@ def join_group(ctx: Context, request: JoinGroupRequest) -> JoinGroupResponse | S
         is_denied = error.code == ErrorCode.GROUP_AUTHORIZATION_FAILED
         member_id = "" if is_denied else request.member_id  # as Kafka
         return JoinGroupResponse(error_code=error.code, member_id=member_id)
-    freed = shard.coordinator.free_for_classic(request, groups.now())
+    freed = shard.coordinator.delete_empty_modern_group(request, groups.now())
     if freed is not None and (failed := groups.store(shard, freed)) is not freed:
         return groups.release(shard, failed.response)
     return groups.run(
@@ -288,7 +288,7 @@ async def _delete(ctx: Context, group_id: str) -> Part[DeleteGroupsResponse.Grou
     except KafkaError as error:
         lost.error_code = error.code
         return None, [lost]
-    with groups.closed_to_others(group_id):
+    with groups.closed_to_requests(group_id):
         if shard.coordinator.has_share_group(group_id):
             code = await _delete_share_states(groups, shard, group_id)
             if code:
@@ -311,7 +311,7 @@ async def _delete_share_states(
     groups: GroupCoordinatorService, shard: GroupShard, group_id: str
 ) -> ErrorCode:
     """Delete the share state of a group at its share coordinators, and return the error code."""
-    outcome: Begun | ShardPending | None = groups.run(
+    outcome: ShareStateRequests | ShardPending | None = groups.run(
         shard, shard.coordinator.share_offsets.delete_all(group_id)
     )
     begun = await outcome_of(outcome)

@@ -334,7 +334,7 @@ class _ShareFetchOperation:
         if delivery is None or not _is_ready(share_partition):
             return None
         log = share_partition.replica.log
-        delivery.log_starts_at(log.log_start_offset)
+        delivery.archive_before_log_start(log.log_start_offset)
         offset = delivery.next_offset()
         limit = share_partition.readable_end
         try:
@@ -384,7 +384,7 @@ class _ShareFetchOperation:
         batches = [LogBatch(header.base_offset, header.last_offset) for _, header in headers]
         now_ms = self.node.clock.coordinator_ms()
         acquired = acquire(delivery, acquirer, read.offset, batches, now_ms)
-        if acquired and self.settings.commits_only:
+        if acquired and self.settings.committed_only:
             acquired = without_aborted(
                 delivery, acquired, list(_aborted(share_partition, read, headers))
             )

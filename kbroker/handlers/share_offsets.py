@@ -8,7 +8,7 @@ from uuid import UUID
 from kbroker.coordinator import StatesToInitialize
 from kbroker.coordinator.common.modern_group import Target
 from kbroker.coordinator.share.group import SharedTopic
-from kbroker.coordinator.share.offsets import Begun
+from kbroker.coordinator.share.offsets import ShareStateRequests
 from kbroker.coordinator_runtime.groups import GroupShard
 from kbroker.coordinator_runtime.high_watermarks import Ends, high_watermarks
 from kbroker.coordinator_runtime.shards import ShardPending, outcome_of
@@ -220,7 +220,7 @@ async def alter_share_group_offsets(
     except KafkaError as error:
         return cls(error_code=error.code, error_message=error.message)
     result = shard.coordinator.share_offsets.alter(group_id, asked.topics, groups.now())
-    outcome: Begun | ShardPending | None = groups.run(shard, result)
+    outcome: ShareStateRequests | ShardPending | None = groups.run(shard, result)
     begun = await outcome_of(outcome)
     if begun is None:
         return cls(error_code=ErrorCode.NOT_COORDINATOR)
@@ -315,7 +315,7 @@ async def delete_share_group_offsets(
     coordinator = shard.coordinator
     has_states = coordinator.share_offsets.has_states(group_id)
     result = coordinator.share_offsets.delete(group_id, topics)
-    outcome: Begun | ShardPending | None = groups.run(shard, result)
+    outcome: ShareStateRequests | ShardPending | None = groups.run(shard, result)
     begun = await outcome_of(outcome)
     if begun is None:
         return cls(error_code=ErrorCode.NOT_COORDINATOR)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kbroker.cluster import INTERNAL_TOPICS, OFFSETS_TOPIC
-from kbroker.coordinator import hash_partition, names_whole_producer
+from kbroker.coordinator import has_complete_producer, hash_partition
 from kbroker.coordinator.transactions.transaction import TopicPartition
 from kbroker.coordinator_runtime.shards import ShardPending, outcome_of
 from kbroker.partitions.waiters import Pending
@@ -55,7 +55,7 @@ def init_producer_id(ctx: Context, request: InitProducerIdRequest) -> Later[Init
 async def _new_id(ctx: Context, request: InitProducerIdRequest) -> InitProducerIdResponse:
     try:
         _check_may_be_idempotent(ctx)
-        if not names_whole_producer(request):
+        if not has_complete_producer(request):
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         producer_id = await ctx.node.transactions.producer_ids.next()
     except KafkaError as error:

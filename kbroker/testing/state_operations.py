@@ -294,7 +294,7 @@ class StateOperations:
             there_are = ", ".join(sorted(known)) or "none"
             raise ValueError(f"there is no group {group!r}; there are {there_are}")
         self.record_action("moved the coordinator", group=group)
-        if await self._hand_over(node.cluster, *node.groups.place_of(group), None):
+        if await self._hand_over(node.cluster, *node.groups.partition_of(group), None):
             return
         target = Target(GROUP_COORDINATOR_APIS, group=group)
         self._fail_until(ApiKey.FIND_COORDINATOR, target, ErrorCode.NOT_COORDINATOR)
@@ -304,7 +304,9 @@ class StateOperations:
         transaction_of(self._nodes, transactional_id)
         node = coordinator_of_transactions(self.broker, transactional_id)
         self.record_action("moved the coordinator", transactional_id=transactional_id)
-        if await self._hand_over(node.cluster, *node.transactions.place_of(transactional_id), None):
+        if await self._hand_over(
+            node.cluster, *node.transactions.partition_of(transactional_id), None
+        ):
             return
         target = Target(TRANSACTION_COORDINATOR_APIS, transactional_id=transactional_id)
         self._fail_until(ApiKey.FIND_COORDINATOR, target, ErrorCode.NOT_COORDINATOR)

@@ -15,9 +15,9 @@ from kbroker.coordinator.transactions import transaction
 from kbroker.coordinator.transactions.transaction import (
     DEAD,
     EMPTY,
-    FOLLOWS,
+    VALID_TRANSITIONS,
     TransactionState,
-    check_follows,
+    check_transition,
 )
 
 PAGE = (Path(__file__).parents[2] / "docs/explanation/architecture.md").read_text()
@@ -35,19 +35,23 @@ def pictures() -> list[set[tuple[str, str]]]:
 
 def test_the_pictures_are_those_of_the_tables() -> None:
     groups, transactions = pictures()
-    assert groups == arrows(group_state.FOLLOWS)
+    assert groups == arrows(group_state.VALID_TRANSITIONS)
     assert transactions == {
-        (before.label, after.label) for before in FOLLOWS for after in FOLLOWS[before]
+        (before.label, after.label)
+        for before in VALID_TRANSITIONS
+        for after in VALID_TRANSITIONS[before]
     }
 
 
 def test_every_state_of_a_transaction_can_be_reached_and_left() -> None:
-    assert set(FOLLOWS) == set(TransactionState)
+    assert set(VALID_TRANSITIONS) == set(TransactionState)
     reached = {EMPTY}
-    while len(reached) < len(reached := reached | {t for s in reached for t in FOLLOWS[s]}):
+    while len(reached) < len(
+        reached := reached | {t for s in reached for t in VALID_TRANSITIONS[s]}
+    ):
         pass
     assert reached == set(TransactionState) - {NEVER_STORED}
-    assert all(FOLLOWS[state] for state in reached - {DEAD})
+    assert all(VALID_TRANSITIONS[state] for state in reached - {DEAD})
 
 
 @pytest.mark.parametrize(
@@ -56,8 +60,8 @@ def test_every_state_of_a_transaction_can_be_reached_and_left() -> None:
 def test_a_transaction_moves_as_the_table_says(
     before: TransactionState, after: TransactionState
 ) -> None:
-    if after is before or after in transaction.FOLLOWS[before]:
-        check_follows(before, after)
+    if after is before or after in transaction.VALID_TRANSITIONS[before]:
+        check_transition(before, after)
     else:
         with pytest.raises(ValueError, match=f"{before.label} cannot become {after.label}"):
-            check_follows(before, after)
+            check_transition(before, after)

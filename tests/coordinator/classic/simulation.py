@@ -390,7 +390,7 @@ class Simulation:
             id(slot)
             for group in groups
             for member in group.members.values()
-            for slot in (member.join_slot, member.sync_slot)
+            for slot in (member.pending_join, member.pending_sync)
             if slot is not None
         }
         slots |= self.h.promised()
@@ -406,7 +406,7 @@ class Simulation:
         self._generations[group.id] = group.generation
         members = group.members
         must(
-            group.joined == sum(member.join_slot is not None for member in members.values()),
+            group.joined == sum(member.pending_join is not None for member in members.values()),
             "the count of joined members",
         )
         must(group.unsynced <= set(members), "a sync is expected of a stranger")
@@ -418,10 +418,11 @@ class Simulation:
         must(not members or group.state is not EMPTY, "an empty group with members")
         for member in members.values():
             must(
-                member.join_slot is None or group.state is PREPARING, "a join is parked for nothing"
+                member.pending_join is None or group.state is PREPARING,
+                "a join is parked for nothing",
             )
             waits = group.state is COMPLETING
-            must(member.sync_slot is None or waits, "a sync is parked for nothing")
+            must(member.pending_sync is None or waits, "a sync is parked for nothing")
         if group.state is STABLE:
             stamps = {m.assignment for m in members.values() if m.assignment}
             must(len(stamps) <= 1, f"a stable group with the assignments of two syncs: {stamps}")

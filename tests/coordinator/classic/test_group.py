@@ -43,10 +43,10 @@ def test_a_leader_is_elected_among_those_who_joined() -> None:
     for each in members:
         group.add(each, "consumer", (("p", b""),))
     assert not group.elect_joined_leader()
-    group.park_join(members[1], slot())
+    group.add_pending_join(members[1], slot())
     assert group.elect_joined_leader()
     assert group.leader_id == "b"
-    group.park_join(members[0], slot())
+    group.add_pending_join(members[0], slot())
     assert group.elect_joined_leader()
     assert group.leader_id == "b"
 
@@ -60,14 +60,14 @@ def test_the_count_of_joined_members_is_kept() -> None:
     for _ in range(500):
         each = rng.choice(members)
         if rng.random() < 0.5:
-            group.park_join(each, slot())
+            group.add_pending_join(each, slot())
         else:
-            group.take_join(each)
-        assert group.joined == sum(m.join_slot is not None for m in members)
-        assert group.all_joined == all(m.join_slot is not None for m in members)
+            group.remove_pending_join(each)
+        assert group.joined == sum(m.pending_join is not None for m in members)
+        assert group.all_joined == all(m.pending_join is not None for m in members)
     group.pending.add("x")
     for each in members:
-        group.park_join(each, slot())
+        group.add_pending_join(each, slot())
     assert not group.all_joined
 
 
@@ -96,7 +96,7 @@ def test_support_agrees_with_a_count_by_hand() -> None:
             if rng.random() < 0.5:
                 group.remove(chosen)
             else:
-                group.offer(chosen, offered)
+                group.set_protocols(chosen, offered)
         else:
             group.add(member(str(i)), "t", offered)
         counted = Counter(name for m in group.members.values() for name, _ in m.protocols)

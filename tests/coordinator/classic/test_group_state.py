@@ -8,12 +8,12 @@ import pytest
 
 from kbroker.coordinator.classic.group import ClassicGroup
 from kbroker.coordinator.classic.group_state import (
-    COMMIT_ANSWER,
+    COMMIT_ERROR,
     DEAD,
     EMPTY,
-    FOLLOWS,
-    HEARTBEAT_ANSWER,
+    HEARTBEAT_ERROR,
     STABLE,
+    VALID_TRANSITIONS,
     ClassicGroupState,
 )
 
@@ -21,16 +21,18 @@ from ..harness import unlimited
 
 
 def test_every_state_has_its_place_in_every_table() -> None:
-    assert set(FOLLOWS) == set(ClassicGroupState)
-    assert set(HEARTBEAT_ANSWER) == set(COMMIT_ANSWER) == set(ClassicGroupState) - {DEAD}
+    assert set(VALID_TRANSITIONS) == set(ClassicGroupState)
+    assert set(HEARTBEAT_ERROR) == set(COMMIT_ERROR) == set(ClassicGroupState) - {DEAD}
 
 
 def test_every_state_can_be_reached_and_left() -> None:
     reached = {EMPTY}
-    while len(reached) < len(reached := reached | {t for s in reached for t in FOLLOWS[s]}):
+    while len(reached) < len(
+        reached := reached | {t for s in reached for t in VALID_TRANSITIONS[s]}
+    ):
         pass
     assert reached == set(ClassicGroupState)
-    assert all(FOLLOWS[state] for state in set(ClassicGroupState) - {DEAD})
+    assert all(VALID_TRANSITIONS[state] for state in set(ClassicGroupState) - {DEAD})
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,7 @@ def test_a_group_moves_as_the_table_says(
 ) -> None:
     group = ClassicGroup("g", unlimited())
     group.state = before
-    if after in FOLLOWS[before]:
+    if after in VALID_TRANSITIONS[before]:
         group.move(after)
         assert group.state is after
     else:

@@ -58,7 +58,7 @@ def _forget_parked_syncs(patch: pytest.MonkeyPatch) -> None:
 
     def fail_syncs(self: Rebalances, group: ClassicGroup, *_: object) -> None:
         for member in group.members.values():
-            member.sync_slot = None
+            member.pending_sync = None
 
     patch.setattr(Rebalances, "fail_syncs", fail_syncs)
 
@@ -138,7 +138,7 @@ def _joined_is_miscounted(patch: pytest.MonkeyPatch) -> None:
 
 
 def _swaps_are_not_written(patch: pytest.MonkeyPatch) -> None:
-    original = ClassicGroups._swap
+    original = ClassicGroups._replace_in_stable_group
 
     def unwritten(  # type: ignore[no-untyped-def]
         self: ClassicGroups,
@@ -152,7 +152,7 @@ def _swaps_are_not_written(patch: pytest.MonkeyPatch) -> None:
         result.records.clear()
         return result
 
-    patch.setattr(ClassicGroups, "_swap", unwritten)
+    patch.setattr(ClassicGroups, "_replace_in_stable_group", unwritten)
 
 
 def _offsets_are_stored_for_the_wrong_partition(patch: pytest.MonkeyPatch) -> None:

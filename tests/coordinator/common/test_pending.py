@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from kbroker.coordinator import GroupSettings
-from kbroker.coordinator.common.pending import Place
+from kbroker.coordinator.common.pending import TopicPartition
 from kbroker.coordinator.common.records import offset_record, offset_tombstone
 from kbroker.coordinator.state import OFFSETS_AT_ONCE
 from kbroker.protocol.errors import ErrorCode
@@ -25,8 +25,8 @@ WITH_MEMBER = [version for version in TRANSACTIONAL_VERSIONS if version >= 3]
 WITHOUT_MEMBER = [version for version in TRANSACTIONAL_VERSIONS if version < 3]
 
 
-def stored(h: Harness, place: tuple[str, int] = ORDERS, group: str = "g") -> int:
-    return h.fetch({place[0]: [place[1]]}, group=group)[place][0]
+def stored(h: Harness, topic_partition: tuple[str, int] = ORDERS, group: str = "g") -> int:
+    return h.fetch({topic_partition[0]: [topic_partition[1]]}, group=group)[topic_partition][0]
 
 
 # -- the end of a transaction
@@ -49,19 +49,19 @@ def test_offsets_of_a_committed_transaction_appear(version: int) -> None:
         assert shard.coordinator.committed("g") == {ORDERS: 42, AUDIT: 7}
 
 
-def pending_in_many(h: Harness, producer_id: int = 7, offset: int = 1) -> dict[Place, int]:
+def pending_in_many(h: Harness, producer_id: int = 7, offset: int = 1) -> dict[TopicPartition, int]:
     """Replays what a transaction wrote to more partitions than are ended in one piece."""
-    places = {("orders", index): offset for index in range(3 * OFFSETS_AT_ONCE)}
-    for topic, index in places:
+    topic_partitions = {("orders", index): offset for index in range(3 * OFFSETS_AT_ONCE)}
+    for topic, index in topic_partitions:
         value = OffsetCommitValue(offset=offset, metadata="", commit_timestamp=1)
         h.coordinator.replay(offset_record("g", topic, index, value), producer_id)
-    return places
+    return topic_partitions
 
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_many_offsets_of_a_transaction_count_in_pieces(commit: bool) -> None:
     h = Harness()
-    places = pending_in_many(h)
+    topic_partitions = pending_in_many(h)
     assert [*h.coordinator.groups_in_transaction(7)] == ["g"]
     pieces = h.coordinator.end_transaction(7, commit=commit)
     assert [*h.coordinator.groups_in_transaction(7)] == []
@@ -70,16 +70,16 @@ def test_many_offsets_of_a_transaction_count_in_pieces(commit: bool) -> None:
         assert size <= OFFSETS_AT_ONCE
         looked_at += size
         assert len(h.coordinator.committed("g")) == (looked_at if commit else 0)
-    assert looked_at == len(places)
-    assert h.coordinator.committed("g") == (places if commit else {})
+    assert looked_at == len(topic_partitions)
+    assert h.coordinator.committed("g") == (topic_partitions if commit else {})
 
 
 def test_what_is_deleted_between_two_pieces_of_an_end_is_gone() -> None:
     h = Harness()
-    places = pending_in_many(h)
+    topic_partitions = pending_in_many(h)
     pieces = h.coordinator.end_transaction(7, commit=True)
     next(pieces)
-    for topic, index in places:
+    for topic, index in topic_partitions:
         h.coordinator.replay(offset_tombstone("g", topic, index))
     assert sum(pieces) == 0
     assert h.coordinator.committed("g") == {}
@@ -89,16 +89,16 @@ def test_what_is_deleted_between_two_pieces_of_an_end_is_gone() -> None:
 def test_a_producer_that_goes_on_between_two_pieces_of_an_end(is_marker: bool) -> None:
     """What it writes then is not of the transaction that ends; nor is its next end lost."""
     h = Harness()
-    places = pending_in_many(h)
+    topic_partitions = pending_in_many(h)
     pieces = h.coordinator.end_transaction(7, commit=True)
     next(pieces)
     if is_marker:
         assert sum(h.coordinator.end_transaction(7, commit=False)) == 0
     else:
         pending_in_many(h, offset=2)
-    assert h.coordinator.committed("g") == places
+    assert h.coordinator.committed("g") == topic_partitions
     assert sum(pieces) == 0
-    assert h.coordinator.committed("g") == places
+    assert h.coordinator.committed("g") == topic_partitions
 
 
 def test_offsets_of_an_aborted_transaction_vanish() -> None:
@@ -453,43 +453,47 @@ class Model:
         self.committed: dict[tuple[str, int], Written] = {}
         self.pending: dict[int, dict[tuple[str, int], Written]] = {7: {}, 8: {}, 9: {}}
 
-    def write(self, place: tuple[str, int], offset: int, producer_id: int | None) -> None:
+    def write(self, topic_partition: tuple[str, int], offset: int, producer_id: int | None) -> None:
         self.position += 1
         into = self.committed if producer_id is None else self.pending[producer_id]
-        into[place] = Written(self.position, offset)
+        into[topic_partition] = Written(self.position, offset)
 
-    def delete(self, place: tuple[str, int]) -> None:
-        for places in (self.committed, *self.pending.values()):
-            places.pop(place, None)
+    def delete(self, topic_partition: tuple[str, int]) -> None:
+        for topic_partitions in (self.committed, *self.pending.values()):
+            topic_partitions.pop(topic_partition, None)
 
     def end(self, producer_id: int, *, commit: bool) -> None:
         pending, self.pending[producer_id] = self.pending[producer_id], {}
-        for place, written in pending.items():
-            now = self.committed.get(place)
+        for topic_partition, written in pending.items():
+            now = self.committed.get(topic_partition)
             if commit and (now is None or now.position < written.position):
-                self.committed[place] = written
+                self.committed[topic_partition] = written
 
     def unstable(self) -> set[tuple[str, int]]:
-        return {place for places in self.pending.values() for place in places}
+        return {
+            topic_partition
+            for topic_partitions in self.pending.values()
+            for topic_partition in topic_partitions
+        }
 
 
 @pytest.mark.parametrize("seed", range(100))
 def test_random_commits_in_any_order(seed: int) -> None:
     rng = random.Random(seed)
     h, model = Harness(), Model()
-    places = [ORDERS, ("orders", 1), AUDIT]
+    topic_partitions = [ORDERS, ("orders", 1), AUDIT]
     for offset in range(80):
-        place, producer_id = rng.choice(places), rng.choice((7, 8, 9))
+        topic_partition, producer_id = rng.choice(topic_partitions), rng.choice((7, 8, 9))
         chance = rng.random()
         if chance < 0.45:
-            assert h.commit_in_transaction({place: offset}, producer_id) == [0]
-            model.write(place, offset, producer_id)
+            assert h.commit_in_transaction({topic_partition: offset}, producer_id) == [0]
+            model.write(topic_partition, offset, producer_id)
         elif chance < 0.6:
-            assert h.commit({place: offset}) == [0]
-            model.write(place, offset, None)
+            assert h.commit({topic_partition: offset}) == [0]
+            model.write(topic_partition, offset, None)
         elif chance < 0.65:
-            h.delete_offsets({place[0]: [place[1]]})
-            model.delete(place)
+            h.delete_offsets({topic_partition[0]: [topic_partition[1]]})
+            model.delete(topic_partition)
         elif chance < 0.9:
             commit = rng.random() < 0.6
             h.end(producer_id, commit=commit)

@@ -48,8 +48,14 @@ RARE = (
 """Records that random histories may lack."""
 VOLATILE = {
     *("_lacks", "configured", "confirmed", "described", "endpoint_epoch", "endpoint_rows"),
-    *("heard_ms", "is_assigning", "is_resolving", "is_settled", "patterns_version"),
-    *("shutdown_member_id", "told_ms", "topics_version", "viewers"),
+    *(
+        "last_heartbeat_ms",
+        "is_assigning",
+        "is_resolving",
+        "is_initialization_checked",
+        "patterns_version",
+    ),
+    *("shutdown_member_id", "tasks_sent_ms", "topics_version", "viewers"),
 }
 """Attributes of groups that no record has."""
 

@@ -140,7 +140,7 @@ class MixedSimulation(ConsumerSimulation):
 
     def old_goes_on(self) -> None:
         if self.living_old:
-            self._go_on(self.rng.choice(self.living_old))
+            self._resume(self.rng.choice(self.living_old))
 
     def old_leaves(self) -> None:
         if self.living_old:
@@ -160,7 +160,7 @@ class MixedSimulation(ConsumerSimulation):
             consumer = self.rng.choice(self.living_old)
             self._claim(consumer.member_id, consumer.generation, consumer.owned)
 
-    def _go_on(self, consumer: OldConsumer) -> None:
+    def _resume(self, consumer: OldConsumer) -> None:
         """Its next step: a request, or the answer to one that waited."""
         if consumer.call is None:
             self._ask(consumer)
@@ -180,10 +180,10 @@ class MixedSimulation(ConsumerSimulation):
             consumer.owned = set()
             protocols = (("range", write_subscription(consumer.topics)),)
             request = joining(consumer.member_id, protocols)
-            freed = self.h.coordinator.free_for_classic(request, self.h.now)
+            freed = self.h.coordinator.delete_empty_modern_group(request, self.h.now)
             if freed is not None:
                 self.h.settle(freed)
-                if self.h.coordinator.free_for_classic(request, self.h.now) is not None:
+                if self.h.coordinator.delete_empty_modern_group(request, self.h.now) is not None:
                     return  # it could not be stored
             consumer.call = self.h.join(
                 consumer.member_id, protocols=protocols, rebalance_ms=REBALANCE_MS
@@ -237,7 +237,7 @@ class MixedSimulation(ConsumerSimulation):
         super().wait()
         for consumer in self.living_old:
             if self.rng.random() < 0.9:
-                self._go_on(consumer)
+                self._resume(consumer)
 
     # -- what must never be
 
@@ -297,7 +297,7 @@ class MixedSimulation(ConsumerSimulation):
                 self._beat(consumer)
                 consumer.apply()
             for old in self.living_old:
-                self._go_on(old)
+                self._resume(old)
             self.check()
         read: Counter[Place] = Counter()
         for owned in [each.owned for each in self.living] + [

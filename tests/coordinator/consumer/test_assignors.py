@@ -18,7 +18,7 @@ from kbroker.coordinator.common.assignor import (
     Topics,
     TopicShape,
 )
-from kbroker.coordinator.common.target_assignments import all_of
+from kbroker.coordinator.common.target_assignments import run_to_end
 from kbroker.coordinator.consumer.assignors import (
     ASSIGNORS,
     Assignor,
@@ -30,7 +30,7 @@ A, B, C = (UUID(int=number) for number in (1, 2, 3))
 
 
 def shared(assignor: Assignor, group: GroupSpec, topics: Topics) -> Targets:
-    return all_of(assignor(group, topics))
+    return run_to_end(assignor(group, topics))
 
 
 def counts(targets: Targets) -> list[int]:

@@ -88,10 +88,10 @@ def test_an_empty_consumer_group_becomes_a_classic_one_with_its_offsets() -> Non
     h.beat("a", 0)
     h.commit({("orders", 0): 7}, "a", 2)
     h.beat("a", -1)
-    freed = h.coordinator.free_for_classic(joining(), h.now)
+    freed = h.coordinator.delete_empty_modern_group(joining(), h.now)
     assert freed is not None
     h.settle(freed)
-    assert h.coordinator.free_for_classic(joining(), h.now) is None
+    assert h.coordinator.delete_empty_modern_group(joining(), h.now) is None
     assert h.enter().response.generation_id == 1
     assert is_classic(h)
     assert h.coordinator.committed("g") == {("orders", 0): 7}
@@ -387,12 +387,12 @@ def test_a_join_that_is_refused_leaves_an_empty_newer_group_as_it_is(
     h = harness()
     h.beat("a", 0)
     h.beat("a", -1)
-    assert h.coordinator.free_for_classic(request_, h.now) is None
+    assert h.coordinator.delete_empty_modern_group(request_, h.now) is None
     answer = h.coordinator.join(request_, ClientInfo("c", "/10.0.0.1"), h.now, 9).response
     assert isinstance(answer, JoinGroupResponse)
     assert answer.error_code == code
     assert not is_classic(h)
-    assert h.coordinator.free_for_classic(joining(), h.now) is not None
+    assert h.coordinator.delete_empty_modern_group(joining(), h.now) is not None
 
 
 def test_who_takes_the_place_of_a_static_member_need_not_wait_for_what_that_had() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.common.offset_checks import Check, always
+from kbroker.coordinator.common.offset_checks import CommitCheck, same_for_all
 from kbroker.coordinator.consumer import offsets as consumer_offsets
 from kbroker.coordinator.consumer import reconciliation
 from kbroker.coordinator.consumer import replay as consumer_replay
@@ -77,11 +77,11 @@ def _nobody_waits_for_revocation(patch: pytest.MonkeyPatch) -> None:
 def _epochs_stand_still(patch: pytest.MonkeyPatch) -> None:
     """Nothing is shared anew when a member goes."""
 
-    def take_out(self: TargetAssignments, group: ConsumerGroup, members: Any) -> Any:
+    def remove_members(self: TargetAssignments, group: ConsumerGroup, members: Any) -> Any:
         return [record for record in real(self, group, members) if record.value is None]
 
-    real = TargetAssignments.take_out
-    patch.setattr(TargetAssignments, "take_out", take_out)
+    real = TargetAssignments.remove_members
+    patch.setattr(TargetAssignments, "remove_members", remove_members)
 
 
 def _generations_begin_anew(patch: pytest.MonkeyPatch) -> None:
@@ -134,8 +134,8 @@ def _a_target_is_shared_among_the_others_only(patch: pytest.MonkeyPatch) -> None
 def _old_epochs_may_commit(patch: pytest.MonkeyPatch) -> None:
     """Whatever a member has had since."""
 
-    def epoch_check(member: Any, epoch: int, stale: ErrorCode) -> Check:
-        return always(stale if epoch > member.epoch else ErrorCode.NONE)
+    def epoch_check(member: Any, epoch: int, stale: ErrorCode) -> CommitCheck:
+        return same_for_all(stale if epoch > member.epoch else ErrorCode.NONE)
 
     patch.setattr(consumer_offsets, "_epoch_check", epoch_check)
 
@@ -143,11 +143,11 @@ def _old_epochs_may_commit(patch: pytest.MonkeyPatch) -> None:
 def _partitions_are_as_old_as_their_member(patch: pytest.MonkeyPatch) -> None:
     """When a member got a partition is forgotten: it may have been away meanwhile."""
 
-    def got_in(self: ConsumerGroupMember, topic_id: Any, partition: int) -> int | None:
+    def assigned_in_epoch(self: ConsumerGroupMember, topic_id: Any, partition: int) -> int | None:
         return None if real(self, topic_id, partition) is None else 1
 
-    real = ConsumerGroupMember.got_in
-    patch.setattr(ConsumerGroupMember, "got_in", got_in)
+    real = ConsumerGroupMember.assigned_in_epoch
+    patch.setattr(ConsumerGroupMember, "assigned_in_epoch", assigned_in_epoch)
 
 
 DEFECTS: dict[str, Plant] = {

@@ -18,7 +18,7 @@ from uuid import UUID
 from kbroker.coordinator import Result, ShareGroupSettings
 from kbroker.coordinator.replay import end_transaction, replay
 from kbroker.coordinator.share.group import SharedTopic, ShareGroup
-from kbroker.coordinator.share.offsets import Begun
+from kbroker.coordinator.share.offsets import ShareStateRequests
 from kbroker.coordinator.state import ShardState
 from kbroker.protocol.errors import ErrorCode
 
@@ -296,9 +296,9 @@ class ShareSimulation:
             must(max(counts) - min(counts) <= 1, f"out of balance: {counts}")
 
 
-def begun(result: Result[Begun]) -> Begun:
+def begun(result: Result[ShareStateRequests]) -> ShareStateRequests:
     """What share coordinators are to be asked for."""
-    assert isinstance(result.response, Begun)
+    assert isinstance(result.response, ShareStateRequests)
     return result.response
 
 

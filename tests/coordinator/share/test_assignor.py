@@ -11,7 +11,7 @@ import pytest
 
 from kbroker.coordinator.common.assignor import MemberSubscription
 from kbroker.coordinator.common.modern_group import NO_TARGET, Target
-from kbroker.coordinator.common.target_assignments import all_of
+from kbroker.coordinator.common.target_assignments import run_to_end
 from kbroker.coordinator.share.assignor import assign_simply
 
 A, B = UUID(int=1), UUID(int=2)
@@ -26,7 +26,7 @@ def shares(
         name: MemberSubscription(reads, (had or {}).get(name, NO_TARGET))
         for name, reads in members.items()
     }
-    return all_of(assign_simply(group, {each: range(count) for each, count in topics.items()}))
+    return run_to_end(assign_simply(group, {each: range(count) for each, count in topics.items()}))
 
 
 def counts(targets: Mapping[str, Target]) -> list[int]:

@@ -223,7 +223,7 @@ def test_the_log_begins_later() -> None:
     leader = Leader()
     leader.take((0, 9))
     leader.say((4, 9, RELEASE))
-    leader.delivery.log_starts_at(6)
+    leader.delivery.archive_before_log_start(6)
     assert leader.take((0, 9), (10, 19)) == [(6, 9, 2), (10, 19, 1)]
     leader.say((6, 19, ACCEPT))
     assert leader.delivery.expire(LOCK_MS) == [PersisterStateBatch(0, 3, ARCHIVED, 1)]

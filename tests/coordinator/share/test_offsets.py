@@ -6,16 +6,16 @@ from uuid import UUID
 
 from kbroker.coordinator import Result
 from kbroker.coordinator.share.group import SharedTopic
-from kbroker.coordinator.share.offsets import Begun
+from kbroker.coordinator.share.offsets import ShareStateRequests
 from kbroker.protocol.errors import ErrorCode
 
 from ..harness import Harness
 from .groups import asked, begun, empty_group, harness
 
 
-def begun_by(result: Result[Begun]) -> Begun:
+def begun_by(result: Result[ShareStateRequests]) -> ShareStateRequests:
     """What share coordinators are to be asked for."""
-    assert isinstance(result.response, Begun)
+    assert isinstance(result.response, ShareStateRequests)
     return result.response
 
 

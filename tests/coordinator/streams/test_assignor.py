@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from kbroker.coordinator.common.target_assignments import all_of
+from kbroker.coordinator.common.target_assignments import run_to_end
 from kbroker.coordinator.streams.assignor import AssignmentMemberSpec, TaskTargets, assign_tasks
 from kbroker.coordinator.streams.group import NO_TARGET, TasksTuple, frozen
 from kbroker.coordinator.streams.topics import ConfiguredInternalTopic, ConfiguredSubtopology
@@ -30,7 +30,7 @@ def share(
         name: AssignmentMemberSpec(process, (had or {}).get(name, NO_TARGET))
         for name, process in members.items()
     }
-    return all_of(assign_tasks(known, parts, standbys))
+    return run_to_end(assign_tasks(known, parts, standbys))
 
 
 def active(targets: TaskTargets) -> dict[str, int]:

@@ -138,11 +138,11 @@ def test_tasks_that_there_are_not(h: Harness) -> None:
 
 def test_an_empty_group_becomes_another_kind_and_back(h: Harness) -> None:
     h.streams_beat("a", 0)
-    assert h.coordinator.free_for_classic(joining(), h.now) is None
+    assert h.coordinator.delete_empty_modern_group(joining(), h.now) is None
     h.commit({("orders", 0): 5}, "a", 2)
     h.streams_beat("a", -1)
     assert h.beat("c", 0).error_code == ErrorCode.GROUP_ID_NOT_FOUND, "not by itself"
-    freed = h.coordinator.free_for_classic(joining(), h.now)
+    freed = h.coordinator.delete_empty_modern_group(joining(), h.now)
     assert freed is not None
     h.settle(freed)
     assert h.coordinator.committed("g") == {("orders", 0): 5}

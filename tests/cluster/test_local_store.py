@@ -409,7 +409,7 @@ async def test_the_history_is_bounded(files: MemFiles, monkeypatch: pytest.Monke
     for _ in range(20):
         await store.transact(both, compares={}, cause="test")
     heard: list[Change] = []
-    with pytest.raises(Compacted, match="up to revision 15 are forgotten"):
+    with pytest.raises(Compacted, match="up to revision 15 are no longer available"):
         store.watch(heard.append, after=14)
     store.watch(heard.append, after=15)
     assert [change.revision for change in heard] == [16, 17, 18, 19, 20]

@@ -26,8 +26,8 @@ async def test_who_waits_for_an_answer_that_never_comes_is_told() -> None:
             await process.theirs.aclose()
             await process.ended.wait()
         assert process.error is not None
-        assert "is gone" in str(process.error.message)
-        with pytest.raises(StorageError, match="is gone"):
+        assert "has terminated" in str(process.error.message)
+        with pytest.raises(StorageError, match="has terminated"):
             await process.store.range("")
 
 
@@ -55,5 +55,5 @@ async def test_trouble_of_the_store_comes_with_the_next_response() -> None:
 
 
 async def test_where_nobody_listens_is_one_sentence() -> None:
-    with pytest.raises(StorageError, match="is gone"):
+    with pytest.raises(StorageError, match="has terminated"):
         await RemoteStore.open("/no/such/socket")

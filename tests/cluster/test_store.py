@@ -164,14 +164,14 @@ class CountsOnTheEntries(LocalStore):
 
 
 class LeavesEntriesOfLeases(LocalStore):
-    def _hang(self, entries: object, lease: object) -> None:
+    def _attach(self, entries: object, lease: object) -> None:
         pass
 
 
 class LeasesKeepWhatTheyHad(LocalStore):
     """Deletes at the end of a lease also what was written without it since."""
 
-    def _hang(self, entries, lease):  # type: ignore[no-untyped-def]
+    def _attach(self, entries, lease):  # type: ignore[no-untyped-def]
         if lease is not None:
             lease.keys.update(dict.fromkeys(entries))
 

@@ -35,5 +35,5 @@ async def test_errors_of_the_store_come_back(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(store, "transact", fails)
         with pytest.raises(StorageError, match="the disk is full"):
             await put(process.store, "a", 1)
-        with pytest.raises(StorageError, match="without an end"):
+        with pytest.raises(StorageError, match="finite duration"):
             await process.store.grant(math.inf, holder="node 1")

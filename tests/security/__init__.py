@@ -1,1 +1,1 @@
-"""Tests of who may connect and how."""
+"""Tests of authentication, authorization and TLS."""

@@ -1,4 +1,4 @@
-"""Certificates for tests, in the forms in which Kafka's settings name them."""
+"""Test certificates in the file formats that Kafka's settings accept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PASSWORD = "hush"
 
 
 class Authority:
-    """Issues certificates, and keeps them as files in `directory`."""
+    """A test CA that writes certificates to files in `directory`."""
 
     def __init__(self, directory: Path, name: str = "authority") -> None:
         self._ca = trustme.CA(organization_name=name)
@@ -30,7 +30,7 @@ class Authority:
         self._ca.cert_pem.write_to_path(self.trusted)
 
     def pem(self, name: str) -> Path:
-        """A file with a new certificate, its key before it."""
+        """Write a PEM file with a key and a new certificate."""
         path = self.directory / f"{name}.pem"
         self._ca.issue_cert(*NAMES, common_name=name).private_key_and_cert_chain_pem.write_to_path(
             path
@@ -38,7 +38,7 @@ class Authority:
         return path
 
     def locked(self, name: str, password: str = PASSWORD) -> Path:
-        """A file with a new certificate, and its key, which has a password."""
+        """Write a PEM file with an encrypted key and a new certificate."""
         leaf = self._ca.issue_cert(*NAMES, common_name=name)
         key = load_pem_private_key(leaf.private_key_pem.bytes(), None).private_bytes(
             Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password.encode())
@@ -48,13 +48,13 @@ class Authority:
         return path
 
     def texts(self) -> tuple[str, str]:
-        """A new certificate and its key, as PEM text."""
+        """Return a new certificate and its key as PEM text."""
         leaf = self._ca.issue_cert(*NAMES)
         chain = b"".join(each.bytes() for each in leaf.cert_chain_pems)
         return chain.decode(), leaf.private_key_pem.bytes().decode()
 
     def pkcs12(self, name: str) -> Path:
-        """The same in the format of Java's keytool, with a password."""
+        """Write a PKCS#12 file with a password, as Java's keytool does."""
         leaf = self._ca.issue_cert(*NAMES, common_name=name)
         key = load_pem_private_key(leaf.private_key_pem.bytes(), None)
         assert isinstance(key, EllipticCurvePrivateKey)
@@ -70,7 +70,7 @@ class Authority:
         return path
 
     def context(self, shown: Path | None = None) -> ssl.SSLContext:
-        """That of a client that trusts it, and shows a certificate."""
+        """Return a client context that trusts the CA and presents a certificate, if one is given."""
         context = ssl.create_default_context(cafile=str(self.trusted))
         if shown is not None:
             context.load_cert_chain(shown)

@@ -1,4 +1,4 @@
-"""Raw clients that speak TLS."""
+"""Raw TLS clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who issues tokens, for tests: keys, tokens signed by them, and a place where the keys are had."""
+"""A test token issuer: keys, signed tokens, and a server for the key set."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOW = 1_800_000_000
 
 @cache
 def key_for(algorithm: str, name: str = "one") -> Key:
-    """A key pair that fits an algorithm; `name` is its kid. Keys take long to make."""
+    """Return a cached key pair for an algorithm, because generation is slow; `name` is its key ID."""
     facts: Any = {"kid": name, "use": "sig"}
     if algorithm.startswith(("RS", "PS")):
         return RSAKey.generate_key(2048, facts)
@@ -35,7 +35,7 @@ def key_for(algorithm: str, name: str = "one") -> Key:
 
 
 def key_set(*keys: Key, **facts: Any) -> bytes:
-    """A JWKS of the public halves."""
+    """Return a JWKS with the public keys."""
     return json.dumps(
         {"keys": [{**each.as_dict(private=False), **facts} for each in keys]}
     ).encode()
@@ -49,7 +49,7 @@ class _Any(jws.JWSRegistry):
 def signed(
     claims: Any, key: Key | OctKey, algorithm: str, header: dict[str, Any] | None = None
 ) -> str:
-    """A token by a key, whatever stands in it."""
+    """Return a token signed by a key, even with invalid contents."""
     named = {"kid": key.kid} if key.kid else {}
     text = claims if isinstance(claims, str) else json.dumps(claims)
     whole = {"alg": algorithm, "typ": "JWT", **named, **(header or {})}
@@ -62,19 +62,19 @@ def signed(
 
 
 def claims_for(name: str = "alice", now: float | None = None, **more: Any) -> dict[str, Any]:
-    """What a good token says; None leaves something out."""
+    """Return the claims of a valid token; None omits a claim."""
     now = NOW if now is None else now
     claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": name, "iat": now - 10, "exp": now + 300}
     return {key: value for key, value in {**claims, **more}.items() if value is not None}
 
 
 def token_for(name: str = "alice", algorithm: str = "ES256", **more: Any) -> str:
-    """A good token of this very moment."""
+    """Return a token that is valid now."""
     return signed(claims_for(name, time.time(), **more), key_for(algorithm), algorithm)
 
 
 class Page:
-    """What a server gives to all who ask; `asked` counts them."""
+    """The response of a test server; `asked` counts the requests."""
 
     def __init__(self, body: bytes, status: str = "200 OK") -> None:
         self.body = body
@@ -86,7 +86,7 @@ class Page:
 
 @asynccontextmanager
 async def serving(page: Page, shown: Path) -> AsyncIterator[str]:
-    """A server with a certificate of `shown`; its URL."""
+    """Run an HTTPS server with the certificate file `shown`; yields its URL."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(shown)
 

@@ -1,4 +1,4 @@
-"""What each API asks of who uses it, over the wire."""
+"""Permissions that each API requires, tested over the wire."""
 
 from __future__ import annotations
 
@@ -154,15 +154,15 @@ NEEDS: dict[ApiKey, Mapping[AclResourceType, tuple[AclOperation, ...]]] = {
     ApiKey.DELETE_SHARE_GROUP_STATE: {CLUSTER: (AclOperation.CLUSTER_ACTION,)},
     ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: {CLUSTER: (AclOperation.CLUSTER_ACTION,)},
 }
-"""The rights with which nothing of an API is denied."""
+"""The permissions with which an API denies nothing."""
 HIDES = {ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_CLUSTER}
-"""What tells only of what one may know, and is no error."""
+"""APIs that omit hidden items instead of returning an error."""
 OWNED = {
     ApiKey.RENEW_DELEGATION_TOKEN,
     ApiKey.EXPIRE_DELEGATION_TOKEN,
     ApiKey.DESCRIBE_DELEGATION_TOKEN,
 }
-"""What looks at whose a token is: tests/handlers/test_delegation_tokens.py."""
+"""APIs that check token ownership; see tests/handlers/test_delegation_tokens.py."""
 FREE = {
     ApiKey.API_VERSIONS,
     ApiKey.SASL_HANDSHAKE,
@@ -172,12 +172,12 @@ FREE = {
 }
 SEEDS = 8
 PATIENCE_SECONDS = 0.3
-"""For an answer that may have to wait for others."""
+"""Timeout of a response that may depend on other requests."""
 
 
 @asynccontextmanager
 async def guarded(*settings: str, data_dir: Path | None = None) -> AsyncIterator[Broker]:
-    """A broker where nobody may do anything but `admin`."""
+    """Run a broker whose only super user is `admin`."""
     options = [
         "listeners=SASL_PLAINTEXT://127.0.0.1:0",
         "sasl.enabled.mechanisms=PLAIN",
@@ -197,7 +197,7 @@ async def guarded(*settings: str, data_dir: Path | None = None) -> AsyncIterator
 
 @asynccontextmanager
 async def user(broker: Broker, name: str) -> AsyncIterator[Wire]:
-    """Somebody who has logged in."""
+    """Connect as an authenticated user."""
     async with connected(broker.endpoint) as wire:
         await wire.ask(ApiKey.SASL_HANDSHAKE, 1, request(ApiKey.SASL_HANDSHAKE, mechanism="PLAIN"))
         message = f"\0{name}\0hush".encode()
@@ -231,7 +231,7 @@ async def grant(admin: Wire, *acls: CreateAclsRequest.Acl) -> None:
 
 
 async def denials(wire: Wire, world: World, key: ApiKey, version: int) -> set[int]:
-    """The codes by which rights are said to be missing, in the answers to several requests."""
+    """Return the authorization error codes in the responses to several requests."""
     found = set()
     for seed in range(SEEDS):
         asked = VALID[key](world, random.Random(seed))
@@ -245,13 +245,13 @@ async def denials(wire: Wire, world: World, key: ApiKey, version: int) -> set[in
     return found & set(DENIED.values())
 
 
-def test_every_api_says_what_it_needs() -> None:
+def test_permission_table_covers_every_api() -> None:
     assert NEEDS.keys() | HIDES | OWNED | FREE == set(load_apis())
 
 
 @pytest.mark.parametrize("key", NEEDS, ids=lambda key: key.api_name)
-async def test_what_an_api_needs(key: ApiKey) -> None:
-    """Without rights, with each but one, and with all of them."""
+async def test_api_requires_each_listed_permission(key: ApiKey) -> None:
+    """Check without permissions, with all but one, and with all."""
     version = load_apis()[key].versions[-1]
     rights = [new(kind, each) for kind, operations in NEEDS[key].items() for each in operations]
     async with guarded() as broker, user(broker, "admin") as admin:
@@ -262,10 +262,10 @@ async def test_what_an_api_needs(key: ApiKey) -> None:
             assert first <= {DENIED[kind] for kind in NEEDS[key]}
         for missing in rights:
             if key is ApiKey.METADATA and missing.operation == CREATE:
-                continue  # only where a topic is to be made: test_topics_that_are_made_by_use
+                continue  # needed only to create topics: test_auto_topic_creation_requires_create
             kind = AclResourceType(missing.resource_type)
             left = [each for each in rights if each != missing]
-            # To know of it is not enough. What is to be deleted is not there: the test below.
+            # DESCRIBE alone is not enough. Deletions of missing topics: see the test below.
             if missing.operation != DESCRIBE and key is not ApiKey.DELETE_TOPICS:
                 left.append(new(kind, DESCRIBE))
             await remove_all(admin)
@@ -288,7 +288,7 @@ async def remove_all(admin: Wire) -> None:
 
 
 @pytest.mark.parametrize("key", sorted(HIDES), ids=lambda key: ApiKey(key).api_name)
-async def test_what_is_not_shown(key: ApiKey) -> None:
+async def test_listing_hides_items_without_permission(key: ApiKey) -> None:
     version = load_apis()[key].versions[-1]
     async with guarded() as broker, user(broker, "admin") as admin:
         await make_world(admin)
@@ -308,7 +308,7 @@ async def test_what_is_not_shown(key: ApiKey) -> None:
 
 
 @pytest.mark.parametrize("kind", [GROUP, TRANSACTIONAL_ID], ids=lambda kind: kind.name)
-async def test_what_one_may_describe_is_shown(kind: AclResourceType) -> None:
+async def test_listing_shows_items_with_describe_permission(kind: AclResourceType) -> None:
     key = ApiKey.LIST_GROUPS if kind is GROUP else ApiKey.LIST_TRANSACTIONS
 
     async def shown(wire: Wire) -> list[str]:
@@ -325,8 +325,8 @@ async def test_what_one_may_describe_is_shown(kind: AclResourceType) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 3])
-async def test_a_client_adds_its_own_partitions_to_its_own_transaction(version: int) -> None:
-    """The last version is one for brokers, and needs another right."""
+async def test_add_partitions_requires_write_on_transaction_and_topic(version: int) -> None:
+    """The last version is for brokers and requires another permission."""
     cls = AddPartitionsToTxnRequest
     ask = cls(
         v3_and_below_transactional_id="tx",
@@ -350,7 +350,7 @@ async def test_a_client_adds_its_own_partitions_to_its_own_transaction(version: 
 
 
 async def metadata_of(wire: Wire, *names: str, **fields: Any) -> Any:
-    """What somebody is told of topics; of all when none is named."""
+    """Return the Metadata response for topics, or for all topics."""
     rows = [{"name": name} for name in names]
     cls = type(request(ApiKey.METADATA))
     topics = [cls.Topic(**row) for row in rows] if names else None
@@ -358,8 +358,8 @@ async def metadata_of(wire: Wire, *names: str, **fields: Any) -> Any:
     return await wire.ask(ApiKey.METADATA, 12, ask)
 
 
-async def test_topics_are_hidden_from_who_may_not_know_of_them() -> None:
-    """Whether there is one is told to nobody: the answer is the same."""
+async def test_metadata_hides_topics_without_describe() -> None:
+    """The response does not reveal whether the topic exists."""
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         secret = await create_topic(admin, "secret")
         await create_topic(admin, "orders-eu")
@@ -382,7 +382,7 @@ async def test_topics_are_hidden_from_who_may_not_know_of_them() -> None:
         assert len((await metadata_of(admin)).topics) == 2
 
 
-async def test_topics_that_are_made_by_use() -> None:
+async def test_auto_topic_creation_requires_create() -> None:
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         await grant(admin, new(TOPIC, DESCRIBE))
         (row,) = (await metadata_of(alice, "t", allow_auto_topic_creation=True)).topics
@@ -392,7 +392,7 @@ async def test_topics_that_are_made_by_use() -> None:
         assert row.error_code == 0
 
 
-async def test_a_pattern_of_a_consumer_group_finds_what_its_member_may_know() -> None:
+async def test_consumer_group_regex_matches_only_describable_topics() -> None:
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         for name in ("open-1", "open-2", "secret"):
             await create_topic(admin, name)
@@ -408,8 +408,8 @@ async def test_a_pattern_of_a_consumer_group_finds_what_its_member_may_know() ->
         assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-async def test_internal_topics_are_made_by_who_may_make_them() -> None:
-    """Of a streams group: its member is told which of them it may not make, and so joins (KIP-1071)."""
+async def test_streams_internal_topics_require_create() -> None:
+    """A streams member joins and gets the topics that it may not create (KIP-1071)."""
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         await create_topic(admin, "t")
         await find_group(admin)
@@ -428,8 +428,8 @@ async def test_internal_topics_are_made_by_who_may_make_them() -> None:
         assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-async def test_what_one_may_do_with_a_topic_that_is_not_there() -> None:
-    """As with one that is: an answer about rights (KIP-430)."""
+async def test_metadata_reports_authorized_operations_of_missing_topic() -> None:
+    """The response contains authorized operations as for an existing topic (KIP-430)."""
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         await grant(admin, new(TOPIC, READ, "none"))
         asked = {"include_topic_authorized_operations": True, "allow_auto_topic_creation": False}
@@ -444,7 +444,7 @@ async def test_what_one_may_do_with_a_topic_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 5, 6])
-async def test_who_knows_of_a_topic_may_not_delete_it(version: int) -> None:
+async def test_describe_does_not_permit_delete(version: int) -> None:
     cls = type(request(ApiKey.DELETE_TOPICS))
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         topic = await create_topic(admin, "orders")
@@ -461,8 +461,8 @@ async def test_who_knows_of_a_topic_may_not_delete_it(version: int) -> None:
         assert "orders" not in broker.node.cluster.topics
 
 
-async def test_who_may_delete_on_the_cluster_may_delete_every_topic() -> None:
-    """Without knowing of it, as in Kafka."""
+async def test_delete_on_cluster_permits_deleting_every_topic() -> None:
+    """As in Kafka, this works without DESCRIBE on the topic."""
     cls = type(request(ApiKey.DELETE_TOPICS))
     ask = cls(topics=[cls.Topic(name="orders"), cls.Topic(name="none")])
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
@@ -478,8 +478,8 @@ async def test_who_may_delete_on_the_cluster_may_delete_every_topic() -> None:
 
 
 @pytest.mark.parametrize("isolation_level", [0, 1])
-async def test_a_refused_fetch_names_no_transactions(isolation_level: int) -> None:
-    """An empty list of those that were aborted, as Kafka, whatever was asked for."""
+async def test_denied_fetch_returns_empty_aborted_transactions(isolation_level: int) -> None:
+    """As in Kafka, the list is empty for both isolation levels."""
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         topic = await create_topic(admin, "orders")
         ask = fetch_request(topic)
@@ -489,8 +489,8 @@ async def test_a_refused_fetch_names_no_transactions(isolation_level: int) -> No
         assert row.partitions[0].aborted_transactions == []
 
 
-async def test_who_may_alter_the_cluster_may_end_transactions() -> None:
-    """As operators do with kafka-transactions (KIP-664)."""
+async def test_alter_on_cluster_permits_write_txn_markers() -> None:
+    """The tool kafka-transactions uses this (KIP-664)."""
     cls = type(request(ApiKey.WRITE_TXN_MARKERS))
     topics = [cls.Topic(name="none", partition_indexes=[0])]
     ask = cls(markers=[cls.Marker(producer_id=1, producer_epoch=0, topics=topics)])
@@ -501,7 +501,7 @@ async def test_who_may_alter_the_cluster_may_end_transactions() -> None:
             await grant(admin, new(CLUSTER, ALTER))
 
 
-async def test_refused_reassignments_are_refused_one_by_one() -> None:
+async def test_denied_reassignment_returns_error_per_partition() -> None:
     cls = type(request(ApiKey.ALTER_PARTITION_REASSIGNMENTS))
     rows = [cls.Partition(partition_index=index, replicas=[0]) for index in (3, 4)]
     ask = cls(topics=[cls.Topic(name="none", partitions=rows)])
@@ -512,7 +512,7 @@ async def test_refused_reassignments_are_refused_one_by_one() -> None:
     assert {row.error_code for row in answer.responses[0].partitions} == {DENIED[CLUSTER]}
 
 
-async def test_a_group_that_is_not_there_is_told_before_topics_that_are_denied() -> None:
+async def test_missing_group_is_reported_before_denied_topics() -> None:
     cls = type(request(ApiKey.OFFSET_DELETE))
     rows = [cls.Partition(partition_index=0)]
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
@@ -528,7 +528,7 @@ async def test_a_group_that_is_not_there_is_told_before_topics_that_are_denied()
             assert (answer.error_code, answer.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
 
 
-async def test_a_refused_join_gives_no_member() -> None:
+async def test_denied_join_creates_no_member() -> None:
     cls = type(request(ApiKey.JOIN_GROUP))
     ask = cls(
         group_id="g",
@@ -543,7 +543,7 @@ async def test_a_refused_join_gives_no_member() -> None:
         assert (answer.error_code, answer.member_id) == (DENIED[GROUP], "")
 
 
-async def test_settings_of_a_new_topic_are_told_to_who_may_see_them() -> None:
+async def test_create_topics_returns_configs_only_with_permission() -> None:
     cls = type(request(ApiKey.CREATE_TOPICS))
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         await grant(admin, new(TOPIC, CREATE), new(TOPIC, SEES_CONFIGS, "open"))
@@ -560,8 +560,8 @@ async def test_settings_of_a_new_topic_are_told_to_who_may_see_them() -> None:
         assert hidden.topic_config_error_code == DENIED[TOPIC]
 
 
-async def test_a_change_rules_at_once() -> None:
-    """Also over a fetch session that is open, and for who waits in one."""
+async def test_acl_change_applies_immediately_to_open_fetch_sessions() -> None:
+    """This includes a fetch that waits in an open session."""
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         topic = await create_topic(admin, "orders")
         assert (await produce(alice, topic, batch([b"a"]))).error_code == DENIED[TOPIC]
@@ -588,8 +588,7 @@ async def test_a_change_rules_at_once() -> None:
         assert not told.partitions[0].records
 
 
-async def test_some_of_several_topics_are_denied() -> None:
-    """The others are served."""
+async def test_denied_topic_does_not_affect_allowed_topics() -> None:
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         for name in ("open", "secret"):
             await create_topic(admin, name)
@@ -616,8 +615,8 @@ async def test_some_of_several_topics_are_denied() -> None:
             assert told == (codes if asked else {"open": 0})
 
 
-async def test_a_transaction_of_somebody_else() -> None:
-    """Each batch is looked at, not the first one alone (CVE-2018-17196)."""
+async def test_transactional_batch_requires_write_on_its_transactional_id() -> None:
+    """Each batch is checked, not only the first one (CVE-2018-17196)."""
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         topic = await create_topic(admin, "orders")
         await grant(admin, new(TOPIC, ALL))
@@ -629,7 +628,7 @@ async def test_a_transaction_of_somebody_else() -> None:
         assert set(errors_in(answer)) == {DENIED[TRANSACTIONAL_ID]}
 
 
-async def test_who_may_write_somewhere_may_be_idempotent() -> None:
+async def test_write_on_any_topic_permits_idempotent_producer() -> None:
     ask = request(ApiKey.INIT_PRODUCER_ID, transactional_id=None, transaction_timeout_ms=1000)
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         answer = await alice.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)
@@ -638,8 +637,8 @@ async def test_who_may_write_somewhere_may_be_idempotent() -> None:
         assert (await alice.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)).error_code == 0
 
 
-async def test_nobody_follows_who_may_not() -> None:
-    """Who says that it is a replica has to have the right of brokers (CVE-2018-1288)."""
+async def test_replica_fetch_requires_cluster_action() -> None:
+    """A client that claims to be a replica needs CLUSTER_ACTION (CVE-2018-1288)."""
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         topic = await create_topic(admin, "orders")
         await grant(admin, new(TOPIC, ALL))
@@ -649,7 +648,7 @@ async def test_nobody_follows_who_may_not() -> None:
         assert row.partitions[0].error_code == DENIED[TOPIC]
 
 
-async def test_acls_are_told_and_removed_by_filters() -> None:
+async def test_acls_are_listed_and_deleted_by_filters() -> None:
     async with guarded() as broker, user(broker, "admin") as admin:
         one, other = new(TOPIC, READ, "a"), new(TOPIC, WRITE, "a", DENY)
         await grant(admin, one, other, one)
@@ -693,7 +692,7 @@ async def test_acls_are_told_and_removed_by_filters() -> None:
         (new(TOPIC, READ, "x" * 1001), "at most 1000 characters"),
     ],
 )
-async def test_acls_that_are_none(acl: CreateAclsRequest.Acl, message: str) -> None:
+async def test_invalid_acls_are_rejected(acl: CreateAclsRequest.Acl, message: str) -> None:
     async with guarded() as broker, user(broker, "admin") as admin:
         ask = CreateAclsRequest(creations=[new(TOPIC, READ, "good"), acl])
         good, bad = (await admin.ask(ApiKey.CREATE_ACLS, 3, ask)).results
@@ -702,8 +701,8 @@ async def test_acls_that_are_none(acl: CreateAclsRequest.Acl, message: str) -> N
         assert len(broker.node.cluster.acls) == 1
 
 
-async def test_acls_last(tmp_path: Path) -> None:
-    """Several hundred of them, which is more than one change of the metadata takes."""
+async def test_acls_survive_restart(tmp_path: Path) -> None:
+    """The ACLs need more than one metadata transaction."""
     many = [new(TOPIC, READ, f"t{number}") for number in range(250)]
     async with guarded(data_dir=tmp_path) as broker, user(broker, "admin") as admin:
         await grant(admin, *many)
@@ -713,7 +712,7 @@ async def test_acls_last(tmp_path: Path) -> None:
         assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_a_resource_of_which_no_acl_speaks_may_be_open_to_all() -> None:
+async def test_allow_everyone_setting_opens_resources_without_acls() -> None:
     async with (
         guarded("allow.everyone.if.no.acl.found=true") as broker,
         user(broker, "admin") as admin,
@@ -725,18 +724,20 @@ async def test_a_resource_of_which_no_acl_speaks_may_be_open_to_all() -> None:
         assert (await produce(alice, topic, batch())).error_code == DENIED[TOPIC]
 
 
-async def test_who_asked_for_what_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_denied_request_is_logged_but_hidden_topics_are_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO, "kbroker.audit")
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         topic = await create_topic(admin, "orders")
         await produce(alice, topic, batch())
-        await metadata_of(alice)  # what it did not name is no attempt
+        await metadata_of(alice)  # topics that the request does not name are not logged
     said = [each.getMessage() for each in caplog.records if each.name == "kbroker.audit"]
     attempt = "User:alice at 127.0.0.1, WRITE on topic orders, for Produce 9 of client 'test'"
     assert said == [f"denied: {attempt} (the resource has no ACL)"]
 
 
-async def test_a_refusal_of_acks_0_closes() -> None:
+async def test_denied_acks_0_produce_closes_connection() -> None:
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         topic = await create_topic(admin, "orders")
         await alice.send(ApiKey.PRODUCE, 9, produce_request(topic, batch(), acks=0))
@@ -747,7 +748,7 @@ async def test_a_refusal_of_acks_0_closes() -> None:
 @pytest.mark.parametrize(
     "name", ["authorizer.class.name", "principal.builder.class", "ssl.engine.factory.class"]
 )
-def test_a_class_of_somebody_else_is_refused_by_name(name: str) -> None:
+def test_unsupported_class_is_rejected_by_name(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         BrokerConfig.load(options=[f"{name}=com.example.Mine"])
     assert f"com.example.Mine for configuration {name}" in str(caught.value)

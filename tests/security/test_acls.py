@@ -1,4 +1,4 @@
-"""Which ACL decides: against a model that looks at all of them, one by one."""
+"""ACL decisions, compared with a model that checks all ACLs one by one."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def book(*acls: Acl) -> Acls:
 def model_allows(
     acls: Iterable[Acl], rules: Rules, who: Client, operation: AclOperation, what: Resource
 ) -> bool:
-    """As the documentation of StandardAuthorizer has it, without an index."""
+    """Decide as the documentation of StandardAuthorizer describes, without an index."""
     if f"User:{who.principal.name}" in rules.super_users:
         return True
     matching = []
@@ -108,8 +108,8 @@ def random_acl(rng: random.Random) -> Acl:
     )
 
 
-def test_random_questions_are_answered_as_the_model_does() -> None:
-    """A world changes while it is asked: what was allowed or denied before does not stay (CVE-2024-27309)."""
+def test_random_decisions_match_model() -> None:
+    """ACLs change between decisions, and cached decisions must not persist (CVE-2024-27309)."""
     answers, known_before = {True: 0, False: 0}, 0
     for seed in range(WORLDS):
         rng = random.Random(seed)
@@ -166,13 +166,15 @@ def test_random_questions_are_answered_as_the_model_does() -> None:
         ([acl(READ, kind=GROUP)], READ, False),
     ],
 )
-def test_single_rules(acls: Sequence[Acl], operation: AclOperation, allowed: bool) -> None:
+def test_single_acl_decides_as_expected(
+    acls: Sequence[Acl], operation: AclOperation, allowed: bool
+) -> None:
     what = Resource(TOPIC, "orders")
     assert decide(book(*acls), NO_RULES, client(), operation, what).allowed is allowed
 
 
-def test_a_resource_without_acls() -> None:
-    """ACLs of others than who asks count: they are the resource's (KAFKA-14435)."""
+def test_allow_everyone_applies_only_to_resources_without_acls() -> None:
+    """ACLs for other principals count as ACLs of the resource (KAFKA-14435)."""
     open_to_all = Rules(allows_without_acls=True)
     acls = book(acl(READ, principal="User:bob", name="ord", pattern=PREFIXED))
     assert not decide(acls, open_to_all, client(), READ, Resource(TOPIC, "orders")).allowed
@@ -180,7 +182,7 @@ def test_a_resource_without_acls() -> None:
     assert not decide(acls, NO_RULES, client(), READ, Resource(TOPIC, "other")).allowed
 
 
-def test_super_users_are_read_from_their_setting() -> None:
+def test_super_users_are_parsed_and_bypass_acls() -> None:
     rules = Rules.read(" User:root ;User:CN=a,O=b; ", allows_without_acls=False)
     assert rules.super_users == {"User:root", "User:CN=a,O=b"}
     denied = book(acl(ALL, DENY, name="*", principal="User:*"))
@@ -203,11 +205,11 @@ def test_super_users_are_read_from_their_setting() -> None:
         ([acl(WRITE, kind=GROUP)], False),
     ],
 )
-def test_any_resource_of_a_type(acls: Sequence[Acl], allowed: bool) -> None:
+def test_decide_any_considers_prefixes_and_denials(acls: Sequence[Acl], allowed: bool) -> None:
     assert decide_any(book(*acls), NO_RULES, client(), WRITE, TOPIC) is allowed
 
 
-def test_what_decided_is_told() -> None:
+def test_verdict_text_names_deciding_rule() -> None:
     what = Resource(TOPIC, "orders")
     acls = book(acl(READ), acl(WRITE, DENY, principal="User:*"))
     rules = Rules(frozenset(["User:root"]))
@@ -229,7 +231,7 @@ def test_what_decided_is_told() -> None:
     assert str(decide(acls, rules, client(), READ, CLUSTER)) == "the resource has no ACL"
 
 
-def test_answers_that_are_kept_are_bounded() -> None:
+def test_decision_cache_is_bounded() -> None:
     authorizer = Authorizer(book(acl(READ, name="t", pattern=PREFIXED)), NO_RULES)
     for number in range(2 * KEPT_MAX - 1):
         assert authorizer.allows(client(), READ, Resource(TOPIC, f"t{number}"))
@@ -260,7 +262,7 @@ ANY = AclFilter(
         (ANY._replace(permission=DENY), 1),
     ],
 )
-def test_filters(wanted: AclFilter, count: int) -> None:
+def test_filter_matches_expected_acls(wanted: AclFilter, count: int) -> None:
     acls = [
         acl(WRITE, DENY),
         acl(name="ord", pattern=PREFIXED, principal="User:bob"),

@@ -1,4 +1,4 @@
-"""The audit log: what is in it, what it is for programs, and that no client can fill or forge it."""
+"""The audit log: its contents and fields, and that clients can neither flood nor forge it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DENIED, ALLOWED = Verdict(False), Verdict(True, is_super=True)
 
 
 class Clock:
-    """A time that a test sets."""
+    """A clock that tests set."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -42,7 +42,7 @@ class Clock:
 
 
 class Lines(logging.Handler):
-    """What is logged, with its fields."""
+    """A handler that collects log records with their fields."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def lines(restored_logging: None) -> Iterator[Lines]:
 
 async def eventually(holds: Callable[[], bool]) -> None:
     with trio.fail_after(60):
-        while not holds():  # noqa: ASYNC110  # nobody tells
+        while not holds():  # noqa: ASYNC110  # there is no event to wait for
             await trio.sleep(0.02)
 
 
@@ -94,7 +94,7 @@ def decided(
     )
 
 
-def test_a_line_has_its_parts(lines: Lines) -> None:
+def test_audit_record_contains_sentence_and_fields(lines: Lines) -> None:
     decided(Audit(Clock()))
     decided(Audit(Clock()), verdict=ALLOWED)
     assert lines.texts == [
@@ -122,7 +122,7 @@ def test_a_line_has_its_parts(lines: Lines) -> None:
     assert event.items() >= lines.fields[0].items()
 
 
-def test_who_asks_for_debugging_gets_everything(lines: Lines) -> None:
+def test_debug_level_logs_every_event(lines: Lines) -> None:
     logging.getLogger("kbroker.audit").setLevel(logging.DEBUG)
     audit = Audit(Clock())
     for _ in range(3):
@@ -132,8 +132,8 @@ def test_who_asks_for_debugging_gets_everything(lines: Lines) -> None:
     assert [each.levelname for each in lines.records[:2]] == ["INFO", "DEBUG"]
 
 
-def test_the_same_again_is_counted(lines: Lines) -> None:
-    """And told when the second is over, or when something else is denied after that."""
+def test_repeated_event_is_counted_and_summarized(lines: Lines) -> None:
+    """The counts are logged after the window ends, or with the first event of the next window."""
     clock, began = Clock(), []
     audit = Audit(clock, lambda: began.append(clock.now))
     for _ in range(1000):
@@ -147,7 +147,7 @@ def test_the_same_again_is_counted(lines: Lines) -> None:
     assert lines.fields[2] == {**lines.fields[0], "count": 999}
     assert lines.texts[3] == lines.texts[0]
     audit.log_counts()
-    assert len(lines.texts) == 4  # nothing was counted since
+    assert len(lines.texts) == 4  # no new counts
     decided(audit)
     decided(audit)
     audit.log_counts()
@@ -155,8 +155,8 @@ def test_the_same_again_is_counted(lines: Lines) -> None:
     assert began == [100.0, 101.0]
 
 
-def test_many_different_things_fill_no_disk(lines: Lines) -> None:
-    """Nor the memory; and one client does not hide what another one is denied."""
+def test_many_distinct_events_are_bounded_per_client(lines: Lines) -> None:
+    """Memory is bounded too, and a noisy client does not hide denials of other clients."""
     audit = Audit(Clock())
     for number in range(10_000):
         decided(audit, f"t{number}")
@@ -181,7 +181,7 @@ def test_many_different_things_fill_no_disk(lines: Lines) -> None:
     assert "9980 more events of User:alice at 10.0.0.1 were not logged one by one" in lines.texts
 
 
-def test_long_names_are_cut(lines: Lines) -> None:
+def test_long_names_are_truncated(lines: Lines) -> None:
     audit = Audit(Clock())
     decided(audit, "x" * 30_000, client("y" * 30_000))
     audit.log_authentication_failure("10.0.0.1", "L", "PLAIN", "z" * 30_000, "why")
@@ -191,8 +191,8 @@ def test_long_names_are_cut(lines: Lines) -> None:
 
 
 @pytest.mark.parametrize("formatter", [TextFormatter("%(message)s"), JsonFormatter(), None])
-def test_names_forge_no_line(lines: Lines, formatter: logging.Formatter | None) -> None:
-    """Whoever writes the lines: None is a formatter that knows nothing of such names."""
+def test_names_cannot_forge_log_lines(lines: Lines, formatter: logging.Formatter | None) -> None:
+    """The formatter None does not escape names itself."""
     audit = Audit(Clock())
     decided(audit, EVIL, client(EVIL, EVIL), client_id=EVIL)
     audit.log_authentication_failure("10.0.0.1", "L", EVIL, EVIL, EVIL)
@@ -204,7 +204,7 @@ def test_names_forge_no_line(lines: Lines, formatter: logging.Formatter | None) 
     assert len(lines.records) == 3
 
 
-async def test_logins_and_changes(lines: Lines) -> None:
+async def test_authentications_and_changes_are_logged(lines: Lines) -> None:
     logging.getLogger("kbroker.audit").setLevel(logging.DEBUG)
     async with guarded() as broker:
         async with connected(broker.endpoint) as wire:
@@ -255,7 +255,7 @@ async def test_logins_and_changes(lines: Lines) -> None:
     assert (added["permission"], added["acl_principal"]) == (ALLOW.name, "User:alice")
 
 
-async def test_what_was_counted_is_told_without_another_denial(lines: Lines) -> None:
+async def test_counts_are_logged_without_another_denial(lines: Lines) -> None:
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "bob") as bob:
         topic = await create_topic(admin, "orders")
         for _ in range(5):
@@ -264,8 +264,9 @@ async def test_what_was_counted_is_told_without_another_denial(lines: Lines) -> 
     assert len(lines.texts) < 5
 
 
-def test_a_file_of_its_own(restored_logging: None, tmp_path: Path, monkeypatch: Any) -> None:
-    """It is set aside when it is full, and the oldest goes."""
+def test_audit_file_rotates_and_drops_oldest(
+    restored_logging: None, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(log_output, "AUDIT_FILE_BYTES", 2000)
     monkeypatch.setattr(log_output, "AUDIT_FILES", 2)
     path = tmp_path / "audit.log"
@@ -286,7 +287,7 @@ def test_a_file_of_its_own(restored_logging: None, tmp_path: Path, monkeypatch: 
     assert logging.getLogger("kbroker.audit").propagate
 
 
-async def test_a_server_writes_it(tmp_path: Path) -> None:
+async def test_server_writes_audit_file(tmp_path: Path) -> None:
     path, port_file = tmp_path / "audit.log", tmp_path / "port"
     settings = (
         "listeners=SASL_PLAINTEXT://127.0.0.1:0",
@@ -312,8 +313,8 @@ async def test_a_server_writes_it(tmp_path: Path) -> None:
     assert "kbroker.audit" not in errors
 
 
-async def test_files_of_a_server_with_security_are_for_their_owner_alone(tmp_path: Path) -> None:
-    """All that it writes with the usual umask of 022, beside the file that says its port."""
+async def test_secured_server_creates_files_only_for_owner(tmp_path: Path) -> None:
+    """All files with umask 022, except the port file."""
     place, port_file = tmp_path / "place", tmp_path / "port"
     place.mkdir(mode=0o700)
     flags = ("--tls-dev", "--data-dir", "data", "--audit-log", "audit.log")
@@ -334,7 +335,7 @@ async def test_files_of_a_server_with_security_are_for_their_owner_alone(tmp_pat
     assert [each for each in found if each.stat().st_mode & 0o077] == []
 
 
-def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_unwritable_audit_file_rejects_start(tmp_path: Path) -> None:
     flags = ("--memory", "--audit-log", str(tmp_path / "none" / "audit.log"))
     with serving(*flags) as process:
         _, errors = process.communicate(timeout=60)

@@ -1,7 +1,7 @@
-"""Who is behind a certificate: names as Java writes them, rules as Kafka's SslPrincipalMapper applies them.
+"""Principal names of certificates: Java's format and Kafka's SslPrincipalMapper rules.
 
-The expected names are what OpenJDK 17 wrote of the same certificates, and the expected results of rules
-what Apache Kafka 4.3's own class gave.
+The expected names are from OpenJDK 17 for the same certificates, the expected rule results from Apache
+Kafka 4.3's own class.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ BAD_RULES = [
 
 
 def certificate(name: Name) -> bytes:
-    """A certificate of that subject, as DER."""
+    """Return a DER certificate with a subject."""
     rows = [[x509.NameAttribute(*each) for each in row] for row in name]
     key = ec.generate_private_key(ec.SECP256R1())
     begin = datetime.datetime(2026, 1, 1)
@@ -138,11 +138,11 @@ def certificate(name: Name) -> bytes:
 
 
 @pytest.mark.parametrize(("name", "written"), SUBJECTS)
-def test_names_are_written_as_java_writes_them(name: Name, written: str) -> None:
+def test_subject_is_formatted_like_java(name: Name, written: str) -> None:
     assert subject_of(certificate(name)) == written
 
 
-def test_a_subject_is_not_longer_than_it_may_be() -> None:
+def test_too_long_subject_is_rejected() -> None:
     rows = [[(x509.ObjectIdentifier(f"1.2.3.{each}"), "x" * 60)] for each in range(200)]
     assert len(rows) * 60 > SUBJECT_BYTES_MAX
     with pytest.raises(AuthenticationError, match="longer than"):
@@ -150,36 +150,34 @@ def test_a_subject_is_not_longer_than_it_may_be() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 5, 60, 150])
-def test_what_is_no_certificate_names_nobody(size: int) -> None:
+def test_truncated_certificate_is_rejected(size: int) -> None:
     with pytest.raises(AuthenticationError, match="the subject is malformed"):
         subject_of(certificate(SUBJECTS[0][0])[:size])
 
 
 @pytest.mark.parametrize(("rules", "subject", "name"), RULES)
-def test_the_first_rule_that_fits_makes_the_name(rules: str, subject: str, name: str) -> None:
+def test_first_matching_rule_maps_name(rules: str, subject: str, name: str) -> None:
     assert MappingRules(rules).name_of(subject) == name
 
 
 @pytest.mark.parametrize("rules", ["RULE:^CN=nobody$/x/", "RULE:CN=(.*)//"])
-def test_a_subject_for_which_there_is_no_name(rules: str) -> None:
+def test_subject_without_matching_rule_is_rejected(rules: str) -> None:
     with pytest.raises(AuthenticationError, match=r"no rule of ssl\.principal\.mapping\.rules"):
         MappingRules(rules).name_of("CN=q")
 
 
 @pytest.mark.parametrize("rules", BAD_RULES)
-def test_rules_that_are_none(rules: str) -> None:
+def test_invalid_rules_are_rejected(rules: str) -> None:
     with pytest.raises(BadSettings, match=r"ssl\.principal\.mapping\.rules"):
         MappingRules(rules)
 
 
-def test_no_subject_takes_a_rule_long() -> None:
+def test_pathological_subject_is_matched_in_linear_time() -> None:
     rules = MappingRules("RULE:^(a+)+$/$1/,RULE:^CN=((x|xx)+)*y$/$1/,DEFAULT")
     for subject in ("a" * 8000 + "b", "CN=" + "x" * 8000):
         began = time.process_time()
         assert rules.name_of(subject) == subject
-        assert (
-            time.process_time() - began < 1
-        )  # a backtracking one takes longer than the universe is old
+        assert time.process_time() - began < 1  # backtracking would take exponential time
 
 
 def guarded(*more: str) -> list[str]:
@@ -187,7 +185,7 @@ def guarded(*more: str) -> list[str]:
 
 
 async def topics_known_to(authority: Authority, settings: list[str], shown: Path | None) -> int:
-    """The error of a topic that only super users may make by asking for it."""
+    """Return the Metadata error of a topic that only super users may auto-create."""
     async with (
         secured(authority, None, *settings) as broker,
         encrypted(broker.endpoint, authority.context(shown)) as wire,
@@ -211,7 +209,7 @@ async def topics_known_to(authority: Authority, settings: list[str], shown: Path
         ("User:bob", ["ssl.principal.mapping.rules=RULE:^.*CN=([a-z]+).*$/$1/"], True),
     ],
 )
-async def test_who_has_a_certificate_is_known_by_it(
+async def test_client_certificate_gives_principal(
     authority: Authority, users: str, more: list[str], denied: bool
 ) -> None:
     shown = authority.pem("alice")
@@ -225,7 +223,7 @@ def subject_of_pem(path: Path) -> str:
     return subject_of(found[0].public_bytes(Encoding.DER))
 
 
-async def test_who_shows_none_where_it_is_only_requested_is_nobody(authority: Authority) -> None:
+async def test_client_without_requested_certificate_is_anonymous(authority: Authority) -> None:
     settings = [*mutual(authority)[:1], "ssl.client.auth=requested", *guarded()]
     shown = authority.pem("alice")
     nobody = [*settings, "super.users=User:ANONYMOUS"]
@@ -233,7 +231,7 @@ async def test_who_shows_none_where_it_is_only_requested_is_nobody(authority: Au
     assert await topics_known_to(authority, nobody, shown)
 
 
-async def test_a_certificate_for_which_no_rule_is_does_not_come_in(
+async def test_certificate_without_matching_rule_is_rejected(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -247,8 +245,8 @@ async def test_a_certificate_for_which_no_rule_is_does_not_come_in(
     assert "no rule of ssl.principal.mapping.rules matches the subject" in caplog.text
 
 
-async def test_a_client_is_told_the_name_by_which_it_came(authority: Authority) -> None:
-    """Else the name of the certificate would not be that of the address that it is told (SNI)."""
+async def test_metadata_returns_requested_sni_host(authority: Authority) -> None:
+    """Otherwise the certificate would not match the advertised host (SNI)."""
     async with secured(authority) as broker:
         context = authority.context()
         for name in ("localhost", "127.0.0.1"):

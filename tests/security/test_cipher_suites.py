@@ -1,4 +1,4 @@
-"""Cipher suites and versions of TLS, by the names that Kafka's settings have."""
+"""TLS cipher suites and versions by their names in Kafka's settings."""
 
 from __future__ import annotations
 
@@ -41,11 +41,13 @@ def spoken(context: ssl.SSLContext) -> set[str]:
         ("TLS_ECDHE_RSA_WITH_ARIA_128_GCM_SHA256", "ECDHE-ARIA128-GCM-SHA256"),
     ],
 )
-def test_names_of_java_are_those_of_openssl(name: str, openssl: str, authority: Authority) -> None:
+def test_java_suite_name_maps_to_openssl_name(
+    name: str, openssl: str, authority: Authority
+) -> None:
     assert spoken(server(authority, ssl_cipher_suites=name)) == {openssl}
 
 
-def test_a_client_that_has_none_of_them_does_not_come_in(authority: Authority) -> None:
+def test_handshake_fails_without_common_suite(authority: Authority) -> None:
     strict = server(authority, ssl_cipher_suites=ECDSA)
     handshake(strict, client(authority, ssl_cipher_suites=ECDSA))
     other = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
@@ -53,8 +55,8 @@ def test_a_client_that_has_none_of_them_does_not_come_in(authority: Authority) -
         handshake(strict, client(authority, ssl_cipher_suites=other))
 
 
-def test_a_version_of_which_no_suite_is_named_is_not_spoken(authority: Authority) -> None:
-    """As in Java, where a suite belongs to one version."""
+def test_version_without_listed_suite_is_disabled(authority: Authority) -> None:
+    """As in Java, each suite belongs to one TLS version."""
     old = server(authority, ssl_cipher_suites=ECDSA)
     assert old.maximum_version is ssl.TLSVersion.TLSv1_2
     new = server(authority, ssl_cipher_suites=NEWEST)
@@ -96,7 +98,7 @@ def test_a_version_of_which_no_suite_is_named_is_not_spoken(authority: Authority
         ),
     ],
 )
-def test_what_there_is_not_is_refused_by_name(
+def test_unknown_suites_and_versions_are_rejected_by_name(
     given: dict[str, str], message: str, authority: Authority
 ) -> None:
     with pytest.raises(BadSettings, match=message):
@@ -106,6 +108,6 @@ def test_what_there_is_not_is_refused_by_name(
 @pytest.mark.skipif(
     hasattr(ssl.SSLContext, "set_ciphersuites"), reason="this Python can choose among them"
 )
-def test_some_of_tls_13_are_not_taken_for_all_of_them(authority: Authority) -> None:
+def test_partial_tls_13_suites_are_rejected_without_python_support(authority: Authority) -> None:
     with pytest.raises(BadSettings, match="cannot choose among those of TLS"):
         server(authority, ssl_cipher_suites=f"TLS_AES_256_GCM_SHA384,{ECDSA}")

@@ -1,4 +1,4 @@
-"""`kbroker serve` with a listener that speaks TLS, and the commands that talk to it."""
+"""`kbroker serve` with TLS and SASL listeners, and CLI commands that connect to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECONDS = 30
 
 @contextmanager
 def secured(*settings: str, flags: tuple[str, ...] = ()) -> Iterator[str]:
-    """The address of a server with TLS."""
+    """Run a server; yields its address."""
     given = [word for each in ("listeners=SSL://127.0.0.1:0", *settings) for word in ("-o", each)]
     with serving("--memory", "--json", *given, *flags) as process:
         assert process.stdout is not None
@@ -44,7 +44,7 @@ def given(*settings: str) -> list[str]:
     return [word for each in settings for word in ("-X", each)]
 
 
-def test_commands_over_tls(authority: Authority) -> None:
+def test_commands_work_over_tls(authority: Authority) -> None:
     with secured(f"ssl.keystore.location={authority.pem('server')}") as address:
         trusting = given("security.protocol=SSL", f"ssl.truststore.location={authority.trusted}")
         healthy = kbroker("health", "--bootstrap", address, *trusting)
@@ -55,7 +55,7 @@ def test_commands_over_tls(authority: Authority) -> None:
         assert "orders" in listed.stdout
 
 
-def test_what_a_command_says_without_what_it_needs(authority: Authority) -> None:
+def test_commands_suggest_missing_tls_settings(authority: Authority) -> None:
     with secured(f"ssl.keystore.location={authority.pem('server')}") as address:
         plain = kbroker("topic", "list", "-b", address)
         assert plain.returncode == 1
@@ -68,7 +68,7 @@ def test_what_a_command_says_without_what_it_needs(authority: Authority) -> None
         assert "valid: PLAINTEXT, SSL" in wrong.stderr
 
 
-def test_clients_that_have_to_show_a_certificate(authority: Authority) -> None:
+def test_commands_present_client_certificate(authority: Authority) -> None:
     with secured(
         f"ssl.keystore.location={authority.pkcs12('server')}",
         f"ssl.keystore.password={PASSWORD}",
@@ -82,7 +82,7 @@ def test_clients_that_have_to_show_a_certificate(authority: Authority) -> None:
         assert kbroker("health", "--bootstrap", address, *trusting, *alice).returncode == 0
 
 
-def test_seeds_go_in_over_tls(authority: Authority, tmp_path: Path) -> None:
+def test_seed_is_produced_to_tls_broker(authority: Authority, tmp_path: Path) -> None:
     seed = tmp_path / "seed.ndjson"
     seed.write_text('{"topic": "orders", "value": "first"}\n')
     own = f"ssl.keystore.location={authority.pem('server')}"
@@ -92,8 +92,8 @@ def test_seeds_go_in_over_tls(authority: Authority, tmp_path: Path) -> None:
         assert "first" in read.stdout, read.stderr
 
 
-def test_a_listener_has_settings_of_its_own(authority: Authority) -> None:
-    """As in Kafka, `listener.name.NAME.` stands before them (KIP-103)."""
+def test_listener_prefix_overrides_settings(authority: Authority) -> None:
+    """The prefix is `listener.name.NAME.`, as in Kafka (KIP-103)."""
     with secured(
         "listeners=PLAINTEXT://127.0.0.1:0,INSIDE://127.0.0.1:0",
         "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,INSIDE:SSL",
@@ -102,7 +102,7 @@ def test_a_listener_has_settings_of_its_own(authority: Authority) -> None:
         assert kbroker("health", "--bootstrap", address).returncode == 0
 
 
-def test_a_start_without_a_certificate_is_refused() -> None:
+def test_tls_listener_without_certificate_rejects_start() -> None:
     ended = refused("--memory", "-o", "listeners=SSL://127.0.0.1:0")
     assert ended.returncode == 3
     assert "listener SSL: TLS needs a certificate: set ssl.keystore.location" in ended.stderr
@@ -115,7 +115,7 @@ LOGIN = (
 )
 
 
-def test_commands_that_log_in() -> None:
+def test_commands_authenticate_by_scram() -> None:
     with secured(*LOGIN) as address:
         protocol = given("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=SCRAM-SHA-256")
         alice = 'sasl.jaas.config=a.ScramLoginModule required username="alice" password="%s";'
@@ -128,15 +128,15 @@ def test_commands_that_log_in() -> None:
         assert healthy.returncode == 0, healthy.stderr
 
 
-def test_nodes_that_cannot_log_in_are_refused() -> None:
+def test_nodes_without_credentials_reject_start() -> None:
     settings = [word for each in LOGIN for word in ("-o", each)]
     ended = refused("--memory", *settings, "--nodes", "3")
     assert ended.returncode == 3
     assert "Set sasl.mechanism.inter.broker.protocol, and username=..." in ended.stderr
 
 
-def test_seeds_go_in_where_clients_log_in_and_have_rights(tmp_path: Path) -> None:
-    """The process itself needs neither."""
+def test_seed_is_produced_despite_sasl_and_acls(tmp_path: Path) -> None:
+    """The process itself needs neither authentication nor permissions."""
     seed = tmp_path / "seed.ndjson"
     seed.write_text('{"topic": "orders", "value": "first"}\n')
     rights = (
@@ -150,7 +150,7 @@ def test_seeds_go_in_where_clients_log_in_and_have_rights(tmp_path: Path) -> Non
         assert "first" in read.stdout, read.stderr
 
 
-def test_nodes_that_nobody_knows_are_refused_where_acls_rule() -> None:
+def test_anonymous_nodes_with_authorizer_reject_start() -> None:
     authorizer = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     ended = refused("--memory", "-o", authorizer, "--nodes", "3")
     assert ended.returncode == 3
@@ -158,8 +158,8 @@ def test_nodes_that_nobody_knows_are_refused_where_acls_rule() -> None:
 
 
 @pytest.mark.slow
-def test_nodes_of_a_directory_are_counted_too(tmp_path: Path) -> None:
-    """Without --nodes there are as many as the data directory has."""
+def test_nodes_of_data_directory_are_counted_for_security_check(tmp_path: Path) -> None:
+    """Without --nodes, the data directory determines the number of nodes."""
     port = tmp_path / "port"
     data = ("--data-dir", str(tmp_path / "data"))
     with serving("--nodes", "2", "--port", "0", "--port-file", str(port), *data) as process:
@@ -172,7 +172,7 @@ def test_nodes_of_a_directory_are_counted_too(tmp_path: Path) -> None:
     assert "name one with a login" in ended.stderr
 
 
-def test_strict_takes_what_is_safe_where_others_reach_it(authority: Authority) -> None:
+def test_strict_accepts_secured_public_listener(authority: Authority) -> None:
     key = authority.pem("server")
     key.chmod(0o600)
     own = (f"ssl.keystore.location={key}", f"ssl.truststore.location={authority.trusted}")

@@ -1,4 +1,4 @@
-"""Delegation tokens: the rules, with a clock in hand, and logins by them (KIP-48, KIP-373)."""
+"""Delegation tokens: rules with a fake clock, and settings (KIP-48, KIP-373)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def refused(code: ErrorCode) -> Iterator[None]:
         (2**63 - 1, 7 * DAY, DAY),
     ],
 )
-def test_how_long_a_new_token_is_good(lifetime_ms: int, max_ms: int, expires_ms: int) -> None:
+def test_new_token_has_requested_lifetime(lifetime_ms: int, max_ms: int, expires_ms: int) -> None:
     token = made(lifetime_ms=lifetime_ms)
     assert (token.issued_ms, token.max_ms - NOW, token.expires_ms - NOW) == (
         NOW,
@@ -77,8 +77,8 @@ def test_how_long_a_new_token_is_good(lifetime_ms: int, max_ms: int, expires_ms:
     )
 
 
-def test_settings_may_say_for_ever() -> None:
-    """Times are numbers of 64 bits on the wire."""
+def test_unlimited_lifetime_fits_64_bits() -> None:
+    """Times have 64 bits on the wire."""
     token = new_token(
         DelegationKey(KEY), ALICE, ALICE, (), -1, Lifetimes(2**63 - 1, 2**63 - 1), NOW
     )
@@ -96,13 +96,13 @@ def test_settings_may_say_for_ever() -> None:
         (-1, DAY, 2 * DAY),
     ],
 )
-def test_a_token_is_renewed(period_ms: int, after_ms: int, expires_ms: int) -> None:
+def test_renewal_sets_expiry(period_ms: int, after_ms: int, expires_ms: int) -> None:
     token = renewed(made(), ALICE, period_ms, LIFETIMES, NOW + after_ms)
     assert token.expires_ms == NOW + expires_ms
     assert token.max_ms == NOW + 7 * DAY
 
 
-def test_a_token_is_renewed_up_to_its_greatest_age() -> None:
+def test_renewal_stops_at_maximum_lifetime() -> None:
     token, now = made(), NOW
     for _ in range(20):
         token = renewed(token, ALICE, -1, LIFETIMES, now)
@@ -114,8 +114,8 @@ def test_a_token_is_renewed_up_to_its_greatest_age() -> None:
         renewed(token, ALICE, -1, LIFETIMES, token.max_ms + 1)
 
 
-def test_who_may_renew_and_end_a_token() -> None:
-    """Its owner and those whom it names; who made it for somebody else may not, as in Kafka."""
+def test_only_owner_and_renewers_change_token() -> None:
+    """As in Kafka, a requester that is neither owner nor renewer may not change it."""
     token = made(CAROL)
     for principal in (ALICE, CAROL):
         assert renewed(token, principal, 5, LIFETIMES, NOW).expires_ms == NOW + 5
@@ -127,7 +127,7 @@ def test_who_may_renew_and_end_a_token() -> None:
             ended(token, principal, -1, NOW)
 
 
-def test_a_token_ends() -> None:
+def test_token_expires_as_requested() -> None:
     token = made()
     sooner = ended(token, ALICE, 5, NOW)
     assert sooner is not None
@@ -143,7 +143,7 @@ def test_a_token_ends() -> None:
     assert ended(token, ALICE, -1, NOW + DAY + 1) is None
 
 
-def test_of_two_causes_that_is_told_which_kafka_sees_first() -> None:
+def test_error_precedence_matches_kafka() -> None:
     token = made()
     with refused(MISMATCH):
         ended(token, BOB, 5, NOW + DAY + 1)
@@ -153,14 +153,14 @@ def test_of_two_causes_that_is_told_which_kafka_sees_first() -> None:
         renewed(token, BOB, 5, LIFETIMES, NOW + DAY + 1)
 
 
-def test_ids_are_kafkas() -> None:
-    """22 characters of base64 that do not look like an option of its tools."""
+def test_token_ids_look_like_kafkas() -> None:
+    """22 base64 characters without a leading dash, which Kafka's tools parse as an option."""
     ids = {_new_id() for _ in range(1000)}
     assert len(ids) == 1000
     assert all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", each) for each in ids)
 
 
-def test_principals_of_a_token() -> None:
+def test_invalid_token_principals_are_rejected() -> None:
     check_principals(ALICE, [BOB] * (NAMES_MAX - 1))
     check_principals(Principal(USER, "ö" * (NAMES_BYTES_MAX // 2)), [])
     for owner, renewers in (
@@ -179,21 +179,21 @@ def test_principals_of_a_token() -> None:
             check_principals(owner, renewers)
 
 
-def test_the_hmac_is_kafkas() -> None:
-    """HMAC-SHA-512 of the id, by the key."""
+def test_hmac_matches_kafkas() -> None:
+    """It is the HMAC-SHA-512 of the ID."""
     wanted = hmac.new(KEY.encode(), b"some id", hashlib.sha512).digest()
     assert DelegationKey(KEY).hmac("some id") == wanted
     assert password_of(wanted) == base64.b64encode(wanted).decode()
 
 
-def test_a_token_of_another_key_is_none() -> None:
+def test_token_of_another_key_is_not_recognized() -> None:
     token = made()
     assert DelegationKey(KEY).made(token)
     assert not DelegationKey(KEY + ".").made(token)
     assert not DelegationKey(KEY).made(token._replace(id=made().id))
 
 
-def test_nothing_secret_is_shown() -> None:
+def test_repr_contains_no_secret() -> None:
     token = made()
     assert repr(token) == f"DelegationToken({token.id} of User:alice, until {token.expires_ms})"
     shown = repr([token, DelegationKey(KEY)])
@@ -211,13 +211,13 @@ def test_nothing_secret_is_shown() -> None:
         ("delegation.token.expiry.time.ms", "expiry_timestamp_ms", 6000),
     ],
 )
-async def test_settings_say_how_long(setting: str, field: str, milliseconds: int) -> None:
+async def test_settings_limit_token_lifetime(setting: str, field: str, milliseconds: int) -> None:
     async with guarded(f"{setting}={milliseconds}") as broker, user(broker, "alice") as alice:
         token = await create(alice)
         assert getattr(token, field) - token.issue_timestamp_ms == milliseconds
 
 
 @pytest.mark.parametrize("name", ["max.lifetime", "expiry.time", "expiry.check.interval"])
-def test_settings_are_positive(name: str) -> None:
+def test_lifetime_settings_must_be_positive(name: str) -> None:
     with pytest.raises(ConfigError, match=f"delegation.token.{name}.ms"):
         BrokerConfig.load(options=[f"delegation.token.{name}.ms=0"])

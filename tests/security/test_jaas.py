@@ -1,4 +1,4 @@
-"""`sasl.jaas.config` as people write it."""
+"""Parsing of `sasl.jaas.config`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kbroker.security.jaas import BadJaas, LoginModule, parse_jaas
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
-def test_users_of_plain() -> None:
+def test_plain_users_are_parsed() -> None:
     found = parse_jaas(
         f'{PLAIN} required\n username="admin"\n password="secret"\n'
         ' user_admin="secret" user_alice="a b;c=\\"d\\"";'
@@ -23,12 +23,12 @@ def test_users_of_plain() -> None:
     assert found.users == {"admin": "secret", "alice": 'a b;c="d"'}
 
 
-def test_no_options() -> None:
+def test_module_without_options_is_parsed() -> None:
     scram = "org.apache.kafka.common.security.scram.ScramLoginModule"
     assert parse_jaas(f"{scram} required;") == LoginModule(scram, {})
 
 
-def test_ways_to_write() -> None:
+def test_comments_quotes_and_spaces_are_parsed() -> None:
     found = parse_jaas(
         "a.B Required  x = 'single' y=bare // a remark\n /* and\n one */ z=\"\\n\" ;"
     )
@@ -51,25 +51,25 @@ def test_ways_to_write() -> None:
         "KafkaServer { a.B required; };",
     ],
 )
-def test_what_is_none(text: str) -> None:
+def test_invalid_jaas_is_rejected(text: str) -> None:
     with pytest.raises(BadJaas):
         parse_jaas(text)
 
 
-def test_an_error_tells_no_secret() -> None:
+def test_error_contains_no_secret() -> None:
     with pytest.raises(BadJaas) as raised:
         parse_jaas('a.B required password="hush" user_x="hush"')
     assert "hush" not in str(raised.value)
 
 
 @given(st.text())
-def test_any_text(text: str) -> None:
+def test_arbitrary_text_raises_only_bad_jaas(text: str) -> None:
     with contextlib.suppress(BadJaas):
         parse_jaas(text)
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z_]{1,9}", fullmatch=True), st.text(max_size=20)))
-def test_what_is_quoted_comes_back(options: dict[str, str]) -> None:
+def test_quoted_values_round_trip(options: dict[str, str]) -> None:
     def quoted(value: str) -> str:
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 

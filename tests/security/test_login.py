@@ -1,4 +1,4 @@
-"""Listeners that ask for a login: what is answered before, in and after it."""
+"""SASL listeners: responses before, during and after authentication."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ SCRAM_USERS = (
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 NO_TOPICS = request(ApiKey.METADATA, topics=[])
 FRAMES_TOGETHER = 4
-"""How many of the mutated ones go over one connection."""
+"""Mutated frames per connection."""
 VERSIONS = request(ApiKey.API_VERSIONS)
 
 
 @asynccontextmanager
 async def guarded(*settings: str, protocol: str = "SASL_PLAINTEXT") -> AsyncIterator[Broker]:
-    """A broker whose one listener asks for a login."""
+    """Run a broker with one SASL listener."""
     prefix = f"listener.name.{protocol.lower()}"
     own = [
         f"listeners={protocol}://127.0.0.1:0",
@@ -82,7 +82,7 @@ async def log_in(wire: Wire, password: str = "pencil") -> None:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-async def test_our_own_client(mechanism: str) -> None:
+async def test_own_client_authenticates(mechanism: str) -> None:
     security = Security(None, Credentials(mechanism, "alice", "pencil"))
     async with guarded() as broker, open_cluster([broker.endpoint], security=security) as cluster:
         metadata = await cluster.metadata([])
@@ -95,7 +95,7 @@ async def test_our_own_client(mechanism: str) -> None:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize(("name", "password"), [("alice", "pen"), ("mallory", "pencil")])
-async def test_wrong_users_and_passwords(mechanism: str, name: str, password: str) -> None:
+async def test_wrong_user_or_password_is_rejected(mechanism: str, name: str, password: str) -> None:
     security = Security(None, Credentials(mechanism, name, password))
     async with guarded() as broker, open_cluster([broker.endpoint], security=security) as cluster:
         with pytest.raises(
@@ -104,7 +104,7 @@ async def test_wrong_users_and_passwords(mechanism: str, name: str, password: st
             await cluster.metadata([])
 
 
-async def test_over_tls(tmp_path: Path) -> None:
+async def test_sasl_ssl_authenticates(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     own = f"ssl.keystore.location={authority.pem('server')}"
     async with (
@@ -116,7 +116,7 @@ async def test_over_tls(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_every_version_of_authenticate(version: int) -> None:
+async def test_every_sasl_authenticate_version_works(version: int) -> None:
     async with guarded() as broker, connected(broker.endpoint) as wire:
         assert not (await wire.ask(ApiKey.API_VERSIONS, 3, versions())).error_code
         found = await handshake(wire, "SCRAM-SHA-512")
@@ -135,7 +135,7 @@ def versions() -> Any:
 
 
 async def raw(wire: Wire, message: bytes) -> bytes:
-    """Send a message without a header, as after version 0 of the handshake; the answer."""
+    """Send an unframed message, as after handshake version 0, and return the response."""
     await wire.stream.send_all(struct.pack(">i", len(message)) + message)
     with trio.fail_after(5):
         size = await exactly(wire, 4)
@@ -152,8 +152,8 @@ async def exactly(wire: Wire, size: int) -> bytes:
     return data
 
 
-async def test_messages_without_headers() -> None:
-    """As old clients send them (KIP-43)."""
+async def test_unframed_messages_after_handshake_v0_work() -> None:
+    """Old clients send them (KIP-43)."""
     async with guarded() as broker:
         async with connected(broker.endpoint) as wire:
             await handshake(wire, "PLAIN", version=0)
@@ -171,7 +171,7 @@ async def test_messages_without_headers() -> None:
                 await raw(wire, b"\0alice\0pen")
 
 
-async def test_a_failed_login_is_told_and_then_all_is_over() -> None:
+async def test_failed_authentication_returns_error_and_closes() -> None:
     async with guarded() as broker, connected(broker.endpoint) as wire:
         await handshake(wire, "PLAIN")
         began = trio.current_time()
@@ -182,7 +182,7 @@ async def test_a_failed_login_is_told_and_then_all_is_over() -> None:
         assert await wire.wait_closed() == b""
 
 
-async def test_requests_behind_a_failed_login_are_not_looked_at() -> None:
+async def test_requests_after_failed_authentication_are_ignored() -> None:
     async with guarded() as broker, connected(broker.endpoint) as wire:
         await handshake(wire, "PLAIN")
         bad = request(ApiKey.SASL_AUTHENTICATE, auth_bytes=b"\0alice\0pen")
@@ -197,7 +197,7 @@ async def test_requests_behind_a_failed_login_are_not_looked_at() -> None:
         assert await wire.wait_closed() == b""
 
 
-async def test_an_unknown_mechanism() -> None:
+async def test_unknown_mechanism_is_rejected() -> None:
     async with guarded() as broker, connected(broker.endpoint) as wire:
         answer = await handshake(wire, "GSSAPI")
         assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
@@ -214,8 +214,10 @@ async def test_an_unknown_mechanism() -> None:
     ],
     ids=["Metadata", "ApiVersions twice", "no handshake"],
 )
-async def test_what_has_no_place_before_a_login(asks: list[tuple[ApiKey, int, Any]]) -> None:
-    """It is closed without an answer, as by Kafka."""
+async def test_other_request_before_authentication_closes_connection(
+    asks: list[tuple[ApiKey, int, Any]],
+) -> None:
+    """As in Kafka, there is no response."""
     async with guarded() as broker, connected(broker.endpoint) as wire:
         for key, version, message in asks[:-1]:
             await wire.ask(key, version, message)
@@ -223,8 +225,8 @@ async def test_what_has_no_place_before_a_login(asks: list[tuple[ApiKey, int, An
         assert await wire.wait_closed() == b""
 
 
-async def test_what_has_no_place_in_a_login() -> None:
-    """It is answered, with the error if there is a place for one, and closed, as by Kafka."""
+async def test_other_request_during_authentication_returns_error_and_closes() -> None:
+    """As in Kafka, the response contains the error if it has a field for it."""
     told = 0
     async with guarded() as broker:
         for api in load_apis().values():
@@ -239,15 +241,15 @@ async def test_what_has_no_place_in_a_login() -> None:
     assert told > 100
 
 
-async def test_what_is_not_served_is_not_answered_in_a_login_either() -> None:
+async def test_unsupported_version_during_authentication_closes_connection() -> None:
     async with guarded() as broker, connected(broker.endpoint) as wire:
         await handshake(wire, "PLAIN")
         await wire.send_bytes(struct.pack(">ihhih", 10, ApiKey.METADATA, 99, 7, -1))
         assert await wire.wait_closed() == b""
 
 
-async def test_versions_are_asked_again_after_one_that_is_not_served() -> None:
-    """As newer clients do (KIP-511)."""
+async def test_api_versions_can_be_retried_after_unsupported_version() -> None:
+    """Newer clients do this (KIP-511)."""
     async with guarded() as broker, connected(broker.endpoint) as wire:
         await wire.stream.send_all(struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 50, 7, -1))
         size = struct.unpack(">i", await exactly(wire, 4))[0]
@@ -258,7 +260,7 @@ async def test_versions_are_asked_again_after_one_that_is_not_served() -> None:
         assert await wire.works()
 
 
-async def test_a_second_login_is_refused() -> None:
+async def test_second_authentication_without_session_lifetime_is_rejected() -> None:
     async with guarded() as broker, connected(broker.endpoint) as wire:
         await log_in(wire)
         assert (await handshake(wire, "PLAIN")).error_code == ErrorCode.ILLEGAL_SASL_STATE
@@ -267,7 +269,7 @@ async def test_a_second_login_is_refused() -> None:
         assert await wire.works()
 
 
-async def test_no_login_where_nobody_asks_for_one() -> None:
+async def test_sasl_on_plaintext_listener_is_rejected() -> None:
     config = BrokerConfig.load(options=["listeners=PLAINTEXT://127.0.0.1:0"])
     async with (
         open_broker(config, data_dir=None, listeners=configured_listeners(config)) as broker,
@@ -279,7 +281,7 @@ async def test_no_login_where_nobody_asks_for_one() -> None:
         assert await wire.works()
 
 
-async def test_large_frames_only_after_the_login() -> None:
+async def test_large_frames_are_rejected_before_authentication() -> None:
     async with guarded("sasl.server.max.receive.size=1000") as broker:
         async with connected(broker.endpoint) as wire:
             await wire.stream.send_all(struct.pack(">i", 1001))
@@ -290,7 +292,7 @@ async def test_large_frames_only_after_the_login() -> None:
             assert not (await produce(wire, topic, batch([bytes(100_000)]))).error_code
 
 
-async def test_who_never_logs_in_is_closed() -> None:
+async def test_unauthenticated_connection_is_closed_after_timeout() -> None:
     async with (
         guarded("connection.setup.timeout.ms=300") as broker,
         connected(broker.endpoint) as wire,
@@ -300,7 +302,7 @@ async def test_who_never_logs_in_is_closed() -> None:
             assert await wire.wait_closed() == b""
 
 
-async def test_no_secret_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_authentication_logs_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with guarded() as broker:
         async with connected(broker.endpoint) as wire:
@@ -326,14 +328,14 @@ async def test_no_secret_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         ),
     ],
 )
-def test_settings_that_cannot_be_used(settings: list[str], message: str) -> None:
+def test_invalid_sasl_settings_are_rejected(settings: list[str], message: str) -> None:
     own = ["listeners=SASL_PLAINTEXT://127.0.0.1:0", "sasl.enabled.mechanisms=PLAIN"]
     config = BrokerConfig.load(options=[*own, *settings])
     with pytest.raises(ConfigError, match=message):
         configured_listeners(config)
 
 
-def test_settings_of_a_client() -> None:
+def test_client_settings_are_parsed() -> None:
     given = {
         "security.protocol": "sasl_plaintext",
         "sasl.mechanism": "SCRAM-SHA-256",
@@ -352,8 +354,8 @@ def test_settings_of_a_client() -> None:
 
 @pytest.mark.sized
 @pytest.mark.slow
-async def test_mutated_frames_before_and_in_a_login(pytestconfig: pytest.Config) -> None:
-    """No unhandled error, and nobody comes in by them (`guarded` looks)."""
+async def test_mutated_frames_never_authenticate(pytestconfig: pytest.Config) -> None:
+    """`guarded` checks that there are no unhandled errors and no successful authentication."""
     count, seed = pytestconfig.getoption("--frames"), pytestconfig.getoption("--seed")
     chance = random.Random(seed)
     hello = request(ApiKey.SASL_HANDSHAKE, mechanism="SCRAM-SHA-256")

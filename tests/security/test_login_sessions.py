@@ -1,4 +1,4 @@
-"""Logins that are good for some time only, and those that follow on the same connection (KIP-368)."""
+"""SASL sessions with a limited lifetime, and re-authentication (KIP-368)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ USERS = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
 
 
 async def is_closed_at(wire: Wire) -> bool:
-    """Whether a request closes the connection without an answer."""
+    """Return True if a request closes the connection without a response."""
     try:
         await wire.ask(ApiKey.METADATA, 1, NO_TOPICS)
     except (ConnectionClosed, trio.BrokenResourceError):
@@ -50,19 +50,19 @@ async def is_closed_at(wire: Wire) -> bool:
 
 
 @pytest.mark.parametrize(("version", "told"), [(0, 0), (1, 3_600_000), (2, 3_600_000)])
-async def test_clients_are_told_how_long(version: int, told: int) -> None:
+async def test_authenticate_returns_session_lifetime(version: int, told: int) -> None:
     async with guarded(LONG) as broker, connected(broker.endpoint) as wire:
         await handshake(wire, "PLAIN")
         assert (await authenticate(wire, GOOD, version)).session_lifetime_ms == told
 
 
-async def test_a_login_lasts_unless_that_is_said() -> None:
+async def test_session_lifetime_is_unlimited_by_default() -> None:
     async with guarded() as broker, connected(broker.endpoint) as wire:
         await handshake(wire, "PLAIN")
         assert (await authenticate(wire, GOOD)).session_lifetime_ms == 0
 
 
-async def test_each_mechanism_and_listener_may_have_its_own() -> None:
+async def test_most_specific_reauth_setting_wins() -> None:
     own = [
         "connections.max.reauth.ms=1000000",
         "listener.name.sasl_plaintext.connections.max.reauth.ms=2000000",
@@ -74,8 +74,8 @@ async def test_each_mechanism_and_listener_may_have_its_own() -> None:
             assert (await authenticate(wire, GOOD)).session_lifetime_ms == told
 
 
-async def test_another_login_in_time() -> None:
-    """Work goes on before and after it, also when the first one would be over."""
+async def test_timely_reauthentication_keeps_connection() -> None:
+    """Requests work before and after it, even when the first session would have expired."""
     async with (
         guarded("connections.max.reauth.ms=1500") as broker,
         connected(broker.endpoint) as wire,
@@ -90,11 +90,13 @@ async def test_another_login_in_time() -> None:
         assert not (await produce(wire, topic, batch())).error_code
 
 
-async def test_who_does_not_log_in_again_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_request_after_session_expiry_closes_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with guarded(SHORT) as broker, connected(broker.endpoint) as wire:
         await log_in(wire)
         await trio.sleep(0.5)
-        assert await wire.is_silent()  # nothing happens as long as nothing is asked for
+        assert await wire.is_silent()  # the connection stays open without requests
         assert await is_closed_at(wire)
     (line,) = [each.message for each in caplog.records if "closing" in each.message]
     assert (
@@ -103,7 +105,7 @@ async def test_who_does_not_log_in_again_is_closed(caplog: pytest.LogCaptureFixt
     )
 
 
-async def test_it_may_still_log_in_when_the_time_is_over() -> None:
+async def test_reauthentication_after_expiry_is_accepted() -> None:
     async with guarded(SHORT) as broker, connected(broker.endpoint) as wire:
         await log_in(wire)
         await trio.sleep(0.5)
@@ -111,8 +113,8 @@ async def test_it_may_still_log_in_when_the_time_is_over() -> None:
         assert await wire.works()
 
 
-async def test_clients_without_headers_are_closed_too() -> None:
-    """They cannot be told, and connect again (KIP-368)."""
+async def test_unframed_client_is_closed_after_expiry() -> None:
+    """Such clients cannot get the lifetime; they reconnect (KIP-368)."""
     async with guarded(SHORT) as broker, connected(broker.endpoint) as wire:
         await handshake(wire, "PLAIN", version=0)
         assert await raw(wire, GOOD) == b""
@@ -121,7 +123,7 @@ async def test_clients_without_headers_are_closed_too() -> None:
         assert await is_closed_at(wire)
 
 
-async def test_a_wrong_password_ends_it() -> None:
+async def test_failed_reauthentication_closes_connection() -> None:
     async with guarded(LONG) as broker, connected(broker.endpoint) as wire:
         await log_in(wire)
         assert not (await handshake(wire, "PLAIN")).error_code
@@ -130,7 +132,7 @@ async def test_a_wrong_password_ends_it() -> None:
         assert await wire.wait_closed() == b""
 
 
-async def test_nobody_becomes_somebody_else() -> None:
+async def test_reauthentication_cannot_change_principal() -> None:
     async with guarded(LONG) as broker, connected(broker.endpoint) as wire:
         await log_in(wire)
         (connection,) = broker.server.connections
@@ -144,7 +146,7 @@ async def test_nobody_becomes_somebody_else() -> None:
         assert str(login.principal) == "User:alice"
 
 
-async def test_the_mechanism_stays_the_same() -> None:
+async def test_reauthentication_cannot_change_mechanism() -> None:
     async with guarded(LONG) as broker, connected(broker.endpoint) as wire:
         await log_in(wire)
         answer = await handshake(wire, MECHANISMS[1])
@@ -157,7 +159,7 @@ async def test_the_mechanism_stays_the_same() -> None:
         assert await wire.wait_closed() == b""
 
 
-async def test_nothing_else_is_done_amidst_another_login() -> None:
+async def test_other_request_during_reauthentication_is_rejected() -> None:
     async with guarded(LONG) as broker, connected(broker.endpoint) as wire:
         await log_in(wire)
         assert not (await handshake(wire, "PLAIN")).error_code
@@ -166,7 +168,7 @@ async def test_nothing_else_is_done_amidst_another_login() -> None:
         assert await wire.wait_closed() == b""
 
 
-async def test_large_requests_have_no_place_amidst_another_login() -> None:
+async def test_large_request_during_reauthentication_closes_connection() -> None:
     own = "sasl.server.max.receive.size=1000"
     async with guarded(LONG, own) as broker, connected(broker.endpoint) as wire:
         await log_in(wire)
@@ -177,8 +179,8 @@ async def test_large_requests_have_no_place_amidst_another_login() -> None:
         assert await wire.wait_closed() == b""
 
 
-async def test_not_twice_in_a_second() -> None:
-    """Else somebody could have a server make hashes all the time; the login before stays."""
+async def test_reauthentication_within_a_second_is_rejected() -> None:
+    """This limits hash computations by the server. The previous session stays valid."""
     async with guarded(LONG) as broker, connected(broker.endpoint) as wire:
         await log_in(wire)
         await log_in(wire)
@@ -187,8 +189,8 @@ async def test_not_twice_in_a_second() -> None:
         assert await wire.works()
 
 
-async def test_the_time_for_a_first_login_is_not_that_for_another_one() -> None:
-    """A connection is not too old because somebody logs in on it again."""
+async def test_setup_timeout_does_not_apply_to_reauthentication() -> None:
+    """The age of the connection must not count for re-authentication."""
     own = "connection.setup.timeout.ms=300"
     async with guarded(LONG, own) as broker, connected(broker.endpoint) as wire:
         await log_in(wire)
@@ -199,7 +201,7 @@ async def test_the_time_for_a_first_login_is_not_that_for_another_one() -> None:
         assert await wire.works()
 
 
-async def test_another_login_is_by_the_users_of_now() -> None:
+async def test_reauthentication_uses_current_users() -> None:
     async with guarded(LONG) as broker, connected(broker.endpoint) as wire:
         await log_in(wire)
         security = broker.nodes[0].listeners[0].security
@@ -224,8 +226,10 @@ def _broker_setting(name: str, value: str) -> IncrementalAlterConfigsRequest.Res
     return cls.Resource(resource_type=ResourceType.BROKER, resource_name="1", configs=[row])
 
 
-async def test_answers_that_are_waited_for_come_before(caplog: pytest.LogCaptureFixture) -> None:
-    """A client may log in again while a fetch of it waits."""
+async def test_pending_fetch_is_answered_before_reauthentication(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A client may re-authenticate while its fetch waits."""
     caplog.set_level(logging.ERROR)
     async with guarded(LONG) as broker, connected(broker.endpoint) as wire:
         await log_in(wire)

@@ -1,4 +1,4 @@
-"""A listener whose users come with tokens: where its keys are from, and what clients see."""
+"""OAUTHBEARER listeners: sources of keys, and responses to clients."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def keys(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def guarded(url: str, *settings: str) -> AsyncIterator[Broker]:
-    """A broker whose one listener takes tokens, and passwords of SCRAM."""
+    """Run a broker with one listener for OAUTHBEARER and SCRAM."""
     own = [
         "listeners=SASL_PLAINTEXT://127.0.0.1:0",
         "sasl.enabled.mechanisms=SCRAM-SHA-256,OAUTHBEARER",
@@ -61,13 +61,13 @@ async def guarded(url: str, *settings: str) -> AsyncIterator[Broker]:
 
 
 def trusting(authority: Authority) -> str:
-    """The setting by which a listener trusts who has its keys."""
+    """Return the setting that makes a listener trust the key server."""
     name = "listener.name.sasl_plaintext.oauthbearer.sasl.jaas.config"
     return f'{name}=OAuthBearerLoginModule required ssl.truststore.location="{authority.trusted}";'
 
 
 async def come_in(wire: Wire, token: str, **settings: Any) -> Any:
-    """Log in; the last answer."""
+    """Authenticate and return the last response."""
     assert not (await handshake(wire, "OAUTHBEARER")).error_code
     answer = await authenticate(wire, first_message(token), **settings)
     if answer.auth_bytes:
@@ -78,7 +78,7 @@ async def come_in(wire: Wire, token: str, **settings: Any) -> Any:
 
 
 async def gets_in(broker: Broker, token: str) -> bool:
-    """Whether somebody comes in with a token; nobody else is told anything but that."""
+    """Return True if a token is accepted; a rejection contains no reason."""
     async with connected(broker.endpoint) as wire:
         answer = await come_in(wire, token)
         if answer.error_code:
@@ -89,7 +89,7 @@ async def gets_in(broker: Broker, token: str) -> bool:
         return await wire.works()
 
 
-async def test_a_token_lets_in_whom_it_names(keys: Path) -> None:
+async def test_valid_token_authenticates_its_subject(keys: Path) -> None:
     async with guarded(keys.as_uri()) as broker, connected(broker.endpoint) as wire:
         answer = await come_in(wire, token_for("alice"))
         assert (answer.error_code, answer.auth_bytes) == (0, b"")
@@ -101,7 +101,9 @@ async def test_a_token_lets_in_whom_it_names(keys: Path) -> None:
         assert str(login.principal) == "User:alice"
 
 
-async def test_a_token_that_lets_nobody_in(keys: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_invalid_token_is_rejected_and_not_logged(
+    keys: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG, "kbroker")
     token = token_for(aud="else")
     async with guarded(keys.as_uri()) as broker:
@@ -111,7 +113,7 @@ async def test_a_token_that_lets_nobody_in(keys: Path, caplog: pytest.LogCapture
     assert token.split(".")[2] not in caplog.text
 
 
-async def test_messages_without_headers(keys: Path) -> None:
+async def test_unframed_token_messages_work(keys: Path) -> None:
     async with guarded(keys.as_uri()) as broker:
         async with connected(broker.endpoint) as wire:
             await handshake(wire, "OAUTHBEARER", version=0)
@@ -124,8 +126,7 @@ async def test_messages_without_headers(keys: Path) -> None:
                 await raw(wire, SEEN)
 
 
-async def test_the_least_time_holds(keys: Path) -> None:
-    """What is left of the token, or what a login is good at most."""
+async def test_session_lifetime_is_minimum_of_token_and_setting(keys: Path) -> None:
     own = "listener.name.sasl_plaintext.oauthbearer.connections.max.reauth.ms=60000"
     async with guarded(keys.as_uri(), own) as broker:
         for left, least, most in ((300, 60_000, 60_000), (30, 20_000, 30_000)):
@@ -133,7 +134,7 @@ async def test_the_least_time_holds(keys: Path) -> None:
                 answer = await come_in(wire, token_for(exp=time.time() + left))
                 assert least <= answer.session_lifetime_ms <= most
         async with connected(broker.endpoint) as wire:
-            # Good only because clocks may be apart; 0 would say that there is no end.
+            # Valid only by the clock skew; 0 would mean an unlimited lifetime.
             answer = await come_in(wire, token_for(exp=time.time() - 5))
             assert answer.session_lifetime_ms == 1
         async with connected(broker.endpoint) as wire:
@@ -141,7 +142,7 @@ async def test_the_least_time_holds(keys: Path) -> None:
             assert answer.session_lifetime_ms == 60_000
 
 
-async def test_who_has_no_new_token_is_closed(keys: Path) -> None:
+async def test_connection_is_closed_when_token_expires(keys: Path) -> None:
     own = f"{PREFIX}.clock.skew.seconds=0"
     async with guarded(keys.as_uri(), own) as broker:  # noqa: SIM117
         async with connected(broker.endpoint) as wire, connected(broker.endpoint) as other:
@@ -157,7 +158,7 @@ async def test_who_has_no_new_token_is_closed(keys: Path) -> None:
                 await wire.works()
 
 
-async def test_another_name_or_mechanism_later(keys: Path) -> None:
+async def test_reauthentication_with_other_subject_or_mechanism_is_rejected(keys: Path) -> None:
     users = "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config="
     own = users + 'ScramLoginModule required user_alice="pencil";'
     async with guarded(keys.as_uri(), own) as broker:
@@ -173,10 +174,10 @@ async def test_another_name_or_mechanism_later(keys: Path) -> None:
             assert await wire.wait_closed() == b""
 
 
-# -- where keys come from
+# -- sources of keys
 
 
-async def test_keys_by_https(authority: Authority) -> None:
+async def test_keys_are_fetched_by_https(authority: Authority) -> None:
     page = Page(key_set(key_for("ES256")))
     async with (
         serving(page, authority.pem("server")) as url,
@@ -187,7 +188,7 @@ async def test_keys_by_https(authority: Authority) -> None:
         assert page.requests[0].startswith(b"GET /keys HTTP/1.1\r\n")
 
 
-async def test_a_key_that_rotates_in(authority: Authority) -> None:
+async def test_rotated_key_is_fetched(authority: Authority) -> None:
     page = Page(key_set(key_for("ES256")))
     async with (
         serving(page, authority.pem("server")) as url,
@@ -201,7 +202,7 @@ async def test_a_key_that_rotates_in(authority: Authority) -> None:
         assert not await gets_in(broker, token_for())
 
 
-async def test_unknown_keys_do_not_make_it_ask_all_the_time(authority: Authority) -> None:
+async def test_unknown_keys_do_not_cause_constant_fetches(authority: Authority) -> None:
     page = Page(key_set(key_for("ES256")))
     own = "max.connections.per.ip=1000"
     async with (
@@ -222,7 +223,7 @@ async def test_unknown_keys_do_not_make_it_ask_all_the_time(authority: Authority
         assert 2 <= page.asked <= 3 + took / token_keys.REFRESH_SECONDS_MIN
 
 
-async def test_keys_in_a_file_that_changes(keys: Path) -> None:
+async def test_changed_key_file_is_reloaded(keys: Path) -> None:
     async with guarded(keys.as_uri()) as broker:
         new = signed(claims_at(now=time.time()), key_for("ES256", "new"), "ES256")
         assert not await gets_in(broker, new)
@@ -230,7 +231,7 @@ async def test_keys_in_a_file_that_changes(keys: Path) -> None:
         assert await gets_in(broker, new)
 
 
-async def test_keys_stay_when_no_new_ones_are_had(
+async def test_old_keys_stay_if_fetch_fails(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     page = Page(key_set(key_for("ES256")))
@@ -252,12 +253,13 @@ async def test_keys_stay_when_no_new_ones_are_had(
         page.body, page.status = key_set(key_for("ES256", "new")), "200 OK"
         new = signed(claims_at(now=time.time()), key_for("ES256", "new"), "ES256")
         asked = page.asked
-        await until(lambda: page.asked >= asked + 2)  # the first one may get the old keys
+        await until(lambda: page.asked >= asked + 2)  # the first request may get the old keys
         assert await gets_in(broker, new)
 
 
-async def test_a_start_without_keys(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
-    """The node starts, and lets in by tokens as soon as keys are there."""
+async def test_broker_starts_without_keys_and_accepts_tokens_later(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
     page = Page(b"", "503 Later")
     async with (
         serving(page, authority.pem("server")) as url,
@@ -269,7 +271,7 @@ async def test_a_start_without_keys(authority: Authority, caplog: pytest.LogCapt
         assert await gets_in(broker, token_for())
 
 
-async def test_a_server_that_nobody_trusts(authority: Authority, tmp_path: Path) -> None:
+async def test_untrusted_key_server_is_rejected(authority: Authority, tmp_path: Path) -> None:
     page = Page(key_set(key_for("ES256")))
     other = Authority(tmp_path, "other")
     async with (
@@ -279,7 +281,7 @@ async def test_a_server_that_nobody_trusts(authority: Authority, tmp_path: Path)
         assert not await gets_in(broker, token_for())
 
 
-async def test_nobody_waits_for_keys_of_others(
+async def test_slow_key_fetch_does_not_delay_other_clients(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_keys, "FETCH_SECONDS", 60)
@@ -302,7 +304,7 @@ async def test_nobody_waits_for_keys_of_others(
         assert trio.current_time() - began < 10
 
 
-async def test_who_does_not_answer_is_given_up(
+async def test_key_fetch_times_out(
     authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(token_keys, "FETCH_SECONDS", 0.2)
@@ -318,8 +320,8 @@ async def test_who_does_not_answer_is_given_up(
 
 
 @pytest.mark.parametrize("left_out", ["jwks.endpoint.url", "expected.issuer", "expected.audience"])
-def test_it_does_not_start_for_all_tokens(left_out: str, keys: Path) -> None:
-    """CVE-2026-110985, CVE-2026-33557: what nobody checks lets everybody in."""
+def test_missing_issuer_audience_or_keys_rejects_start(left_out: str, keys: Path) -> None:
+    """Without these checks any token would be accepted (CVE-2026-110985, CVE-2026-33557)."""
     given = {
         "jwks.endpoint.url": keys.as_uri(),
         "expected.issuer": ISSUER,
@@ -334,7 +336,7 @@ def test_it_does_not_start_for_all_tokens(left_out: str, keys: Path) -> None:
         configured_listeners(config)
 
 
-def test_tokens_are_not_shown_to_others(keys: Path) -> None:
+def test_unencrypted_public_oauth_listener_is_rejected(keys: Path) -> None:
     options = [
         "listeners=SASL_PLAINTEXT://0.0.0.0:0",
         "sasl.enabled.mechanisms=OAUTHBEARER",
@@ -346,7 +348,7 @@ def test_tokens_are_not_shown_to_others(keys: Path) -> None:
         configured_listeners(BrokerConfig.load(options=options))
 
 
-# -- our own client
+# -- the own client
 
 
 def by_tokens(**settings: str) -> Security:
@@ -356,7 +358,7 @@ def by_tokens(**settings: str) -> Security:
     )
 
 
-async def test_our_own_client_with_a_file(keys: Path, tmp_path: Path) -> None:
+async def test_own_client_reads_token_from_file(keys: Path, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(token_for() + "\n")
     security = by_tokens(sasl_oauthbearer_token_endpoint_url=file.as_uri())
@@ -370,7 +372,7 @@ async def test_our_own_client_with_a_file(keys: Path, tmp_path: Path) -> None:
                     await cluster.metadata([])
 
 
-async def test_our_own_client_asks_who_issues_tokens(keys: Path, authority: Authority) -> None:
+async def test_own_client_fetches_token_from_issuer(keys: Path, authority: Authority) -> None:
     page = Page(json.dumps({"access_token": token_for(), "expires_in": 300}).encode())
     async with serving(page, authority.pem("server")) as url, guarded(keys.as_uri()) as broker:
         security = by_tokens(
@@ -381,7 +383,7 @@ async def test_our_own_client_asks_who_issues_tokens(keys: Path, authority: Auth
         for _ in range(2):
             async with open_cluster([broker.endpoint], security=security) as cluster:
                 assert (await cluster.metadata([])).cluster_id == broker.node.cluster.id
-        (asked,) = page.requests  # the token is used again
+        (asked,) = page.requests  # the token is reused
         assert asked.startswith(b"POST /keys HTTP/1.1\r\n")
         assert b"Basic " + b64encode(b"me:hush") in asked
         assert asked.endswith(b"\r\n\r\ngrant_type=client_credentials&scope=all")
@@ -396,7 +398,7 @@ async def test_our_own_client_asks_who_issues_tokens(keys: Path, authority: Auth
         (b"x" * 200_000, "200 OK", "larger than"),
     ],
 )
-async def test_who_issues_no_tokens(
+async def test_own_client_reports_issuer_errors(
     keys: Path, authority: Authority, body: bytes, status: str, message: str
 ) -> None:
     page = Page(body, status)
@@ -424,12 +426,12 @@ async def test_who_issues_no_tokens(
         ("https://h/token", "needs .*client.id"),
     ],
 )
-def test_client_settings_of_no_use(url: str, message: str) -> None:
+def test_invalid_token_endpoint_is_rejected(url: str, message: str) -> None:
     with pytest.raises(BadSecurity, match=message):
         by_tokens(sasl_oauthbearer_token_endpoint_url=url)
 
 
-async def test_our_own_client_logs_in_again(keys: Path, tmp_path: Path) -> None:
+async def test_own_client_reauthenticates(keys: Path, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(token_for())
     security = by_tokens(sasl_oauthbearer_token_endpoint_url=file.as_uri())

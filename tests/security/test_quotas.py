@@ -1,4 +1,4 @@
-"""Whose quota counts, and what a quota may be."""
+"""Precedence and validation of client quotas."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def limits(*entities: Entity) -> Limits:
 
 
 @pytest.mark.parametrize(("first", "second"), [*itertools.combinations(range(8), 2)])
-def test_the_first_of_two_levels_counts(first: int, second: int) -> None:
+def test_more_specific_quota_wins(first: int, second: int) -> None:
     both = limits(LEVELS[second][0], LEVELS[first][0])
     assert both.find("al", "c") == Limit(2, *LEVELS[first][1])
 
 
 @pytest.mark.parametrize("level", range(8))
-def test_each_level_counts_alone_and_no_more_when_it_is_taken_away(level: int) -> None:
+def test_each_quota_level_applies_alone_until_removed(level: int) -> None:
     entity, shared = LEVELS[level]
     alone = limits(entity)
     assert alone.find("al", "c") == Limit(1, *shared)
@@ -54,12 +54,12 @@ def test_each_level_counts_alone_and_no_more_when_it_is_taken_away(level: int) -
     assert not alone
 
 
-def test_what_names_others_does_not_count() -> None:
+def test_quotas_of_other_entities_do_not_apply() -> None:
     others = limits({"user": "bo"}, {"client-id": "d"}, {"user": "al", "client-id": "d"})
     assert others.find("al", "c") is None
 
 
-def test_defaults_for_client_ids_do_not_limit_clients_without_an_id() -> None:
+def test_default_client_id_quota_ignores_clients_without_id() -> None:
     some = limits({"user": "al"}, {"user": "al", "client-id": None}, {"client-id": None})
     assert some.find("al", "") == Limit(1, "al", "")
     assert some.find("al", "c") == Limit(2, "al", "c")
@@ -69,7 +69,7 @@ def test_defaults_for_client_ids_do_not_limit_clients_without_an_id() -> None:
     assert limits({"user": None, "client-id": None}).find("al", "") is None
 
 
-def test_addresses_have_one_spelling_and_a_default() -> None:
+def test_address_quota_matches_canonical_form_or_default() -> None:
     some = AddressLimits()
     some.put("::1", 5)
     some.put("10.0.0.1", 7)
@@ -92,13 +92,13 @@ def test_addresses_have_one_spelling_and_a_default() -> None:
         ({"ip": "broker.example"}, "not a valid IP"),
     ],
 )
-def test_who_cannot_have_a_quota(entity: Entity, reason: str) -> None:
+def test_invalid_entity_is_rejected(entity: Entity, reason: str) -> None:
     with pytest.raises(BadQuota, match=reason):
         check_entity(entity)
 
 
 @pytest.mark.parametrize("entity", [each for each, _ in LEVELS] + [{"ip": "::1"}, {"ip": None}])
-def test_who_can(entity: Entity) -> None:
+def test_valid_entity_is_accepted(entity: Entity) -> None:
     check_entity(entity)
 
 
@@ -117,12 +117,12 @@ def test_who_can(entity: Entity) -> None:
         ({"ip": None}, "connection_creation_rate", 2**31, "too large"),
     ],
 )
-def test_what_no_quota_can_be(entity: Entity, key: str, value: float, reason: str) -> None:
+def test_invalid_value_is_rejected(entity: Entity, key: str, value: float, reason: str) -> None:
     with pytest.raises(BadQuota, match=reason):
         check_value(entity, key, value)
 
 
-def test_what_a_quota_can_be() -> None:
+def test_valid_value_is_accepted() -> None:
     check_value({"user": "al"}, "producer_byte_rate", 1024)
     check_value({"user": "al"}, "producer_byte_rate", 1.0000001)
     check_value({"user": "al"}, "request_percentage", 0.5)
@@ -130,5 +130,5 @@ def test_what_a_quota_can_be() -> None:
     check_value({"ip": "10.0.0.1"}, "connection_creation_rate", 2**31 - 1)
 
 
-def test_an_entity_for_people() -> None:
+def test_entity_is_formatted_as_text() -> None:
     assert text_of({"user": "al", "client-id": None}) == "user=al,client-id=<default>"

@@ -1,4 +1,4 @@
-"""The server's side of SCRAM: the examples of the RFCs, a foreign client, and attacks."""
+"""The server side of SCRAM: RFC examples, another client, and attacks."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def server(mechanism: ScramMechanism = SHA_256) -> ScramServer:
 
 
 def first_of(one: ScramServer, message: bytes = b"n,,n=alice,r=abc") -> dict[str, str]:
-    """The parts of the server's first answer."""
+    """Return the attributes of the server's first message."""
     return dict(part.split("=", 1) for part in one.answer(message).decode().split(","))
 
 
 def log_in(
     one: ScramServer, user: str, password: str, mechanism: ScramMechanism = SHA_256
 ) -> bytes:
-    """Both messages of kafka-python's client; the server's last answer."""
+    """Authenticate with kafka-python's client and return the server's last message."""
     client = ScramClient(user, password, mechanism)
     client.process_server_first_message(one.answer(client.first_message()))
     answer = one.answer(client.final_message())
@@ -55,7 +55,7 @@ def log_in(
     return answer
 
 
-def test_the_example_of_rfc_7677() -> None:
+def test_server_matches_rfc_7677_example() -> None:
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     salted = salted_password(SHA_256, "pencil", salt, 4096)
     known = credential_from(SHA_256, salted, salt, 4096)
@@ -74,21 +74,21 @@ def test_the_example_of_rfc_7677() -> None:
 
 
 @pytest.mark.parametrize("mechanism", ScramMechanism)
-def test_a_foreign_client(mechanism: ScramMechanism) -> None:
+def test_kafka_python_client_authenticates(mechanism: ScramMechanism) -> None:
     one = server(mechanism)
     log_in(one, "alice", "pencil", mechanism)
     assert one.user == ScramUser("alice")
 
 
 @pytest.mark.parametrize(("user", "password"), [("alice", "pen"), ("mallory", "pencil")])
-def test_a_wrong_password_and_an_unknown_user_are_told_the_same(user: str, password: str) -> None:
+def test_wrong_password_and_unknown_user_give_same_error(user: str, password: str) -> None:
     one = server()
     with pytest.raises(AuthenticationError, match="the user or the password is wrong"):
         log_in(one, user, password)
     assert one.user is None
 
 
-def test_an_unknown_user_seems_to_have_a_salt_that_stays() -> None:
+def test_unknown_user_gets_stable_salt() -> None:
     first, second = (first_of(server(), b"n,,n=mallory,r=x") for _ in range(2))
     assert first["s"] == second["s"]
     assert first["i"] == "4096"
@@ -96,32 +96,32 @@ def test_an_unknown_user_seems_to_have_a_salt_that_stays() -> None:
     assert first_of(server(), b"n,,n=trudy,r=x")["s"] != first["s"]
 
 
-def test_nonces_are_new_each_time() -> None:
+def test_server_nonces_are_unique() -> None:
     assert len({first_of(server())["r"] for _ in range(100)}) == 100
 
 
-def test_a_token_says_that_it_is_one() -> None:
+def test_tokenauth_extension_marks_token() -> None:
     asked: list[ScramUser] = []
     one = ScramServer(SHA_256, asked.append, SECRET)
     one.answer(b"n,,n=token-1,r=x,tokenauth=true")
     assert asked == [ScramUser("token-1", is_token=True)]
 
 
-def test_names_with_signs_of_messages() -> None:
+def test_escaped_names_are_decoded() -> None:
     asked: list[ScramUser] = []
     ScramServer(SHA_256, asked.append, SECRET).answer(b"n,a=a=2Cb=3D,n=a=2Cb=3D,r=x")
     assert asked == [ScramUser("a,b=")]
 
 
 def final_for(one: ScramServer, **changed: str) -> bytes:
-    """The right last message of alice, but for what is changed."""
+    """Return alice's correct final message with the given changes."""
     client = ScramClient("alice", "pencil", SHA_256)
     client.process_server_first_message(one.answer(client.first_message()))
     parts = dict(part.split("=", 1) for part in client.final_message().decode().split(","))
     return ",".join(f"{name}={value}" for name, value in (parts | changed).items()).encode()
 
 
-def test_the_right_last_message() -> None:
+def test_correct_final_message_authenticates() -> None:
     one = server()
     one.answer(final_for(one))
     assert one.user == ScramUser("alice")
@@ -138,15 +138,15 @@ def test_the_right_last_message() -> None:
         ({"p": base64.b64encode(bytes(32)).decode()}, "is wrong"),
     ],
 )
-def test_an_altered_last_message(changed: dict[str, str], message: str) -> None:
+def test_altered_final_message_is_rejected(changed: dict[str, str], message: str) -> None:
     one = server()
     with pytest.raises(AuthenticationError, match=message):
         one.answer(final_for(one, **changed))
     assert one.user is None
 
 
-def test_a_nonce_that_is_said_twice() -> None:
-    """By librdkafka before 2.6.1; Apache Kafka 4 refuses it as well."""
+def test_duplicated_client_nonce_is_rejected() -> None:
+    """librdkafka before 2.6.1 sends it; Apache Kafka 4 rejects it as well."""
     one = server()
     first = first_of(one, b"n,,n=alice,r=abc")
     final = f"c=biws,r=abc{first['r']},p=AAAA".encode()
@@ -155,7 +155,7 @@ def test_a_nonce_that_is_said_twice() -> None:
     assert one.user is None
 
 
-def test_an_exchange_that_is_played_again() -> None:
+def test_replayed_exchange_is_rejected() -> None:
     first = server()
     final = final_for(first)
     first.answer(final)
@@ -165,7 +165,7 @@ def test_an_exchange_that_is_played_again() -> None:
         second.answer(final)
 
 
-def test_nothing_comes_after_the_end() -> None:
+def test_message_after_authentication_is_rejected() -> None:
     one = server()
     final = final_for(one)
     one.answer(final)
@@ -190,20 +190,20 @@ def test_nothing_comes_after_the_end() -> None:
         b"n,,n=alice,r=abc,x",
     ],
 )
-def test_first_messages_that_are_none(message: bytes) -> None:
+def test_malformed_first_message_is_rejected(message: bytes) -> None:
     with pytest.raises(AuthenticationError):
         server().answer(message)
 
 
 @given(st.lists(st.binary(max_size=200), max_size=3))
-def test_any_bytes_fail_and_nothing_else(messages: list[bytes]) -> None:
+def test_arbitrary_bytes_raise_only_authentication_error(messages: list[bytes]) -> None:
     one = server()
     for message in messages:
         with pytest.raises(AuthenticationError):
             one.answer(message)
 
 
-def test_mutated_messages_never_log_in() -> None:
+def test_mutated_messages_never_authenticate() -> None:
     chance = random.Random(7)
     for _ in range(500):
         one = server()

@@ -1,7 +1,7 @@
-"""Secrets that a broker is given are in nothing that it writes or answers.
+"""Search for configured secrets in everything that a broker writes or returns.
 
-A real server is given a secret of each kind, and everything that comes out of it, of the commands that
-talk to it and of the directory where it keeps its data is searched for them.
+A real server gets a secret of each kind. The test searches its output, the output of CLI commands and
+the data directory.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ main()
 
 @contextmanager
 def server(directory: Path, words: list[str]) -> Iterator[None]:
-    """A process whose whole output goes to files in `directory`; it is stopped gracefully."""
+    """Run a server whose output goes to files in `directory`, and stop it gracefully."""
     with (directory / "stdout").open("wb") as out, (directory / "stderr").open("wb") as err:
         process = subprocess.Popen(
             [sys.executable, "-c", CRASHING, "serve", *words], stdout=out, stderr=err
@@ -82,7 +82,7 @@ def server(directory: Path, words: list[str]) -> Iterator[None]:
 
 
 def command(directory: Path, name: str, *words: str, given: str = "", status: int = 0) -> str:
-    """Run a command, and keep what it prints."""
+    """Run a command and store its output."""
     done = subprocess.run(
         [sys.executable, "-m", "kbroker", *words],
         input=given,
@@ -98,11 +98,11 @@ def command(directory: Path, name: str, *words: str, given: str = "", status: in
 
 
 def forms(secret: bytes) -> list[bytes]:
-    """How a secret could be written down: as it is, and in base64 at each of three places."""
+    """Return encodings of a secret: plain, and base64 at each of three alignments."""
     found = [secret, secret.hex().encode()]
     for before in range(3):
         encoded = base64.b64encode(b"\0" * before + secret)
-        # The characters at both ends depend on what stands beside the secret.
+        # The characters at both ends depend on the adjacent bytes.
         found.append(encoded[4 if before else 0 : -4])
     return found
 
@@ -158,7 +158,7 @@ async def logs_in(address: str, mechanism: str, name: str, password: str) -> boo
 
 
 async def use(address: str) -> bytes:
-    """Log in, rightly and wrongly, in each way; returns what the broker answers about its settings."""
+    """Authenticate by each mechanism, correctly and wrongly; return the described settings."""
     wrong = SECRETS["wrong password"]
     for mechanism, name, password, comes_in in (
         ("PLAIN", "alice", SECRETS["PLAIN password"], True),
@@ -194,7 +194,7 @@ LOGIN = (
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-async def test_nothing_tells_a_secret(form: str, authority: Authority, tmp_path: Path) -> None:
+async def test_no_output_contains_a_secret(form: str, authority: Authority, tmp_path: Path) -> None:
     data, outputs = tmp_path / "data", tmp_path / "outputs"
     outputs.mkdir()
     settings = settings_of(authority, tmp_path)
@@ -243,7 +243,7 @@ CHANGED = "password of the store in a setting that changes"
 
 
 def check(form: str, settings: dict[str, str], data: Path, outputs: Path) -> None:
-    """Search everything, and see that what was searched is what should be there."""
+    """Search all outputs, and check that they have the expected contents."""
     keys = settings["listener.name.text.ssl.keystore.key"].splitlines()[1:-1]
     secrets = {name: text.encode() for name, text in SECRETS.items()}
     secrets |= {f"line {number} of a key": line.encode() for number, line in enumerate(keys)}
@@ -264,14 +264,13 @@ def check(form: str, settings: dict[str, str], data: Path, outputs: Path) -> Non
         for path in data.rglob("*")
         if path.is_file()
     }
-    # What was set while it ran is kept, or it would be gone after a restart. Kafka keeps it so too.
+    # Dynamic settings are stored to survive a restart, as in Kafka.
     journals = {name for name, found in kept.items() if CHANGED in found}
     assert len(journals) == 1, kept
     assert not {name: found for name, found in kept.items() if set(found) - {CHANGED}}
 
 
-def test_a_start_that_is_refused_tells_none(authority: Authority, tmp_path: Path) -> None:
-    """Whatever is wrong with the setting that has it."""
+def test_rejected_start_prints_no_secret(authority: Authority, tmp_path: Path) -> None:
     store = authority.locked("server", "another password")
     secret = SECRETS["key password"]
     for settings in (
@@ -301,8 +300,8 @@ def test_a_start_that_is_refused_tells_none(authority: Authority, tmp_path: Path
         assert not found_in(done.stdout + done.stderr, {"it": secret.encode()}), settings
 
 
-def test_the_search_finds_what_is_there() -> None:
-    """As it is, in base64 wherever it stands, and in hexadecimal digits."""
+def test_search_finds_planted_secret() -> None:
+    """Plain, in base64 at any alignment, and in hexadecimal."""
     secret = b"planted-secret"
     for data in (b"a planted-secret b", b"planted-secret".hex().encode()):
         assert found_in(data, {"it": secret}) == ["it"]

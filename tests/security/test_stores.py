@@ -1,4 +1,4 @@
-"""Key stores and trust stores, as Kafka's settings name them."""
+"""Key stores and trust stores in Kafka's settings."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .certificates import PASSWORD, Authority
 
 
 def setting(**given: object) -> Lookup:
-    """Finds settings, whose names have dots where keywords have `_`."""
+    """Return a settings lookup; keywords have `_` for the dots of setting names."""
     texts = {name.replace("_", "."): str(value) for name, value in given.items()}
     return lambda name: texts.get(name, "")
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    """Let both sides agree on keys in memory. Raises ssl.SSLError."""
+    """Perform a TLS handshake in memory. Raises ssl.SSLError."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [
         client.wrap_bio(to_client, to_server, server_hostname="localhost"),
@@ -41,19 +41,19 @@ def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
     assert sides[0].read() == b"hello"
 
 
-def test_a_pem_file_with_key_and_certificate(authority: Authority) -> None:
+def test_pem_file_with_key_and_certificate_is_read(authority: Authority) -> None:
     server = server_context(setting(ssl_keystore_location=authority.pem("server")))
     handshake(server, client_context(setting(ssl_truststore_location=authority.trusted)))
 
 
-def test_pem_text_in_the_settings(authority: Authority) -> None:
+def test_pem_text_in_settings_is_read(authority: Authority) -> None:
     chain, key = authority.texts()
     server = server_context(setting(ssl_keystore_certificate_chain=chain, ssl_keystore_key=key))
     trusted = authority.trusted.read_text()
     handshake(server, client_context(setting(ssl_truststore_certificates=trusted)))
 
 
-def test_a_pkcs12_file_whatever_its_type_says(authority: Authority) -> None:
+def test_pkcs12_file_is_read_despite_other_type(authority: Authority) -> None:
     server = server_context(
         setting(
             ssl_keystore_location=authority.pkcs12("server"),
@@ -64,7 +64,7 @@ def test_a_pkcs12_file_whatever_its_type_says(authority: Authority) -> None:
     handshake(server, client_context(setting(ssl_truststore_location=authority.trusted)))
 
 
-def test_trust_in_a_pkcs12_file(authority: Authority) -> None:
+def test_pkcs12_trust_store_is_read(authority: Authority) -> None:
     store = authority.pkcs12("server")
     lookup = setting(ssl_truststore_location=store, ssl_truststore_password=PASSWORD)
     assert read_trusted(lookup).count("BEGIN CERTIFICATE") == 1
@@ -72,12 +72,12 @@ def test_trust_in_a_pkcs12_file(authority: Authority) -> None:
     handshake(server, client_context(lookup))
 
 
-def test_no_key_store_is_no_identity() -> None:
+def test_missing_key_store_gives_no_identity() -> None:
     assert read_identity(setting()) is None
     assert read_trusted(setting()) == ""
 
 
-def test_clients_are_asked_for_certificates(authority: Authority) -> None:
+def test_required_client_certificate_is_verified(authority: Authority) -> None:
     server = server_context(
         setting(
             ssl_keystore_location=authority.pem("server"),
@@ -92,7 +92,7 @@ def test_clients_are_asked_for_certificates(authority: Authority) -> None:
         handshake(server, client_context(setting(**trusting)))
 
 
-def test_versions_of_tls(authority: Authority) -> None:
+def test_enabled_protocols_limit_tls_versions(authority: Authority) -> None:
     own = {"ssl_keystore_location": authority.pem("server")}
     old = server_context(setting(ssl_enabled_protocols="TLSv1.2", **own))
     assert old.maximum_version is ssl.TLSVersion.TLSv1_2
@@ -127,27 +127,29 @@ def test_versions_of_tls(authority: Authority) -> None:
         ),
     ],
 )
-def test_what_cannot_be_used(given: dict[str, str], message: str, authority: Authority) -> None:
+def test_unusable_settings_are_rejected(
+    given: dict[str, str], message: str, authority: Authority
+) -> None:
     has_own = any(name.startswith("ssl_keystore") for name in given) or not given
     own = {} if has_own else {"ssl_keystore_location": authority.pem("server")}
     with pytest.raises(BadSettings, match=message):
         server_context(setting(**own, **given))
 
 
-def test_javas_own_format_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
+def test_jks_file_is_rejected_with_conversion_command(tmp_path: Path) -> None:
     store = tmp_path / "server.jks"
     store.write_bytes(b"\xfe\xed\xfe\xed\x00\x00\x00\x02")
     with pytest.raises(BadSettings, match=r"keytool -importkeystore -srckeystore .*server\.jks"):
         read_identity(setting(ssl_keystore_location=store))
 
 
-def test_a_wrong_password(authority: Authority) -> None:
+def test_wrong_key_store_password_is_rejected(authority: Authority) -> None:
     given = {"ssl_keystore_location": authority.pkcs12("server")}
     with pytest.raises(BadSettings, match=r"or ssl\.keystore\.password is wrong"):
         read_identity(setting(ssl_keystore_password="loud", **given))
 
 
-def test_no_key_stays_on_the_disk(
+def test_temporary_key_file_is_deleted(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "temporary"
@@ -157,7 +159,7 @@ def test_no_key_stays_on_the_disk(
     assert not [*place.iterdir()]
 
 
-def test_no_room_for_temporary_files(
+def test_unusable_temporary_directory_keeps_certificate(
     authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     seconds = 0.0
@@ -171,21 +173,21 @@ def test_no_room_for_temporary_files(
     assert "set TMPDIR to another one" in caplog.text
 
 
-def test_files_that_change_are_read_again(authority: Authority) -> None:
+def test_changed_files_are_reloaded(authority: Authority) -> None:
     seconds = 0.0
     path = authority.pem("server")
     certificates = Certificates(setting(ssl_keystore_location=path), lambda: seconds)
     first = certificates.context()
     other = Authority(authority.directory, "other")
     path.write_bytes(other.pem("replaced").read_bytes())
-    assert certificates.context() is first  # looked at a moment ago
+    assert certificates.context() is first  # checked less than a second ago
     seconds = 2.0
     handshake(
         certificates.context(), client_context(setting(ssl_truststore_location=other.trusted))
     )
 
 
-def test_a_change_that_cannot_be_used_leaves_what_was_there(
+def test_unusable_change_keeps_certificate(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     seconds = 0.0

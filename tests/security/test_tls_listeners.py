@@ -1,4 +1,4 @@
-"""Listeners that speak TLS: what clients see, and what odd ones cost the others."""
+"""TLS listeners: responses to clients, and isolation from misbehaving clients."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NO_TOPICS = request(ApiKey.METADATA, topics=[])
 async def secured(
     authority: Authority, data_dir: Path | None = None, *settings: str, nodes: int = 1
 ) -> AsyncIterator[Broker]:
-    """A broker whose one listener speaks TLS, with these settings."""
+    """Run a broker with one TLS listener."""
     own = ("listeners=SSL://127.0.0.1:0", f"ssl.keystore.location={authority.pem('server')}")
     config = BrokerConfig.load(options=["connection.setup.timeout.ms=3600000", *own, *settings])
     async with open_broker(
@@ -62,13 +62,13 @@ async def secured(
 
 
 def mutual(authority: Authority) -> list[str]:
-    """Settings with which clients have to show certificates."""
+    """Return settings that require client certificates."""
     return [f"ssl.truststore.location={authority.trusted}", "ssl.client.auth=required"]
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("on_disk", [False, True])
-async def test_records_there_and_back(
+async def test_records_round_trip_over_tls(
     authority: Authority, tmp_path: Path, version: ssl.TLSVersion, on_disk: bool
 ) -> None:
     context = authority.context()
@@ -85,7 +85,7 @@ async def test_records_there_and_back(
         assert values_of(got) == values
 
 
-async def test_many_requests_at_once(authority: Authority) -> None:
+async def test_pipelined_requests_are_answered_over_tls(authority: Authority) -> None:
     async with (
         secured(authority) as broker,
         encrypted(broker.endpoint, authority.context()) as wire,
@@ -100,8 +100,8 @@ async def test_many_requests_at_once(authority: Authority) -> None:
             assert values_of(answer.responses[0].partitions[0]) == [value]
 
 
-async def test_a_client_that_takes_no_answers_gets_all_of_them_later(authority: Authority) -> None:
-    """What was encrypted and not sent comes before what is encrypted then."""
+async def test_slow_reader_gets_all_responses_in_order(authority: Authority) -> None:
+    """Encrypted but unsent bytes precede later ones."""
     async with (
         secured(authority) as broker,
         encrypted(broker.endpoint, authority.context()) as wire,
@@ -117,8 +117,8 @@ async def test_a_client_that_takes_no_answers_gets_all_of_them_later(authority: 
             assert values_of(answer.responses[0].partitions[0]) == [value]
 
 
-async def test_a_request_behind_a_large_one(authority: Authority) -> None:
-    """It is decrypted with the end of that, and nothing more comes from the client."""
+async def test_request_after_large_request_is_processed(authority: Authority) -> None:
+    """It is decrypted with the end of the large request, and no further bytes arrive."""
     async with (
         secured(authority) as broker,
         encrypted(broker.endpoint, authority.context()) as wire,
@@ -131,7 +131,7 @@ async def test_a_request_behind_a_large_one(authority: Authority) -> None:
         assert (await wire.receive()).brokers
 
 
-async def test_a_client_hears_why_it_is_refused(authority: Authority) -> None:
+async def test_rejected_handshake_sends_alert(authority: Authority) -> None:
     old = authority.context()
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     async with secured(authority, None, "ssl.enabled.protocols=TLSv1.3") as broker:
@@ -141,7 +141,7 @@ async def test_a_client_hears_why_it_is_refused(authority: Authority) -> None:
     assert "ALERT_PROTOCOL_VERSION" in str(raised.value.__cause__)
 
 
-async def test_answers_that_wait(authority: Authority) -> None:
+async def test_delayed_fetch_is_answered_over_tls(authority: Authority) -> None:
     context = authority.context()
     async with (
         secured(authority) as broker,
@@ -155,7 +155,7 @@ async def test_answers_that_wait(authority: Authority) -> None:
         assert values_of(answer.responses[0].partitions[0]) == [b"late"]
 
 
-async def test_our_own_client(authority: Authority) -> None:
+async def test_own_client_verifies_certificate(authority: Authority) -> None:
     async with secured(authority) as broker:
         metadata = await check_round_trip(*broker.endpoint, security=Security(authority.context()))
         assert metadata.cluster_id == broker.node.cluster.id
@@ -168,13 +168,13 @@ async def test_our_own_client(authority: Authority) -> None:
         assert await check_round_trip(*broker.endpoint, security=Security(other))
 
 
-async def test_our_own_client_where_there_is_no_tls(authority: Authority) -> None:
+async def test_own_client_reports_plaintext_listener(authority: Authority) -> None:
     async with started(connection_setup_timeout_ms=200) as broker:
         with pytest.raises(OSError, match=r"is it an SSL listener"):
             await check_round_trip(*broker.endpoint, security=Security(authority.context()))
 
 
-async def test_only_clients_with_a_certificate(
+async def test_mutual_tls_requires_trusted_certificate(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -186,13 +186,13 @@ async def test_only_clients_with_a_certificate(
         for shown in (None, stranger):
             with pytest.raises((OSError, trio.BrokenResourceError, ConnectionClosed)):
                 async with encrypted(broker.endpoint, authority.context(shown)) as wire:
-                    await wire.works()  # in TLS 1.3 a client hears of it only now
+                    await wire.works()  # in TLS 1.3 a client gets the error only now
         assert not broker.server.connections
     assert "PEER_DID_NOT_RETURN_A_CERTIFICATE" in caplog.text
     assert "CERTIFICATE_VERIFY_FAILED" in caplog.text
 
 
-async def test_a_client_without_tls_is_closed_and_said(
+async def test_plaintext_client_is_closed_and_logged(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -202,7 +202,7 @@ async def test_a_client_without_tls_is_closed_and_said(
     assert "TLS handshake with 127.0.0.1 on listener SSL failed" in caplog.text
 
 
-async def test_slow_handshakes_hold_nobody_up(authority: Authority) -> None:
+async def test_slow_handshakes_do_not_delay_other_clients(authority: Authority) -> None:
     async with secured(authority) as broker, AsyncExitStack() as stack:
         for _ in range(200):
             silent = await trio.open_tcp_stream(*broker.endpoint)
@@ -212,7 +212,7 @@ async def test_slow_handshakes_hold_nobody_up(authority: Authority) -> None:
                 assert await wire.works()
 
 
-async def test_a_handshake_has_a_deadline(authority: Authority) -> None:
+async def test_handshake_times_out(authority: Authority) -> None:
     async with secured(authority, None, "connection.setup.timeout.ms=100") as broker:
         stream = await trio.open_tcp_stream(*broker.endpoint)
         async with stream:
@@ -220,7 +220,7 @@ async def test_a_handshake_has_a_deadline(authority: Authority) -> None:
                 assert not await stream.receive_some(100)
 
 
-async def test_a_stop_ends_handshakes(authority: Authority) -> None:
+async def test_stop_closes_handshaking_connections(authority: Authority) -> None:
     async with secured(authority) as broker:
         stream = await trio.open_tcp_stream(*broker.endpoint)
         await trio.testing.wait_all_tasks_blocked(0.05)
@@ -229,7 +229,7 @@ async def test_a_stop_ends_handshakes(authority: Authority) -> None:
             assert not await stream.receive_some(100)
 
 
-async def test_a_client_that_goes_in_the_middle_of_a_handshake(authority: Authority) -> None:
+async def test_aborted_handshake_does_not_affect_other_clients(authority: Authority) -> None:
     async with secured(authority) as broker:
         for hello in (b"", b"\x16\x03\x01", os.urandom(100_000)):
             stream = await trio.open_tcp_stream(*broker.endpoint)
@@ -239,7 +239,7 @@ async def test_a_client_that_goes_in_the_middle_of_a_handshake(authority: Author
             assert await wire.works()
 
 
-async def test_a_damaged_record_ends_its_connection(authority: Authority) -> None:
+async def test_damaged_tls_record_closes_connection(authority: Authority) -> None:
     async with secured(authority) as broker:
         tcp = await trio.open_tcp_stream(*broker.endpoint)
         stream = trio.SSLStream(tcp, authority.context(), server_hostname="127.0.0.1")
@@ -250,8 +250,8 @@ async def test_a_damaged_record_ends_its_connection(authority: Authority) -> Non
         await trio.aclose_forcefully(stream)
 
 
-async def test_a_farewell_is_heard(authority: Authority) -> None:
-    """A client knows that nothing is missing when the broker closes."""
+async def test_broker_sends_close_notify(authority: Authority) -> None:
+    """So a client knows that the stream is complete."""
     async with secured(authority) as broker:
         tcp = await trio.open_tcp_stream(*broker.endpoint)
         stream = trio.SSLStream(tcp, authority.context(), server_hostname="127.0.0.1")
@@ -265,7 +265,7 @@ async def test_a_farewell_is_heard(authority: Authority) -> None:
         await trio.aclose_forcefully(stream)
 
 
-async def test_a_certificate_that_is_replaced_is_shown_to_the_next_client(
+async def test_replaced_certificate_is_used_for_next_client(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kbroker.security.tls.CHECK_SECONDS", 0)
@@ -280,7 +280,7 @@ async def test_a_certificate_that_is_replaced_is_shown_to_the_next_client(
         assert await wire.works()
 
 
-async def test_nodes_that_reach_each_other_by_tls(authority: Authority) -> None:
+async def test_nodes_replicate_over_mutual_tls(authority: Authority) -> None:
     async with secured(authority, None, *mutual(authority), nodes=3) as broker:
         context = authority.context(authority.pem("alice"))
         async with encrypted(broker.endpoint, context) as wire:
@@ -294,7 +294,7 @@ async def test_nodes_that_reach_each_other_by_tls(authority: Authority) -> None:
                 assert values_of(got) == [b"x"]
 
 
-async def test_only_the_process_itself_comes_in_by_its_own_way(authority: Authority) -> None:
+async def test_only_in_process_connection_bypasses_acls(authority: Authority) -> None:
     rights = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     async with secured(authority, None, rights) as broker:
         inside = await broker.dial_inside(broker.endpoint)

@@ -1,4 +1,4 @@
-"""Tokens: which let somebody in, and every kind that does not."""
+"""Validation of OAUTHBEARER tokens."""
 
 from __future__ import annotations
 
@@ -67,23 +67,23 @@ def by_es(claims: Any, header: dict[str, Any] | None = None) -> str:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_good_token(tokens: Tokens, algorithm: str) -> None:
+def test_valid_token_is_accepted(tokens: Tokens, algorithm: str) -> None:
     key = key_for(algorithm)
     tokens.keys = KeySet(key_set(key_for("ES256", "other"), key))
     assert tokens.check(signed(claims_for("alice"), key, algorithm)) == ("alice", 300)
 
 
-def test_several_audiences_and_what_else_a_token_may_have(tokens: Tokens) -> None:
+def test_multiple_audiences_and_extra_claims_are_accepted(tokens: Tokens) -> None:
     claims = claims_for(aud=["x", AUDIENCE], scope=["a", "b"], nbf=NOW, groups=["g"] * 100)
     assert tokens.check(by_es(claims, {"x5t": "x", "nonce": "y", "x5c": ["z" * 1000]})).name
 
 
-def test_clocks_may_be_apart(tokens: Tokens) -> None:
+def test_clock_skew_is_tolerated(tokens: Tokens) -> None:
     assert tokens.check(by_es(claims_for(exp=NOW - 29))) == ("alice", 0)
     assert tokens.check(by_es(claims_for(iat=NOW + 30, nbf=NOW + 30))) == ("alice", 300)
 
 
-def test_another_claim_for_the_name(file: Path) -> None:
+def test_configured_claim_gives_name(file: Path) -> None:
     settings = settings_for(file) | {f"{PREFIX}.sub.claim.name": "client_id"}
     tokens = Tokens(lookup(settings), MODULE, lambda: NOW)
     assert tokens.check(by_es(claims_for(client_id="app"))).name == "app"
@@ -122,7 +122,7 @@ def test_another_claim_for_the_name(file: Path) -> None:
         ("no JSON", "malformed or its signature is invalid"),
     ],
 )
-def test_what_a_token_must_say(tokens: Tokens, claims: Any, message: str) -> None:
+def test_invalid_claims_are_rejected(tokens: Tokens, claims: Any, message: str) -> None:
     with pytest.raises(BadToken, match=message):
         tokens.check(by_es(claims))
 
@@ -147,15 +147,15 @@ def encoded(text: str) -> str:
         "[" * 20_000,
     ],
 )
-def test_headers_of_no_use(tokens: Tokens, header: str) -> None:
+def test_invalid_headers_are_rejected(tokens: Tokens, header: str) -> None:
     body = encoded(json.dumps(claims_for()))
     for token in (f"{encoded(header)}.{body}.", f"{encoded(header)}.{body}.AAAA"):
         with pytest.raises(BadToken):
             tokens.check(token)
 
 
-def test_a_public_key_is_no_password(tokens: Tokens) -> None:
-    """What anybody can make of the key set must not be taken for a signature (CVE-2015-9235)."""
+def test_public_key_is_not_accepted_as_hmac_secret(tokens: Tokens) -> None:
+    """A MAC with the public key must not count as a signature (CVE-2015-9235)."""
     key = key_for("RS256")
     assert isinstance(key, RSAKey)
     tokens.keys = KeySet(key_set(key))
@@ -167,7 +167,7 @@ def test_a_public_key_is_no_password(tokens: Tokens) -> None:
                 tokens.check(signed(claims_for(), forged, algorithm))
 
 
-def test_a_key_in_the_token_is_not_looked_at(tokens: Tokens) -> None:
+def test_keys_in_token_header_are_ignored(tokens: Tokens) -> None:
     own = key_for("ES256", "own")
     shown = own.as_dict(private=False)
     for header in (
@@ -180,14 +180,14 @@ def test_a_key_in_the_token_is_not_looked_at(tokens: Tokens) -> None:
             tokens.check(signed(claims_for(), own, "ES256", header))
 
 
-def test_keys_for_something_else(tokens: Tokens) -> None:
+def test_unusable_keys_are_rejected(tokens: Tokens) -> None:
     key = key_for("RS256")
     half = str(key.as_dict(private=False)["n"])[:170]
     assert tokens.keys is not None
     for data in (
         key_set(key, use="enc"),
         key_set(key, key_ops=["encrypt"]),
-        key_set(key, n=half + "A"),  # of 1024 bits, which no key pair has
+        key_set(key, n=half + "A"),  # 1024 bits
         key_set(key, n=half + "E"),
         b'{"keys":[{"kty":"oct","k":"c2VjcmV0","kid":"one"},7,{"kty":["RSA"]}]}',
         key_set(key, kid=["one"]),
@@ -206,7 +206,7 @@ def test_keys_for_something_else(tokens: Tokens) -> None:
         tokens.check(signed(claims_for(), key, "RS256"))
 
 
-def test_a_token_that_names_no_key(tokens: Tokens) -> None:
+def test_token_without_key_id_uses_only_matching_key(tokens: Tokens) -> None:
     token = by_es(claims_for(), {"kid": None})
     assert tokens.check(token).name == "alice"
     tokens.keys = KeySet(key_set(key_for("ES256"), key_for("ES256", "other")))
@@ -214,7 +214,7 @@ def test_a_token_that_names_no_key(tokens: Tokens) -> None:
         tokens.check(token)
 
 
-def test_altered_tokens(tokens: Tokens) -> None:
+def test_altered_tokens_are_rejected(tokens: Tokens) -> None:
     token = by_es(claims_for())
     head, body, signature = token.split(".")
     other = by_es(claims_for("bob")).split(".")
@@ -239,7 +239,7 @@ def test_altered_tokens(tokens: Tokens) -> None:
             tokens.check(token[:at] + ("A" if token[at] != "A" else "B") + token[at + 1 :])
 
 
-def test_size_is_looked_at_first(tokens: Tokens) -> None:
+def test_too_large_token_is_rejected(tokens: Tokens) -> None:
     with pytest.raises(BadToken, match="larger than"):
         tokens.check(by_es(claims_for(more="x" * TOKEN_BYTES_MAX)))
     assert tokens.check(by_es(claims_for(more="x" * (TOKEN_BYTES_MAX // 2)))).name
@@ -248,7 +248,7 @@ def test_size_is_looked_at_first(tokens: Tokens) -> None:
 # -- the exchange
 
 
-def test_the_exchange(tokens: Tokens) -> None:
+def test_exchange_authenticates_once(tokens: Tokens) -> None:
     server = OAuthServer(tokens)
     assert server.answer(first_message(by_es(claims_for("a,b=c")), {"logicalCluster": "x"})) == b""
     assert (server.name, server.lifetime_seconds) == ("a,b=c", 300)
@@ -256,7 +256,7 @@ def test_the_exchange(tokens: Tokens) -> None:
         server.answer(first_message(by_es(claims_for())))
 
 
-def test_a_failure_is_told_and_seen_first(tokens: Tokens) -> None:
+def test_failure_is_reported_before_exchange_ends(tokens: Tokens) -> None:
     server = OAuthServer(tokens)
     assert server.answer(first_message(by_es(claims_for(exp=1)))) == INVALID_TOKEN.encode()
     assert server.name is None
@@ -265,7 +265,7 @@ def test_a_failure_is_told_and_seen_first(tokens: Tokens) -> None:
     assert caught.value.client_message == INVALID_TOKEN
 
 
-def test_a_better_token_does_not_follow_a_bad_one(tokens: Tokens) -> None:
+def test_valid_token_after_invalid_token_is_rejected(tokens: Tokens) -> None:
     server = OAuthServer(tokens)
     server.answer(first_message(by_es(claims_for(exp=1))))
     with pytest.raises(AuthenticationError):
@@ -273,7 +273,7 @@ def test_a_better_token_does_not_follow_a_bad_one(tokens: Tokens) -> None:
     assert server.name is None
 
 
-async def test_an_unknown_key_is_asked_for_once(tokens: Tokens) -> None:
+async def test_unknown_key_is_looked_up_once(tokens: Tokens) -> None:
     server = OAuthServer(tokens)
     message = first_message(signed(claims_for(), key_for("ES256", "new"), "ES256"))
     with pytest.raises(ResponsePending) as caught:
@@ -305,7 +305,7 @@ async def test_an_unknown_key_is_asked_for_once(tokens: Tokens) -> None:
         ("n,,", "x=y\x01" * 40, False),
     ],
 )
-def test_forms_of_the_message(tokens: Tokens, before: str, after: str, ok: bool) -> None:
+def test_message_format_is_validated(tokens: Tokens, before: str, after: str, ok: bool) -> None:
     server = OAuthServer(tokens)
     message = f"{before}\x01auth=bEaReR  {by_es(claims_for())}\x01{after}\x01".encode()
     if ok:
@@ -318,8 +318,7 @@ def test_forms_of_the_message(tokens: Tokens, before: str, after: str, ok: bool)
 
 
 @pytest.mark.slow
-def test_mutated_messages(tokens: Tokens) -> None:
-    """No other exceptions, and nobody comes in by them."""
+def test_mutated_messages_never_authenticate(tokens: Tokens) -> None:
     chance = random.Random(7)
     good = first_message(by_es(claims_for()))
     refused = 0
@@ -345,14 +344,14 @@ def test_mutated_messages(tokens: Tokens) -> None:
             refused += 1
         else:
             refused += answer == INVALID_TOKEN.encode()
-            # What is outside of the token may change.
+            # Mutations outside of the token may be harmless.
             assert server.name is None or good[20:-9] in message
     assert refused > 15_000
 
 
 @pytest.mark.slow
-def test_mutated_headers_and_claims(tokens: Tokens) -> None:
-    """As above, of what stands in a token, so that it is looked at; the claims even signed."""
+def test_mutated_headers_and_claims_raise_only_bad_token(tokens: Tokens) -> None:
+    """The claims are signed after the mutation, so that they are parsed."""
     chance = random.Random(8)
     header = json.dumps({"alg": "ES256", "kid": "one", "typ": "JWT"})
     body = json.dumps(claims_for())
@@ -411,12 +410,14 @@ def test_mutated_headers_and_claims(tokens: Tokens) -> None:
         ),
     ],
 )
-def test_settings_that_let_nobody_in(file: Path, change: dict[str, str], message: str) -> None:
+def test_invalid_token_settings_are_rejected(
+    file: Path, change: dict[str, str], message: str
+) -> None:
     with pytest.raises(BadSettings, match=message):
         Users(lookup(settings_for(file) | change))
 
 
-def test_kafkas_own_classes_may_be_named(file: Path) -> None:
+def test_kafkas_validator_classes_are_accepted(file: Path) -> None:
     package = "org.apache.kafka.common.security.oauthbearer"
     change = {
         "listener.name.x.oauthbearer.sasl.server.callback.handler.class": (
@@ -428,7 +429,7 @@ def test_kafkas_own_classes_may_be_named(file: Path) -> None:
     assert Users(lookup(settings_for(file) | change)).mechanisms == ("OAUTHBEARER",)
 
 
-def test_settings_of_a_listener_and_of_a_mechanism(file: Path) -> None:
+def test_most_specific_setting_wins(file: Path) -> None:
     """The nearest holds: of the mechanism at the listener, of the listener, of all."""
     plain = settings_for(file) | {f"{PREFIX}.expected.issuer": "all"}
     at_listener = plain | {f"listener.name.x.{PREFIX}.expected.issuer": "listener"}
@@ -438,7 +439,7 @@ def test_settings_of_a_listener_and_of_a_mechanism(file: Path) -> None:
         assert tokens.check(by_es(claims_for(iss=issuer))).name == "alice"
 
 
-def test_what_is_missing_is_said(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.delitem(sys.modules, "kbroker.security.tokens")

@@ -67,7 +67,7 @@ def made(*renewers: Principal, lifetime_ms: int = -1) -> DelegationToken:
 
 
 class Time(SystemClock):
-    """The clock of the machine, and what a test adds."""
+    """The system clock plus an offset that tests set."""
 
     added_ms = 0
 
@@ -86,7 +86,7 @@ async def guarded(
     nodes: int = 1,
     clock: Time | None = None,
 ) -> AsyncIterator[Broker]:
-    """A broker with a listener for everybody, and one where users and tokens log in."""
+    """Run a broker with a plaintext listener and a SASL listener for users and tokens."""
     options = [
         "listeners=OPEN://127.0.0.1:0,INSIDE://127.0.0.1:0",
         "listener.security.protocol.map=OPEN:PLAINTEXT,INSIDE:SASL_PLAINTEXT",
@@ -115,7 +115,7 @@ async def guarded(
 
 @asynccontextmanager
 async def user(broker: Broker, name: str, node: int = 1) -> AsyncIterator[Wire]:
-    """Somebody who has logged in by a password."""
+    """Connect as a user with a password."""
     async with connected(broker.nodes[node - 1].endpoints()["INSIDE"]) as wire:
         await handshake(wire, "PLAIN")
         answer = await authenticate(wire, f"\0{name}\0hush".encode())
@@ -126,7 +126,7 @@ async def user(broker: Broker, name: str, node: int = 1) -> AsyncIterator[Wire]:
 async def show_token(
     wire: Wire, token_id: str, password: str, mechanism: ScramMechanism = SHA_256
 ) -> Any:
-    """Log in by a token; the last answer of the broker."""
+    """Authenticate with a token and return the last response."""
     await handshake(wire, mechanism)
     client = ScramClient(mechanism, token_id, password, is_token=True)
     first = await authenticate(wire, client.first())
@@ -140,7 +140,7 @@ async def show_token(
 
 @asynccontextmanager
 async def bearer(broker: Broker, token: Any) -> AsyncIterator[Wire]:
-    """Somebody who has logged in by a token."""
+    """Connect with a token."""
     async with connected(broker.nodes[0].endpoints()["INSIDE"]) as wire:
         answer = await show_token(wire, token.token_id, password_of(bytes(token.hmac)))
         assert not answer.error_code
@@ -155,7 +155,7 @@ async def logs_in(
     hmac: bytes | None = None,
     node: int = 1,
 ) -> bool:
-    """Whether our own client comes in by a token."""
+    """Return True if the own client can authenticate with a token."""
     password = password_of(bytes(token.hmac) if hmac is None else hmac)
     credentials = Credentials(mechanism, token.token_id, password, is_delegation_token=True)
     endpoint = broker.nodes[node - 1].endpoints()["INSIDE"]
@@ -209,7 +209,7 @@ async def ids(wire: Wire, *owners: str, everybody: bool = True) -> list[str]:
 
 @asynccontextmanager
 async def with_acls() -> AsyncIterator[tuple[Broker, Wire, Wire, Wire]]:
-    """A broker where nobody may do anything but `admin`; admin, alice and bob have logged in."""
+    """Run a broker with only `admin` as super user; yields it and connected admin, alice and bob."""
     own = (f"authorizer.class.name={AUTHORIZER}", "super.users=User:admin")
     async with (
         guarded(*own) as broker,
@@ -224,5 +224,5 @@ EXPIRED = ErrorCode.DELEGATION_TOKEN_EXPIRED
 
 
 def texts(data: bytes) -> list[str]:
-    """How it could stand in a file or in a log."""
+    """Return encodings in which the bytes could appear in a file or a log."""
     return [repr(data)[2:-1], data.hex(), base64.b64encode(data).decode()]

@@ -1,6 +1,6 @@
-"""`python -m benchmarks`: kbroker, Apache Kafka and kfake in turns, then one table.
+"""Benchmark of kbroker, Apache Kafka and kfake: `python -m benchmarks`.
 
-With `--against REF` the kbroker of that commit takes the place of the others.
+With `--against REF` it compares kbroker with kbroker at another commit.
 """
 
 from __future__ import annotations
@@ -40,36 +40,37 @@ RESULTS = Path(__file__).parent / "results"
 DOCUMENT = ROOT / "docs/project/benchmarks.md"
 MAIN = "benchmarks"
 _MARK = re.compile("<!-- what follows is written by (.*) -->\n")
+# Duration of the load before the measurements: a JVM compiles during its first minute, CPython never.
 WARM_SECONDS, WARM_SECONDS_AGAINST = 60, 2
-"""For how long there is load before anything counts: a JVM compiles all through its first minute,
-Python never does."""
 HEADINGS = {
-    False: "Without fsync (kbroker `flush.policy=os`, Kafka as it comes)",
-    True: "With fsync before each ack (kbroker as it comes, Kafka `log.flush.interval.messages=1`)",
+    False: "Without fsync (kbroker `flush.policy=os`, Kafka's default)",
+    True: "With fsync before each ack (kbroker's default, Kafka `log.flush.interval.messages=1`)",
 }
 OUR_HEADINGS = {False: "Without fsync (`flush.policy=os`)", True: "With fsync before each ack"}
 INTRODUCTION = """\
-Made by `make benchmarks`. All brokers were running on one machine, each warmed by a minute of load
-before anything counted; each row was measured with one after the other, by the same clients, and again
-where a hypervisor had taken more than 2 % of the processors away. A ratio above 1 means that kbroker is
-ahead, whatever the unit; those below are bold. CPU is the processor time of the broker's process; busy is
-how much of the time that is of one processor: near 100 % kbroker is the limit of a row, far below it the
-client is, or the disk where records are synced.
-kfake has a data directory, and `SyncWrites` where records are synced before the ack. What 1,000 connections take
-is how much more memory the process has with them, of which a JVM may have given back some meanwhile.
+Written by `make benchmarks`. All brokers run on one machine, each warmed up by a minute of load. Each
+row is measured with one broker after the other, with the same clients. A measurement is repeated if a
+hypervisor took more than 2 % of the CPU time.
+
+* A ratio above 1 means that kbroker is better, whatever the unit; ratios below 1 are bold.
+* CPU is the CPU time of the broker process.
+* Busy is the CPU time as a share of one core. Near 100 %, kbroker limits the row; far below, the client
+  or the disk does.
+* kfake uses a data directory, and `SyncWrites` in the rows with fsync.
+* The memory of 1,000 connections is the growth of the process. A JVM may release memory at the same time.
 """
 
 
 def main() -> None:
     parser = arguments(MAIN, __doc__, BROKERS)
-    parser.add_argument("--against", metavar="REF", help="a commit: which rows were faster there")
+    parser.add_argument("--against", metavar="REF", help="compare with kbroker at this commit")
     options = parser.parse_args()
     if options.against:
         if options.write:
-            parser.error("--write is for Apache Kafka's figures, not with --against")
+            parser.error("--write cannot be combined with --against")
         sys.exit(run_against(options))
     if options.write and find_spec("matplotlib") is None:
-        parser.error("--write draws a picture: first python -m pip install 'matplotlib>=3.8'")
+        parser.error("--write needs matplotlib; run python -m pip install 'matplotlib>=3.8'")
     report = run(options, BROKERS, others=idle_connections(options, BROKERS))
     text = document(report)
     print(text)
@@ -79,7 +80,7 @@ def main() -> None:
 
 
 def run_against(options: argparse.Namespace) -> int:
-    """Measure this checkout and that of a commit in turns; returns 1 when a row has got slower."""
+    """Measure this checkout and another commit in turns; return 1 if a row became slower."""
     try:
         with checkout(options.against, ROOT) as directory:
             before = kbroker_at(directory)
@@ -90,7 +91,7 @@ def run_against(options: argparse.Namespace) -> int:
     except BenchmarkFailed as error:
         sys.exit(f"benchmarks: {error}")
     slower = slower_rows(report["samples"], before.name)
-    title = f"# kbroker beside its commit {before.name}"
+    title = f"# kbroker compared with commit {before.name}"
     print(document(report, title, "", OUR_HEADINGS, [before.name]))
     print(verdict(slower, before.name))
     return 1 if slower else 0
@@ -102,8 +103,9 @@ def run(
     settings: Mapping[str, str] | None = None,
     others: Iterable[Record] = (),
 ) -> dict[str, Any]:
-    """Measure all brokers in turns, then take `others`; keep the report. Ends the program when a
-    broker or a client fails.
+    """Measure all brokers in turns, then `others`, and save the report.
+
+    The program exits if a broker or a client fails.
     """
     try:
         if "kafka" in options.brokers or any("java" in name for name in options.rows):
@@ -125,7 +127,7 @@ def run(
 
 
 def _keep(report: Mapping[str, Any]) -> None:
-    """What was measured is kept, also where a broker failed later."""
+    """Save the measurements, also if a broker failed later."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{datetime.datetime.now():%Y%m%d-%H%M%S}.json"
     path.write_text(json.dumps(report, indent=1))
@@ -146,7 +148,7 @@ def _contests(
 
 
 def write_section(text: str, program: str) -> None:
-    """Replace what a program wrote into the page, or put it at the end."""
+    """Replace the section of a program in the page, or append it."""
     parts = _MARK.split(DOCUMENT.read_text())
     sections = {MAIN: parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True)), program: text}
     marked = (f"{_mark(name)}{each.strip()}\n" for name, each in sections.items())
@@ -158,7 +160,7 @@ def _mark(program: str) -> str:
 
 
 def about(repeat: int) -> dict[str, str]:
-    """What the figures depend on; nothing that names this machine."""
+    """Return the conditions of the measurements, without anything that identifies the machine."""
     jars = sorted(path.name for path in kafka_jars().glob("kafka-server-4*.jar"))
     return {
         "date": f"{datetime.date.today()}",
@@ -183,12 +185,12 @@ def _memory() -> str:
 
 def document(
     report: dict[str, Any],
-    title: str = "# kbroker beside Apache Kafka",
+    title: str = "# kbroker compared with Apache Kafka",
     introduction: str = INTRODUCTION,
     headings: Mapping[bool, str] = HEADINGS,
     peers: Sequence[str] = PEERS,
 ) -> str:
-    """A part of the page, with both tables."""
+    """Return a section of the page, with both tables."""
     facts = "; ".join(f"{key}: {value}" for key, value in report["about"].items())
     parts = [title, "", introduction, facts + "."]
     for durable, heading in headings.items():
@@ -201,33 +203,46 @@ def document(
 def arguments(
     program: str, description: str | None, brokers: Iterable[str]
 ) -> argparse.ArgumentParser:
-    """The options that all side-by-side runs have; `brokers` are those that can be compared."""
+    """Return the options that all comparisons have; `brokers` are those that can be compared."""
     parser = argparse.ArgumentParser(prog=program, description=description)
-    parser.add_argument("--repeat", type=int, default=3, help="runs of each broker (default 3)")
-    parser.add_argument("--scale", type=float, default=1, help="times as many records (default 1)")
+    parser.add_argument(
+        "--repeat", type=int, default=3, help="number of runs with each broker (default 3)"
+    )
+    parser.add_argument(
+        "--scale", type=float, default=1, help="factor for the number of records (default 1)"
+    )
     parser.add_argument(
         "--warm",
         type=float,
         metavar="SECONDS",
         default=WARM_SECONDS,
-        help=f"load before anything counts (default {WARM_SECONDS}; with --against at most "
+        help=f"duration of the warm-up load (default {WARM_SECONDS}; with --against at most "
         f"{WARM_SECONDS_AGAINST})",
     )
     parser.add_argument(
-        "--rows", type=_words, default=[], help="only rows with one of these words: ping,java"
+        "--rows",
+        type=_words,
+        default=[],
+        help="only rows whose name contains one of these words, such as ping,java",
     )
     parser.add_argument(
-        "--brokers", type=_words, default=[*brokers], help=f"default: {','.join(brokers)}"
+        "--brokers",
+        type=_words,
+        default=[*brokers],
+        help=f"brokers to measure (default {','.join(brokers)})",
     )
     parser.add_argument(
         "--durability",
         dest="durable",
         type=_durable,
         default=[False, True],
-        help="default: os,fsync",
+        help="flush policies to measure (default os,fsync)",
     )
     parser.add_argument(
-        "--directory", type=Path, default=ROOT / ".work/benchmarks", help="for data"
+        "--directory",
+        type=Path,
+        default=ROOT / ".work/benchmarks",
+        help="directory for the brokers' data",
     )
     parser.add_argument("--write", action="store_true", help="write docs/project/benchmarks.md")
     return parser

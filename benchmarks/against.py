@@ -1,4 +1,4 @@
-"""This checkout beside an older one of the same repository: which rows have become slower."""
+"""Comparison of this checkout with an older commit: the rows that became slower."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .brokers import Kbroker, output
 from .rows import ROWS, Row
 from .table import OURS, cell, matching, ratio
 
+# Relative slowdown that is ignored: two runs of the same code differ by about as much.
 TOLERATED = 0.03
-"""How much slower a row may be: two runs of the same code differ by about as much."""
 
 
 class Slower(NamedTuple):
-    """A row that is behind. `apart`: no round of now was as good as any round of before."""
+    """A row that became slower. `apart`: every round is worse than every round of the other commit."""
 
     row: Row
     durable: bool
@@ -26,9 +26,10 @@ class Slower(NamedTuple):
 
 @contextmanager
 def checkout(ref: str, root: Path) -> Iterator[Path]:
-    """The files of a commit of the repository at `root`, in a work tree that goes at the end.
+    """Check out a commit of the repository at `root` in a temporary work tree.
 
-    Raises BenchmarkFailed when git knows no such commit.
+    Raises:
+        BenchmarkFailed: The commit does not exist.
     """
     commit = _git(root, "rev-parse", "--short", f"{ref}^{{commit}}")
     directory = root / ".work" / "against" / commit
@@ -42,7 +43,7 @@ def checkout(ref: str, root: Path) -> Iterator[Path]:
 
 
 def kbroker_at(directory: Path) -> type[Kbroker]:
-    """The broker of another checkout, with the packages of this environment."""
+    """Return the broker of another checkout, run with the packages of this environment."""
 
     class Before(Kbroker):
         name = directory.name
@@ -52,7 +53,7 @@ def kbroker_at(directory: Path) -> type[Kbroker]:
 
 
 def slower_rows(samples: list[dict[str, Any]], before: str) -> list[Slower]:
-    """The rows whose median is more than `TOLERATED` behind that of `before`, worst first."""
+    """Return the rows whose median is more than `TOLERATED` worse than `before`, worst first."""
     found = []
     for name, row in ROWS.items():
         for durable in (False, True):
@@ -67,7 +68,7 @@ def slower_rows(samples: list[dict[str, Any]], before: str) -> list[Slower]:
 
 
 def verdict(slower: list[Slower], before: str) -> str:
-    """What to say below the tables."""
+    """Return the summary below the tables."""
     limit = f"{TOLERATED:.0%}"
     if not slower:
         return f"No row is more than {limit} slower than at {before}."

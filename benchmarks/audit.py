@@ -1,7 +1,7 @@
-"""How fast a topic is audited, alone and against its lake: `python -m benchmarks.audit [RECORDS]`
+"""Benchmark of `kbroker audit`, alone and against a lake: `python -m benchmarks.audit [RECORDS]`
 
-Needs confluent-kafka and pyarrow (`pip install 'kbroker[spark]'`). The broker keeps 100-byte records in a
-directory, four partitions; the lake is written by pyarrow as the archiver would, raw.
+Requires confluent-kafka and pyarrow (`pip install 'kbroker[spark]'`). The broker stores 100-byte
+records in four partitions on disk. pyarrow writes the lake in the archiver's raw format.
 """
 
 from __future__ import annotations
@@ -103,19 +103,19 @@ def measure(bootstrap: str, words: list[str], records: int) -> int:
             peak = max(peak, peak_of(process.pid))
             time.sleep(0.2)
         assert process.stdout is not None
-        said = process.stdout.read().splitlines()
+        printed = process.stdout.read().splitlines()
     took = time.monotonic() - began
     against = " against a lake" if words else ""
     print(
         f"figures: {records:,} records{against} audited in {took:.0f} s, {records / took:,.0f}/s, "
-        f"at most {peak} MB; {said[-1] if said else 'failed'}",
+        f"at most {peak} MB; {printed[-1] if printed else 'failed'}",
         flush=True,
     )
     return process.returncode
 
 
 def peak_of(pid: int) -> int:
-    """The most memory that a process has had, in MB; 0 when it has ended."""
+    """Return the peak memory of a process in MB, or 0 if it has exited."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""The brokers that are compared, as processes whose time and memory can be read."""
+"""The compared brokers, as processes whose CPU time and memory can be read."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.ports import free_ports
 from .rows import CONNECTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
+# Path of the compiled program.
 KFAKE = ROOT / ".work/kfake"
-"""The program, once it is compiled."""
 HERE = ("--host", "127.0.0.1")
 START_SECONDS = 60
 STOP_SECONDS = 30
@@ -42,18 +42,18 @@ LOG4J = """\
 <Configuration status="WARN"><Appenders><Console name="out" target="SYSTEM_ERR"/></Appenders>
 <Loggers><Root level="WARN"><AppenderRef ref="out"/></Root></Loggers></Configuration>
 """
+# Metadata request of version 1 for no topics.
 METADATA_REQUEST = struct.pack(">ihhih9si", 23, 3, 1, 7, 9, b"benchmark", 0)
-"""Metadata version 1 for no topics."""
+# Number of characters of a failed command's output to show, from its end.
 SHOWN_CHARACTERS = 4000
-"""How much of what a failed command said is shown, from its end."""
 
 
 class BenchmarkFailed(Exception):
-    """A broker or a client did not do its part; the message says which."""
+    """A broker or a client has failed; the message says which."""
 
 
 class RowRefused(BenchmarkFailed):
-    """A broker does not do what a row asks of it: it goes on without that row."""
+    """A broker does not support a row; the benchmark continues without that row."""
 
 
 def output(
@@ -65,12 +65,18 @@ def output(
     seconds: float | None = None,
     failure: type[BenchmarkFailed] = BenchmarkFailed,
 ) -> str:
-    """What a command prints.
+    """Run a command and return its standard output.
 
-    Parameters: `what` it is for, which begins the message of a failure; `environment` variables
-    beside those of this process; `seconds` that it may take at most.
+    Args:
+        command: The command line.
+        what: Purpose of the command, for the error message.
+        directory: Working directory.
+        environment: Additional environment variables.
+        seconds: Timeout in seconds.
+        failure: Exception type to raise.
 
-    Raises `failure` where the command ends with another status than 0, with the end of what it said.
+    Raises:
+        BenchmarkFailed: The command failed; the message has the end of its output.
     """
     done = subprocess.run(
         command,
@@ -87,11 +93,11 @@ def output(
 
 
 def kafka_jars() -> Path:
-    """The directory with Kafka's jars: KBROKER_KAFKA_JARS, else what the compatibility tests made."""
+    """Return the directory of Kafka's jars: KBROKER_KAFKA_JARS, or that of the compatibility tests."""
     directory = Path(os.environ.get("KBROKER_KAFKA_JARS") or ROOT / ".work/compat/kafka-4.3/lib")
     if not any(directory.glob("kafka-server-4*.jar")):
         raise BenchmarkFailed(
-            f"there is no Kafka 4 in {directory}: run 'make -C compat-tests kafka-4.3', or set "
+            f"no Kafka 4 in {directory}; run 'make -C compat-tests kafka-4.3', or set "
             "KBROKER_KAFKA_JARS to a directory with the jars of org.apache.kafka:kafka_2.13:4.3.0 "
             "and kafka-tools"
         )
@@ -101,15 +107,17 @@ def kafka_jars() -> Path:
 class Broker:
     """A running broker, or several nodes of one cluster. Call `stop` at the end.
 
-    `durable` means that an acknowledged record was synced to the disk; `settings` are properties
-    besides those that every run needs. It is run in `root`, where Python finds kbroker.
-    `start_seconds` is the time from exec to the first answer to Metadata that names all nodes.
+    Attributes:
+        client: Settings for librdkafka besides the address.
+        root: Working directory, in which Python finds kbroker.
+        durable: True if records are synced to disk before they are acknowledged.
+        settings: Additional broker settings.
+        start_seconds: Time from exec to the first Metadata response that lists all nodes.
     """
 
     name: str
     nodes = 1
     client: Mapping[str, str] = MappingProxyType({})
-    """What librdkafka is told besides the address."""
     root = ROOT
 
     def __init__(
@@ -127,14 +135,14 @@ class Broker:
         self.start()
 
     def start(self) -> None:
-        """Start the processes, and measure how long that takes."""
+        """Start the processes and measure the start-up time."""
         began = time.perf_counter()
         self._processes = [self._launch(command) for command in self._command_lines]
         self._wait_for_metadata()
         self.start_seconds = time.perf_counter() - began
 
     def _commands(self) -> list[list[str]]:
-        """The command line of each process."""
+        """Return the command line of each process."""
         raise NotImplementedError
 
     def _launch(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -153,25 +161,25 @@ class Broker:
 
     @property
     def process_ids(self) -> list[int]:
-        """Those of the broker, one for each node."""
+        """Process IDs of the nodes."""
         return [process.pid for process in self._processes]
 
     def cpu_seconds(self) -> float:
-        """Processor time of all threads so far; 0.0 where the system does not tell."""
+        """Return the CPU time of all processes so far, or 0.0 if unknown."""
         return sum(cpu_seconds_of(process.pid) for process in self._processes)
 
     def resident_bytes(self) -> int:
-        """Memory that the processes hold now; 0 where the system does not tell."""
+        """Return the resident memory of all processes, or 0 if unknown."""
         return sum(resident_bytes_of(process.pid) for process in self._processes)
 
     def stop(self) -> None:
-        """Stop gracefully and remove the data."""
+        """Stop gracefully and delete the data."""
         self.end()
         self._log.close()
         shutil.rmtree(self.directory)
 
     def end(self) -> None:
-        """Stop gracefully; `start` goes on with the same data."""
+        """Stop gracefully; `start` continues with the same data."""
         for process in self._processes:
             process.send_signal(signal.SIGTERM)
         for process in self._processes:
@@ -194,7 +202,7 @@ class Broker:
 
 
 def cpu_seconds_of(pid: int) -> float:
-    """Processor time of all threads of a process so far; 0.0 where the system does not tell."""
+    """Return the CPU time of a process so far, or 0.0 if unknown."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -204,7 +212,7 @@ def cpu_seconds_of(pid: int) -> float:
 
 
 def resident_bytes_of(pid: int) -> int:
-    """Memory that a process holds now; 0 where the system does not tell."""
+    """Return the resident memory of a process, or 0 if unknown."""
     try:
         pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
     except OSError:
@@ -225,13 +233,16 @@ class Kbroker(Broker):
             *(sys.executable, "-m", "kbroker", "serve", *options),
             *("--data-dir", str(data or self.directory / "data")),
             *("-o", f"flush.policy={'fsync' if self.durable else 'os'}"),
-            *("-o", f"max.connections.per.ip={2 * max(CONNECTIONS)}"),  # all come from here
+            *(
+                "-o",
+                f"max.connections.per.ip={2 * max(CONNECTIONS)}",
+            ),  # all connect from one address
             *(part for name, value in self.settings.items() for part in ("-o", f"{name}={value}")),
         ]
 
 
 class Kafka(Broker):
-    """Apache Kafka in KRaft mode, each node one process, with the heap of its own start script."""
+    """Apache Kafka in KRaft mode, one process per node, with the heap of its own start script."""
 
     name = "Kafka"
     heap = "1G"
@@ -251,7 +262,7 @@ class Kafka(Broker):
         return commands
 
     def _formats(self) -> list[tuple[Path, list[str]]]:
-        """The properties file of each node, and how its directory is formatted."""
+        """Return the properties file of each node, and its format options."""
         values = LISTENER_PROPERTIES.format(
             port=self.ports[0], controller=free_port(), data=self.directory / "data"
         )
@@ -267,7 +278,7 @@ class Kafka(Broker):
 
 
 class Kfake(Broker):
-    """franz-go's fake cluster with a data directory, in a process of its own; see `build_kfake`."""
+    """franz-go's fake cluster with a data directory, in its own process; see `build_kfake`."""
 
     name = "kfake"
 
@@ -277,25 +288,29 @@ class Kfake(Broker):
 
 
 def build_kfake() -> None:
-    """Compile kfake's program. Raises BenchmarkFailed where that does not work, or Go is missing."""
+    """Compile kfake.
+
+    Raises:
+        BenchmarkFailed: The compilation failed, or Go is missing.
+    """
     KFAKE.parent.mkdir(exist_ok=True)
     command = ["go", "build", "-o", str(KFAKE), "."]
     source = Path(__file__).parent / "kfake"
     try:
-        output(command, "kfake: to compile it", directory=source)
+        output(command, "kfake: compilation", directory=source)
     except FileNotFoundError:
         raise BenchmarkFailed(
-            "kfake needs Go: install it, or leave kfake out with --brokers"
+            "kfake needs Go; install it, or exclude kfake with --brokers"
         ) from None
 
 
 def _as_installed() -> dict[str, str]:
-    """The environment, but compiled modules are kept, as pip leaves them."""
+    """Return an environment in which compiled modules are cached, as in an installation."""
     return {name: it for name, it in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def commit() -> str:
-    """What is measured; "-dirty" when that is not all: pages that the commands write do not count."""
+    """Return the measured commit, with "-dirty" if files outside docs differ from it."""
     head = ["git", "rev-parse", "--short=8", "HEAD"]
     changed = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs"]
     name, others = (
@@ -305,7 +320,7 @@ def commit() -> str:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on now."""
+    """Return a free port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", 0))
@@ -314,7 +329,7 @@ def free_port() -> int:
 
 
 def nodes_known(port: int) -> int:
-    """How many nodes are named by a broker on this port that answers Metadata."""
+    """Return the number of nodes in a Metadata response, or 0 without a response."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as stream:
             stream.sendall(METADATA_REQUEST)

@@ -1,4 +1,4 @@
-"""Members of groups of the classic protocol, each alone in its group, whose requests are ours."""
+"""Members of classic groups, each alone in its group, with hand-written requests."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ FIND_VERSION, JOIN_VERSION, SYNC_VERSION, LEAVE_VERSION = 4, 5, 3, 3
 OFFSET_FETCH_VERSION, OFFSET_COMMIT_VERSION = 7, 8
 LONG_MS = 300_000
 PAUSE_SECONDS = 0.1
+# Errors after which a member joins again.
 _AGAIN = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -33,27 +34,29 @@ _AGAIN = {
     ErrorCode.MEMBER_ID_REQUIRED,
     ErrorCode.REBALANCE_IN_PROGRESS,
 }
-"""After these a member joins once more."""
 
 
 @dataclass
 class ClassicMember:
-    """A member whose requests go over `line`, which others may use too."""
+    """A group member whose requests use `line`, which may be shared.
+
+    Attributes:
+        generation: Generation of the group, 0 if the member is not in sync.
+    """
 
     line: Line
     group: str
     topic: str
     id: str = ""
     generation: int = 0
-    """0 while it is not in sync."""
 
     def offset_fetch(self) -> OffsetFetchRequest:
-        """A request for what the group has committed of the topic's first partition."""
+        """Return a request for the committed offset of the topic's first partition."""
         row = OffsetFetchRequest.Topic(name=self.topic, partition_indexes=[0])
         return OffsetFetchRequest(group_id=self.group, topics=[row])
 
     def offset_commit(self, offset: int) -> OffsetCommitRequest:
-        """A request to commit an offset of the topic's first partition."""
+        """Return a request to commit an offset of the topic's first partition."""
         row = OffsetCommitRequest.Partition(partition_index=0, committed_offset=offset)
         return OffsetCommitRequest(
             group_id=self.group,
@@ -63,12 +66,12 @@ class ClassicMember:
         )
 
     def committed(self) -> int:
-        """What the group has committed of the topic's first partition, -1 for nothing."""
+        """Return the committed offset of the topic's first partition, or -1."""
         key, version = ApiKey.OFFSET_FETCH, OFFSET_FETCH_VERSION
         return committed_offset(self.line.ask(key, version, self.offset_fetch()))
 
     def join(self) -> JoinGroupRequest:
-        """A request to join."""
+        """Return a JoinGroup request."""
         told = JoinGroupRequest.Protocol(name="range", metadata=write_subscription([self.topic]))
         return JoinGroupRequest(
             group_id=self.group,
@@ -80,7 +83,7 @@ class ClassicMember:
         )
 
     def sync(self) -> SyncGroupRequest:
-        """A request to sync, which gives the topic's first partition to the member itself."""
+        """Return a SyncGroup request that assigns the topic's first partition to the member."""
         share = SyncGroupRequest.Assignment(
             member_id=self.id, assignment=write_assignment([(self.topic, 0)])
         )
@@ -92,24 +95,28 @@ class ClassicMember:
         )
 
     def leave(self) -> None:
-        """Leave the group. Raises BenchmarkFailed."""
+        """Leave the group.
+
+        Raises:
+            BenchmarkFailed: The broker rejected the request.
+        """
         row = LeaveGroupRequest.Member(member_id=self.id)
         message = LeaveGroupRequest(group_id=self.group, members=[row])
         answer = self.line.ask(ApiKey.LEAVE_GROUP, LEAVE_VERSION, message)
-        check(answer.error_code, f"{self.group}: to leave")
+        check(answer.error_code, f"{self.group}: LeaveGroup")
         self.generation = 0
 
 
 @contextmanager
 def alone(broker: Broker, groups: Sequence[str], topic: str) -> Iterator[list[ClassicMember]]:
-    """The only members of these groups, all in sync. They leave at the end."""
+    """Yield the only members of these groups, all in sync. They leave at the end."""
     with closing(Line(broker)) as line:
         until_coordinated(line)
         members = [ClassicMember(line, group, topic) for group in groups]
         deadline = time.monotonic() + SETTLE_SECONDS
         while waiting := [member for member in members if not member.generation]:
             if time.monotonic() > deadline:
-                raise BenchmarkFailed(f"{broker.name}: {len(waiting)} groups do not begin")
+                raise BenchmarkFailed(f"{broker.name}: {len(waiting)} groups are not stable")
             join_once(waiting)
             time.sleep(PAUSE_SECONDS)
         yield members
@@ -118,9 +125,12 @@ def alone(broker: Broker, groups: Sequence[str], topic: str) -> Iterator[list[Cl
 
 
 def join_once(members: Sequence[ClassicMember]) -> None:
-    """All of them join, each a group of its own, then those that are let in sync.
+    """Join each member to its own group, then sync those that joined.
 
-    Who was refused, but may come again, has generation 0. Raises BenchmarkFailed.
+    A member that was rejected with a retriable error has generation 0.
+
+    Raises:
+        BenchmarkFailed: The broker rejected a request with another error.
     """
     for member in members:
         member.line.send([(ApiKey.JOIN_GROUP, JOIN_VERSION, member.join())])
@@ -137,25 +147,29 @@ def join_once(members: Sequence[ClassicMember]) -> None:
 
 
 def until_coordinated(line: Line) -> None:
-    """Wait until a broker coordinates groups: it makes the topic in which they are kept."""
+    """Wait until a broker coordinates groups; it creates the offsets topic for that."""
     find = FindCoordinatorRequest(coordinator_keys=["any"])
     deadline = time.monotonic() + SETTLE_SECONDS
     while line.ask(ApiKey.FIND_COORDINATOR, FIND_VERSION, find).coordinators[0].error_code:
         if time.monotonic() > deadline:
-            raise BenchmarkFailed("a broker has no coordinator of groups")
+            raise BenchmarkFailed("a broker has no group coordinator")
         time.sleep(PAUSE_SECONDS)
 
 
 def committed_offset(answer: Any) -> int:
-    """The offset in an answer for one partition, -1 for none. Raises BenchmarkFailed."""
-    check(answer.error_code, "to ask for a committed offset")
+    """Return the offset in a response for one partition, or -1.
+
+    Raises:
+        BenchmarkFailed: The response has an error.
+    """
+    check(answer.error_code, "OffsetFetch")
     ((row,),) = (topic.partitions for topic in answer.topics)
-    check(row.error_code, "to ask for a committed offset")
+    check(row.error_code, "OffsetFetch")
     return int(row.committed_offset)
 
 
 def check(error: int, what: str) -> None:
-    """Raises BenchmarkFailed where a broker refused `what`."""
+    """Raise BenchmarkFailed if a broker rejected `what`."""
     if error:
         raise BenchmarkFailed(f"{what} failed: {ErrorCode(error).name}")
 
@@ -163,5 +177,5 @@ def check(error: int, what: str) -> None:
 def _is_in(member: ClassicMember, answer: Any) -> bool:
     if answer.error_code in _AGAIN:
         return False
-    check(answer.error_code, f"{member.group}: to join")
+    check(answer.error_code, f"{member.group}: JoinGroup or SyncGroup")
     return True

@@ -1,4 +1,4 @@
-"""Clusters of three nodes, each of them a process that can be killed and started again."""
+"""Clusters of three nodes, each a process that can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from .brokers import HERE, BenchmarkFailed, Broker, Kbroker, cpu_seconds_of, res
 
 NODES = (1, 2, 3)
 NAME = b"scale"
+# Metadata request of version 1 for all topics.
 ALL_TOPICS = struct.pack(">ihhih5si", 19, 3, 1, 7, 5, NAME, -1)
-"""Metadata version 1 for all topics."""
 STOP_SECONDS = 300
 
 
-class Place(NamedTuple):
-    """Who leads a partition, and how many are in sync."""
+class Placement(NamedTuple):
+    """Leader of a partition, and the size of its ISR."""
 
     leader: int
     in_sync: int
 
 
 class Processes(Broker):
-    """Nodes that have a process each, in their order: what can happen to those."""
+    """Nodes with one process each, and operations on these processes."""
 
     def kill(self, node: int) -> None:
-        """End the process of a node at once."""
+        """Kill the process of a node."""
         self._of(node).kill()
         self._of(node).wait()
 
     def pause(self, node: int) -> None:
-        """Let the process of a node do nothing until `resume`."""
+        """Suspend the process of a node until `resume`."""
         self._of(node).send_signal(signal.SIGSTOP)
 
     def resume(self, node: int) -> None:
-        """Let it go on."""
+        """Resume the process of a node."""
         self._of(node).send_signal(signal.SIGCONT)
 
     def stop_node(self, node: int) -> None:
-        """Stop a node in order, and wait for the end of its process."""
+        """Stop a node gracefully, and wait until its process exits."""
         self._of(node).send_signal(signal.SIGTERM)
         self._of(node).wait(STOP_SECONDS)
 
     def revive(self, node: int) -> None:
-        """Start a process for a node that has none."""
+        """Start a process for a stopped node."""
         self._processes[node - 1] = self._launch(self._command_lines[node - 1])
 
     def _of(self, node: int) -> subprocess.Popen[bytes]:
@@ -62,20 +62,24 @@ class Processes(Broker):
 
 
 class Cluster(Kbroker):
-    """Three nodes, which are what processes die of."""
+    """A cluster of three nodes, one process each."""
 
     nodes = len(NODES)
 
     def pid_of(self, node: int) -> int:
-        """That of the process of a node."""
+        """Return the process ID of a node."""
         raise NotImplementedError
 
     def port_of(self, node: int) -> int:
-        """Where it listens."""
+        """Return the port of a node."""
         return self.ports[node - 1]
 
-    def places(self, node: int, topic: str) -> list[Place]:
-        """The partitions of a topic, as a node tells. Raises BenchmarkFailed when it does not."""
+    def places(self, node: int, topic: str) -> list[Placement]:
+        """Return the partitions of a topic, as one node reports them.
+
+        Raises:
+            BenchmarkFailed: The node does not respond.
+        """
         try:
             with socket.create_connection(("127.0.0.1", self.port_of(node)), timeout=60) as stream:
                 stream.sendall(ALL_TOPICS)
@@ -84,10 +88,10 @@ class Cluster(Kbroker):
                 topics = Answer(answer.read(size)).topics()
                 return next((places for name, places in topics if name == topic), [])
         except (OSError, struct.error) as error:
-            raise BenchmarkFailed(f"node {node} tells nothing of {topic}: {error}") from error
+            raise BenchmarkFailed(f"node {node} does not describe {topic}: {error}") from error
 
     def controller(self, node: int) -> int:
-        """Which node elects leaders, as one of them tells."""
+        """Return the node ID of the controller, as one node reports it."""
         with socket.create_connection(("127.0.0.1", self.port_of(node)), timeout=60) as stream:
             stream.sendall(ALL_TOPICS)
             answer = stream.makefile("rb")
@@ -95,30 +99,30 @@ class Cluster(Kbroker):
             return Answer(answer.read(size)).controller
 
     def node_resident(self) -> float:
-        """Memory of one node's process, on the average (bytes)."""
+        """Return the average resident memory of a node in bytes."""
         return sum(resident_bytes_of(self.pid_of(node)) for node in NODES) / len(NODES)
 
     def node_cpu(self) -> float:
-        """Processor time of one node's process so far, on the average (seconds)."""
+        """Return the average CPU time of a node so far in seconds."""
         return sum(cpu_seconds_of(self.pid_of(node)) for node in NODES) / len(NODES)
 
     def other_pids(self) -> list[int]:
-        """Processes beside the nodes: those that have the metadata."""
+        """Return the process IDs of the metadata store."""
         raise NotImplementedError
 
     def other_resident(self) -> float:
-        """Memory of one of those, on the average (bytes)."""
+        """Return the average resident memory of the metadata store's processes in bytes."""
         pids = self.other_pids()
         return sum(map(resident_bytes_of, pids)) / len(pids)
 
     def other_cpu(self) -> float:
-        """Processor time of one of those so far, on the average (seconds)."""
+        """Return the average CPU time of the metadata store's processes so far in seconds."""
         pids = self.other_pids()
         return sum(map(cpu_seconds_of, pids)) / len(pids)
 
 
 class OnEtcd(Processes, Cluster):
-    """Nodes that share nothing but members of etcd."""
+    """Nodes whose only common component is an etcd cluster."""
 
     def __init__(
         self,
@@ -146,7 +150,7 @@ class OnEtcd(Processes, Cluster):
         ]
 
     def data_of(self, node: int) -> Path:
-        """The directory of a node."""
+        """Return the data directory of a node."""
         return self.directory / f"node-{node}"
 
     def pid_of(self, node: int) -> int:
@@ -155,18 +159,18 @@ class OnEtcd(Processes, Cluster):
     def other_pids(self) -> list[int]:
         return self.etcd.pids
 
-    def say_gone(self, node: int) -> subprocess.Popen[bytes]:
-        """Begin what a unit of systemd does when the process has ended (ExecStopPost)."""
+    def mark_dead(self, node: int) -> subprocess.Popen[bytes]:
+        """Start the command that a systemd unit runs after the process has exited (ExecStopPost)."""
         words = ["cluster", "node", "mark-dead", "--cluster", self.cluster_address]
         command = [sys.executable, "-m", "kbroker", *words, str(self.data_of(node))]
         return subprocess.Popen(command, stdout=subprocess.DEVNULL)
 
     def revision(self) -> int:
-        """How often etcd was written to."""
+        """Return etcd's revision, the number of its writes."""
         return int(self.etcd.ask("maintenance/status", {})["header"]["revision"])
 
     def database_bytes(self) -> int:
-        """How large a member's database is."""
+        """Return the size of a member's database."""
         return int(self.etcd.ask("maintenance/status", {})["dbSize"])
 
     def stop(self) -> None:
@@ -176,7 +180,7 @@ class OnEtcd(Processes, Cluster):
 
 
 class Supervised(Cluster):
-    """`kbroker serve --processes 3`: a supervisor that has the metadata and starts nodes again."""
+    """`kbroker serve --processes 3`: a supervisor that stores the metadata and restarts nodes."""
 
     def __init__(
         self, directory: Path, *, durable: bool = True, settings: Mapping[str, str] | None = None
@@ -197,15 +201,15 @@ class Supervised(Cluster):
                 if words[-1].endswith(f"/node-{node}"):
                     return pid
             time.sleep(0.01)
-        raise BenchmarkFailed(f"node {node} does not run")
+        raise BenchmarkFailed(f"node {node} is not running")
 
     def kill(self, node: int) -> None:
-        """End the process of a node at once; the supervisor starts it again."""
+        """Kill the process of a node; the supervisor restarts it."""
         os.kill(self.pid_of(node), signal.SIGKILL)
 
 
 class Answer:
-    """An answer to Metadata of version 1: what a client library would do takes longer."""
+    """A Metadata response of version 1, parsed by hand because client libraries are slower."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -217,20 +221,20 @@ class Answer:
             self._text()
         self.controller = self._number()
 
-    def topics(self) -> Iterator[tuple[str, list[Place]]]:
-        """Each topic and its partitions, in their order. Only once."""
+    def topics(self) -> Iterator[tuple[str, list[Placement]]]:
+        """Yield each topic with its partitions, in their order. Can be called once."""
         for _ in range(self._number()):
             self._at += 2
             name = self._text()
             self._at += 1
             yield name, [self._place() for _ in range(self._number())]
 
-    def _place(self) -> Place:
+    def _place(self) -> Placement:
         _error, _index, leader, replicas = struct.unpack_from(">hiii", self._data, self._at)
         self._at += 14 + 4 * replicas
         in_sync = self._number()
         self._at += 4 * in_sync
-        return Place(leader, in_sync)
+        return Placement(leader, in_sync)
 
     def _number(self) -> int:
         (number,) = struct.unpack_from(">i", self._data, self._at)

@@ -1,12 +1,12 @@
-"""Does compaction keep up, and what do clients notice? `python -m benchmarks.compaction commits 20 40`
+"""Benchmark of compaction: `python -m benchmarks.compaction commits 20 40`
 
-Two kinds of measurements of kbroker on disk, each named by an argument:
+Each argument is a measurement of kbroker on disk:
 
-* `commits`: a million commits of a thousand offsets: how long compacting them takes, and how long a start loads
-  them before and after.
-* A number: updates of 1 kB at that rate (MB/s) for half a minute over 50,000 keys, with and without compaction:
-  what another producer waits for an answer, and how much is left to compact at the end. `--beside-kafka` does the
-  same with Apache Kafka.
+* `commits`: a million commits of a thousand offsets. Measures the time to compact them, and the load
+  time at start-up before and after.
+* A number: updates of 1 kB at this rate (MB/s) for half a minute over 50,000 keys, with and without
+  compaction. Measures the latency of another producer, and the size that is left to compact.
+  `--beside-kafka` does the same with Apache Kafka.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from kbroker.protocol.schema import ZERO_UUID
 from .brokers import Kafka, Kbroker
 
 COMMITS, OFFSETS = 1_000_000, 1000
+# Maximum load time after compaction, in seconds.
 LOAD_SECONDS_MAX = 1
-"""After compaction."""
 SECONDS = 30
 KEYS = 50_000
 PROBE_SECONDS = 0.005
@@ -55,7 +55,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as directory:
                 load_seconds = trio.run(measure_commits, directory)
             if load_seconds > LOAD_SECONDS_MAX:
-                sys.exit(f"loading takes more than {LOAD_SECONDS_MAX} s after compaction")
+                sys.exit(f"loading took more than {LOAD_SECONDS_MAX} s after compaction")
             continue
         for kind in brokers:
             for is_on in (False, True):
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 async def measure_commits(directory: str) -> float:
-    """Returns how long a start loads the offsets after compaction (s)."""
+    """Measure commits; return the load time after compaction in seconds."""
     options = {
         "offsets.topic.num.partitions": "1",
         "flush.policy": "os",
@@ -105,7 +105,7 @@ async def measure_commits(directory: str) -> float:
 
 
 async def measure_load(broker: Broker, name: str) -> float:
-    """Load all groups once more, as a start does; returns how long that takes (s)."""
+    """Load all groups again, as at start-up, and return the time in seconds."""
     broker.node.groups.stop()
     began = time.perf_counter()
     await broker.node.groups.load()
@@ -154,7 +154,7 @@ def measure_updates(
 
 
 def _update(bootstrap: str, rate: int) -> tuple[list[float], float]:
-    """Update keys at a rate (MB/s); returns what each probe waited (s), and the MB sent."""
+    """Update keys at a rate (MB/s); return the latency of each probe in seconds, and the MB sent."""
     common = {"bootstrap.servers": bootstrap, "log_level": 0}
     updates = Producer(common | {"linger.ms": 5, "acks": 1})
     probe = Producer(common | {"linger.ms": 0, "acks": "all"})

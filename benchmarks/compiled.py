@@ -1,6 +1,6 @@
-"""kbroker with compiled modules beside the same without: `python -m benchmarks.compiled --write`.
+"""Benchmark of kbroker with compiled modules: `python -m benchmarks.compiled --write`.
 
-Both are this checkout; `tests/compiled/making.py` makes the compiled one.
+Both variants are this checkout; `tests/compiled/making.py` builds the compiled one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ PROGRAM = "benchmarks.compiled"
 ROWS = ("ping", "pipelined", "rate", "transactions", "connections")
 TITLE = "## Compiled"
 INTRODUCTION = """\
-Made by `python -m benchmarks.compiled`: kbroker with the modules that see each request compiled by mypyc
-([performance](../explanation/performance.md)), beside the same source as it is ("interpreted") and others, as above.
+Written by `python -m benchmarks.compiled`: kbroker with the modules on the request path compiled by mypyc
+([performance](../explanation/performance.md)), compared with the same source interpreted, and with the others.
 """
 DIRECTORY = ROOT / ".work" / "compiled"
 

@@ -1,7 +1,7 @@
-"""Two processes of kbroker beside one: `python -m benchmarks.cores --write`.
+"""Benchmark of two kbroker processes compared with one: `python -m benchmarks.cores --write`.
 
-What a second core gives. The load is frames that were encoded beforehand, sent by the hundred: it costs
-next to nothing, and has to, because it takes the same two cores.
+It shows the gain of a second core. The load generator shares these two cores, so it must be cheap:
+it sends pre-encoded frames in batches of a hundred or more.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from .turns import Record, recorded
 from .wire_client import WAIT_SECONDS, produce_frame, until_answered
 
 PROGRAM = "benchmarks.cores"
+# Number of frames that are sent before their responses are awaited.
 AT_ONCE = 200
-"""Frames that are sent together; their answers are waited for."""
+# Connections per partition.
 CONNECTIONS = 4
-"""How many there are for each partition."""
 PARTITIONS = 2
 SECONDS = 8.0
 RECEIVE_BYTES = 1 << 18
 TITLE = "## Two processes"
 INTRODUCTION = f"""\
-Made by `python -m benchmarks.cores`: `kbroker serve --processes 2` beside one process, on two cores. Requests to produce one
-record each were encoded beforehand; {PARTITIONS * CONNECTIONS} connections send {AT_ONCE} of them together and wait for the
-answers, from one process beside. Processor time is that of all processes of the broker, the supervisor's too.
+Written by `python -m benchmarks.cores`: `kbroker serve --processes 2` compared with one process, on two cores. The requests
+produce one record each and are encoded in advance. One client process uses {PARTITIONS * CONNECTIONS} connections, each of which
+sends {AT_ONCE} requests and waits for the responses. CPU time is that of all broker processes, including the supervisor.
 """
 
 
@@ -51,7 +51,7 @@ class Two(Supervised):
 
 
 class One(Kbroker):
-    """As what stands beside it."""
+    """`kbroker serve` with one process."""
 
     name = "one process"
 
@@ -60,12 +60,11 @@ BROKERS: Mapping[str, type[Broker]] = {"two": Two, "one": One}
 
 
 class Bundle:
-    """A connection that sends many requests together, whose answers are only counted."""
+    """A connection that sends many requests at once, and only counts the response bytes."""
 
     def __init__(self, port: int, frame: bytes) -> None:
         self.sent = 0
-        self.ends = 0.0
-        """Until when it asks."""
+        self.ends = 0.0  # when to stop sending
         self._frames = frame * AT_ONCE
         self._size = 0
         self._left = 0
@@ -74,7 +73,7 @@ class Bundle:
         self._measure(frame)
 
     def _measure(self, frame: bytes) -> None:
-        """How long an answer is; all that follow are as long."""
+        """Measure the size of a response; all later responses have the same size."""
         self.socket.sendall(frame)
         answer = self.socket.makefile("rb")
         (size,) = struct.unpack(">i", answer.read(4))
@@ -83,7 +82,7 @@ class Bundle:
         self.sent = 1
 
     def ask(self) -> bool:
-        """Send the next ones; False when the time is over."""
+        """Send the next batch; return False if the time is over."""
         if time.monotonic() >= self.ends:
             return False
         self.socket.sendall(self._frames)
@@ -91,7 +90,7 @@ class Bundle:
         return True
 
     def receive(self) -> bool:
-        """Take what has come, and ask again when all are answered; False at the end."""
+        """Receive data, and send the next batch after all responses; return False at the end."""
         size = self.socket.recv_into(self._buffer)
         if not size:
             raise BenchmarkFailed("a broker closed a connection")
@@ -103,7 +102,7 @@ class Bundle:
 
 
 def pipelined(options: argparse.Namespace, durabilities: Sequence[bool]) -> Iterator[Record]:
-    """How many requests are answered, in turns."""
+    """Yield the request rates of all brokers, measured in turns."""
     for durable in durabilities:
         for repeat in range(options.repeat):
             for name in options.brokers:
@@ -137,36 +136,36 @@ def _measure(broker: Broker, seconds: float) -> Sample:
 
 
 def _port(broker: Broker, admin: AdminClient, topic: str, partition: int) -> int:
-    """Where the leader of a partition listens."""
+    """Return the port of a partition's leader."""
     metadata = admin.list_topics(topic, WAIT_SECONDS)
     leader = metadata.topics[topic].partitions[partition].leader
     return int(metadata.brokers[leader].port)
 
 
 def _send(bundles: Sequence[Bundle], seconds: float) -> None:
-    """All of them again and again, for so long."""
+    """Send on all connections for this number of seconds."""
     for each in bundles:
         each.ends = time.monotonic() + seconds
     until_answered(bundles)
 
 
 def _check(broker: Broker, topic: str, count: int) -> None:
-    """Raise BenchmarkFailed unless the broker has all records: answers were only counted."""
+    """Raise BenchmarkFailed unless the broker stored all records: responses were only counted."""
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": topic, "log_level": 2})
-    there = sum(
+    stored = sum(
         consumer.get_watermark_offsets(TopicPartition(topic, partition), WAIT_SECONDS)[1]
         for partition in range(PARTITIONS)
     )
     consumer.close()
-    if there != count:
-        raise BenchmarkFailed(f"{broker.name} has {there:,} records of {count:,}")
+    if stored != count:
+        raise BenchmarkFailed(f"{broker.name} has {stored:,} records of {count:,}")
 
 
 def main() -> None:
     parser = arguments(PROGRAM, __doc__, BROKERS)
     options = parser.parse_args()
     others = pipelined(options, options.durable)
-    options.durable = []  # there is no other row
+    options.durable = []  # measure no other rows
     report = run(options, BROKERS, None, others)
     text = document(report, TITLE, INTRODUCTION, OUR_HEADINGS, [One.name])
     print(text)

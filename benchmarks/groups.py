@@ -1,17 +1,19 @@
-"""What large groups cost, and many: `python -m benchmarks.groups --members 1000 --groups 2000 --rounds 5`
+"""Benchmark of large groups, and of many groups.
 
-One group of KIP-848 with a partition for each member, on kbroker and on Apache Kafka 4.3, which run at
-the same time and are asked one after the other in each round. Members are ours: they send heartbeats over
-a few connections as fast as they are answered, so that the load is the same for both. In each round
+    python -m benchmarks.groups --members 1000 --groups 2000 --rounds 5
 
-* all members join, and send heartbeats until each has its share (`join`);
-* they send heartbeats that change nothing (`heartbeat`);
-* one member leaves, another one joins, and heartbeats go on until all is stable (`rebalance`);
-* as many groups of one member as `--groups` says begin (`groups`), and live (`groups' heartbeat`).
+One consumer group (KIP-848) with a partition per member, on kbroker and on Apache Kafka 4.3. Both run
+at the same time and are measured in turns. The members are simulated: they send heartbeats over a few
+connections as fast as the broker responds, so that the load is the same for both. In each round:
 
-Medians of the rounds after the first ones (`--warm-up`), in which a JVM compiles. On a machine that has other
-work, what it takes by the clock says little: kbroker is one thread, which gets one share of the processors, and
-Kafka is many. How many heartbeats it takes until all is stable, and what they cost of a processor, is told beside.
+* All members join and send heartbeats until each has its partition (`join`).
+* They send heartbeats that change nothing (`heartbeat`).
+* One member leaves, another joins, and heartbeats continue until the group is stable (`rebalance`).
+* `--groups` groups of one member are created (`groups`), and send heartbeats (`groups' heartbeat`).
+
+The results are medians of the rounds after `--warm-up`, in which a JVM compiles. On a machine with
+other load, wall time is not meaningful, because kbroker has one thread and Kafka many. So the output
+also has the number of heartbeats and their CPU time.
 """
 
 from __future__ import annotations
@@ -41,25 +43,28 @@ PARTITIONS_OF_OFFSETS = "1"
 STEADY_SWEEPS = 5
 BEAT = ApiKey.CONSUMER_GROUP_HEARTBEAT
 TOPIC = "shared"
-TOPIC_OF_ONE = "alone"
-"""Of one partition."""
+TOPIC_OF_ONE = "alone"  # has one partition
 
 
 @dataclass
 class Member:
-    """A member of the group of KIP-848."""
+    """A member of a consumer group (KIP-848).
+
+    Attributes:
+        told: Assigned partitions.
+        is_told: True if the member has not acknowledged the assignment yet.
+    """
 
     id: str
     group: str
     epoch: int = 0
     told: dict[UUID, list[int]] = field(default_factory=dict)
     is_told: bool = False
-    """It was given something that it has not reported yet."""
 
 
 @dataclass
 class Cost:
-    """What one thing took: seconds, seconds of the broker's processors, and requests."""
+    """Wall time in seconds, CPU time of the broker in seconds, and number of requests of a step."""
 
     seconds: float
     cpu: float
@@ -68,7 +73,7 @@ class Cost:
 
 @contextmanager
 def watched(broker: Broker, requests: list[int], into: list[Cost]) -> Iterator[None]:
-    """Measure a block; `requests` counts in its only element."""
+    """Measure a block; `requests` is a list with one counter."""
     cpu, began, before = broker.cpu_seconds(), time.perf_counter(), requests[0]
     yield
     seconds = time.perf_counter() - began
@@ -76,7 +81,7 @@ def watched(broker: Broker, requests: list[int], into: list[Cost]) -> Iterator[N
 
 
 class NewGroup:
-    """Members of one group of KIP-848, or (`alone`) of a group each."""
+    """Members of one consumer group (KIP-848), or with `alone`, of a group each."""
 
     def __init__(
         self, lines: Sequence[Line], name: str, count: int, *, alone: bool = False
@@ -95,7 +100,7 @@ class NewGroup:
         return Member(f"member-{self._made:05}", group)
 
     def sweep(self) -> None:
-        """A heartbeat of each member."""
+        """Send one heartbeat of each member."""
         parts = [self.members[number :: len(self._lines)] for number in range(len(self._lines))]
         for line, members in zip(self._lines, parts, strict=True):
             line.send((BEAT, 1, self._heartbeat(member)) for member in members)
@@ -129,7 +134,7 @@ class NewGroup:
             member.is_told = True
 
     def settle(self) -> None:
-        """Send heartbeats until each member has a partition, of its group its own."""
+        """Send heartbeats until each member has exactly one partition of its own."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
             self.sweep()
@@ -140,25 +145,25 @@ class NewGroup:
             if is_even and (self._alone or len({part[0] for part in held}) == self._count):
                 return
             if time.monotonic() > deadline:
-                raise BenchmarkFailed(f"{self._count} members do not come to rest")
+                raise BenchmarkFailed(f"{self._count} members do not reach a stable assignment")
 
     def replace_one(self) -> None:
-        """One member leaves, another one joins."""
+        """Remove one member and add another one."""
         self.leave(1)
         self.members.append(self._member())
 
     def leave(self, count: int) -> None:
         for _ in range(count):
-            gone = self.members.pop(0)
+            member = self.members.pop(0)
             message = messages.request_class(BEAT)(
-                group_id=gone.group, member_id=gone.id, member_epoch=-1
+                group_id=member.group, member_id=member.id, member_epoch=-1
             )
             self._lines[0].ask(BEAT, 1, message)
             self.sent[0] += 1
 
 
 def prepare(broker: Broker, partitions: int) -> None:
-    """Make the topic, and the one in which groups are kept."""
+    """Create the topics, including the offsets topic."""
     line = Line(broker)
     key = ApiKey.CREATE_TOPICS
     cls = messages.request_class(key)
@@ -169,14 +174,14 @@ def prepare(broker: Broker, partitions: int) -> None:
     answer = line.ask(key, 5, cls(topics=rows, timeout_ms=60_000))
     for made in answer.topics:
         if made.error_code:
-            raise BenchmarkFailed(f"{broker.name}: no topic: {made.error_message}")
+            raise BenchmarkFailed(f"{broker.name}: cannot create topic: {made.error_message}")
     until_coordinated(line)
     time.sleep(1)
     line.close()
 
 
 def one_round(broker: Broker, number: int, members: int, groups: int) -> dict[str, Cost]:
-    """Everything once, in groups of its own."""
+    """Run all steps once, with new groups."""
     lines = [Line(broker) for _ in range(CONNECTIONS)]
     group = NewGroup(lines, f"group-{number}", members)
     costs: dict[str, list[Cost]] = defaultdict(list)
@@ -204,7 +209,7 @@ def one_round(broker: Broker, number: int, members: int, groups: int) -> dict[st
 
 
 def report(rounds: dict[str, list[dict[str, Cost]]]) -> None:
-    """Medians, kbroker beside Kafka."""
+    """Print the medians of each broker."""
     for what in ("join", "heartbeat", "rebalance", "groups", "groups' heartbeat"):
         parts = []
         for name, found in rounds.items():

@@ -1,4 +1,4 @@
-"""What connections take that are only held open."""
+"""Memory of idle connections."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .rows import CONNECTIONS, Sample
 from .turns import Record, is_wanted, recorded
 
 ROW = "idle connections"
+# Connections that are opened before the measurement, so that the broker has loaded its code.
 FIRST = 200
-"""So many come before, for whom a broker loads what it needs once."""
 METADATA_VERSION = 1
 QUIET_SECONDS = 2
 
@@ -25,7 +25,7 @@ QUIET_SECONDS = 2
 def idle_connections(
     options: argparse.Namespace, kinds: Mapping[str, type[Broker]]
 ) -> Iterator[Record]:
-    """Resident memory for each, of brokers that were just started; nothing of it is ever synced."""
+    """Yield the resident memory per connection of newly started brokers; without fsync."""
     if not is_wanted(ROW, options):
         return
     durable = options.durable[0]
@@ -40,7 +40,7 @@ def idle_connections(
 
 
 def _bytes_of_each(broker: Broker, count: int) -> float:
-    """How much more a broker has in memory for each connection that has asked once, and is silent."""
+    """Return the memory growth per connection that has sent one request and is now idle."""
     with ExitStack() as stack:
 
         def connect(count: int) -> int:

@@ -1,4 +1,4 @@
-"""Rows measured with the performance tools that come with Apache Kafka."""
+"""Rows measured with Apache Kafka's performance tools."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .python_client import PythonClient, timed
 from .rows import BULK_BYTES, SIZES, Sample
 
 PARTITIONS = 4
+# Factor for the number of records compared with the Python client, to warm up the tool's JVM.
 SIZE_FACTOR = 2
-"""How much more than the Python client a tool sends, so that its JVM gets warm."""
 
 
 class JavaClient:
-    """Runs the rows against the broker of `client`, which creates the topics."""
+    """Client that runs rows against the broker of `client`, which creates the topics."""
 
     def __init__(self, client: PythonClient) -> None:
         self._broker = client.broker
@@ -23,7 +23,7 @@ class JavaClient:
         self._create_topic = client.create_topic
 
     def bulk(self, name: str) -> Iterator[Sample]:
-        """ProducerPerformance (acks=all, batches of 16 kB), then ConsumerPerformance."""
+        """Run ProducerPerformance (acks=all, batches of 16 kB), then ConsumerPerformance."""
         size = SIZES[name]
         count = int(self._scale * SIZE_FACTOR * BULK_BYTES[name] / size)
         topic = self._create_topic(f"java-{size}", PARTITIONS)
@@ -36,7 +36,7 @@ class JavaClient:
         yield Sample(f"java consume {name}", rate * size / 1e6, watch.cpu_seconds / gigabytes)
 
     def _produce(self, topic: str, size: int, count: int) -> float:
-        """Records a second."""
+        """Run ProducerPerformance and return records per second."""
         out = self._run(
             "org.apache.kafka.tools.ProducerPerformance",
             *("--topic", topic, "--num-records", str(count), "--record-size", str(size)),
@@ -49,7 +49,7 @@ class JavaClient:
         return float(totals[-1][1])
 
     def _consume(self, topic: str, count: int) -> float:
-        """Records a second, without the time that joining the group takes."""
+        """Run ConsumerPerformance and return records per second, without the join time."""
         out = self._run(
             "org.apache.kafka.tools.ConsumerPerformance",
             *("--topic", topic, "--bootstrap-server", self._broker.address),

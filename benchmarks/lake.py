@@ -1,7 +1,9 @@
-"""`python -m benchmarks.lake`: the lake archiver beside plain Spark jobs that write the same rows.
+"""Benchmark of the lake archiver and of plain Spark jobs with the same output.
 
-Run by the interpreter of an environment with PySpark. One broker, one topic of JSON records, one
-Spark session; the jobs take turns.
+python -m benchmarks.lake
+
+Run it with the interpreter of an environment with PySpark. It uses one broker, one topic of JSON
+records and one Spark session; the jobs run in turns.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ def _compare(address: str, directory: Path, options: argparse.Namespace) -> None
             job(spark, address, target)
             seconds, worked = time.perf_counter() - began, _processor_seconds(spark) - used
             _check(target, options.rows)
-            if turn:  # the first one warms the JVM
+            if turn:  # the first turn warms up the JVM
                 rates[name].append(options.rows / seconds)
                 work[name].append(worked)
             print(f"turn {turn}: {name} {seconds:.1f} s, CPU {worked:.1f} s", file=sys.stderr)
@@ -69,13 +71,13 @@ def _compare(address: str, directory: Path, options: argparse.Namespace) -> None
 
 
 def archiver(spark: Any, address: str, target: Path) -> None:
-    """The archiver, with everything that makes its files exact."""
+    """Run the archiver with all its exactly-once guarantees."""
     conf = Conf(target, TOPIC, address, once=True, schema=SCHEMA)
     build(spark, conf).awaitTermination()
 
 
 def plain_stream(spark: Any, address: str, target: Path) -> None:
-    """A streaming query with Spark's own file sink."""
+    """Run a streaming query with Spark's own file sink."""
     source = spark.readStream.format("kafka").option("startingOffsets", "earliest")
     source = source.option("includeHeaders", "true")
     rows = _parsed(
@@ -87,7 +89,7 @@ def plain_stream(spark: Any, address: str, target: Path) -> None:
 
 
 def plain_batch(spark: Any, address: str, target: Path) -> None:
-    """A job that reads all and writes it."""
+    """Run a job that reads and writes all records."""
     source = spark.read.format("kafka").option("kafka.bootstrap.servers", address)
     source = source.option("includeHeaders", "true")
     rows = _parsed(source.option("subscribe", TOPIC).load())
@@ -109,12 +111,12 @@ def _parsed(rows: Any) -> Any:
 
 
 def table(rates: dict[str, list[float]], work: dict[str, list[float]], rows: int) -> str:
-    """The medians as a Markdown table; CPU is that of driver and JVM."""
+    """Return the medians as a Markdown table; CPU is that of driver and JVM."""
     ours = statistics.median(rates["kbroker lake"])
     lines = [
         f"{rows:,} records",
         "",
-        "| job | rows/s, median (min to max) | lake beside it | CPU seconds |",
+        "| job | rows/s, median (min to max) | lake / job | CPU seconds |",
         "|---|--:|--:|--:|",
     ]
     for name, each in rates.items():
@@ -127,7 +129,7 @@ def table(rates: dict[str, list[float]], work: dict[str, list[float]], rows: int
 
 
 def _processor_seconds(spark: Any) -> float:
-    """What this process and Spark's JVM have used so far."""
+    """Return the CPU time of this process and of Spark's JVM so far."""
     own = os.times()
     stat = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/stat").read_text()
     user, system = stat.rpartition(")")[2].split()[11:13]
@@ -135,7 +137,7 @@ def _processor_seconds(spark: Any) -> float:
 
 
 def _check(target: Path, rows: int) -> None:
-    """Stop when a job has not written every row."""
+    """Exit if a job has not written every row."""
     found = pyarrow.dataset.dataset(target / TOPIC, partitioning="hive").count_rows()
     if found != rows:
         sys.exit(f"{target} has {found:,} rows, not {rows:,}")
@@ -191,8 +193,8 @@ def _start_broker(directory: Path) -> tuple[subprocess.Popen[bytes], str]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lake", description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--repeat", type=int, default=3, help="turns that count")
-    parser.add_argument("--dir", help="where the data lies meanwhile")
+    parser.add_argument("--repeat", type=int, default=3, help="number of measured turns")
+    parser.add_argument("--dir", help="directory for temporary data")
     return parser.parse_args()
 
 

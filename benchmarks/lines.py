@@ -1,4 +1,4 @@
-"""Plain connections to a broker, and requests and answers one by one."""
+"""Plain connections to a broker that send single requests and read responses."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kbroker.protocol.primitives import Buffer
 
 from .brokers import BenchmarkFailed, Broker
 
+# Maximum time for a response, and for members to reach a stable group.
 SETTLE_SECONDS = 120
-"""How long an answer may take, and members to come together."""
 
 
 class Line:
-    """A connection on which requests are sent before the answers to others have come."""
+    """A connection on which requests can be sent before earlier responses have arrived."""
 
     def __init__(self, broker: Broker, client_id: str = "benchmark") -> None:
         self._client_id = client_id
@@ -49,18 +49,18 @@ class Line:
         while len(data) < size:
             more = self.socket.recv(size - len(data))
             if not more:
-                raise BenchmarkFailed("the broker has closed a connection of the benchmark")
+                raise BenchmarkFailed("the broker closed a connection")
             data += more
         return bytes(data)
 
 
 def connect(address: tuple[str, int], seconds: float) -> socket.socket:
-    """A connection that sends at once what it is given; `seconds` is how long anything may take."""
+    """Return a connection without Nagle's algorithm; `seconds` is the timeout of each operation."""
     stream = socket.create_connection(address, timeout=seconds)
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return stream
 
 
 def decoded(key: ApiKey, version: int, answer: Buffer) -> Any:
-    """An answer that came without its length."""
+    """Decode a response without its length prefix."""
     return decode_response(messages.response_class(key), answer, version)[1]

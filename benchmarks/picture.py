@@ -1,4 +1,4 @@
-"""The table as a picture for the README: how many times better kbroker is, row by row."""
+"""Chart of the results for the README: the ratio of each row."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from .rows import ROWS
 from .table import OURS, PEERS, cell, matching, ratio
 
+# Rows in the chart; the page has all rows.
 PICTURED = (
     "start",
     "idle memory",
@@ -39,7 +40,6 @@ PICTURED = (
     "cold read",
     "restart",
 )
-"""Those of the rows that fit beside text; the page has all of them."""
 COLOURS = {"Kafka": "#1f5fa8", "kfake": "#c8701a"}
 INK, FAINT = "#222222", "#d8d8d8"
 NAMES = {"Kafka": "Apache Kafka 4.3", "kfake": "kfake"}
@@ -57,7 +57,7 @@ class Dot(NamedTuple):
 
 
 def dots(samples: list[dict[str, Any]]) -> Iterator[Dot]:
-    """What is drawn: the ratio to each peer, in each row and durability that were measured."""
+    """Yield the ratio to each peer, for each measured row and durability."""
     for line, name in enumerate(PICTURED):
         for peer in PEERS:
             for durable in (False, True):
@@ -69,9 +69,9 @@ def dots(samples: list[dict[str, Any]]) -> Iterator[Dot]:
 
 
 def draw(report: dict[str, Any], directory: Path) -> None:
-    """Write benchmarks.svg and benchmarks.png into a directory, with the commit that was measured.
+    """Write benchmarks.svg and benchmarks.png into a directory, with the measured commit.
 
-    A dot is filled where records were synced before the ack.
+    Dots of rows with fsync are filled.
     """
     from matplotlib.figure import Figure
 
@@ -108,8 +108,8 @@ def draw(report: dict[str, Any], directory: Path) -> None:
     axes.tick_params(length=0)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    axes.set_xlabel("behind  ←  times as good as  →  ahead")
-    figure.suptitle("kbroker beside Apache Kafka and kfake", fontsize=12, color=INK)
+    axes.set_xlabel("worse  ←  performance of kbroker relative to  →  better")
+    figure.suptitle("kbroker compared with Apache Kafka and kfake", fontsize=12, color=INK)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     about = report["about"]
     axes.set_title(f"{about['machine']}, {about['date']}, commit {about['commit']}", fontsize=8)

@@ -1,7 +1,10 @@
-"""Three processes of kbroker over etcd beside three of Apache Kafka: `python -m benchmarks.processes --write`.
+"""Benchmark of three kbroker processes over etcd and three Kafka nodes.
 
-Replication factor 3, min.insync.replicas 2, acks=all; each node of both is a process. After the rows come
-the longest gaps between two acks of an idempotent producer, when nodes are killed, paused and stopped.
+python -m benchmarks.processes --write
+
+Replication factor 3, min.insync.replicas 2, acks=all; each node is a process. In addition to the
+rows, it measures the longest gap between two acks of an idempotent producer while nodes are killed,
+paused and stopped.
 """
 
 from __future__ import annotations
@@ -30,25 +33,25 @@ PROGRAM = "benchmarks.processes"
 SESSIONS = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 PAUSE_SECONDS = 5.0
 DOWN_SECONDS = 5.0
+# Duration of steady acks before and after each event.
 STEADY_SECONDS = 2.0
-"""For how long there are acks before and after what happens."""
 SEND_SECONDS = 0.005
 TITLE = "## Three processes over etcd"
 INTRODUCTION = f"""\
-Made by `python -m benchmarks.processes`: replication factor 3, `min.insync.replicas=2`, acks=all. Each of three nodes
-of kbroker is a process, over three members of etcd; each of Kafka's is one, controller and broker together, with a heap
-of 512 MB. All run on one machine. CPU and memory are sums over processes, etcd's too.
+Written by `python -m benchmarks.processes`: replication factor 3, `min.insync.replicas=2`, acks=all. Each of three
+kbroker nodes is a process; the metadata is on three etcd members. Each of three Kafka nodes is a process too, broker and
+controller together, with a heap of 512 MB. All run on one machine. CPU and memory are sums over all processes, including etcd.
 
-The gaps are the longest ones between two acks of an idempotent librdkafka producer that sends one record each
-{SEND_SECONDS * 1e3:.0f} ms to a partition of the node in question: each node once. Sessions are of 3 s, heartbeats
-come each 0.5 s, for both. A leader is paused for {PAUSE_SECONDS:.0f} s; of three, two are killed and come back
-{DOWN_SECONDS:.0f} s later. "And said to be gone" is what a unit of systemd does when the process of a node has ended
-(`kbroker cluster node mark-dead`); Kafka has nothing like it, so its figure is that of the row above.
+The gaps are the longest times between two acks of an idempotent librdkafka producer, which sends one record every
+{SEND_SECONDS * 1e3:.0f} ms to a partition led by the affected node. Each node is affected once. The session timeout is 3 s and
+the heartbeat interval 0.5 s for both. A paused leader stops for {PAUSE_SECONDS:.0f} s. Two killed nodes restart
+{DOWN_SECONDS:.0f} s later. "Killed and marked dead" is what a systemd unit does after the process of a node has exited
+(`kbroker cluster node mark-dead`); Kafka has no such command, so its result is that of the row above.
 """
 
 
 class OverEtcd(OnEtcd):
-    """Processes of kbroker; what etcd takes is counted with what they take."""
+    """Processes of kbroker; CPU and memory of etcd are included."""
 
     def cpu_seconds(self) -> float:
         return super().cpu_seconds() + sum(map(cpu_seconds_of, self.etcd.pids))
@@ -69,26 +72,26 @@ BROKERS: Mapping[str, type[Cluster]] = {"kbroker": OverEtcd, "kafka": KafkaProce
 
 
 def kill(cluster: Cluster, node: int, *, is_told: bool = False) -> None:
-    """It ends at once, and comes back when others have led for long.
+    """Kill a node, and restart it long after other nodes have taken over.
 
-    `is_told`: whoever has started it tells the others, if there is a way.
+    If `is_told`, mark the node dead, if the broker has a command for that.
     """
     cluster.kill(node)
     if is_told and isinstance(cluster, OverEtcd):
-        cluster.say_gone(node).wait(WAIT_SECONDS)
+        cluster.mark_dead(node).wait(WAIT_SECONDS)
     time.sleep(2 * DOWN_SECONDS)
     cluster.revive(node)
 
 
 def pause(cluster: Cluster, node: int) -> None:
-    """It stands still for longer than its session."""
+    """Suspend a node for longer than its session timeout."""
     cluster.pause(node)
     time.sleep(PAUSE_SECONDS)
     cluster.resume(node)
 
 
 def kill_two(cluster: Cluster, node: int) -> None:
-    """It and another one end at once, and come back after a while."""
+    """Kill a node and another one, and restart both after a while."""
     both = [node, node % len(NODES) + 1]
     for each in both:
         cluster.kill(each)
@@ -98,11 +101,12 @@ def kill_two(cluster: Cluster, node: int) -> None:
 
 
 def stop(cluster: Cluster, node: int) -> None:
-    """It is stopped in order."""
+    """Stop a node gracefully and restart it."""
     cluster.stop_node(node)
     cluster.revive(node)
 
 
+# Events by row.
 EVENTS: Mapping[str, Callable[[Cluster, int], None]] = {
     "gap kill": kill,
     "gap gone": partial(kill, is_told=True),
@@ -110,21 +114,20 @@ EVENTS: Mapping[str, Callable[[Cluster, int], None]] = {
     "gap two": kill_two,
     "gap stop": stop,
 }
-"""By row."""
 
 
 # -- what a producer notices
 
 
 class Ack(NamedTuple):
-    """When a record was sent, and when it was acknowledged (seconds of one clock)."""
+    """Times at which a record was sent and acknowledged, in seconds of the same clock."""
 
     sent: float
     acked: float
 
 
 class Sending:
-    """A producer that sends all the time, in a thread, to one partition. Call `stop` at the end."""
+    """A producer that sends to one partition continuously, in a thread. Call `stop` at the end."""
 
     def __init__(self, address: str, topic: str, partition: int) -> None:
         self.acks: list[Ack] = []
@@ -144,9 +147,10 @@ class Sending:
         self._thread.start()
 
     def until_steady(self) -> None:
-        """Wait until what is sent from now on has been acknowledged for a while.
+        """Wait until records sent from now on have been acknowledged for STEADY_SECONDS.
 
-        Raises BenchmarkFailed when a record is not, or none is within a minute.
+        Raises:
+            BenchmarkFailed: A record failed, or no ack arrived within a minute.
         """
         deadline = time.monotonic() + WAIT_SECONDS
         steady_at = time.perf_counter() + STEADY_SECONDS
@@ -156,7 +160,7 @@ class Sending:
             time.sleep(SEND_SECONDS)
 
     def stop(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         self._ends.set()
         self._thread.join()
 
@@ -177,17 +181,17 @@ class Sending:
 
 
 def longest_gap(acks: Sequence[Ack], since: float) -> float:
-    """The longest time between two acks, from the last one before `since` on (seconds)."""
+    """Return the longest time between two acks in seconds, from the last one before `since` on."""
     before = [each.acked for each in acks if each.acked <= since]
     times = [*before[-1:], *(each.acked for each in acks if each.acked > since)]
     return max(later - earlier for earlier, later in pairwise(times))
 
 
 def gap_of(cluster: Cluster, node: int, row: str) -> float:
-    """The longest gap when something happens to a node, for who writes to what that leads."""
+    """Return the longest gap of a producer to a partition that the affected node leads."""
     topic = f"{row.replace(' ', '-')}-{node}"
     admin = AdminClient({"bootstrap.servers": cluster.address, "log_level": 0})
-    # A new one each time: its partitions are led by all nodes.
+    # Create a new topic each time, so that every node leads a partition of it.
     admin.create_topics([NewTopic(topic, len(NODES))])[topic].result(WAIT_SECONDS)
     sending = Sending(cluster.address, topic, led_by(admin, topic, node))
     try:
@@ -201,7 +205,7 @@ def gap_of(cluster: Cluster, node: int, row: str) -> float:
 
 
 def gaps(options: argparse.Namespace, durable: bool) -> Iterator[Record]:
-    """All events, for each node once; they do not depend on durability."""
+    """Yield the gaps of all events, once for each node; they do not depend on durability."""
     for name in options.brokers:
         for sample in _gaps_of(BROKERS[name], options.directory, durable):
             yield recorded(sample, BROKERS[name].name, durable, 0)
@@ -223,7 +227,7 @@ def _gaps_of(kind: type[Cluster], directory: Path, durable: bool) -> Iterator[Sa
 def main() -> None:
     parser = arguments(PROGRAM, __doc__, BROKERS)
     parser.set_defaults(rows=ROWS)
-    parser.add_argument("--only-gaps", action="store_true", help="nothing but what is killed")
+    parser.add_argument("--only-gaps", action="store_true", help="measure only the gaps")
     options = parser.parse_args()
     others = gaps(options, options.durable[0])
     if options.only_gaps:

@@ -1,4 +1,4 @@
-"""Rows measured with confluent-kafka (librdkafka): the same client in the same process for all."""
+"""Rows measured with confluent-kafka (librdkafka), with the same client process for all brokers."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from .brokers import BenchmarkFailed, Broker, RowRefused
 from .rows import BULK_BYTES, COMPRESSED_BYTES, JOINING, ROWS, SIZES, Sample
 
 WAIT_SECONDS = 60
+# Timeout for creating a topic with 10,000 partitions.
 CREATE_SECONDS = 300
-"""For a topic of 10,000 partitions."""
+# Partitions per request: Kafka rejects 10,000 at once.
 CREATED_AT_ONCE = 5000
-"""Kafka refuses to make 10,000 partitions at once."""
+# Bytes that are sent before waiting, limited by the client's queue.
 FILL_BYTES = 500_000_000
-"""What is sent at a time: the client's queue holds it."""
 TOPICS = 15
 PING_BYTES = 200
 TEXTS = 1000
 CUSTOMERS = ("Ada Lovelace", "Grace Hopper", "Edsger Dijkstra", "Barbara Liskov", "Alan Turing")
 RECORDS_IN_TRANSACTION = 10
 WARM_BYTES = 10_000_000
+# Settings for one record per request.
 ALONE = {"linger.ms": 0, "batch.num.messages": 1}
-"""One record in each request."""
 RATE = 1000
 RATE_SECONDS = 6
+# librdkafka logs every connection that a stopping broker closes.
 QUIET = {"log_level": 2}
-"""librdkafka reports every connection that a stopping broker closes."""
+# Queue limits above what a row sends, so that only the broker can slow the client down.
 UNBOUNDED = {"queue.buffering.max.messages": 0, "queue.buffering.max.kbytes": 2_147_483_647}
-"""The client's queue holds all that a row sends: nothing but the broker makes it wait."""
+# By default, the client pauses for a second when the broker is faster than the consumer.
 PREFETCH = {"fetch.queue.backoff.ms": 1}
-"""By default the client sleeps a second whenever a broker is faster than the program that reads."""
 _SENT_AT = struct.Struct(">q")
 
 
 class Stopwatch:
-    """Wall time and the broker's processor time of a `with` block."""
+    """Wall time and CPU time of the broker for a `with` block."""
 
     seconds = cpu_seconds = 0.0
 
@@ -63,10 +63,12 @@ def timed(broker: Broker) -> Iterator[Stopwatch]:
 
 
 class PythonClient:
-    """Runs the rows against one broker.
+    """Client that runs rows against one broker.
 
-    Parameters: `scale` multiplies the number of records. `tag` is in the names of all topics, groups
-    and transactions: what is run once more finds nothing of what was before.
+    Args:
+        scale: Factor for the number of records.
+        tag: Suffix of all topics, groups and transactional IDs, so that a repeated row starts
+            empty.
     """
 
     def __init__(self, broker: Broker, scale: float, tag: str) -> None:
@@ -81,7 +83,7 @@ class PythonClient:
         self._admin = AdminClient(self._common)
 
     def warm_up(self, seconds: float) -> None:
-        """The load of the rows for so long, so that a JVM compiles what they use."""
+        """Run the load of the rows for a while, so that a JVM compiles the code."""
         topics = {size: self.create_topic(f"warm-{size}") for size in SIZES.values()}
         alone = self.create_topic("warm-alone")
         ends = time.monotonic() + seconds
@@ -103,7 +105,7 @@ class PythonClient:
         yield Sample("create topic", statistics.median(seconds) * 1e3)
 
     def join(self) -> Iterator[Sample]:
-        """A new group, its first member, and its first record."""
+        """Measure a new group from the subscription of its first member to its first record."""
         topic = self.create_topic("join")
         self._send_one(topic)
         consumer = self._consumer(topic)
@@ -114,7 +116,7 @@ class PythonClient:
         consumer.close()
 
     def bulk(self, name: str) -> Iterator[Sample]:
-        """Produce as fast as it goes, then consume the same."""
+        """Produce at maximum speed, then consume the same records."""
         size = SIZES[name]
         count = int(self.scale * BULK_BYTES[name] / size)
         topic = self.create_topic(f"bulk-{size}")
@@ -123,7 +125,7 @@ class PythonClient:
         yield _throughput(f"consume {name}", self._consume(topic, count), count, size)
 
     def compressed(self, codec: str) -> Iterator[Sample]:
-        """As `bulk`, of text that the client compresses."""
+        """Run `bulk` with text that the client compresses."""
         size = SIZES["1 kB"]
         count = int(self.scale * COMPRESSED_BYTES / size)
         topic = self.create_topic(codec)
@@ -132,7 +134,7 @@ class PythonClient:
         yield _throughput(f"consume {codec}", self._consume(topic, count), count, size)
 
     def idempotent(self) -> Iterator[Sample]:
-        """As `bulk`, and the broker looks for what it has already."""
+        """Produce like `bulk` with an idempotent producer."""
         size = SIZES["1 kB"]
         count = int(self.scale * BULK_BYTES["1 kB"] / size)
         topic = self.create_topic("idempotent")
@@ -140,7 +142,7 @@ class PythonClient:
         yield _throughput("idempotent", watch, count, size)
 
     def join_many(self) -> Iterator[Sample]:
-        """All members of a new group subscribe at once, each of them gets a partition."""
+        """Subscribe all members of a new group at once, until each has a partition."""
         topic = self.create_topic("join-many", JOINING)
         members = [self._consumer(topic) for _ in range(JOINING)]
         deadline = time.monotonic() + WAIT_SECONDS
@@ -149,7 +151,7 @@ class PythonClient:
             member.subscribe([topic])
         while any(len(member.assignment()) != 1 for member in members):
             if time.monotonic() > deadline:
-                raise BenchmarkFailed(f"{self.broker.name}: {JOINING} members do not come together")
+                raise BenchmarkFailed(f"{self.broker.name}: {JOINING} members got no partitions")
             for member in members:
                 member.poll(0)
             time.sleep(0.005)
@@ -159,7 +161,7 @@ class PythonClient:
                 pass
 
     def ping(self) -> Iterator[Sample]:
-        """Send one record, wait for its ack, send the next."""
+        """Send one record, wait for its ack, then send the next."""
         count = int(self.scale * (1500 if self.broker.durable else 4000))
         topic = self.create_topic("ping")
         with timed(self.broker) as watch:
@@ -169,7 +171,7 @@ class PythonClient:
         yield Sample("ping p99", _quantile(seconds, 0.99) * 1e6, cpu)
 
     def pipelined(self) -> Iterator[Sample]:
-        """One record in each request, many requests on their way; then all of it is read."""
+        """Send one record per request with many requests in flight, then consume all."""
         count = int(self.scale * (8000 if self.broker.durable else 40_000))
         topic = self.create_topic("pipelined")
         watch = self._produce(topic, [bytes(PING_BYTES)], count, **ALONE)
@@ -178,7 +180,7 @@ class PythonClient:
         yield Sample("tiny batches", count / watch.seconds / 1e3, watch.cpu_seconds / count * 1e6)
 
     def produce_at_rate(self) -> Iterator[Sample]:
-        """Single records at a steady rate; the time from send to ack."""
+        """Send single records at a constant rate; measure the time from send to ack."""
         topic = self.create_topic("produce-at-rate")
         seconds: list[float] = []
         with timed(self.broker) as watch:
@@ -186,7 +188,7 @@ class PythonClient:
         yield from _quantiles("produce at rate", seconds, watch)
 
     def receive_at_rate(self) -> Iterator[Sample]:
-        """The same with a consumer that is waiting; the time from send to receive."""
+        """Send single records at a constant rate; measure the time from send to receive."""
         topic = self.create_topic("receive-at-rate")
         consumer = self._consumer(topic)
         consumer.subscribe([topic])
@@ -203,7 +205,7 @@ class PythonClient:
         yield from _quantiles("receive at rate", seconds, watch)
 
     def transactions(self, producers: int) -> Iterator[Sample]:
-        """Begin, send ten records, commit: each producer one transaction after the other."""
+        """Commit transactions of ten records, one after the other in each producer."""
         topic = self.create_topic(f"transactions-{producers}")
         each = max(int(self.scale * (200 if self.broker.durable else 600) / producers), 1)
         ready = [
@@ -221,7 +223,7 @@ class PythonClient:
         yield Sample(f"transactions {producers}", count / watch.seconds, cpu)
 
     def beside(self, row: str, work: threading.Thread) -> Iterator[Sample]:
-        """Single records at a steady rate while a thread works; the 99th percentile of all acks."""
+        """Send single records at a constant rate while a thread works; measure the p99 of the acks."""
         topic = self.create_topic(f"beside-{row}")
         seconds: list[float] = []
         work.start()
@@ -233,7 +235,7 @@ class PythonClient:
     # -- the parts
 
     def fill(self, name: str, size: int, each: int = SIZES["10 kB"]) -> str:
-        """A new topic with so many bytes of values, in records of `each` bytes."""
+        """Create a topic and fill it with `size` bytes of values, in records of `each` bytes."""
         topic = self.create_topic(name)
         left = size // each
         while left > 0:
@@ -248,9 +250,10 @@ class PythonClient:
             self._admin.delete_topics([topic])[topic].result(WAIT_SECONDS)
 
     def create_topic(self, name: str, partitions: int = 1) -> str:
-        """Create a topic of which `name` is a part, and return its whole name.
+        """Create a topic and wait until each partition has a leader; return its full name.
 
-        When it returns each partition has a leader. Raises RowRefused.
+        Raises:
+            RowRefused: The broker rejected the topic.
         """
         topic = f"{name}-{self._tag}"
         first, *more = [*range(CREATED_AT_ONCE, partitions, CREATED_AT_ONCE), partitions]
@@ -260,20 +263,20 @@ class PythonClient:
                 grown = self._admin.create_partitions([NewPartitions(topic, total)])
                 grown[topic].result(CREATE_SECONDS)
         except KafkaException as error:
-            raise RowRefused(f"{self.broker.name} does not make {topic}: {error}") from error
+            raise RowRefused(f"{self.broker.name} cannot create {topic}: {error}") from error
         if partitions > 1:
             self.until_led(topic, partitions)
         return topic
 
     def until_led(self, topic: str, partitions: int) -> None:
-        """Wait until a topic has so many partitions with leaders."""
+        """Wait until a topic has this number of partitions with leaders."""
         deadline = time.monotonic() + CREATE_SECONDS
         while time.monotonic() < deadline:
             found = self._admin.list_topics(topic, CREATE_SECONDS).topics[topic].partitions
             if len(found) == partitions and all(each.leader >= 0 for each in found.values()):
                 return
             time.sleep(0.01)
-        raise BenchmarkFailed(f"{self.broker.name}: {topic} has not {partitions} leaders")
+        raise BenchmarkFailed(f"{self.broker.name}: {topic} does not have {partitions} leaders")
 
     def _producer(self, **settings: Any) -> Producer:
         return Producer({**self._common, "acks": "all", "linger.ms": 0, **settings})
@@ -297,17 +300,17 @@ class PythonClient:
     def _produce(
         self, topic: str, values: Sequence[bytes], count: int, **settings: Any
     ) -> Stopwatch:
-        """Send records, with these values in turn, and wait for all acks."""
+        """Send `count` records with these values in turn, and wait for all acks."""
         producer = self._producer(**{"linger.ms": 5, **UNBOUNDED, **settings})
         with timed(self.broker) as watch:
             for value in islice(cycle(values), count):
                 producer.produce(topic, value, partition=0)
             if producer.flush(WAIT_SECONDS):
-                raise BenchmarkFailed(f"{self.broker.name} did not take all records of {topic}")
+                raise BenchmarkFailed(f"{self.broker.name} did not accept all records of {topic}")
         return watch
 
     def _consume(self, topic: str, count: int) -> Stopwatch:
-        """Read records from the first on; joining the group is not counted."""
+        """Consume records from the first one on; the join time is not counted."""
         consumer = self._consumer(topic, **PREFETCH)
         consumer.subscribe([topic])
         _next(consumer)
@@ -315,8 +318,8 @@ class PythonClient:
         deadline = time.monotonic() + WAIT_SECONDS
         with timed(self.broker) as watch:
             while left > 0:
-                # Not more at a time: it would wait for messages that do not fit into its queue, and
-                # at the end for some that never come.
+                # Limit the number: otherwise `consume` waits for messages that do not fit into its
+                # queue, and at the end for messages that never arrive.
                 messages = consumer.consume(min(left, 500), timeout=0.1)
                 failed = next((message.error() for message in messages if message.error()), None)
                 if failed or time.monotonic() > deadline:
@@ -327,7 +330,7 @@ class PythonClient:
         return watch
 
     def _exchange(self, topic: str, count: int) -> list[float]:
-        """Seconds of each of `count` sends with their acks."""
+        """Send `count` records one by one, and return the seconds until each ack."""
         producer = self._producer()
         value = bytes(PING_BYTES)
         seconds = []
@@ -339,9 +342,9 @@ class PythonClient:
         return seconds
 
     def _send_at_rate(self, topic: str, seconds: list[float]) -> None:
-        """Send one record each millisecond, collect the time that each ack took.
+        """Send one record per millisecond, and collect the time until each ack.
 
-        A late send is counted from when it should have gone out.
+        The time of a late send counts from its scheduled time.
         """
         producer = self._producer()
 
@@ -362,7 +365,7 @@ class PythonClient:
 
 
 def _texts(size: int) -> list[bytes]:
-    """Values as services send them; compressed, they take a third to a sixth."""
+    """Return typical JSON values, which compress to between a third and a sixth."""
     numbers = random.Random(1)
     texts = []
     for _ in range(TEXTS):
@@ -399,7 +402,7 @@ def _receive(consumer: Consumer, count: int, seconds: list[float]) -> None:
 
 
 def _throughput(row: str, watch: Stopwatch, count: int, size: int) -> Sample:
-    """Records of this size, or their bytes, a second, and processor seconds for each GB."""
+    """Return the rate in records or bytes per second, and the CPU seconds per GB."""
     rate = count / watch.seconds
     value = rate / 1e3 if ROWS[row].unit == "k records/s" else rate * size / 1e6
     return Sample(row, value, watch.cpu_seconds / (count * size / 1e9))

@@ -1,8 +1,7 @@
-"""How many records a second `kbroker replay` writes: from a topic, by key, and from lines of JSON.
+"""Benchmark of `kbroker replay`: from a topic, by key, and from NDJSON.
 
-Broker and replay are a process each, so two processors are kept busy. Prints one line for each
-source: the rate, and the time of a processor that the replay takes for a record, with the start of
-the program.
+Broker and replay run in a process each, so they use two cores. For each source, it prints the rate
+and the CPU time per record, including the start of the program.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ RUNS = {
 
 
 def write_lines(path: Path) -> None:
-    """Records of 100 bytes in four partitions, a millisecond apart."""
+    """Write records of 100 bytes in four partitions, a millisecond apart."""
     with path.open("w") as file:
         for at in range(RECORDS):
             row = {
@@ -64,7 +63,7 @@ def main() -> None:
 
 
 def run(directory: Path, environ: dict[str, str], words: list[str]) -> tuple[str, float]:
-    """Replay; returns the rate that it says, and what a record takes of a processor."""
+    """Run a replay; return the printed rate, and the CPU time per record in µs."""
     before = used()
     done = subprocess.run(
         [*KBROKER, "replay", *words],
@@ -80,7 +79,7 @@ def run(directory: Path, environ: dict[str, str], words: list[str]) -> tuple[str
 
 
 def used() -> float:
-    """Seconds of processors that children have used which have ended."""
+    """Return the CPU seconds of all child processes that have exited."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

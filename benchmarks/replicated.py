@@ -1,7 +1,9 @@
-"""Three nodes of kbroker beside three of Apache Kafka: `python -m benchmarks.replicated --write`.
+"""Benchmark of three kbroker nodes and three Kafka nodes.
 
-Replication factor 3, min.insync.replicas 2, acks=all. kbroker's nodes share one process and one event
-loop; each of Kafka's is a process of its own, in combined mode.
+python -m benchmarks.replicated --write
+
+Replication factor 3, min.insync.replicas 2, acks=all. kbroker's nodes share one process and one
+event loop; each Kafka node is a process in combined mode.
 """
 
 from __future__ import annotations
@@ -50,13 +52,16 @@ group.initial.rebalance.delay.ms=0
 """
 TITLE = "## Three nodes"
 INTRODUCTION = """\
-Made by `python -m benchmarks.replicated`: replication factor 3, `min.insync.replicas=2`, acks=all. The three nodes of
-kbroker are one process; each of Kafka's is one, controller and broker together, with a heap of 512 MB. CPU and
-memory are sums over processes. The leader of Kafka is killed by SIGKILL of its process, that of kbroker crashes by
-`kbroker cluster node crash`; one record is sent each 5 ms, and the time is taken to the first ack of one that was sent
-afterwards. By default Kafka notices the end of a node after 9 s, kbroker after 0.6 s: the row below that has 0.6 s for both.
-Three JVMs on two cores do not keep up with 1,000 single records a second right after their start: latencies of seconds are
-those of a backlog.
+Written by `python -m benchmarks.replicated`: replication factor 3, `min.insync.replicas=2`, acks=all. The three kbroker
+nodes share one process. Each Kafka node is a process, broker and controller together, with a heap of 512 MB. CPU and
+memory are sums over processes.
+
+The Kafka leader is killed with SIGKILL, the kbroker leader with `kbroker cluster node crash`. A producer sends one record
+every 5 ms; the result is the time until the first ack of a record that was sent after the kill. The default session
+timeout is 9 s in Kafka and 0.6 s in kbroker; the next row uses 0.6 s for both.
+
+Three JVMs on two cores cannot keep up with 1,000 single records per second right after their start, so their latencies of
+seconds come from a backlog.
 """
 
 
@@ -70,7 +75,7 @@ class ThreeKbroker(Kbroker):
 
 
 class ThreeKafka(Kafka):
-    """Three processes, each of them a broker and a voter of the metadata quorum."""
+    """Three processes, each a broker and a voter of the metadata quorum."""
 
     nodes = 3
     heap = "512M"
@@ -101,7 +106,7 @@ class ThreeKafka(Kafka):
 
 
 class CrashingKbroker(ThreeKbroker):
-    """It takes orders to crash a node and to start it again."""
+    """Three nodes that can be crashed and restarted over the control port."""
 
     def _commands(self) -> list[list[str]]:
         port, token = free_port(), str(self.directory / "control.token")
@@ -110,17 +115,17 @@ class CrashingKbroker(ThreeKbroker):
         return [self._command(*HERE, "--nodes", "3", *ports, "--control-token-file", token)]
 
     def crash(self, node: int) -> None:
-        self._order("crash_node", node)
+        self._command_node("crash_node", node)
 
     def revive(self, node: int) -> None:
-        self._order("start_node", node)
+        self._command_node("start_node", node)
 
-    def _order(self, verb: str, node: int) -> None:
+    def _command_node(self, verb: str, node: int) -> None:
         ask(self._control, do=verb, node=node)
 
 
 class CrashingKafka(Processes, ThreeKafka):
-    """Its processes can be killed and started again."""
+    """Three processes that can be killed and restarted."""
 
     def crash(self, node: int) -> None:
         self.kill(node)
@@ -133,7 +138,7 @@ CRASHING: Mapping[str, type[CrashingKbroker | CrashingKafka]] = {
 
 
 def failovers(cluster: CrashingKbroker | CrashingKafka) -> Iterator[float]:
-    """Crash each node once while it leads a partition; seconds until somebody acks for it."""
+    """Crash each node once while it leads a partition; yield the seconds until the next ack."""
     admin = AdminClient({"bootstrap.servers": cluster.address, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, 3)])[TOPIC].result(WAIT_SECONDS)
     for node in range(1, cluster.nodes + 1):
@@ -143,9 +148,10 @@ def failovers(cluster: CrashingKbroker | CrashingKafka) -> Iterator[float]:
 
 
 def led_by(admin: AdminClient, topic: str, node: int) -> int:
-    """A partition of a topic that a node leads, once all replicas are in sync.
+    """Return a partition of a topic that a node leads, once all replicas are in sync.
 
-    Raises BenchmarkFailed when that does not come about.
+    Raises:
+        BenchmarkFailed: The condition is not met in time.
     """
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
@@ -159,7 +165,7 @@ def led_by(admin: AdminClient, topic: str, node: int) -> int:
 
 
 def _wait_after(cluster: CrashingKbroker | CrashingKafka, partition: int, node: int) -> float:
-    """Seconds from the crash of a node to the first ack of a record sent after it."""
+    """Return the seconds from the crash of a node to the first ack of a record sent after it."""
     acked_at: list[tuple[float, float]] = []
     producer = Producer(
         {
@@ -201,7 +207,7 @@ def _wait_after(cluster: CrashingKbroker | CrashingKafka, partition: int, node: 
 
 
 def failover_records(options: argparse.Namespace, durable: bool) -> Iterator[Record]:
-    """How soon a crashed leader has a successor, in turns; it does not depend on durability."""
+    """Yield the failover times, measured in turns; they do not depend on durability."""
     for repeat in range(options.repeat):
         for name in options.brokers:
             kind = CRASHING[BROKERS[name].name]
@@ -232,7 +238,9 @@ BROKERS: Mapping[str, type[Broker]] = {"kbroker": ThreeKbroker, "kafka": ThreeKa
 def main() -> None:
     parser = arguments("benchmarks.replicated", __doc__, BROKERS)
     parser.set_defaults(rows=ROWS)
-    parser.add_argument("--only-failover", action="store_true", help="nothing but crashes")
+    parser.add_argument(
+        "--only-failover", action="store_true", help="measure only the failover times"
+    )
     options = parser.parse_args()
     others = failover_records(options, options.durable[0])
     if options.only_failover:

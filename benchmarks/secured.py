@@ -1,6 +1,6 @@
-"""kbroker with TLS beside Apache Kafka with TLS: `python -m benchmarks.secured --write`.
+"""Benchmark of kbroker and Apache Kafka with TLS: `python -m benchmarks.secured --write`.
 
-With `--acls` it is kbroker where ACLs rule beside kbroker where they do not; clients log in at both.
+With `--acls` it compares kbroker with and without ACLs; clients authenticate in both cases.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ from .turns import Record, recorded
 
 PROGRAM = "benchmarks.secured"
 ROWS = ["bulk", "ping", "pipelined", "produce at rate"]
+# Number of threads that perform handshakes at the same time.
 SHAKING = 4
-"""Threads that shake hands at the same time."""
 SHAKE_SECONDS = 5.0
 WAIT_SECONDS = 60
 HOST = "localhost"
 TITLE = "## With TLS"
 INTRODUCTION = """\
-Made by `python -m benchmarks.secured`: all records come and go over TLS, with a certificate of an elliptic curve and the
-cipher that OpenSSL and Java agree upon. Handshakes are made by four threads of one Python process, which is the limit
-where the broker is not busy; `max.connection.creation.rate`, by default 500 a second in kbroker, is Kafka's for both.
+Written by `python -m benchmarks.secured`: all connections use TLS, with an elliptic-curve certificate and the cipher that
+OpenSSL and Java negotiate. Four threads of one Python process perform the handshakes; if the broker is not busy, they limit
+the result. `max.connection.creation.rate` (500 per second in kbroker by default) has Kafka's default for both.
 """
 UNLIMITED = {"max.connection.creation.rate": "2147483647"}
 USER, PASSWORD = "bench", "secret"
+# Number of ACLs of other users.
 OTHERS = 200
-"""ACLs that are of others than the user of the benchmark."""
 ACLS_TITLE = "## With ACLs"
 
 
 class Stores(NamedTuple):
-    """A certificate with its key, and what trusts it."""
+    """Paths of a certificate with its key, and of the trusted CA certificate."""
 
     own: Path
     trusted: Path
 
 
 def stores(directory: Path) -> Stores:
-    """New ones, as files that OpenSSL and Java read."""
+    """Create a certificate and a CA in files that OpenSSL and Java read."""
     authority = trustme.CA()
     leaf = authority.issue_cert(HOST)
     key = load_pem_private_key(leaf.private_key_pem.bytes(), None)
     own, trusted = directory / "own.pem", directory / "trusted.pem"
-    # Java reads keys in this form only.
+    # Java reads PKCS#8 keys only.
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     own.write_bytes(pem + b"".join(each.bytes() for each in leaf.cert_chain_pems))
     authority.cert_pem.write_to_path(trusted)
@@ -71,10 +71,10 @@ def stores(directory: Path) -> Stores:
 
 
 class Encrypted(Broker):
-    """A broker with a second listener, that speaks TLS: clients come in by that one."""
+    """A broker with an additional TLS listener, which the clients use."""
 
     def _make_stores(self) -> Mapping[str, str]:
-        """Settings of TLS, for certificates that are made now."""
+        """Create certificates and return the TLS settings for them."""
         made = stores(self.directory)
         self.secure_port = free_port()
         self.trusted = made.trusted
@@ -114,7 +114,7 @@ BROKERS: Mapping[str, type[Encrypted]] = {"kbroker": EncryptedKbroker, "kafka": 
 
 
 def handshakes(options: argparse.Namespace) -> Iterator[Record]:
-    """How many clients come in, in turns; nothing of it is ever synced."""
+    """Yield the handshake rates, measured in turns; nothing is synced to disk."""
     durable = options.durable[0]
     brokers: dict[str, Encrypted] = {}
     try:
@@ -136,27 +136,27 @@ def handshakes(options: argparse.Namespace) -> Iterator[Record]:
 
 
 def _shake(broker: Encrypted, seconds: float) -> int:
-    """Come in again and again for so long; returns how often."""
+    """Connect repeatedly for a number of seconds; return the number of handshakes."""
     context = ssl.create_default_context(cafile=str(broker.trusted))
     counts = [0] * SHAKING
     ends = time.monotonic() + seconds
 
-    def come_in(number: int) -> None:
+    def connect(number: int) -> None:
         while time.monotonic() < ends:
-            _come_in(broker.secure_port, context)
+            _connect(broker.secure_port, context)
             counts[number] += 1
 
-    threads = [threading.Thread(target=come_in, args=(number,)) for number in range(SHAKING)]
+    threads = [threading.Thread(target=connect, args=(number,)) for number in range(SHAKING)]
     for each in threads:
         each.start()
     for each in threads:
         each.join()
     if not all(counts):
-        raise BenchmarkFailed(f"{broker.name} does not let clients in by TLS")
+        raise BenchmarkFailed(f"{broker.name} does not accept TLS clients")
     return sum(counts)
 
 
-def _come_in(port: int, context: ssl.SSLContext) -> None:
+def _connect(port: int, context: ssl.SSLContext) -> None:
     with (
         socket.create_connection((HOST, port), WAIT_SECONDS) as plain,
         context.wrap_socket(plain, server_hostname=HOST) as secured,
@@ -170,7 +170,7 @@ def _come_in(port: int, context: ssl.SSLContext) -> None:
 
 
 class LoggedIn(Kbroker):
-    """`kbroker serve` where clients log in, and may do everything."""
+    """`kbroker serve` with SASL authentication and without ACLs."""
 
     client: Mapping[str, str] = {
         "security.protocol": "SASL_PLAINTEXT",
@@ -195,7 +195,7 @@ class LoggedIn(Kbroker):
 
 
 class Ruled(LoggedIn):
-    """The same where ACLs rule, most of which are of others."""
+    """`kbroker serve` with SASL authentication and ACLs, most of which belong to other users."""
 
     def _commands(self) -> list[list[str]]:
         rules = {
@@ -207,17 +207,17 @@ class Ruled(LoggedIn):
 
     def start(self) -> None:
         super().start()
-        _give_rights(f"127.0.0.1:{self.ports[0]}")
+        _create_acls(f"127.0.0.1:{self.ports[0]}")
 
 
 class Unruled(LoggedIn):
-    """As what stands beside it."""
+    """The broker without ACLs in the comparison."""
 
     name = "kbroker without ACLs"
 
 
-def _give_rights(address: str) -> None:
-    """ACLs for the user of the benchmark, and for many others."""
+def _create_acls(address: str) -> None:
+    """Create ACLs for the user of the benchmark, and for many other users."""
     from confluent_kafka.admin import (
         AclBinding,
         AclOperation,
@@ -252,11 +252,11 @@ ACL_BROKERS: Mapping[str, type[Broker]] = {"kbroker": Ruled, "without": Unruled}
 def main() -> None:
     parser = arguments(PROGRAM, __doc__, BROKERS)
     parser.set_defaults(rows=ROWS)
-    parser.add_argument("--acls", action="store_true", help="what ACLs cost")
+    parser.add_argument("--acls", action="store_true", help="measure the cost of ACLs")
     options = parser.parse_args()
     if options.acls:
         if options.write:
-            parser.error("--write is for the figures with TLS")
+            parser.error("--write cannot be combined with --acls")
         options.brokers = [*ACL_BROKERS]
         report = run(options, ACL_BROKERS)
         print(document(report, ACLS_TITLE, "", OUR_HEADINGS, [Unruled.name]))

@@ -1,10 +1,10 @@
-"""Old records that are read from a slow disk, beside records that others send at a steady rate.
+"""Benchmark of reads from a slow disk during writes at a constant rate.
 
-    python -m benchmarks.slow_disk [MB/s]
+python -m benchmarks.slow_disk [MB/s]
 
-Each broker reads from the disk at 50 MB/s, or as many as are named, by a control group; so this is for an
-administrator of a Linux system. A client reads a log that is on the disk only, while another one sends 1,000
-records a second to another topic.
+A control group limits the broker's disk reads to 50 MB/s, or the given rate, so root on Linux is
+required. A client reads a log that is not in the page cache, while another one sends 1,000 records
+per second to another topic.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from .wire_client import WireClient
 
 MEGABYTES = 50
 ROUNDS = 3
+# Share of the 5 GB of the table's row: six seconds.
 SCALE = 0.06
-"""Of the 5 GB of the table's row: six seconds."""
 WARM_SECONDS = {"kbroker": 5, "Kafka": 40}
 KINDS: dict[str, type[Broker]] = {"kbroker": Kbroker, "Kafka": Kafka}
+# Directories of control groups of versions 1 and 2.
 FIRST, SECOND = Path("/sys/fs/cgroup/blkio"), Path("/sys/fs/cgroup")
-"""Where control groups of the two versions are."""
 NAME = "kbroker-slow-disk"
 
 
 @contextmanager
 def slow_disk(process: int, directory: Path, megabytes: int) -> Iterator[None]:
-    """Let a process read at so many MB/s at most from the disk on which a directory is."""
+    """Limit the reads of a process from the disk of a directory, in MB/s."""
     device = os.stat(directory).st_dev
     disk = f"{os.major(device)}:{os.minor(device)}"
     is_first = FIRST.is_dir()
@@ -47,7 +47,7 @@ def slow_disk(process: int, directory: Path, megabytes: int) -> Iterator[None]:
         file.write_text(some.format(disk, megabytes * 1_000_000))
         (group / "cgroup.procs").write_text(str(process))
     except OSError as error:
-        raise BenchmarkFailed(f"the disk cannot be made slow here: {error}") from error
+        raise BenchmarkFailed(f"cannot limit disk reads: {error}") from error
     try:
         yield
     finally:
@@ -57,7 +57,7 @@ def slow_disk(process: int, directory: Path, megabytes: int) -> Iterator[None]:
 
 
 def measure(name: str, megabytes: int) -> dict[str, float]:
-    """The rows of one broker: what the reader gets (MB/s), and the p99 of the others (ms)."""
+    """Return the read rate (MB/s) and the p99 of the writes (ms) with one broker."""
     with tempfile.TemporaryDirectory() as directory:
         broker = KINDS[name](Path(directory) / "broker", durable=False)
         try:

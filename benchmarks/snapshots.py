@@ -1,8 +1,8 @@
-"""What the test kit's brokers cost: `python -m benchmarks.snapshots`
+"""Benchmark of the test kit's brokers: `python -m benchmarks.snapshots`
 
-* Virtual clusters: made in one thread and dropped, one after the other.
-* Snapshots: of 1 GB in memory and in a data directory, then a fork and a restore; beside them those of a
-  broker that holds next to nothing.
+* Virtual clusters: created in one thread and dropped, one after the other.
+* Snapshots: of 1 GB in memory and in a data directory, then a fork and a restore; and the same for
+    a broker that is nearly empty.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from kbroker.testing import BrokerThread, LocalBroker, RunningBroker
 CLUSTERS = 200
 CLUSTER_MS_MAX = 5
 MARKS = 20
-MARK_MS_MAX = 5
-"""Both of a processor: what others do at the same time does not count."""
+MARK_MS_MAX = 5  # CPU time, like CLUSTER_MS_MAX
 GIGABYTE = 10**9
 RECORD_BYTES = 1000
 BATCH_RECORDS = 16
@@ -44,7 +43,7 @@ def main() -> None:
 
 
 def measure_clusters(thread: BrokerThread) -> bool:
-    """Returns whether one costs too much."""
+    """Measure virtual clusters; return True if one costs too much."""
     made, dropped = [], []
     for _ in range(CLUSTERS):
         broker, took = timed(lambda: LocalBroker(thread=thread))
@@ -59,7 +58,7 @@ def measure_clusters(thread: BrokerThread) -> bool:
 
 
 def measure_snapshots(thread: BrokerThread, size: int, kind: str, settings: dict[str, Any]) -> bool:
-    """Returns whether one takes too long."""
+    """Measure snapshots; return True if one takes too long."""
     config = {"memory.limit.bytes": str(4 * GIGABYTE)}
     with LocalBroker(topics={"t": 1}, config=config, thread=thread, **settings) as broker:
 
@@ -69,7 +68,7 @@ def measure_snapshots(thread: BrokerThread, size: int, kind: str, settings: dict
         broker.run_in_broker(write)
         marks = []
         for _ in range(MARKS):
-            broker.produce("t", "one more")  # so that there is something to close
+            broker.produce("t", "one more")  # so that the snapshot has new data
             snapshot, took = timed(broker.snapshot)
             marks.append(took)
         fork, fork_took = timed(lambda: broker.fork(snapshot))
@@ -84,7 +83,7 @@ def measure_snapshots(thread: BrokerThread, size: int, kind: str, settings: dict
 
 
 async def fill(running: RunningBroker, size: int) -> None:
-    """Write so many bytes into t-0."""
+    """Write `size` bytes into t-0."""
     records = [Record(None, b"x" * RECORD_BYTES, 0) for _ in range(BATCH_RECORDS)]
     replica = running.broker.node.partitions.named_replica("t", 0)
     for number in range(size // (RECORD_BYTES * BATCH_RECORDS) + 1):
@@ -97,22 +96,22 @@ async def fill(running: RunningBroker, size: int) -> None:
 
 
 class Took(NamedTuple):
-    """How long something took, and how much of a processor (ms): others may be using it."""
+    """Wall time and CPU time in ms; CPU time does not depend on other load."""
 
     wall_ms: float
     processor_ms: float
 
     def __str__(self) -> str:
-        return f"{self.wall_ms:.2f} ms ({self.processor_ms:.2f} ms of a processor)"
+        return f"{self.wall_ms:.2f} ms ({self.processor_ms:.2f} ms of CPU)"
 
 
 def median(many: Sequence[Took]) -> Took:
-    """The medians of both."""
+    """Return the medians of both times."""
     return Took(*(statistics.median(each) for each in zip(*many, strict=True)))
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, Took]:
-    """What it returns, and how long it took."""
+    """Call a function; return its result and the time."""
     began, used = time.perf_counter(), time.process_time()
     result = call()
     took = Took((time.perf_counter() - began) * 1000, (time.process_time() - used) * 1000)

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.spark`: Spark's connector beside `format("kbroker")`, over the wire and from
-segment files, on the same records of one kbroker; then one table.
+"""Benchmark of Spark's connector and `format("kbroker")`: `python -m benchmarks.spark`.
 
-To be run with the interpreter of an environment that has PySpark (`make spark-environment`).
+`format("kbroker")` reads over the network and from segment files; all read the same records of one
+broker. Run it with the interpreter of an environment with PySpark (`make spark-environment`).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ ROUND_SECONDS = 1800
 
 
 class Sample(NamedTuple):
-    """What one run took: by the clock, and of processors (Spark, its JVM and workers)."""
+    """Wall time, and CPU time of Spark, its JVM and its workers, of one run."""
 
     seconds: float
     cpu_seconds: float
 
 
+# Samples by row and way.
 Samples = dict[str, dict[str, list[Sample]]]
-"""By row and way."""
 
 
 def main() -> None:
@@ -74,22 +74,28 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
-    parser.add_argument("--records", type=int, default=1_000_000, help="of each size")
-    parser.add_argument("--repeat", type=int, default=3, help="rounds; the table has medians")
+    parser.add_argument(
+        "--records", type=int, default=1_000_000, help="number of records of each size"
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=3, help="number of rounds; the table has their medians"
+    )
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--directory", type=Path, help="where data is put meanwhile")
-    parser.add_argument("--write", action="store_true", help=f"put the table into {DOCUMENT.name}")
+    parser.add_argument("--directory", type=Path, help="directory for temporary data")
+    parser.add_argument(
+        "--write", action="store_true", help=f"write the table into {DOCUMENT.name}"
+    )
     return parser.parse_args()
 
 
 def turned(ways: list[str], number: int) -> list[str]:
-    """The ways in the order of a round: each is first in its turn."""
+    """Return the ways in the order of a round: each is first in one of the rounds."""
     first = number % len(ways)
     return ways[first:] + ways[:first]
 
 
 def fill(broker: Kbroker, data: Path, size: int, records: int) -> None:
-    """Write the records that are read, and wait until the files are known to hold them."""
+    """Write the records, and wait until the segment files contain all of them."""
     address = {"bootstrap.servers": broker.address}
     topic = topic_of(size)
     admin = AdminClient(address)
@@ -106,12 +112,12 @@ def fill(broker: Kbroker, data: Path, size: int, records: int) -> None:
     deadline = time.monotonic() + STORED_SECONDS
     while _stored(data, topic) != records:
         if time.monotonic() > deadline:
-            raise BenchmarkFailed(f"{topic} is not in the files after {STORED_SECONDS} s")
+            raise BenchmarkFailed(f"{topic} is not complete in the files after {STORED_SECONDS} s")
         time.sleep(0.5)
 
 
 def _stored(data: Path, topic: str) -> int:
-    """How many records the broker's checkpoint knows of."""
+    """Return the number of records according to the broker's checkpoint, or -1."""
     try:
         logs = DataDirectories([str(data)]).logs()
     except FilesError:
@@ -120,12 +126,12 @@ def _stored(data: Path, topic: str) -> int:
 
 
 def measure(stage: Stage, samples: Samples) -> None:
-    """All runs of one way, in a process with a JVM of its own."""
+    """Run all measurements of one way, in a process with its own JVM."""
     with tempfile.TemporaryDirectory() as directory:
         argument = json.dumps(stage._replace(directory=directory))
         command = [sys.executable, "-m", "benchmarks.spark_way", argument]
-        said = output(command, stage.way, seconds=ROUND_SECONDS)
-    for line in said.splitlines():
+        printed = output(command, stage.way, seconds=ROUND_SECONDS)
+    for line in printed.splitlines():
         if line.startswith("{"):
             found = json.loads(line)
             sample = Sample(found["seconds"], found["cpu"])
@@ -133,13 +139,13 @@ def measure(stage: Stage, samples: Samples) -> None:
 
 
 def report(samples: Samples, options: argparse.Namespace) -> Iterator[str]:
-    """The table, as Markdown."""
+    """Yield the lines of the Markdown table."""
     yield textwrap.fill(
         f"{options.records:,} records of each size in {PARTITIONS} partitions, median of "
         f"{options.repeat}; PySpark {version('pyspark')}, Python {platform.python_version()}, "
-        f"{os.cpu_count()} cores, which the broker shares. Each way had a JVM of its own in each "
-        "round. Thousands of records a second, and in brackets the processor time of Spark and its "
-        "workers per record; ratios are of records a second.",
+        f"{os.cpu_count()} cores, which the broker shares. Each way uses its own JVM in each round. "
+        "The unit is thousands of records per second; the CPU time of Spark and its workers per "
+        "record is in brackets. Ratios compare records per second.",
         width=110,
     )
     yield ""

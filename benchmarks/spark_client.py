@@ -1,4 +1,4 @@
-"""Spark reads a topic: the row of who runs pipelines."""
+"""Row measured with Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -13,32 +13,30 @@ ENVIRONMENT = ROOT / ".work/spark-4.2"
 
 
 class SparkClient:
-    """Runs Spark against the broker of `client`, which writes what is read."""
+    """Client that runs Spark against the broker of `client`, which writes the records."""
 
     def __init__(self, client: PythonClient) -> None:
         self._client = client
 
     def read(self) -> Iterator[Sample]:
-        """A batch query over all records; the second one of a session counts."""
+        """Run a batch query over all records; the second one of the session counts."""
         client = self._client
         count = int(client.scale * SPARK_RECORDS)
         topic = client.fill("spark", count * RECORD_BYTES, RECORD_BYTES)
         with timed(client.broker) as watch:
             seconds = self._read(topic, count)
-        gigabytes = 2 * count * RECORD_BYTES / 1e9  # both of its readings
+        gigabytes = 2 * count * RECORD_BYTES / 1e9  # both reads
         yield Sample("spark", count / seconds / 1e3, watch.cpu_seconds / gigabytes)
 
     def _read(self, topic: str, count: int) -> float:
         python = ENVIRONMENT / "bin/python"
         if not python.exists():
-            raise BenchmarkFailed(
-                f"there is no Spark in {ENVIRONMENT}: run 'make spark-environment'"
-            )
+            raise BenchmarkFailed(f"no Spark in {ENVIRONMENT}; run 'make spark-environment'")
         command = [str(python), "-m", "benchmarks.spark_reader", self._client.broker.address, topic]
-        said = output(
+        printed = output(
             [*command, str(count)],
             f"{self._client.broker.name}, Spark",
             environment={"KBROKER_SPARK_JARS": f"{ENVIRONMENT}/jars"},
             failure=RowRefused,
         )
-        return float(said.splitlines()[-1])
+        return float(printed.splitlines()[-1])

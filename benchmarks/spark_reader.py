@@ -1,7 +1,7 @@
-"""Read a topic with Spark's Kafka source twice, and print how many seconds the second time takes.
+"""Read a topic with Spark's Kafka source twice, and print the seconds of the second read.
 
-Run in the environment of the Spark tests: `python -m benchmarks.spark_reader BOOTSTRAP TOPIC RECORDS`.
-The first time is for the JVM, which compiles the source meanwhile.
+Run it in the environment of the Spark tests: `python -m benchmarks.spark_reader BOOTSTRAP TOPIC
+RECORDS`. The first read warms up the JVM.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _read(spark: SparkSession, bootstrap: str, topic: str) -> int:
-    """How many records there are, by looking at the value of each."""
+    """Return the number of records, reading the value of each."""
     source = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap)
     source = source.option("subscribe", topic).option("startingOffsets", "earliest")
     return (

@@ -1,6 +1,6 @@
-"""One way to read and write Kafka with Spark, in a process of its own: `benchmarks.spark` starts it.
+"""One way to read and write Kafka with Spark, in its own process, started by `benchmarks.spark`.
 
-It prints a line of JSON for each run.
+It prints a JSON object per line for each run.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 SIZES = {"100 B": 100, "1 kB": 1000}
 PARTITIONS = 4
 WAYS = ("connector", "wire", "files")
+# Number of batches of a stream.
 BATCHES = 4
-"""In how many batches a stream reads everything."""
+# Expressions that use every column, so that no way can skip one.
 EVERYTHING = (
     "count(*) rows",
     "sum(length(key))",
@@ -34,22 +35,24 @@ EVERYTHING = (
     "max(timestamp)",
     "max(timestampType)",
 )
-"""Touches every column, so that none of the ways can leave one out."""
 
 
 class WrongCount(Exception):
-    """A way read more or fewer records than there are."""
+    """A way read more or fewer records than were written."""
 
 
 class Stage(NamedTuple):
-    """What is read: the topics of a broker at `address`, whose data directory is `data`."""
+    """Parameters of a run: the address of the broker and its data directory.
+
+    Attributes:
+        directory: Directory for checkpoints of streams.
+    """
 
     way: str
     address: str
     data: str
     records: int
     directory: str
-    """For what streams keep."""
 
 
 def topic_of(size: int) -> str:
@@ -66,7 +69,7 @@ class Way:
         self._place = {"kafka.bootstrap.servers": stage.address}
 
     def runs(self) -> Iterator[tuple[str, Callable[[], None]]]:
-        """What is measured, in this order."""
+        """Yield the measurements in their order."""
         for label, size in SIZES.items():
             yield f"batch {label}, first read", partial(self.read, size)
             yield f"batch {label}, second read", partial(self.read, size)
@@ -76,12 +79,12 @@ class Way:
                 yield f"write {label}", partial(self.write, size)
 
     def read(self, size: int) -> None:
-        """All records in one batch."""
+        """Read all records in one batch."""
         frame = self.spark.read.format(self.format).options(**self._source(size)).load()
         self._check(_rows(frame))
 
     def stream(self, size: int) -> None:
-        """All records in a few batches of a stream."""
+        """Read all records in a few batches of a stream."""
         limit = {"maxOffsetsPerTrigger": str(-(-self.stage.records // BATCHES))}
         options = {**self._source(size), **limit}
         frame = self.spark.readStream.format(self.format).options(**options).load()
@@ -96,7 +99,7 @@ class Way:
         self._check(sum(rows))
 
     def write(self, size: int) -> None:
-        """As many records as are read, into a topic of its own."""
+        """Write as many records as are read into another topic."""
         frame = self.spark.range(0, self.stage.records, 1, PARTITIONS).selectExpr(
             "cast(cast(id as string) as binary) key",
             f"cast(rpad(cast(id as string), {size}, 'x') as binary) value",
@@ -119,7 +122,7 @@ def _rows(frame: DataFrame) -> int:
 
 
 def cpu_seconds() -> float:
-    """Processor time of this process and of all that it started: the JVM and its workers."""
+    """Return the CPU time of this process and its descendants: the JVM and its workers."""
     total = 0
     family = {os.getpid()}
     for pid, parent, ticks in sorted(_processes()):
@@ -131,7 +134,7 @@ def cpu_seconds() -> float:
 
 
 def _processes() -> Iterator[tuple[int, int, int]]:
-    """Number, parent and processor time (ticks, with that of ended children) of each process."""
+    """Yield PID, parent and CPU time (ticks, including ended children) of each process."""
     for directory in Path("/proc").glob("[0-9]*"):
         try:
             fields = (directory / "stat").read_text().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""From samples to the table: medians, spread, ratio."""
+"""The results table: medians, spread, ratios."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PEERS = ("Kafka", "kfake")
 
 
 class Cell(NamedTuple):
-    """What one broker did in one row; values in the unit of the row, `cpu` None where unknown."""
+    """Results of one broker in one row, in the unit of the row; `cpu` is None if unknown."""
 
     median: float
     low: float
@@ -24,7 +24,7 @@ class Cell(NamedTuple):
 def lines(
     samples: list[dict[str, Any]], durable: bool, peers: Sequence[str] = PEERS
 ) -> Iterator[str]:
-    """A Markdown table of all samples with this durability: ours, then each peer with its ratio."""
+    """Yield the Markdown table for one durability: kbroker, then each peer with its ratio."""
     known = {sample["broker"] for sample in samples}
     brokers = [OURS, *(peer for peer in peers if peer in known)]
     heads = [f"{broker}: median (min to max)" for broker in brokers]
@@ -40,8 +40,11 @@ def lines(
 
 
 def ratio(row: Row, ours: Cell | None, peer: Cell | None) -> float | None:
-    """How many times better we are; above 1 is ahead, whatever the unit. None where one was not measured,
-    or has less than nothing."""
+    """Return how many times better kbroker is; above 1 is better, whatever the unit.
+
+    Returns:
+        None if one of them was not measured, or is not positive.
+    """
     if ours is None or peer is None or min(ours.median, peer.median) <= 0:
         return None
     return ours.median / peer.median if row.more_is_better else peer.median / ours.median
@@ -50,13 +53,13 @@ def ratio(row: Row, ours: Cell | None, peer: Cell | None) -> float | None:
 def matching(
     samples: Iterable[dict[str, Any]], row: str, broker: str, durable: bool
 ) -> list[dict[str, Any]]:
-    """The samples of one row of one broker."""
+    """Return the samples of one row of one broker."""
     wanted = (row, broker, durable)
     return [one for one in samples if (one["row"], one["broker"], one["durable"]) == wanted]
 
 
 def cell(samples: Iterable[dict[str, Any]]) -> Cell | None:
-    """Sum up the samples of one row and broker; None without any."""
+    """Summarise the samples of one row and broker; None if there are none."""
     found = list(samples)
     if not found:
         return None
@@ -104,6 +107,6 @@ def _cell(found: Cell | None, unit: str) -> str:
 
 
 def _number(value: float) -> str:
-    """Three significant digits."""
+    """Format a number with three significant digits."""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
     return f"{value:,.{digits}f}"

@@ -1,7 +1,7 @@
-"""Brokers that run at the same time while one of them works: each row of all, one after the other.
+"""Measurements of several running brokers in turns, row by row.
 
-Nothing that happens to the machine for a minute falls on one broker alone, and a JVM that is warm stays
-so through all rounds. A row in which the machine was taken away is measured again.
+A disturbance of the machine therefore affects all brokers, and a JVM stays warm through all rounds.
+A row is measured again if the hypervisor took CPU time away.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ from .rows import (
 from .spark_client import SparkClient
 from .wire_client import WireClient
 
+# A sample with its broker, durability and round.
 Record = dict[str, Any]
-"""A sample with its broker, durability and round."""
 
 DURABILITY = {False: "os", True: "fsync"}
 IDLE_SECONDS = 1
+# Maximum share of CPU time that a hypervisor may take while a row is measured.
 STOLEN_MAX = 0.02
-"""The part of the processors' time that a hypervisor may give to others while a row is measured."""
 PATIENCE_SECONDS = 900
+# Duration of a probe for stolen CPU time, and pause between two probes.
 PROBE_SECONDS, PAUSE_SECONDS = 0.5, 5
-"""For how long, and how often, a machine is asked whether it is ours."""
 
 
 class Machine:
-    """The processors, which a hypervisor may give to others now and then.
+    """The CPU cores, which a hypervisor may take away temporarily.
 
-    Parameters: `patience` is how many seconds may go by with waiting for them and with measuring
-    again, over all rows.
+    Args:
+        patience: Maximum total time for waiting and repeated measurements, in seconds.
     """
 
     def __init__(self, patience: float = PATIENCE_SECONDS) -> None:
         self._patience = patience
 
     def undisturbed(self, measure: Callable[[], Iterable[Sample]]) -> list[Sample]:
-        """What `measure` returns while the machine was ours; else the try that was disturbed least."""
+        """Return the samples of an undisturbed measurement, or of the least disturbed one."""
         least, found = 1.0, None
         while found is None or (least > STOLEN_MAX and self._patience > 0):
             began = time.monotonic()
             self._wait()
-            os.sync()  # what others left to be written is not written during this row
+            os.sync()  # do not let earlier dirty pages be written during this row
             before = processors()
             samples = [*measure()]
             stolen = stolen_part(before)
@@ -71,15 +71,15 @@ class Machine:
             if found is None or stolen < least:
                 least, found = stolen, samples
             if stolen > STOLEN_MAX:
-                say(f"disturbed: {stolen:.0%} of the processors went elsewhere")
+                say(f"disturbed: the hypervisor took {stolen:.0%} of the CPU time")
         return found
 
     def _wait(self) -> None:
-        """Until nobody else gets the processors, as long as there is patience."""
+        """Wait until no CPU time is stolen, or the patience is used up."""
         while self._patience > 0:
             began, before = time.monotonic(), processors()
             while time.monotonic() < began + PROBE_SECONDS:
-                pass  # time is taken only from those who want it
+                pass  # CPU time is stolen only from busy processes
             if stolen_part(before) <= STOLEN_MAX:
                 break
             time.sleep(PAUSE_SECONDS)
@@ -87,10 +87,14 @@ class Machine:
 
 
 class Contest:
-    """The brokers of one durability. Call `stop` at the end.
+    """The brokers with one durability. Call `stop` at the end.
 
-    Parameters: `kinds` by name; `settings` are properties that all of them get; `options` are those
-    of the command line; `machine` is where they run.
+    Args:
+        kinds: Broker classes by name.
+        durable: True to sync records before they are acknowledged.
+        options: Command-line options.
+        settings: Settings for all brokers.
+        machine: The machine on which they run.
     """
 
     def __init__(
@@ -110,7 +114,11 @@ class Contest:
         self._measured = 0
 
     def records(self) -> Iterator[Record]:
-        """All rows, `options.repeat` times. Raises BenchmarkFailed."""
+        """Yield the samples of all rows, `options.repeat` times.
+
+        Raises:
+            BenchmarkFailed: A broker or client failed.
+        """
         repeats = range(self._options.repeat)
         for repeat in repeats:
             for name in self._turn(repeat):
@@ -133,7 +141,10 @@ class Contest:
             broker.stop()
 
     def _turn(self, number: int) -> Sequence[str]:
-        """Another one begins each time: who comes second finds what the first one warmed up."""
+        """Return the brokers of a turn, each time starting with another one.
+
+        The first broker warms up what the second one uses.
+        """
         names = [*self._kinds]
         first = number % len(names)
         return names[first:] + names[:first]
@@ -146,7 +157,7 @@ class Contest:
         except RowRefused as error:
             if issubclass(self._kinds[name], Kbroker):
                 raise
-            say(f"{error}: it goes on without this row")
+            say(f"{error}: continuing without this row")
             return
         for sample in samples:
             yield recorded(sample, self._kinds[name].name, self._durable, repeat)
@@ -163,7 +174,7 @@ class Contest:
         yield Sample("idle memory", broker.resident_bytes() / 1e6)
 
     def _restarts(self, name: str, repeats: Iterable[int]) -> Iterator[Record]:
-        """Start a broker again with all that it has, and much more."""
+        """Restart a broker with all its data, and much more."""
         broker, scale = self._brokers[name], self._options.scale
         partitions = int(scale * RESTARTED_PARTITIONS)
         topic = ""
@@ -193,7 +204,7 @@ class Contest:
         return [row for row in PLAN if is_wanted(row, self._options)]
 
     def _run(self, name: str, row: str) -> Iterable[Sample]:
-        """One entry of the plan, with topics and groups that nobody has used."""
+        """Run one entry of the plan, with new topics and groups."""
         self._measured += 1
         return PLAN[row](
             PythonClient(self._brokers[name], self._options.scale, f"{self._measured}")
@@ -216,6 +227,7 @@ def _crowds(
     return {f"{name} {count}": partial(with_count, count=count) for count in counts}
 
 
+# Measurements in order; one entry may yield several rows.
 PLAN: Mapping[str, Run] = {
     "create topic": PythonClient.create_topics,
     "join": PythonClient.join,
@@ -240,19 +252,18 @@ PLAN: Mapping[str, Run] = {
     "cold": lambda client: WireClient(client).cold(),
     "spark": lambda client: SparkClient(client).read(),
 }
-"""What is run, in order; one entry may give several rows."""
 
 
 def is_wanted(row: str, options: argparse.Namespace) -> bool:
-    """Whether a row has one of the words of `--rows`, or all are wanted."""
+    """Return True if the row matches `--rows`."""
     return not options.rows or any(word in row for word in options.rows)
 
 
 def recorded(sample: Sample, broker: str, durable: bool, repeat: int) -> Record:
-    """A sample as reports keep it."""
+    """Return a sample as stored in reports."""
     return {"broker": broker, "durable": durable, "repeat": repeat, **sample._asdict()}
 
 
 def say(text: str) -> None:
-    """Tell how far it has come, beside the table."""
+    """Print progress on the error stream."""
     print(text, file=sys.stderr, flush=True)

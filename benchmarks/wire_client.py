@@ -1,5 +1,7 @@
-"""Rows of many connections, partitions, readers and groups: frames that are encoded beforehand, over plain
-sockets, so that the load costs next to nothing and is the same for all.
+"""Rows with many connections, partitions, consumers and groups.
+
+The frames are encoded in advance and sent over plain sockets, so that the load generator is cheap
+and the same for all brokers.
 """
 
 from __future__ import annotations
@@ -36,41 +38,44 @@ from .python_client import PythonClient, timed
 from .rows import COLD_BYTES, FAN_OUT_BYTES, SIZES, Sample
 
 PRODUCE_VERSION, FETCH_VERSION = 9, 11
+# Number of connections in the rows of partitions.
 SENDING = 10
-"""How many connections the rows of partitions have."""
 CLIENT_ID = "benchmark"
 FETCH_BYTES = 1 << 20
 RECEIVE_BYTES, ANSWER_BYTES_MAX = 1 << 16, 64 << 20
 RECORD_BYTES = 200
 DELETED_TOPICS, DELETED_PARTITIONS = 10, 100
 WAIT_SECONDS = 60
+# Errors that a broker may return for a new topic after it has become the leader.
 _NOT_YET = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-"""What a broker may say of a new topic after it has said that it leads it."""
+# Offset in an encoded request that is replaced by other offsets.
 _SENTINEL = 0x1122_3344_5566_7788
-"""An offset that is looked for in an encoded request, to put others in its place."""
 
 
 Following: TypeAlias = Callable[[], bytes | bytearray | None]
 Answered: TypeAlias = Callable[[memoryview], None]
+# Returns the next frame to send, or None at the end; and processes each response.
 Handlers: TypeAlias = tuple[Following, Answered]
-"""What a connection sends next, None at the end, and what is done with each answer."""
+# Requests of a connection, each of which may depend on the previous response.
 Steps: TypeAlias = Generator[bytes | bytearray, memoryview, None]
-"""Requests of a connection, each of which may depend on the answer to the one before."""
 
 
 @dataclass
 class Log:
-    """A partition from which many read."""
+    """A partition that many consumers read.
+
+    Attributes:
+        end: Log end offset.
+        answered: Total bytes of batches in all responses.
+    """
 
     topic: str
     end: int
-    """The offset after its last record."""
     answered: int = 0
-    """How many bytes of batches all who read got together."""
 
 
 class OffsetFrame:
-    """An encoded request with a place for an offset: it was encoded with _SENTINEL."""
+    """An encoded request with a placeholder for an offset, encoded as _SENTINEL."""
 
     def __init__(self, encoded: bytes) -> None:
         self._frame = bytearray(encoded)
@@ -82,19 +87,19 @@ class OffsetFrame:
 
 
 class Stream(Protocol):
-    """A connection that asks."""
+    """A connection that sends requests."""
 
     socket: socket.socket
 
     def ask(self) -> bool:
-        """Send what comes next; False when there is nothing."""
+        """Send the next request; return False at the end."""
 
     def receive(self) -> bool:
-        """Take what has come, and ask again; False at the end."""
+        """Receive data and send the next request; return False at the end."""
 
 
 class Asking:
-    """One connection with at most one request on its way. Answers come without their length."""
+    """A connection with at most one request in flight. Responses have no length prefix."""
 
     def __init__(self, address: tuple[str, int], following: Following, answered: Answered) -> None:
         self._following = following
@@ -103,7 +108,7 @@ class Asking:
         self.socket = connect(address, WAIT_SECONDS)
 
     def ask(self) -> bool:
-        """Send the next request; False when there is none."""
+        """Send the next request; return False at the end."""
         frame = self._following()
         if frame is None:
             return False
@@ -111,7 +116,7 @@ class Asking:
         return True
 
     def receive(self) -> bool:
-        """Take what has come, and ask again after a whole answer; False at the end."""
+        """Receive data, and send the next request after a response; return False at the end."""
         buffer = self._frames.next_buffer()
         if buffer is not None:
             size = self.socket.recv_into(buffer)
@@ -129,7 +134,7 @@ class Asking:
 
 
 class WireClient:
-    """Runs the rows against one broker, with topics that `client` makes."""
+    """Client that runs rows against one broker, with topics that `client` creates."""
 
     def __init__(self, client: PythonClient) -> None:
         self._client = client
@@ -138,12 +143,12 @@ class WireClient:
         self._address = (host, int(port))
 
     def connections(self, count: int) -> Iterator[Sample]:
-        """Each connection sends one record, waits for its ack, sends the next."""
+        """Send one record on each connection, wait for its ack, then send the next."""
         topic = self._client.create_topic(f"connections-{count}")
         yield from self._produce(f"connections {count}", topic, count, range(1))
 
     def partitions(self, count: int) -> Iterator[Sample]:
-        """The same over ten connections, each record to the next partition."""
+        """Send like `connections` over ten connections, to all partitions in turn."""
         topic = self._client.create_topic(f"partitions-{count}", count)
         try:
             yield from self._produce(f"partitions {count}", topic, SENDING, range(count))
@@ -151,12 +156,12 @@ class WireClient:
             self._client.delete_topics([topic])
 
     def readers(self, count: int) -> Iterator[Sample]:
-        """Connections that all read the same partition from its beginning."""
+        """Read the same partition from the beginning on several connections."""
         log = self._fan_out_log("readers", count)
         yield self._fan_out(f"readers {count}", log, [read(log) for _ in range(count)])
 
     def groups(self, count: int) -> Iterator[Sample]:
-        """The same, but each is the member of a group of its own, and commits what it was given."""
+        """Read like `readers`, each as a member of its own group that commits each response."""
         log = self._fan_out_log("groups", count)
         names = [f"{log.topic}-{number}" for number in range(count)]
         with alone(self._broker, names, log.topic) as members:
@@ -164,21 +169,21 @@ class WireClient:
             yield self._fan_out(f"groups {count}", log, reading)
             for member in members:
                 if (committed := member.committed()) != log.end:
-                    reason = f"{member.group} has committed {committed}, not {log.end}"
+                    reason = f"{member.group} committed {committed}, expected {log.end}"
                     raise BenchmarkFailed(f"{self._broker.name}: {reason}")
         self._client.delete_topics([log.topic])
 
     def deletion(self) -> Iterator[Sample]:
-        """Records at a steady rate while topics of many partitions are deleted."""
-        doomed = [
-            self._client.create_topic(f"doomed-{number}", DELETED_PARTITIONS)
+        """Send records at a constant rate while topics with many partitions are deleted."""
+        topics = [
+            self._client.create_topic(f"deleted-{number}", DELETED_PARTITIONS)
             for number in range(DELETED_TOPICS)
         ]
-        deleting = threading.Thread(target=self._client.delete_topics, args=(doomed,))
+        deleting = threading.Thread(target=self._client.delete_topics, args=(topics,))
         yield from self._client.beside("deletion", deleting)
 
     def cold(self) -> Iterator[Sample]:
-        """A reader of a long log that is on the disk only, beside records at a steady rate."""
+        """Read a long log that is not in the page cache, while records are sent at a constant rate."""
         size = int(self._client.scale * COLD_BYTES)
         log = self._fill("cold", size)
         _forget(str(self._broker.directory))
@@ -211,12 +216,12 @@ class WireClient:
                     raise RowRefused(f"{self._broker.name} does not lead {topic}")
                 answers.clear()
                 left = islice(frames, max(len(partitions), connections))
-                until_answered(streams)  # each connection and each partition is used once before
+                until_answered(streams)  # use each connection and each partition once before
             left = islice(frames, total)
             with timed(self._broker) as watch:
                 until_answered(streams)
         for error in filter(None, map(_error_of, answers)):
-            raise RowRefused(f"{self._broker.name} refuses a record with error {error}")
+            raise RowRefused(f"{self._broker.name} rejected a record with error {error}")
         yield Sample(row, total / watch.seconds / 1e3, watch.cpu_seconds / total * 1e6)
 
     def _fill(self, name: str, size: int) -> Log:
@@ -234,7 +239,7 @@ class WireClient:
         return Sample(row, log.answered / watch.seconds / 1e6, cpu)
 
     def _run(self, readers: Iterable[Steps]) -> None:
-        """Let each ask over a connection of its own, side by side, to its end."""
+        """Run all readers concurrently, each on its own connection."""
         with self._connected([_handlers(steps) for steps in readers]) as streams:
             until_answered(streams)
 
@@ -249,7 +254,7 @@ class WireClient:
 
 
 def until_answered(streams: Sequence[Stream]) -> None:
-    """Let all of them ask until they have nothing more to ask."""
+    """Send requests on all connections until each has no more requests."""
     with closing(selectors.DefaultSelector()) as selector:
         for stream in streams:
             if stream.ask():
@@ -257,14 +262,14 @@ def until_answered(streams: Sequence[Stream]) -> None:
         while selector.get_map():
             ready = selector.select(WAIT_SECONDS)
             if not ready:
-                raise BenchmarkFailed("a broker does not answer")
+                raise BenchmarkFailed("a broker does not respond")
             for key, _ in ready:
                 if not key.data.receive():
                     selector.unregister(key.fileobj)
 
 
 def read(log: Log) -> Steps:
-    """Read a partition from its beginning to its end."""
+    """Read a partition from the beginning to the end."""
     fetch = _fetch_frame(log.topic)
     offset = 0
     while offset < log.end:
@@ -272,7 +277,7 @@ def read(log: Log) -> Steps:
 
 
 def read_and_commit(log: Log, member: ClassicMember) -> Steps:
-    """The same from where the member's group is, and commit after each answer."""
+    """Read a partition from the group's committed offset, and commit after each response."""
     fetch, commit = _fetch_frame(log.topic), _commit_frame(member)
     key, version = ApiKey.OFFSET_FETCH, OFFSET_FETCH_VERSION
     answer = yield frame(key, version, member.offset_fetch(), CLIENT_ID)
@@ -296,10 +301,10 @@ def _handlers(steps: Steps) -> Handlers:
 
 
 def _keep(log: Log, answer: memoryview) -> int:
-    """Count what was answered, and return the offset that comes next."""
+    """Count a response, and return the next offset."""
     last, size = _last_offset(answer)
     if not size:
-        raise BenchmarkFailed(f"there is less of {log.topic} than was sent")
+        raise BenchmarkFailed(f"{log.topic} has fewer records than were sent")
     log.answered += size
     return last + 1
 
@@ -307,7 +312,7 @@ def _keep(log: Log, answer: memoryview) -> int:
 def _check_commit(answer: memoryview) -> None:
     response = decoded(ApiKey.OFFSET_COMMIT, OFFSET_COMMIT_VERSION, answer)
     ((row,),) = (topic.partitions for topic in response.topics)
-    check(row.error_code, "to commit")
+    check(row.error_code, "OffsetCommit")
 
 
 def produce_frame(topic: str, partition: int) -> bytes:
@@ -316,7 +321,7 @@ def produce_frame(topic: str, partition: int) -> bytes:
 
 
 def _error_of(answer: bytes) -> int:
-    """What a broker said of the one partition of a Produce request."""
+    """Return the error code in a Produce response for one partition."""
     response = decoded(ApiKey.PRODUCE, PRODUCE_VERSION, answer)
     ((row,),) = (topic.partition_responses for topic in response.responses)
     return int(row.error_code)
@@ -339,10 +344,10 @@ def _commit_frame(member: ClassicMember) -> OffsetFrame:
 
 
 def _last_offset(answer: memoryview) -> tuple[int, int]:
-    """The last offset of the batches in an answer, and how many bytes those are, whole ones only."""
+    """Return the last offset and the size of the complete batches in a response."""
     response = decoded(ApiKey.FETCH, FETCH_VERSION, answer)
     ((row,),) = (topic.partitions for topic in response.responses)
-    check(row.error_code, "to fetch")
+    check(row.error_code, "Fetch")
     headers = [header for _, header in iter_headers(row.records or b"")]
     return max((each.last_offset for each in headers), default=-1), sum(
         each.size for each in headers
@@ -350,13 +355,13 @@ def _last_offset(answer: memoryview) -> tuple[int, int]:
 
 
 def _forget(directory: str) -> None:
-    """Have the system keep nothing of these files in memory, as after a long time."""
+    """Drop the files from the page cache."""
     os.sync()
     for parent, _, names in os.walk(directory):
         for name in names:
             try:
                 descriptor = os.open(f"{parent}/{name}", os.O_RDONLY)
-            except FileNotFoundError:  # the broker has removed it meanwhile
+            except FileNotFoundError:  # the broker has deleted it in the meantime
                 continue
             try:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -303,7 +303,7 @@ def test_a_group_with_a_member(apache: Broker, ours: Broker, confluent: Start) -
         assert [each["partition"] for each in row["partitions"]] == [0, 1]
         assert all(each["client_id"] and each["host"] for each in row["partitions"])
         assert ask(broker, "group", "seek", "live", "--to", "end", "-t", "read").status == 1
-        assert "it has members" in ask(broker, "group", "delete", "live").err
+        assert "the group has members" in ask(broker, "group", "delete", "live").err
         member("leave", member="me")
 
 

@@ -464,7 +464,7 @@ def test_our_own_command_line(sides: dict[str, Guarded], broker: str) -> None:
     rows = run("security", "token", "list", "bob", "--json", name="carol").splitlines()
     assert token_id in [json.loads(each)["token"] for each in rows]
     said = run("security", "token", "renew", token_id, "--for", "1h", name="carol")
-    assert f"token {token_id} is good until" in said
+    assert f"token {token_id} is valid until" in said
     run("security", "token", "expire", token_id)
     eventually(
         lambda: run("security", "token", "list", name="admin"),

@@ -64,7 +64,7 @@ def test_rows_that_became_slower_are_named_worst_first() -> None:
     slower = slower_rows(found, "abc")
     assert verdict(slower, "abc").splitlines() == [
         "More than 3% slower than at abc (median of the rounds):",
-        "  0.83  one record per request, one by one: p50, without fsync (in every round)",
+        "  0.83  one record per request, sequential: p50, without fsync (in every round)",
         "  0.93  one record per request, pipelined, with fsync (rounds overlap)",
     ]
     table = "\n".join(lines(found, True, ["abc"]))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.clusters import Answer, Place
+from benchmarks.clusters import Answer, Placement
 from benchmarks.scale import page
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.headers import encode_response
@@ -34,7 +34,7 @@ def test_an_answer_to_metadata_is_read() -> None:
     parts: list[Any] = list(encode_response(7, ApiKey.METADATA, 1, response))
     answer = Answer(b"".join(parts)[4:])  # behind its length
     assert answer.controller == 2
-    assert [*answer.topics()] == [("other", []), ("scaled", [Place(1, 2), Place(-1, 1)])]
+    assert [*answer.topics()] == [("other", []), ("scaled", [Placement(1, 2), Placement(-1, 1)])]
 
 
 def test_a_cell_has_the_median_and_the_spread() -> None:

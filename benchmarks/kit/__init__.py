@@ -1,1 +1,1 @@
-"""What a test of Kafka software costs, with a broker of its own and with a Kafka for all of them."""
+"""Benchmark of a test with its own broker, compared with one Kafka for all tests."""

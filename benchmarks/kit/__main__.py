@@ -1,4 +1,4 @@
-"""`python -m benchmarks.kit`: what a test costs over an empty one, with each kind of broker."""
+"""Cost of a test compared with an empty test, for each kind of broker: `python -m benchmarks.kit`."""
 
 from __future__ import annotations
 
@@ -26,28 +26,31 @@ RUN_SECONDS_MAX = 600
 
 EMPTY = "test_empty"
 ROWS = {
-    "test_fixture": "kbroker: a broker of its own for each test, not used",
-    "test_kit_kbroker": "kbroker: a broker of its own, by the kit's calls",
-    "test_kit_kafka": "Apache Kafka, one process for all tests, by the kit's calls",
-    "test_client_kbroker": "kbroker: a broker of its own, by confluent-kafka",
-    "test_client_kafka": "Apache Kafka, one process for all tests, by confluent-kafka",
-    "test_client_kfake": "kfake, one process for all tests, by confluent-kafka",
-    "test_client_mock": "librdkafka's mock cluster, one for each test, by confluent-kafka",
+    "test_fixture": "kbroker, one broker per test, unused",
+    "test_kit_kbroker": "kbroker, one broker per test, used with the test kit",
+    "test_kit_kafka": "Apache Kafka, one process for all tests, used with the test kit",
+    "test_client_kbroker": "kbroker, one broker per test, used with confluent-kafka",
+    "test_client_kafka": "Apache Kafka, one process for all tests, used with confluent-kafka",
+    "test_client_kfake": "kfake, one process for all tests, used with confluent-kafka",
+    "test_client_mock": "librdkafka's mock cluster, one per test, used with confluent-kafka",
 }
 TEXT = """\
-The same small pytest test each time: create a topic, produce a record, read it, compare it.
-"Start" is what the first test takes longer than the others; "per test" is the median over an empty
-test, with the least and most of the runs; "memory" is that of pytest and of all processes that it
-started, over those of the empty tests. Kafka runs as a plain process here: a container adds its own
-start to it. kbroker and the mock begin each test with a new broker, Kafka and kfake have one for all
-tests, and a topic with a new name in each. By confluent-kafka each test starts and stops an admin
-client, a producer and a consumer. Made by `python -m benchmarks.kit --write`.
+Each test is the same: create a topic, produce a record, read it, compare it.
+
+* "Start" is the additional time of the first test.
+* "Per test" is the median time above that of an empty test, with the minimum and maximum of the runs.
+* "Memory" is that of pytest and all its child processes, above that of the empty tests.
+
+Kafka runs as a plain process; a container would add its own start time. With kbroker and the mock
+cluster, each test has a new broker. With Kafka and kfake, all tests share one, and each test uses a
+new topic name. With confluent-kafka, each test starts and stops an admin client, a producer and a
+consumer. Written by `python -m benchmarks.kit --write`.
 
 """
 
 
 class Run(NamedTuple):
-    """What one run of one test measured."""
+    """Measurements of one run of one test."""
 
     start_seconds: float
     test_seconds: float
@@ -56,7 +59,7 @@ class Run(NamedTuple):
 
 def main() -> None:
     options = _options()
-    names = [EMPTY, *(name for name in ROWS if _is_there(name, options.skip))]
+    names = [EMPTY, *(name for name in ROWS if _is_available(name, options.skip))]
     runs: dict[str, list[Run]] = {name: [] for name in names}
     try:
         for _ in range(options.repeat):
@@ -71,7 +74,7 @@ def main() -> None:
         write(text)
 
 
-def _is_there(name: str, skip: list[str]) -> bool:
+def _is_available(name: str, skip: list[str]) -> bool:
     if any(word in name for word in skip):
         return False
     if name.endswith("_kfake"):
@@ -84,7 +87,11 @@ def _is_there(name: str, skip: list[str]) -> bool:
 
 
 def measure(name: str, tests: int) -> Run:
-    """Run one test of the suite that often, in a pytest of its own. Raises BenchmarkFailed."""
+    """Run one test of the suite `tests` times, in its own pytest process.
+
+    Raises:
+        BenchmarkFailed: The run failed.
+    """
     with tempfile.TemporaryDirectory() as directory:
         result = Path(directory) / "result.json"
         command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", directory]
@@ -99,7 +106,7 @@ def measure(name: str, tests: int) -> Run:
 
 
 def section(runs: dict[str, list[Run]], options: argparse.Namespace) -> str:
-    """The text and the table."""
+    """Return the section with text and table."""
     empty = _median(run.test_seconds for run in runs[EMPTY])
     empty_bytes = _median(run.resident_bytes for run in runs[EMPTY])
     lines = [
@@ -131,7 +138,7 @@ def _median(values: Iterable[float]) -> float:
 
 
 def write(text: str) -> None:
-    """Put the section in the place of the one that the page has."""
+    """Replace the section in the page."""
     page = DOCUMENT.read_text()
     pattern = re.escape(BEGIN) + ".*" + re.escape(END)
     DOCUMENT.write_text(re.sub(pattern, lambda _: BEGIN + text + END, page, flags=re.DOTALL))
@@ -139,10 +146,16 @@ def write(text: str) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.kit", description=__doc__)
-    parser.add_argument("--repeat", type=int, default=3, help="runs of each kind (default 3)")
-    parser.add_argument("--tests", type=int, default=50, help="tests in a run (default 50)")
-    parser.add_argument("--skip", action="append", default=[], help="leave out rows with this word")
-    parser.add_argument("--note", help="what else there is to say about this run")
+    parser.add_argument(
+        "--repeat", type=int, default=3, help="number of runs of each kind (default 3)"
+    )
+    parser.add_argument(
+        "--tests", type=int, default=50, help="number of tests in a run (default 50)"
+    )
+    parser.add_argument(
+        "--skip", action="append", default=[], help="skip rows whose name contains this word"
+    )
+    parser.add_argument("--note", help="remark about this run for the page")
     parser.add_argument("--write", action="store_true", help=f"write into {DOCUMENT.name}")
     return parser.parse_args()
 

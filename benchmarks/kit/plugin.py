@@ -1,4 +1,4 @@
-"""For the suite: a Kafka for all tests, as testcontainers has it, and how long each test takes."""
+"""Pytest plug-in for the suite: a Kafka for all tests, as with testcontainers, and test times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ START_SECONDS = 30
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExternalKafka]:
-    """Apache Kafka in a process that all tests use."""
+    """Yield Apache Kafka in a process that all tests share."""
     from kbroker.testing.local import ExternalKafka
 
     process = Kafka(tmp_path_factory.mktemp("kafka"), durable=False)
@@ -35,13 +35,13 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExternalKafka]:
 
 @pytest.fixture(scope="session")
 def kfake() -> Iterator[str]:
-    """The address of kfake in a process that all tests use."""
+    """Yield the address of kfake in a process that all tests share."""
     port = free_port()
     process = subprocess.Popen([str(KFAKE), str(port)])
     deadline = time.monotonic() + START_SECONDS
     while not nodes_known(port):
         assert process.poll() is None, "kfake did not start"
-        assert time.monotonic() < deadline, "kfake did not answer"
+        assert time.monotonic() < deadline, "kfake did not respond"
         time.sleep(0.005)
     yield f"127.0.0.1:{port}"
     process.terminate()
@@ -49,7 +49,7 @@ def kfake() -> Iterator[str]:
 
 
 class Stopwatch:
-    """Writes the seconds of each test, and the memory at the end of the last one."""
+    """Recorder of the seconds of each test, and of the memory at the end of the last one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -75,7 +75,7 @@ class Stopwatch:
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory of a process and of all that it started."""
+    """Return the resident memory of a process and all its descendants."""
     directory = Path(f"/proc/{pid}")
     pages = int((directory / "statm").read_text().split()[1])
     children = {

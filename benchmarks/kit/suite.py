@@ -1,4 +1,4 @@
-"""The same small test with each kind of broker. `python -m benchmarks.kit` runs one of them at a time."""
+"""The same small test with each kind of broker; `python -m benchmarks.kit` runs one at a time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from kbroker.testing.local import KafkaHandle
 
 SECONDS = 10
+# If the broker accepts client metrics (KIP-714), a client waits for its last push when it is closed.
 QUIET = {"log_level": 0, "enable.metrics.push": False}
-"""With a broker that takes metrics (KIP-714) a client waits at its end until it has pushed them."""
 number = pytest.mark.parametrize("number", range(int(os.environ.get("KBROKER_KIT_TESTS", "5"))))
 
 
@@ -31,47 +31,47 @@ def test_fixture(kbroker: KafkaHandle, number: int) -> None:
 
 @number
 def test_kit_kbroker(kbroker: KafkaHandle, number: int) -> None:
-    by_the_kit(kbroker, "orders")
+    run_with_kit(kbroker, "orders")
 
 
 @number
 def test_kit_kafka(kafka: KafkaHandle, number: int) -> None:
-    by_the_kit(kafka, f"orders-{number}")
+    run_with_kit(kafka, f"orders-{number}")
 
 
 @number
 def test_client_kbroker(kbroker: KafkaHandle, number: int) -> None:
-    by_a_client(kbroker.bootstrap_servers, "orders")
+    run_with_client(kbroker.bootstrap_servers, "orders")
 
 
 @number
 def test_client_kafka(kafka: KafkaHandle, number: int) -> None:
-    by_a_client(kafka.bootstrap_servers, f"orders-{number}")
+    run_with_client(kafka.bootstrap_servers, f"orders-{number}")
 
 
 @number
 def test_client_kfake(kfake: str, number: int) -> None:
-    by_a_client(kfake, f"orders-{number}")
+    run_with_client(kfake, f"orders-{number}")
 
 
 @number
 def test_client_mock(number: int) -> None:
-    """The mock cluster lives in a client, and makes topics on first use only."""
+    """The mock cluster runs inside a client, and creates topics on first use only."""
     owner = Producer({"test.mock.num.brokers": 1, **QUIET})
     brokers = owner.list_topics(timeout=SECONDS).brokers.values()
     write_and_read(",".join(f"{each.host}:{each.port}" for each in brokers), "orders")
 
 
-def by_the_kit(kafka: KafkaHandle, topic: str) -> None:
-    """Create, produce, wait for the record."""
+def run_with_kit(kafka: KafkaHandle, topic: str) -> None:
+    """Create a topic, produce, and wait for the record."""
     kafka.create_topic(topic)
     kafka.produce(topic, "hello")
     (record,) = kafka.wait_for(topic)
     assert record.text == "hello"
 
 
-def by_a_client(bootstrap: str, topic: str) -> None:
-    """The same with an unmodified client."""
+def run_with_client(bootstrap: str, topic: str) -> None:
+    """Create a topic, produce and consume with an unmodified client."""
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
     for made in admin.create_topics([NewTopic(topic, 1, 1)]).values():
         made.result(SECONDS)
@@ -79,7 +79,7 @@ def by_a_client(bootstrap: str, topic: str) -> None:
 
 
 def write_and_read(bootstrap: str, topic: str) -> None:
-    """One record there and back."""
+    """Produce a record and consume it."""
     producer = Producer({"bootstrap.servers": bootstrap, **QUIET})
     producer.produce(topic, b"hello", partition=0)
     assert producer.flush(SECONDS) == 0

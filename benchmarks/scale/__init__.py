@@ -1,1 +1,1 @@
-"""How much one cluster carries: nodes as processes over etcd, and the metadata by itself."""
+"""Benchmark of cluster size: nodes as processes over etcd, and the metadata alone."""

@@ -1,9 +1,9 @@
-"""Three nodes with many partitions: `python -m benchmarks.scale --write`
+"""Benchmark of three nodes with many partitions: `python -m benchmarks.scale --write`
 
-Each round has a new cluster, whose nodes are processes: over one member of etcd, over three, and beside
-a supervisor. It gets a topic, is left alone for a while, loses the node that elects leaders by kill -9, and
-gets it back. One thing is measured at a time; what others do on the machine is in the figures.
-`python -m benchmarks.scale.metadata` has the figures of more nodes and partitions.
+Each round starts a new cluster with one process per node: over one etcd member, over three, and
+with a supervisor. The round creates a topic, waits, kills the controller with SIGKILL and restarts
+it. Only one measurement runs at a time; other load on the machine affects the results. `python -m
+benchmarks.scale.metadata` measures larger clusters.
 """
 
 from __future__ import annotations
@@ -22,45 +22,44 @@ from .rounds import Figure, on_etcd, supervised
 
 PARTITIONS = (1000, 10_000)
 MEMBERS = (1, 3)
-SUPERVISED = 0
-"""In place of members of etcd: the nodes are beside a supervisor."""
+SUPERVISED = 0  # number of etcd members that means a supervisor
 PROGRAM = "benchmarks.scale"
 
+# Values of each round, by number of etcd members and row.
 Figures = dict[int, dict[str, list[float]]]
-"""By how many members there are, and row: a value for each round."""
 
 ROWS: Mapping[str, Row] = {
-    "create": Row("create the topic: until CreateTopics is answered", "s"),
-    "create seen": Row("until all three nodes name all leaders", "s"),
-    "create processor": Row("processor time of a node for it", "s"),
-    "lease led": Row("**kill -9** of a node: until others lead all that it led", "s"),
-    "lease acks": Row("until an idempotent producer has the acks of 20 of those", "s"),
-    "lease processor": Row("processor time of another node until then", "s"),
+    "create": Row("create the topic: until the CreateTopics response", "s"),
+    "create seen": Row("until all three nodes know all leaders", "s"),
+    "create processor": Row("CPU time of a node for that", "s"),
+    "lease led": Row("**kill -9** of a node: until all its partitions have new leaders", "s"),
+    "lease acks": Row("until an idempotent producer has acks from 20 of these partitions", "s"),
+    "lease processor": Row("CPU time of another node until then", "s"),
     "lease writes": Row("writes to etcd until then", ""),
-    "lease writes per second": Row("that is", "/s"),
-    "lease back": Row("**start again** after that: exec to first Metadata", "s"),
+    "lease writes per second": Row("writes to etcd per second", "/s"),
+    "lease back": Row("**restart** after that: exec to first Metadata response", "s"),
     "lease in sync": Row("exec to all replicas in sync", "s"),
-    "lease back processor": Row("processor time of the node until then", "s"),
+    "lease back processor": Row("CPU time of the node until then", "s"),
     "lease back writes": Row("writes to etcd until then", ""),
-    "given back": Row("ElectLeaders of all, after that", "s"),
-    "gone led": Row("**kill -9, told at once**: until others lead", "s"),
-    "gone acks": Row("until an idempotent producer has the acks of 20 of those", "s"),
-    "gone processor": Row("processor time of another node until then", "s"),
+    "given back": Row("preferred leader election of all partitions (ElectLeaders)", "s"),
+    "gone led": Row("**kill -9, then mark-dead**: until new leaders", "s"),
+    "gone acks": Row("until an idempotent producer has acks from 20 of these partitions", "s"),
+    "gone processor": Row("CPU time of another node until then", "s"),
     "gone writes": Row("writes to etcd until then", ""),
-    "supervised back": Row("until the killed node, started again, answers Metadata", "s"),
+    "supervised back": Row("until the restarted node responds to Metadata", "s"),
     "supervised in sync": Row("until all replicas are in sync", "s"),
-    "stop": Row("**clean stop** of one node: until its process has ended", "s"),
-    "stop led": Row("until others lead what it led", "s"),
-    "stop all": Row("clean stop of all nodes", "s"),
+    "stop": Row("**graceful stop** of one node: until its process exits", "s"),
+    "stop led": Row("until all its partitions have new leaders", "s"),
+    "stop all": Row("graceful stop of all nodes", "s"),
     "empty node memory": Row("**resident memory** of a node without topics", "MB"),
-    "node memory": Row("with the topic, at rest", "MB"),
+    "node memory": Row("with the topic, idle", "MB"),
     "node memory after": Row("after two failovers", "MB"),
-    "empty other memory": Row("of a member, or the supervisor, without topics", "MB"),
-    "other memory": Row("with the topic, at rest", "MB"),
-    "etcd database": Row("database of etcd, at rest", "MB"),
+    "empty other memory": Row("of an etcd member, or the supervisor, without topics", "MB"),
+    "other memory": Row("with the topic, idle", "MB"),
+    "etcd database": Row("etcd database, idle", "MB"),
     "etcd database after": Row("after two failovers, not compacted", "MB"),
-    "node rest": Row("**at rest**: processor time of a node", "%"),
-    "other rest": Row("of a member, or the supervisor", "%"),
+    "node rest": Row("**idle**: CPU use of a node", "%"),
+    "other rest": Row("CPU use of an etcd member, or the supervisor", "%"),
     "rest writes": Row("writes to etcd", "/s"),
 }
 
@@ -78,15 +77,15 @@ def main() -> None:
                 for row, value in measured:
                     figures[members].setdefault(row, []).append(value)
                 say(f"{partitions} partitions, {_head(members)}, round {repeat + 1}: {measured}")
-        made_by = f"`python -m {PROGRAM} --write`; {facts(options.repeat)}"
-        text = "\n".join([f"Made by {made_by}", "", *_table(figures)]) + "\n"
+        command = f"`python -m {PROGRAM} --write`; {facts(options.repeat)}"
+        text = "\n".join([f"Written by {command}", "", *_table(figures)]) + "\n"
         print(text)
         if options.write:
             write(f"{partitions} partitions", text)
 
 
 def _table(figures: Figures) -> Iterator[str]:
-    yield f"| median (least to most) | {' | '.join(map(_head, figures))} |"
+    yield f"| median (min to max) | {' | '.join(map(_head, figures))} |"
     yield "|---" + "|--:" * len(figures) + "|"
     for name, row in ROWS.items():
         found = [each.get(name, []) for each in figures.values()]
@@ -97,11 +96,11 @@ def _table(figures: Figures) -> Iterator[str]:
 def _head(members: int) -> str:
     if members == SUPERVISED:
         return "`--processes 3`"
-    return f"{members} member{'s' * (members > 1)} of etcd"
+    return f"{members} etcd member{'s' * (members > 1)}"
 
 
 def _round(directory: Path, members: int, partitions: int) -> Iterable[Figure]:
-    os.sync()  # what others left to be written is not written during this round
+    os.sync()  # do not let earlier dirty pages be written during this round
     if members == SUPERVISED:
         return supervised(directory / "scale", partitions)
     return on_etcd(directory / "scale", members, partitions)
@@ -109,18 +108,24 @@ def _round(directory: Path, members: int, partitions: int) -> Iterable[Figure]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
-    parser.add_argument("--repeat", type=int, default=3, help="rounds (default 3)")
+    parser.add_argument("--repeat", type=int, default=3, help="number of rounds (default 3)")
     parser.add_argument(
-        "--partitions", type=_numbers, default=PARTITIONS, help="default: 1000,10000"
+        "--partitions",
+        type=_numbers,
+        default=PARTITIONS,
+        help="numbers of partitions (default 1000,10000)",
     )
     parser.add_argument(
         "--members",
         type=_numbers,
         default=(*MEMBERS, SUPERVISED),
-        help="of etcd, 0 for a supervisor in its place; default: 1,3,0",
+        help="numbers of etcd members, 0 for a supervisor instead (default 1,3,0)",
     )
     parser.add_argument(
-        "--directory", type=Path, default=ROOT / ".work/benchmarks", help="for data"
+        "--directory",
+        type=Path,
+        default=ROOT / ".work/benchmarks",
+        help="directory for the brokers' data",
     )
     parser.add_argument("--write", action="store_true", help="write docs/how-to/size-a-cluster.md")
     options = parser.parse_args()

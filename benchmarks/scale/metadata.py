@@ -1,7 +1,8 @@
-"""The metadata of a large cluster by itself, without logs: `python -m benchmarks.scale.metadata --write`
+"""Benchmark of the metadata of a large cluster, without logs.
 
-50 nodes and 50,000 partitions in one process. What one node computes and holds is what is measured;
-times are those of a processor.
+python -m benchmarks.scale.metadata --write
+
+The process simulates 50 nodes and 50,000 partitions, and measures CPU time and memory of one node.
 """
 
 from __future__ import annotations
@@ -43,28 +44,28 @@ PREFIX = "/kbroker/scale/"
 TOLD_SECONDS = 600
 
 ROWS: Mapping[str, Row] = {
-    "create": Row("**create** all topics, 100 partitions each: place, store, hear of it", "s"),
-    "create one": Row("the last of them alone", "ms"),
-    "place": Row("choose the nodes of 10,000 partitions (one CreateTopics)", "s"),
-    "document": Row("entry of a topic of 10,000 partitions (etcd takes 1,500 kB)", "kB"),
-    "new read": Row("**a start**: read everything from etcd", "s"),
-    "new memory": Row("memory of a node for it: entries and their cache", "MB"),
-    "changed read": Row("the same when each partition has changed once", "s"),
-    "changed turn": Row("the longest turn of the event loop in that", "ms"),
-    "changed memory": Row("memory of a node for it", "MB"),
-    "changed": Row("**a node is gone**: partitions that change", ""),
-    "transactions": Row("transactions of the controller for it", ""),
-    "compares": Row("most compares in one (etcd takes 128)", ""),
-    "put bytes": Row("most bytes in one", "kB"),
-    "election": Row("processor time of the controller", "s"),
-    "storm": Row("processor time of each other node to hear of it", "s"),
-    "answer": Row("**an answer to Metadata** about all topics", "MB"),
-    "answer time": Row("processor time to make it, once for all who ask", "s"),
+    "create": Row("**create** all topics of 100 partitions each: place, store, apply", "s"),
+    "create one": Row("only the last topic", "ms"),
+    "place": Row("replica placement of 10,000 partitions (one CreateTopics)", "s"),
+    "document": Row("entry of a topic with 10,000 partitions (etcd limit: 1,500 kB)", "kB"),
+    "new read": Row("**start-up**: read all entries from etcd", "s"),
+    "new memory": Row("memory of a node: entries and their cache", "MB"),
+    "changed read": Row("start-up after each partition has changed once", "s"),
+    "changed turn": Row("longest event-loop iteration of it", "ms"),
+    "changed memory": Row("memory of a node", "MB"),
+    "changed": Row("**node failure**: changed partitions", ""),
+    "transactions": Row("transactions of the controller", ""),
+    "compares": Row("maximum number of compares in one (etcd limit: 128)", ""),
+    "put bytes": Row("maximum size of one", "kB"),
+    "election": Row("CPU time of the controller", "s"),
+    "storm": Row("CPU time of each other node to apply the changes", "s"),
+    "answer": Row("**Metadata response** with all topics", "MB"),
+    "answer time": Row("CPU time to encode it, once for all clients", "s"),
 }
 
 
 class Counting(LocalStore):
-    """It says how large transactions are, and keeps its changes."""
+    """A local store that records its changes and the size of its transactions."""
 
     def __init__(self) -> None:
         files = MemFiles()
@@ -88,23 +89,21 @@ class Counting(LocalStore):
         return await super().transact(puts, compares=compares, cause=cause, lease=lease)
 
     def begin(self) -> None:
-        """Count from here on."""
+        """Reset the records."""
         self.compares.clear()
         self.put_bytes.clear()
         self.changes.clear()
 
 
 class PlayedEtcd(Gateway):
-    """A member that has certain keys, of which a node is told as by etcd."""
+    """A fake etcd member with given keys, which sends watch events to a node."""
 
     def __init__(self, entries: Mapping[str, tuple[Document, int]], revision: int) -> None:
         super().__init__(["http://nobody:2379"])
         self._revision = str(revision)
         self._pairs = [_pair(ENTRY + key, *entries[key]) for key in sorted(entries)]
-        self.turn_seconds: list[float] = []
-        """How long the reader was at work on each page (processor time)."""
-        self.own_seconds = 0.0
-        """What it took to play the member."""
+        self.turn_seconds: list[float] = []  # CPU time of the reader for each page
+        self.own_seconds = 0.0  # CPU time of this fake
         self._answered_at = 0.0
         self._events, self._told = trio.open_memory_channel[str](100_000)
 
@@ -120,7 +119,7 @@ class PlayedEtcd(Gateway):
         text = json.dumps({"header": {"revision": self._revision}, "kvs": pairs, "more": is_more})
         self._answered_at = time.process_time()
         self.own_seconds += self._answered_at - began
-        answer: Message = json.loads(text)  # as whoever asks etcd does
+        answer: Message = json.loads(text)  # as a client of etcd does
         return answer
 
     @asynccontextmanager
@@ -128,12 +127,12 @@ class PlayedEtcd(Gateway):
         yield self
 
     async def next(self) -> Message:
-        """The next events, as of a watch."""
+        """Return the next events of a watch."""
         events: Message = json.loads(await self._told.receive())
         return events
 
     def tell(self, change: Change) -> None:
-        """Let a change be heard of."""
+        """Send the events of a change."""
         pairs = [_pair(CAUSE, {"cause": change.cause}, change.revision)]
         pairs += [
             _pair(ENTRY + key, entry.value, change.revision)
@@ -144,7 +143,7 @@ class PlayedEtcd(Gateway):
 
 
 class Follower(EtcdStore):
-    """A client that only follows: it never looks whether it is right."""
+    """A store client that only follows changes and does not verify its state."""
 
     async def run(self) -> None:
         await self._follow()
@@ -161,7 +160,7 @@ def _pair(key: str, value: Document, revision: int) -> Message:
 
 
 def _first_from(pairs: Sequence[Message], key: bytes) -> int:
-    """The place of the first pair that is not before a key."""
+    """Return the index of the first pair whose key is not less than `key`."""
     low, high = 0, len(pairs)
     while low < high:
         middle = (low + high) // 2
@@ -173,7 +172,7 @@ def _first_from(pairs: Sequence[Message], key: bytes) -> int:
 
 
 class World:
-    """A cluster of which one node is the controller; the others only run."""
+    """A cluster with one active controller; the other nodes are only registered."""
 
     def __init__(self, nodes: int) -> None:
         self.store = Counting()
@@ -203,13 +202,13 @@ class World:
                 await self.controller.settle()
 
     async def create(self, number: int) -> None:
-        """Make one topic."""
+        """Create one topic."""
         placed = [*self.cluster.place_partitions(PARTITIONS_OF_TOPIC, FACTOR)]
         await self.cluster.create_topic(f"topic-{number}", placed, {}, cause="benchmark")
 
 
 async def measure(nodes: int, partitions: int) -> list[Figure]:
-    """All figures of one round."""
+    """Return all results of one round."""
     world = World(nodes)
     await world.start()
     return [
@@ -242,7 +241,7 @@ def _placing(world: World) -> list[Figure]:
 
 
 async def _start(world: World, when: str) -> list[Figure]:
-    """A node that comes reads all that there is."""
+    """Measure a new node that reads all entries."""
     gateway = await _gateway(world)
     began = time.process_time()
     async with _following(gateway):
@@ -261,7 +260,7 @@ async def _gateway(world: World) -> PlayedEtcd:
 
 @asynccontextmanager
 async def _following(gateway: PlayedEtcd) -> AsyncIterator[EtcdStore]:
-    """The store and the cache of a node, in step with etcd."""
+    """Run the store and the cache of a node that follows etcd."""
     store = Follower(gateway, PREFIX)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.run)
@@ -275,7 +274,7 @@ async def _following(gateway: PlayedEtcd) -> AsyncIterator[EtcdStore]:
 
 
 async def _memory(gateway: PlayedEtcd) -> float:
-    """What a node's metadata takes (MB)."""
+    """Return the memory of a node's metadata in MB."""
     gc.collect()
     tracemalloc.start()
     async with _following(gateway):
@@ -286,7 +285,7 @@ async def _memory(gateway: PlayedEtcd) -> float:
 
 
 async def _election(world: World) -> list[Figure]:
-    """The last node is gone: others lead what it led, and it is in sync nowhere."""
+    """Measure the failure of the last node: new leaders and smaller ISRs."""
     gateway = await _gateway(world)
     async with _following(gateway) as store:
         world.store.begin()
@@ -299,7 +298,7 @@ async def _election(world: World) -> list[Figure]:
             gateway.tell(each)
         began = time.process_time()
         with trio.fail_after(TOLD_SECONDS):
-            while store.revision < changes[-1].revision:  # it tells by callbacks
+            while store.revision < changes[-1].revision:  # changes arrive in callbacks
                 await trio.lowlevel.checkpoint()
         storm = time.process_time() - began
     changed = sum(len(each.entries) for each in changes[1:])
@@ -314,7 +313,7 @@ async def _election(world: World) -> list[Figure]:
 
 
 async def _touched(world: World) -> list[Figure]:
-    """When each partition has an entry of its own, because it has changed once."""
+    """Measure a new node after each partition has an entry of its own, because it changed once."""
     for topic in world.cluster.topics.values():
         changes = [PartitionChange(topic, each, each) for each in topic.partitions]
         await world.cluster.put_partitions(changes, fences={}, cause="benchmark")
@@ -322,7 +321,7 @@ async def _touched(world: World) -> list[Figure]:
 
 
 def _answer(world: World) -> list[Figure]:
-    """What a client gets that asks for all topics."""
+    """Measure the Metadata response with all topics."""
     began = time.process_time()
     response = MetadataResponse(
         brokers=[
@@ -354,7 +353,7 @@ def _row(partition: Partition) -> MetadataResponse.Partition:
 
 
 def _result(work: Iterator[None]) -> Any:
-    """What a generator returns at its end."""
+    """Run a generator and return its result."""
     while True:
         try:
             next(work)
@@ -364,18 +363,29 @@ def _result(work: Iterator[None]) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
-    parser.add_argument("--repeat", type=int, default=3, help="rounds (default 3)")
-    parser.add_argument("--nodes", type=int, default=NODES, help=f"default: {NODES}")
-    parser.add_argument("--partitions", type=int, default=PARTITIONS, help=f"default: {PARTITIONS}")
+    parser.add_argument("--repeat", type=int, default=3, help="number of rounds (default 3)")
+    parser.add_argument(
+        "--nodes", type=int, default=NODES, help=f"number of nodes (default {NODES})"
+    )
+    parser.add_argument(
+        "--partitions",
+        type=int,
+        default=PARTITIONS,
+        help=f"number of partitions (default {PARTITIONS})",
+    )
     parser.add_argument("--write", action="store_true", help="write docs/how-to/size-a-cluster.md")
     options = parser.parse_args()
-    logging.disable()  # of nodes that are gone
+    logging.disable()  # hide messages about failed nodes
     rounds = [
         dict(trio.run(measure, options.nodes, options.partitions)) for _ in range(options.repeat)
     ]
     text = (
         "\n".join(
-            [f"Made by `python -m {PROGRAM} --write`; {facts(options.repeat)}", "", *_table(rounds)]
+            [
+                f"Written by `python -m {PROGRAM} --write`; {facts(options.repeat)}",
+                "",
+                *_table(rounds),
+            ]
         )
         + "\n"
     )
@@ -385,7 +395,7 @@ def main() -> None:
 
 
 def _table(rounds: Sequence[Mapping[str, float]]) -> Iterator[str]:
-    yield "| | median (least to most) |"
+    yield "| | median (min to max) |"
     yield "|---|--:|"
     for name, row in ROWS.items():
         yield f"| {row.title} | {cell(row, [each[name] for each in rounds])} |"

@@ -1,4 +1,4 @@
-"""The page on scale: its rows, and what each program writes into it."""
+"""Sections and tables of the page about cluster size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Row(NamedTuple):
 
 
 def cell(row: Row, values: Sequence[float]) -> str:
-    """The median, with the least and the most where there are several."""
+    """Return the median, with minimum and maximum if there are several values."""
     if not values:
         return "-"
     text = f"{number(statistics.median(values))} {row.unit}".strip()
@@ -31,13 +31,13 @@ def cell(row: Row, values: Sequence[float]) -> str:
 
 
 def number(value: float) -> str:
-    """As many digits as mean something."""
+    """Format a number with its significant digits."""
     digits = 0 if value >= 100 or value == round(value) else 1 if value >= 10 else 2
     return f"{value:,.{digits}f}"
 
 
 def facts(rounds: int) -> str:
-    """What the figures depend on; nothing that names this machine."""
+    """Return the conditions of the measurements, without anything that identifies the machine."""
     gigabytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     load = os.getloadavg()[2] if hasattr(os, "getloadavg") else 0.0
     return (

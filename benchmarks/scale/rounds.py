@@ -1,4 +1,4 @@
-"""One round with one cluster: it is made, has its topic, loses nodes and gets them back."""
+"""One benchmark round with one cluster: start, create a topic, kill and restart nodes."""
 
 from __future__ import annotations
 
@@ -19,27 +19,31 @@ from kbroker.client.connection import open_connection
 from kbroker.protocol.messages.cluster import ElectLeadersRequest
 
 TOPIC = "scaled"
+# Number of partitions of the killed node to which a producer writes.
 SAMPLED = 20
-"""Partitions of the node that is killed, to which a producer writes."""
+# Interval between metadata requests, which limits the accuracy of times.
 LOOK_SECONDS = 0.2
-"""How often a node is asked for its metadata: times are that inexact."""
 WAIT_SECONDS = 600
+# Duration of the idle measurement.
 REST_SECONDS = 20
-"""For how long nothing is done, to see what that costs."""
 SETTLE_SECONDS = 10
 CALLED_SECONDS = 600
 FACTOR = 3
 
 
 class Figure(NamedTuple):
-    """One measured value, by the name of its row."""
+    """One measured value, with the name of its row."""
 
     row: str
     value: float
 
 
 def on_etcd(directory: Path, members: int, partitions: int) -> Iterator[Figure]:
-    """What nodes over members of etcd do. Raises BenchmarkFailed."""
+    """Yield the results of a cluster with its metadata on etcd.
+
+    Raises:
+        BenchmarkFailed: A step failed.
+    """
     cluster = OnEtcd(directory, members)
     try:
         yield Figure("empty node memory", cluster.node_resident() / 1e6)
@@ -55,14 +59,18 @@ def on_etcd(directory: Path, members: int, partitions: int) -> Iterator[Figure]:
         began = time.perf_counter()
         cluster.stop_node(1)
         yield Figure("stop", time.perf_counter() - began)
-        _until(lambda: not _led_by(cluster, 2, {1, -1}), "nobody leads what node 1 led")
+        _until(lambda: not _led_by(cluster, 2, {1, -1}), "partitions of node 1 have no new leaders")
         yield Figure("stop led", time.perf_counter() - began)
     finally:
         cluster.stop()
 
 
 def supervised(directory: Path, partitions: int) -> Iterator[Figure]:
-    """What nodes beside a supervisor do. Raises BenchmarkFailed."""
+    """Yield the results of a cluster with a supervisor.
+
+    Raises:
+        BenchmarkFailed: A step failed.
+    """
     cluster = Supervised(directory)
     try:
         yield Figure("empty node memory", cluster.node_resident() / 1e6)
@@ -72,7 +80,7 @@ def supervised(directory: Path, partitions: int) -> Iterator[Figure]:
         victim = cluster.controller(1)
         began = time.perf_counter()
         yield from _failover(cluster, victim, "gone", lambda: cluster.kill(victim))
-        _until(lambda: nodes_known(cluster.port_of(victim)) > 0, f"node {victim} is not back")
+        _until(lambda: nodes_known(cluster.port_of(victim)) > 0, f"node {victim} did not restart")
         yield Figure("supervised back", time.perf_counter() - began)
         _until(lambda: _are_in_sync(cluster), "replicas are not in sync")
         yield Figure("supervised in sync", time.perf_counter() - began)
@@ -93,19 +101,19 @@ def _made(cluster: Cluster, partitions: int) -> Iterator[Figure]:
     admin.create_topics([topic], request_timeout=CALLED_SECONDS)[TOPIC].result(CALLED_SECONDS)
     yield Figure("create", time.perf_counter() - began)
     for node in NODES:
-        _until(lambda node=node: _is_made(cluster, node, partitions), "the topic is not there")
+        _until(lambda node=node: _is_made(cluster, node, partitions), "the topic was not created")
     yield Figure("create seen", time.perf_counter() - began)
     time.sleep(SETTLE_SECONDS)
     yield Figure("create processor", cluster.node_cpu() - used)
 
 
 def _is_made(cluster: Cluster, node: int, partitions: int) -> bool:
-    places = cluster.node_checks(node, TOPIC)
+    places = cluster.places(node, TOPIC)
     return len(places) == partitions and all(each.leader > 0 for each in places)
 
 
 def _at_rest(cluster: Cluster) -> Iterator[Figure]:
-    """What it costs when nobody does anything."""
+    """Measure an idle cluster."""
     revision = cluster.revision() if isinstance(cluster, OnEtcd) else 0
     node, other, began = cluster.node_cpu(), cluster.other_cpu(), time.perf_counter()
     time.sleep(REST_SECONDS)
@@ -119,14 +127,14 @@ def _at_rest(cluster: Cluster) -> Iterator[Figure]:
 
 
 def _lost(cluster: OnEtcd, row: str, *, is_told: bool = False) -> Iterator[Figure]:
-    """The controller is killed, and comes back."""
+    """Kill the controller and restart it."""
     victim = cluster.controller(1)
     before = cluster.revision()
 
     def kill() -> None:
         cluster.kill(victim)
         if is_told:
-            told.append(cluster.say_gone(victim))
+            told.append(cluster.mark_dead(victim))
 
     told: list[Any] = []
     began = time.perf_counter()
@@ -167,10 +175,10 @@ def _failover(
 
 
 def _came_back(cluster: OnEtcd, node: int, row: str) -> Iterator[Figure]:
-    """Seconds from exec until a node answers, and until all its replicas are in sync."""
+    """Measure the time from exec until a node responds, and until all its replicas are in sync."""
     revision, began = cluster.revision(), time.perf_counter()
     cluster.revive(node)
-    _until(lambda: nodes_known(cluster.port_of(node)) > 0, f"node {node} is not back", 0.01)
+    _until(lambda: nodes_known(cluster.port_of(node)) > 0, f"node {node} did not restart", 0.01)
     yield Figure(f"{row} back", time.perf_counter() - began)
     _until(lambda: _are_in_sync(cluster), "replicas are not in sync")
     yield Figure(f"{row} in sync", time.perf_counter() - began)
@@ -179,14 +187,14 @@ def _came_back(cluster: OnEtcd, node: int, row: str) -> Iterator[Figure]:
 
 
 def _given_back(cluster: OnEtcd, partitions: int) -> Iterator[Figure]:
-    """Preferred leaders lead again, by Kafka's call for it (ElectLeaders)."""
+    """Measure a preferred leader election (ElectLeaders)."""
     began = time.perf_counter()
     trio.run(_elect_preferred, cluster.port_of(cluster.controller(1)))
     yield Figure("given back", time.perf_counter() - began)
     each = partitions // len(NODES)
     _until(
         lambda: all(len(_led_by(cluster, 1, {node})) >= each for node in NODES),
-        "leaders are not preferred ones",
+        "preferred replicas did not become leaders",
     )
 
 
@@ -209,18 +217,22 @@ def _other_than(node: int) -> int:
 
 
 def _led_by(cluster: Cluster, witness: int, leaders: set[int]) -> list[int]:
-    """The partitions that have one of these leaders, as a node tells."""
-    places = cluster.node_checks(witness, TOPIC)
+    """Return the partitions with one of these leaders, as one node reports them."""
+    places = cluster.places(witness, TOPIC)
     return [index for index, each in enumerate(places) if each.leader in leaders]
 
 
 def _are_in_sync(cluster: Cluster) -> bool:
-    places = cluster.node_checks(1, TOPIC)
+    places = cluster.places(1, TOPIC)
     return bool(places) and all(each.in_sync == FACTOR for each in places)
 
 
 def _until(condition: Callable[[], bool], failure: str, pause: float = LOOK_SECONDS) -> None:
-    """Wait for a condition. Raises BenchmarkFailed."""
+    """Wait until a condition is true.
+
+    Raises:
+        BenchmarkFailed: The condition is not met in time.
+    """
     deadline = time.monotonic() + WAIT_SECONDS
     while not condition():
         if time.monotonic() > deadline:
@@ -229,7 +241,7 @@ def _until(condition: Callable[[], bool], failure: str, pause: float = LOOK_SECO
 
 
 class _Acks:
-    """An idempotent producer that has one record on its way to each of some partitions."""
+    """An idempotent producer with one record in flight to each of several partitions."""
 
     def __init__(self, address: str, partitions: list[int]) -> None:
         self._partitions = partitions
@@ -247,7 +259,7 @@ class _Acks:
 
     @property
     def have_come(self) -> bool:
-        """Whether all that was sent is acknowledged."""
+        """True if all sent records are acknowledged."""
         self._producer.poll(0)
         return not self._missing
 
@@ -264,7 +276,7 @@ class _Acks:
         self.last_at = time.perf_counter()
 
     def wait(self, seconds: float) -> None:
-        """Let acks come."""
+        """Process acks for a number of seconds."""
         ends_at = time.perf_counter() + seconds
         while (left := ends_at - time.perf_counter()) > 0:
             self._producer.poll(left)

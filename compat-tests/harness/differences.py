@@ -1,4 +1,4 @@
-"""Where kbroker answers otherwise than Apache Kafka 4.3, and why: the table that docs show."""
+"""Declared differences between the responses of kbroker and Apache Kafka 4.3, with reasons."""
 
 from __future__ import annotations
 
@@ -29,23 +29,24 @@ from .compare import (
     unlike,
 )
 
-OWN = "Each broker makes its own."
-ONCE = "What a request names several times is worked on once."
-UNORDERED = (
-    "Kafka's order is that of a hash table; kbroker keeps that of the request or of creation."
-)
-LATER = "kbroker advertises what works, and no more."
+OWN = "Each broker generates its own value."
+ONCE = "kbroker processes an item once even if a request contains it several times."
+UNORDERED = "Kafka returns hash table order; kbroker returns request or creation order."
+LATER = "kbroker advertises only features that it implements."
 ELR = (
-    "Kafka keeps this setting for the whole cluster where eligible leader replicas are on (KIP-966); "
+    "With eligible leader replicas (KIP-966), Kafka stores this setting for the whole cluster; "
     "kbroker does not have them."
 )
 LEADERS = (
-    "Where a leader goes, and where a group becomes a classic one, Kafka's next leader is the first "
-    "of a hash table; kbroker's is the member that came first."
+    "If the leader leaves or the group becomes classic, Kafka picks the next leader in hash table "
+    "order, kbroker the member that joined first."
 )
-QUORUM = "kbroker keeps metadata in one journal; offsets count its transactions."
-FLOOR = "kbroker goes on serving the versions that Kafka 4.0 dropped (KIP-896), for older clients."
+QUORUM = "kbroker's metadata log counts its transactions as offsets."
+FLOOR = "kbroker still serves versions that Kafka 4.0 removed (KIP-896), for older clients."
 
+ONE_ROW = "kbroker returns one row, Kafka several"
+
+# Settings without which Kafka cannot start, or which the test sets for each broker.
 STARTED_WITH = (
     "advertised.listeners",
     "broker.id",
@@ -62,23 +63,21 @@ STARTED_WITH = (
     "transaction.state.log.min.isr",
     "transaction.state.log.replication.factor",
 )
-"""Settings that the test has to give Apache Kafka, or gives each broker for itself."""
 
+# Settings with defaults that differ from Kafka's.
 OTHER_DEFAULTS = [
     name
     for name, each in sorted(BROKER_PROPERTIES.items())
     if each.kafka_default not in (None, each.default) and name not in STARTED_WITH
 ]
-"""Settings whose defaults are kbroker's own."""
 
 SETTINGS = (
     *(
         Rule(
             "DescribeConfigs",
             "results.configs*",
-            "nothing, for what each broker was started with: "
-            + ", ".join(f"`{each}`" for each in STARTED_WITH),
-            "Kafka cannot start without them.",
+            "nothing, for these settings: " + ", ".join(f"`{each}`" for each in STARTED_WITH),
+            "The test sets them, because Kafka cannot start without them.",
             unlike,
             call="configs: every *",
             row=f"*<{name}>*",
@@ -91,7 +90,7 @@ SETTINGS = (
             "results.configs*value",
             f"`{name}`: kbroker {BROKER_PROPERTIES[name].default}, "
             f"Kafka {BROKER_PROPERTIES[name].kafka_default}",
-            "Safer or handier defaults (configuration.md).",
+            "Safer or more convenient default (see Configuration).",
             exactly(BROKER_PROPERTIES[name].default, BROKER_PROPERTIES[name].kafka_default),
             row=f"*<{name}>*",
         )
@@ -100,24 +99,24 @@ SETTINGS = (
     Rule(
         "DescribeConfigs",
         "results.configs.read_only",
-        "kbroker: read-only; Kafka: not",
-        "kbroker's listeners are fixed while it runs.",
+        "kbroker: read-only; Kafka: dynamic",
+        "kbroker cannot change listeners at runtime.",
         exactly(True, False),
         row="*<listener*",
     ),
     Rule(
         "DescribeConfigs",
         "results.configs.order",
-        "kbroker has all of Kafka's but those that mean nothing to it",
-        "configuration.md names them; kbroker has some of its own.",
+        "kbroker returns Kafka's settings except those without effect in kbroker",
+        "Configuration lists them; kbroker also has settings of its own.",
         own_settings,
         call="configs: every setting of the broker",
     ),
     Rule(
         "DescribeConfigs",
         "results.configs.order",
-        "both have some",
-        "Loggers have the names of each program's modules.",
+        "both return loggers",
+        "Logger names are module names of each program.",
         both_some,
         call="configs: loggers",
     ),
@@ -128,16 +127,16 @@ DIFFERENCES = (
     Rule(
         "*",
         "*error_message",
-        "both have a text",
-        "Texts are kbroker's own: they name the next action. Where kbroker has nothing to say it is "
-        "null, also where Kafka writes an empty text or `NONE`.",
+        "both have a message",
+        "kbroker's messages name the next action. Without a message, kbroker returns null where "
+        "Kafka may return an empty string or `NONE`.",
         texts,
     ),
-    Rule("*", "*topic_id", "one of each for a topic", OWN, paired),
-    Rule("*", "cluster_id", "one of each", OWN, paired),
-    Rule("*", "*port", "one of each", OWN, paired),
-    Rule("*", "*member_id", "one of each for a member", OWN, paired),
-    Rule("JoinGroup", "leader", "one of each for a member", OWN, paired),
+    Rule("*", "*topic_id", "one ID per topic", OWN, paired),
+    Rule("*", "cluster_id", "one ID", OWN, paired),
+    Rule("*", "*port", "one port", OWN, paired),
+    Rule("*", "*member_id", "one ID per member", OWN, paired),
+    Rule("JoinGroup", "leader", "one ID per member", OWN, paired),
     Rule("Metadata", "topics.order", "the same rows", UNORDERED, any_order),
     Rule("ElectLeaders", "*.order", "the same rows", UNORDERED, any_order),
     Rule("ListGroups", "groups.order", "the same rows", UNORDERED, any_order),
@@ -155,8 +154,8 @@ DIFFERENCES = (
     Rule(
         "CreateTopics",
         "topics.topic_id",
-        "Kafka has one",
-        "With `validate_only` Kafka answers an id that no topic will have; kbroker answers none.",
+        "Kafka returns an ID",
+        "With `validate_only`, Kafka returns an ID that no topic will have; kbroker returns none.",
         made_up_id,
         call="create: [oi]n*",
     ),
@@ -165,8 +164,8 @@ DIFFERENCES = (
     Rule(
         "DescribeConfigs",
         "results.configs.documentation",
-        "both have a text",
-        "Texts are kbroker's own, about what kbroker does.",
+        "both have a description",
+        "kbroker's descriptions describe kbroker.",
         texts,
     ),
     Rule(
@@ -180,7 +179,7 @@ DIFFERENCES = (
     Rule(
         "DescribeConfigs",
         "results.configs.synonyms.order",
-        "kbroker has some of Kafka's",
+        "kbroker returns a part of Kafka's rows",
         ELR,
         some_missing,
         row="*<min.insync.replicas>*",
@@ -197,7 +196,7 @@ DIFFERENCES = (
         "DescribeConfigs",
         "results.configs*source",
         "kbroker: default; Kafka: configuration file",
-        "Kafka demands `node.id`, kbroker has a default.",
+        "`node.id` is mandatory in Kafka; kbroker has a default.",
         exactly(5, 4),
         row="*<node.id>*",
     ),
@@ -205,7 +204,7 @@ DIFFERENCES = (
         "IncrementalAlterConfigs",
         "responses.error_code",
         "kbroker: 42; Kafka: -1",
-        "An operation that does not exist is the request's fault, not the server's.",
+        "An unknown operation is an error of the request, not of the server.",
         exactly(42, -1),
         call="increment: unknown operation",
     ),
@@ -214,16 +213,16 @@ DIFFERENCES = (
     Rule(
         "DescribeLogDirs",
         "results.usable_bytes",
-        "to a tenth",
-        "Others use the disk.",
+        "within 10 %",
+        "Other processes use the disk.",
         close,
         may_be_equal=True,
     ),
     Rule(
         "DescribeLogDirs",
         "results.total_bytes",
-        "not more than Kafka's",
-        "Room that the file system keeps for others is neither used nor free, as in `df`.",
+        "at most Kafka's value",
+        "kbroker subtracts the reserved blocks of the file system, as `df` does.",
         not_more,
         may_be_equal=True,
     ),
@@ -232,7 +231,7 @@ DIFFERENCES = (
         "AlterUserScramCredentials",
         "results.error_code",
         "kbroker: 93; Kafka: 0",
-        "No login can send an empty salt, so nobody could log in.",
+        "No client could authenticate with an empty salt.",
         exactly(93, 0),
         call="scram: no salt",
     ),
@@ -240,7 +239,7 @@ DIFFERENCES = (
         "AlterUserScramCredentials",
         "results.error_code",
         "kbroker: 93; Kafka: 0",
-        "Names are kept up to 512 bytes, salts and hashes up to 256: they stay in memory.",
+        "kbroker limits names to 512 bytes, salts and hashes to 256, because they stay in memory.",
         exactly(93, 0),
         call="scram: a long name",
     ),
@@ -248,7 +247,7 @@ DIFFERENCES = (
         "AlterUserScramCredentials",
         "results.error_code",
         "kbroker: 93; Kafka: -1",
-        "A salted password that is empty is the request's fault, not the server's.",
+        "An empty salted password is an error of the request, not of the server.",
         exactly(93, -1),
         call="scram: no salted password",
     ),
@@ -258,7 +257,7 @@ DIFFERENCES = (
         "DescribeConfigs",
         "results.configs*",
         "nothing, for `super.users`",
-        "Kafka hides it, as all settings that only its authorizer knows; kbroker shows it.",
+        "Kafka hides settings of the authorizer; kbroker shows this one.",
         unlike,
         call="configs: every *",
         row="*<super.users>*",
@@ -267,7 +266,7 @@ DIFFERENCES = (
         "CreateAcls",
         "results.error_code",
         "kbroker: 42, and 0 for the other ACLs; Kafka: -1 for all",
-        "ANY and MATCH are for filters; Kafka fails with UNKNOWN_SERVER_ERROR.",
+        "ANY and MATCH are valid in filters only; Kafka fails with UNKNOWN_SERVER_ERROR.",
         refused_alone,
         call="acls: * of filters",
     ),
@@ -275,7 +274,7 @@ DIFFERENCES = (
         "*Acls",
         "answer",
         "kbroker: 42; Kafka closes the connection",
-        "What nobody knows is an error of the request like others.",
+        "kbroker reports an unknown enum value as an error of the request.",
         exactly("answered", "closed"),
         call="acls: * of nobody",
     ),
@@ -286,22 +285,22 @@ DIFFERENCES = (
         "DescribeQuorum",
         "nodes.listeners.order",
         "kbroker: PLAINTEXT; Kafka: CONTROLLER",
-        "kbroker has no listener for controllers; it names the one that was asked.",
+        "kbroker has no controller listener; it returns the listener of the request.",
         exactly(["PLAINTEXT"], ["CONTROLLER"]),
     ),
-    Rule("*", "*producer_id", "one of each for a producer without a transactional id", OWN, paired),
+    Rule("*", "*producer_id", "one ID per producer without a transactional ID", OWN, paired),
     Rule(
         "Fetch",
         "*.records",
-        "the same batches, but for producer ids and times of markers",
+        "the same batches, except producer IDs and timestamps of markers",
         OWN,
         same_batches,
     ),
     Rule(
         "Produce",
         "*.log_start_offset",
-        "kbroker: -1; Kafka: the real one",
-        "The batch was refused, and nothing about the log follows from that.",
+        "kbroker: -1; Kafka: the actual offset",
+        "The batch was rejected before the log was read.",
         exactly(-1, 0),
     ),
     Rule("DescribeTransactions", "*_start_time_ms", "both just now", OWN, recent),
@@ -311,52 +310,59 @@ DIFFERENCES = (
     Rule("DescribeProducers", "*.order", "the same rows", UNORDERED, any_order),
     Rule("DescribeTransactions", "*.partitions", "the same rows", UNORDERED, any_order),
     Rule("ListTransactions", "*.order", "the same rows", UNORDERED, any_order),
-    Rule("ElectLeaders", "*.order", "kbroker has one row, Kafka several", ONCE, named_once),
-    Rule("UpdateFeatures", "results.order", "kbroker has one row, Kafka several", ONCE, named_once),
-    Rule("DescribeGroups", "groups.order", "kbroker has one row, Kafka several", ONCE, named_once),
-    Rule("AddPartitionsToTxn", "*.order", "kbroker has one row, Kafka several", ONCE, named_once),
+    Rule("ElectLeaders", "*.order", ONE_ROW, ONCE, named_once),
+    Rule("UpdateFeatures", "results.order", ONE_ROW, ONCE, named_once),
+    Rule("DescribeGroups", "groups.order", ONE_ROW, ONCE, named_once),
+    Rule("AddPartitionsToTxn", "*.order", ONE_ROW, ONCE, named_once),
     Rule(
         "DescribeTransactions",
         "transaction_states.order",
-        "kbroker has one row, Kafka several",
+        ONE_ROW,
         ONCE,
         named_once,
     ),
     Rule("ApiVersions", "api_keys.min_version", "kbroker's is lower", FLOOR, lower),
-    Rule("ApiVersions", "*_features.order", "kbroker has some of Kafka's", LATER, some_missing),
+    Rule(
+        "ApiVersions",
+        "*_features.order",
+        "kbroker returns a part of Kafka's rows",
+        LATER,
+        some_missing,
+    ),
     Rule(
         "ApiVersions",
         "supported_features.min_version",
         "kbroker's is higher",
-        "kbroker's metadata has one format, so one level of `metadata.version`: that of Kafka 4.3.",
+        "kbroker has one metadata format, so one `metadata.version`: that of Kafka 4.3.",
         higher,
     ),
     Rule("ApiVersions", "finalized_features_epoch", "both above 0", QUORUM, positive),
 )
 
+# Differences for users whose ACLs permit only some operations.
 ACCESS_DIFFERENCES = (
     Rule(
         "DescribeUserScramCredentials",
         "results.order",
-        "kbroker: no row; Kafka: one without a name for each user",
-        "The request is denied as a whole, which its own error says.",
+        "kbroker: no row; Kafka: one row without a name per user",
+        "The top-level error denies the whole request.",
         exactly([], ["''"]),
         call="access: *",
     ),
     Rule(
         "*",
         "*.order",
-        "the same rows, where some are denied",
+        "the same rows, if some are denied",
         UNORDERED,
         any_order,
         call="access: *",
     ),
 )
-"""What differs only for users whom ACLs allow some things."""
 
-ONE_LEADER = "One node leads what it has for good, and nobody is behind it."
-TOKENS = "Nobody logs in there: test_delegation_tokens.py."
+ONE_LEADER = "A single node always leads its partitions and has no followers."
+TOKENS = "The test does not authenticate; see test_delegation_tokens.py."
 
+# Fields that have no meaningful value on one node, with the reason.
 NOT_COMPARED: dict[ApiKey, dict[str, str]] = {
     ApiKey.METADATA: {
         "topics.partitions.leader_epoch": ONE_LEADER,
@@ -368,17 +374,17 @@ NOT_COMPARED: dict[ApiKey, dict[str, str]] = {
         "topics.configs.is_sensitive": "No setting of a topic is a secret.",
     },
     ApiKey.DESCRIBE_LOG_DIRS: {
-        "results.topics.partitions.offset_lag": "A partition that moves is there when it is asked for.",
-        "results.topics.partitions.is_future_key": "The same.",
+        "results.topics.partitions.offset_lag": "A move between directories is complete before the response is read.",
+        "results.topics.partitions.is_future_key": "As for offset_lag.",
     },
     ApiKey.LIST_PARTITION_REASSIGNMENTS: {
-        "topics.*": "On one node a reassignment is done when it is answered, in Kafka as well.",
+        "topics.*": "On one node a reassignment is complete before its response, also in Kafka.",
     },
-    ApiKey.DESCRIBE_CLUSTER: {"brokers.is_fenced": "Who is fenced does not answer."},
+    ApiKey.DESCRIBE_CLUSTER: {"brokers.is_fenced": "A fenced broker does not respond."},
     ApiKey.DESCRIBE_QUORUM: {
-        "topics.partitions.observers.*": "One node is a voter, and there is nobody to observe.",
-        "topics.partitions.current_voters.replica_directory_id": "Voters in a configuration have none.",
-        "nodes.listeners.*": "Only Kafka has a listener for controllers.",
+        "topics.partitions.observers.*": "A single node is a voter, so there are no observers.",
+        "topics.partitions.current_voters.replica_directory_id": "Voters of a static configuration have no directory ID.",
+        "nodes.listeners.*": "Only Kafka has controller listeners.",
     },
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: {
         "topics.partitions.leader_epoch": ONE_LEADER,
@@ -393,8 +399,9 @@ NOT_COMPARED: dict[ApiKey, dict[str, str]] = {
     ApiKey.EXPIRE_DELEGATION_TOKEN: {"*": TOKENS},
     ApiKey.DESCRIBE_DELEGATION_TOKEN: {"tokens.*": TOKENS},
 }
-"""Fields that no call can make say something on one node, and why."""
 
+# APIs of producers and consumers, and the tests that compare them with Kafka. Telemetry is tested with
+# clients only, because Kafka serves it only with a plug-in.
 NOT_ADMIN = {
     ApiKey.PRODUCE: "test_produce.py",
     ApiKey.FETCH: "test_codecs.py, test_positions.py",
@@ -426,18 +433,15 @@ NOT_ADMIN = {
     ApiKey.DELETE_SHARE_GROUP_STATE: "test_share_state.py",
     ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: "test_share_state.py",
 }
-"""APIs of producers and consumers, and where else they are held against Kafka.
-
-But telemetry is not: Kafka serves it only with a plugin, so clients alone show what kbroker does.
-"""
 
 
+# Differences in random group histories.
 GROUP_DIFFERENCES = (
     Rule(
         "*",
         "*error_message",
-        "both have a text",
-        "Texts are kbroker's own: they name the next action.",
+        "both have a message",
+        "kbroker's messages name the next action.",
         texts,
         may_be_equal=True,
     ),
@@ -455,18 +459,17 @@ GROUP_DIFFERENCES = (
         "JoinGroup",
         "error_code",
         "kbroker: 23; Kafka: -1",
-        "A member of a consumer group says nothing of itself: kbroker refuses what Kafka trips over.",
+        "For member metadata that cannot be parsed, Kafka fails and kbroker rejects the request.",
         exactly(23, -1),
         may_be_equal=True,
     ),
 )
-"""In random histories of groups."""
 
 
 def to_markdown(rules: Iterable[Rule] = (*DIFFERENCES, *ACCESS_DIFFERENCES)) -> str:
-    """A table of docs/reference/kafka-differences.md."""
-    # Rows of one API, field and reason may be several rules.
-    rows = ["| API | field | what is still equal | why |", "|---|---|---|---|"]
+    """Return a table of docs/reference/kafka-differences.md."""
+    # Several rules may produce the same row.
+    rows = ["| API | field | what is still equal | reason |", "|---|---|---|---|"]
     seen = set()
     for rule in rules:
         api = "all" if rule.api == "*" else rule.api

@@ -12,7 +12,7 @@ from kbroker.cli import main
 from .java import TOOL_SECONDS
 from .tools import Said, Tools
 
-REFUSED = "which works on kbroker too"
+REFUSED = "which works with kbroker"
 """How it says that it does not know something."""
 _NOISE = re.compile(
     r"The consumer rebalance protocol \(KIP-848\) is production-ready!.*"

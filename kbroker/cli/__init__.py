@@ -13,53 +13,62 @@ from .lazy import LazyGroup
 
 COMMANDS = {
     "serve": ("kbroker.cli.serve:serve", "Run a broker."),
-    "run": ("kbroker.cli.run:run", "Run a command beside a broker of its own."),
-    "health": ("kbroker.cli.health:health", "Ask a broker whether it answers."),
-    "topic": ("kbroker.cli.topic:topic", "Create, show, change, read and write topics."),
-    "group": ("kbroker.cli.group:group", "Show and move consumer groups."),
+    "run": ("kbroker.cli.run:run", "Run a command with a temporary broker."),
+    "health": ("kbroker.cli.health:health", "Check that a broker responds."),
+    "topic": (
+        "kbroker.cli.topic:topic",
+        "Create, show and change topics; produce and consume records.",
+    ),
+    "group": ("kbroker.cli.group:group", "Show, reset and delete consumer groups."),
     "cluster": (
         "kbroker.cli.cluster:cluster",
-        "Show brokers, what is wrong, disks, transactions; stop and start nodes.",
+        "Show brokers, problems, disks and transactions; stop and start nodes.",
     ),
-    "config": ("kbroker.cli.config:config", "Explain settings, and show those of a server."),
-    "security": ("kbroker.cli.security:security", "Show, make and remove users and ACLs; say why."),
+    "config": (
+        "kbroker.cli.config:config",
+        "Explain settings; show and change the settings of a broker.",
+    ),
+    "security": (
+        "kbroker.cli.security:security",
+        "Manage users, delegation tokens and ACLs; explain decisions.",
+    ),
     "log": (
         "kbroker.cli.log:log",
-        "Work on the files of a partition; the broker must not run.",
+        "Work on the files of partitions; the broker must be stopped.",
     ),
     "audit": (
         "kbroker.cli.audit:audit",
-        "Say what a topic holds, and compare it with another one or a lake.",
+        "Check the records of a topic, or compare them with another topic or a lake.",
     ),
     "replay": (
         "kbroker.cli.replay:replay",
-        "Write records again: of a topic, of lines of JSON, or of the lake.",
+        "Write records again from a topic, NDJSON or a lake.",
     ),
-    "fault": ("kbroker.cli.fault:fault", "Let a broker fail on demand, for tests."),
-    "clock": ("kbroker.cli.clock:clock", "Let time pass in a broker, for tests."),
+    "fault": ("kbroker.cli.fault:fault", "Inject faults into a broker, for tests."),
+    "clock": ("kbroker.cli.clock:clock", "Advance the clock of a broker, for tests."),
     "explain": (
         "kbroker.cli.explain:explain",
-        "Say why a group rebalanced or a partition is offline.",
+        "Explain the state of a group, partition, transaction or client.",
     ),
     "control": (
         "kbroker.cli.control:control",
-        "Give a broker any command of the control protocol.",
+        "Send a command of the control protocol to a broker.",
     ),
     "compat": (
         "kbroker.kafka_tools.compat:compat",
-        "Run kafka-topics and other tools as Kafka's scripts take them.",
+        "Run kafka-topics and other Kafka tools with their own options.",
     ),
-    "profile": ("kbroker.cli.profile:profile", "Name clusters, and choose one."),
-    "completion": ("kbroker.cli.completion:completion", "Print a shell's completion script."),
+    "profile": ("kbroker.cli.profile:profile", "Name clusters and select one."),
+    "completion": ("kbroker.cli.completion:completion", "Print a completion script for a shell."),
     "init": ("kbroker.cli.init:init", "Create a project from a template: a Spark pipeline."),
     "spark": (
         "kbroker.cli.spark:spark",
-        "Get Spark to talk to Kafka: its connector, and what is wrong.",
+        "Find Spark's Kafka connector, and diagnose a Spark installation.",
     ),
-    "lake": ("kbroker.cli.lake:lake", "Archive topics to Parquet files, each record exactly once."),
+    "lake": ("kbroker.cli.lake:lake", "Archive topics to Parquet files, exactly once."),
     "demo": (
         "kbroker.cli.demo:demo",
-        "Stream a year of flights through the broker and Spark, and check every figure.",
+        "Stream a year of flights through the broker and Spark, and verify the results.",
     ),
 }
 
@@ -68,25 +77,25 @@ _EXTRA = "Got unexpected extra argument"
 
 
 class Kbroker(LazyGroup):
-    """The whole command line."""
+    """The root command group."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the command line, with output that no locale can stop."""
+        """Run the command line; output never fails because of the locale."""
         accept_all_characters()
         return super().main(*args, **kwargs)
 
     def invoke(self, context: click.Context) -> object:
-        """Run a command; what it ends with may name things that clients have named.
+        """Run a command, and print errors safely: they may quote names that clients chose.
 
-        A file or directory that the system refuses is no reason for a traceback.
+        An OS error with a file name is reported as a message, without a traceback.
         """
         try:
             return super().invoke(context)
         except OSError as error:
             if error.filename is None:
                 raise
-            said = f"{error.filename}: {error.strerror}"
-            raise click.ClickException(printable(said)) from None
+            message = f"{error.filename}: {error.strerror}"
+            raise click.ClickException(printable(message)) from None
         except click.ClickException as error:
             message = printable(error.message, keep="\n\t")
             if message.startswith(_EXTRA):  # such as a password with a space in it
@@ -96,7 +105,10 @@ class Kbroker(LazyGroup):
 
 
 def _tell_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
-    """Looked for only when it is asked: all other commands would wait for that, too."""
+    """Print the version and exit, for `--version`.
+
+    The import is local because every other command would pay for it.
+    """
     if is_asked:
         from importlib.util import find_spec
 
@@ -113,7 +125,8 @@ def _tell_version(context: click.Context, _: click.Parameter, is_asked: bool) ->
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="For commands that speak to a cluster: set brokers or client.id.",
+    help="For commands that connect to a cluster: set brokers, client.id or a security setting; "
+    "can be given several times.",
 )
 @click.option(
     "--version",

@@ -1,4 +1,4 @@
-"""`kbroker audit`: what a topic holds, and whether another side has the same."""
+"""The `kbroker audit` command: checks of a topic's records, and comparison with another copy."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from kbroker.pipelines.audit.compare import Compared
     from kbroker.pipelines.audit.partition import PartitionFacts
 
+# Exit codes: the audit has findings; the audit failed.
 FOUND, NOT_DONE = 1, 3
-"""Exit codes: something was found; the audit could not be done."""
 
 OFFSET = "offset"
 
@@ -54,42 +54,53 @@ COMPARED_COLUMNS = [
 @click.command(
     epilog="""\b
 FORM is record (key, value and headers), key, header:NAME, or field:NAME of a JSON value.
-Exit status: 0 clean, 1 something was found, 2 wrong usage, 3 the audit could not be done,
-4 no answer in time.
+Exit status: 0 no findings, 1 findings, 2 invalid usage, 3 the audit failed, 4 timeout.
 """
 )
 @click.argument("topic", shell_complete=complete_topics)
-@click.option("--against", metavar="TOPIC", help="Compare with another topic.")
+@click.option("--against", metavar="TOPIC", help="Compare TOPIC with this topic.")
 @click.option(
-    "--against-bootstrap", metavar="HOST:PORT", help="The cluster of the other topic, if not this."
+    "--against-bootstrap",
+    metavar="HOST:PORT",
+    help="Cluster of the --against topic.  [default: the cluster of --bootstrap]",
 )
 @click.option(
     "--against-lake",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Compare with the lake that `kbroker lake` has written.",
+    help="Compare TOPIC with the lake in this directory, written by `kbroker lake`.",
 )
 @click.option(
     "--match-by",
     metavar="offset|FORM",
     default=OFFSET,
     show_default=True,
-    help="With --against: find a record of the other topic by its offset, or by its identity FORM.",
-)
-@click.option("--distinct", is_flag=True, help="With --match-by FORM: how often does not count.")
-@click.option(
-    "--allow-lag", is_flag=True, help="Accept that the other side lacks records after its end."
+    help="With --against: match records by offset, or by their identity FORM.",
 )
 @click.option(
-    "--unique-by", metavar="FORM", help="Report records that occur twice, identified by FORM."
+    "--distinct", is_flag=True, help="With --match-by FORM: ignore how often a record occurs."
 )
-@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True)
+@click.option(
+    "--allow-lag", is_flag=True, help="Accept that the other side lacks the newest records."
+)
+@click.option(
+    "--unique-by", metavar="FORM", help="Report duplicate records: those with equal identity FORM."
+)
+@click.option(
+    "-p",
+    "--partition",
+    "partitions",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Audit only this partition; can be given several times.",
+)
 @click.option(
     "--isolation",
     type=click.Choice(["read_committed", "read_uncommitted"]),
     default="read_committed",
     show_default=True,
-    help="Whether records of aborted transactions are absent, or count like all others.",
+    help="read_committed treats records of aborted transactions as absent; read_uncommitted counts "
+    "them.",
 )
 @click.option(
     "--list",
@@ -97,14 +108,15 @@ Exit status: 0 clean, 1 something was found, 2 wrong usage, 3 the audit could no
     type=click.IntRange(0),
     default=20,
     show_default=True,
-    help="How many findings of each kind to list.",
+    help="Maximum number of findings to list, for each kind.",
 )
 @format_options
 @target_options
 def audit(target: Target, topic: str, output: str, **asked: Any) -> None:
-    """Say what TOPIC holds, and whether all of it is sound.
+    """Check the records of TOPIC: gaps, duplicates, timestamps and keys.
 
-    With --against or --against-lake: which records are missing, doubled or different there.
+    With --against or --against-lake, report records that are missing, duplicated or different
+    there.
     """
     choices = _choices(target, **asked)
 
@@ -119,10 +131,10 @@ def audit(target: Target, topic: str, output: str, **asked: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the command line asks for; `identity` None is to compare by offset."""
+    """Options of the command line. If `identity` is None, records are compared by offset."""
 
     against: str | None
-    elsewhere: Target | None
+    other_cluster: Target | None
     lake: Path | None
     identity: Identity | None
     distinct: bool
@@ -146,9 +158,9 @@ def _choices(target: Target, **asked: Any) -> Choices:
             "--against-bootstrap, --match-by and --distinct need --against TOPIC"
         )
     if asked["distinct"] and asked["match_by"] == OFFSET:
-        raise click.UsageError("--distinct needs --match-by FORM: an offset is there once")
+        raise click.UsageError("--distinct needs --match-by FORM, because offsets are unique")
     if asked["unique_by"] is not None and (against or lake):
-        raise click.UsageError("--unique-by is for one topic; audit it without --against")
+        raise click.UsageError("--unique-by cannot be combined with --against or --against-lake")
     return Choices(
         against,
         None
@@ -182,10 +194,9 @@ async def _audit(cluster: ClusterClient, topic: str, choices: Choices) -> TopicR
         return await _against_lake(source, choices.lake, choices)
     if choices.against is None:
         return await audit_topic(source, unique=choices.unique, listed=choices.listed)
-    if choices.elsewhere is None:
+    if choices.other_cluster is None:
         return await _against_topic(source, cluster, choices.against, choices)
-    elsewhere = choices.elsewhere
-    async with elsewhere.opened() as other:
+    async with choices.other_cluster.opened() as other:
         return await _against_topic(source, other, choices.against, choices)
 
 
@@ -249,7 +260,7 @@ def _text(report: TopicReport | PairReport, *, wide: bool) -> list[str]:
         about = "" if report.keys_exact else "about "
         said = (
             f"{report.records:,} records, {about}{report.keys:,} different keys, "
-            f"{report.repeated:,} records come again"
+            f"{report.repeated:,} duplicate records"
         )
         parts.append([said])
     else:
@@ -258,8 +269,8 @@ def _text(report: TopicReport | PairReport, *, wide: bool) -> list[str]:
             parts.append([f"against {report.other} by {report.by}", *theirs])
         else:
             said = (
-                f"against {report.other}: {report.files:,} files, {report.poison:,} records put "
-                "aside as unreadable"
+                f"against {report.other}: {report.files:,} files, {report.poison:,} unreadable "
+                "records in dead-letter files"
             )
             parts.append([said])
         if report.compared:
@@ -267,8 +278,8 @@ def _text(report: TopicReport | PairReport, *, wide: bool) -> list[str]:
     open_ends = sum(facts.beyond_stable for facts in report.partitions)
     if open_ends:
         said = (
-            f"{open_ends:,} offsets lie behind the start of open transactions and were not read; "
-            "`kbroker cluster txn list` shows who they belong to"
+            f"{open_ends:,} offsets after the last stable offset were not read because of open "
+            "transactions; `kbroker cluster txn list` shows the transactions"
         )
         parts.append([said])
     parts.append(report.findings.lines() if report.findings else ["clean"])

@@ -1,4 +1,4 @@
-"""`kbroker cluster`: brokers, what is wrong with partitions, disks, transactions."""
+"""The `kbroker cluster` command: brokers, problems, log directories, transactions, quotas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .transactions import txn
 
 @click.group()
 def cluster() -> None:
-    """Show brokers, what is wrong, disks, transactions and quotas; stop and start nodes."""
+    """Show brokers, problems, disks, transactions and quotas; stop and start nodes."""
 
 
 cluster.add_command(txn)
@@ -33,7 +33,7 @@ cluster.add_command(quotas)
 @format_options
 @target_options
 def info(target: Target, output: str) -> None:
-    """Show the cluster's id and its brokers."""
+    """Show the cluster ID and the brokers."""
     from kbroker.client.cluster_details import cluster_details
 
     metadata = run(target, lambda cluster: cluster.metadata())
@@ -53,10 +53,11 @@ def info(target: Target, output: str) -> None:
 @format_options
 @target_options
 def health(target: Target, output: str) -> None:
-    """Look for brokers, directories and partitions that do not work. Exit status 1 when there are any.
+    """Look for brokers, directories and partitions with problems. Exit status 1 if there are any.
 
-    Every broker is asked at the address that it advertises, and every partition for its end. A
-    directory whose disk is 90 % full is named too: as long as it takes records the status is 0.
+    The command connects to every broker at its advertised address, and reads the end offset of
+    every partition. It also reports directories whose disk is 90 % full, but exits with status 0 as
+    long as they accept records.
     """
     from kbroker.client.cluster_details import ERROR, cluster_problems
 
@@ -72,11 +73,16 @@ def health(target: Target, output: str) -> None:
 
 
 @cluster.command()
-@click.option("--topic", "topics", multiple=True, help="Only the sizes of this topic.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    help="Count only partitions of this topic; can be given several times.",
+)
 @format_options
 @target_options
 def logdirs(target: Target, topics: tuple[str, ...], output: str) -> None:
-    """Show the directories of all brokers; the wide form has the size of each partition."""
+    """Show the log directories of all brokers; with -o wide, the size of each partition."""
     from kbroker.client.cluster_details import log_dir_row
     from kbroker.client.log_dirs import describe_log_dirs
 

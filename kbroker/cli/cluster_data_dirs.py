@@ -1,4 +1,4 @@
-"""`kbroker cluster resize` and `migrate-metadata`: the data directories of a stopped server."""
+"""`kbroker cluster resize` and `migrate-metadata`: change data directories of a stopped server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .target import fail
 
 T = TypeVar("T")
 
-AS_OF_SERVE = "As of kbroker serve."
+AS_OF_SERVE = "Metadata store of the cluster, as for `kbroker serve --cluster`."
 ADDRESS = "etcd://HOST:2379,.../NAME"
 DIRECTORIES = click.argument(
     "directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(exists=True)
@@ -68,7 +68,7 @@ def migrate_metadata(directories: tuple[str, ...], target: str | None, source: s
     runs all nodes.
     """
     if (target is None) == (source is None):
-        raise click.UsageError("say --to or --from")
+        raise click.UsageError("give either --to or --from")
     nodes = or_fail(lambda: _migrate(directories, target, source))
     if target is None:
         count = f" --nodes {len(nodes)}" if len(nodes) > 1 else ""
@@ -83,7 +83,7 @@ def migrate_metadata(directories: tuple[str, ...], target: str | None, source: s
 def _migrate(
     directories: tuple[str, ...], target: str | None, source: str | None
 ) -> Mapping[int, Sequence[str]]:
-    """Move the metadata to `target`, or from `source`; returns the directories of each node."""
+    """Move the metadata to `target`, or from `source`, and return the directories of each node."""
     from functools import partial
 
     from kbroker.data_dirs.data_directories import absolute_paths
@@ -98,7 +98,7 @@ def _migrate(
 
 
 def or_fail(work: Callable[[], T]) -> T:
-    """Do something, or say what is wrong and exit."""
+    """Call `work`; if it fails, print the error and exit."""
     from kbroker.protocol.errors import KafkaError
 
     try:

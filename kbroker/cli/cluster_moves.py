@@ -1,4 +1,4 @@
-"""`kbroker cluster drain`, `rebalance` and `unregister`: what brokers hold, and brokers that go."""
+"""`kbroker cluster drain`, `rebalance` and `unregister`: partition placement on brokers."""
 
 from __future__ import annotations
 
@@ -21,17 +21,23 @@ CORDONED = "cordoned.log.dirs"
 EVERY_DIRECTORY = "*"
 POLL_SECONDS = 0.2
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would move.")
-no_wait_option = click.option("--no-wait", is_flag=True, help="Begin, and do not wait for the end.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Only print the planned moves; change nothing."
+)
+no_wait_option = click.option(
+    "--no-wait", is_flag=True, help="Start the moves, and do not wait until they are complete."
+)
 
 
 @click.command()
 @click.argument("broker", type=click.IntRange(min=0))
-@click.option("--undo", is_flag=True, help="Let the broker take new partitions again.")
+@click.option(
+    "--undo", is_flag=True, help="Allow new partitions on the broker again, after an earlier drain."
+)
 @click.option(
     "--allow-fewer-replicas",
     is_flag=True,
-    help="Reduce the number of replicas if there are too few other brokers for all.",
+    help="Reduce the number of replicas if there are too few other brokers.",
 )
 @dry_run_option
 @no_wait_option
@@ -46,10 +52,10 @@ def drain(
     no_wait: bool,
     output: str,
 ) -> None:
-    """Move all partitions away from a BROKER, which may be down, and give it no new ones.
+    """Move all partitions away from BROKER, and assign no new ones to it. The broker may be down.
 
-    Without --undo it stays empty, over restarts and `kbroker cluster rebalance` too. `kbroker
-    cluster unregister` then removes one that is gone for good.
+    The broker stays drained after restarts and `kbroker cluster rebalance`, until --undo is given.
+    Use `kbroker cluster unregister` to remove a broker that will not return.
     """
     if undo:
         run(target, lambda cluster: _cordon(cluster, broker, cordoned=False))
@@ -72,18 +78,18 @@ def drain(
     "--replicas",
     type=click.IntRange(min=1),
     default=1,
-    help="Give partitions that have fewer so many copies.",
+    help="Minimum number of replicas: add replicas to partitions that have fewer.",
 )
 @dry_run_option
 @no_wait_option
 @format_options
 @target_options
 def rebalance(target: Target, replicas: int, dry_run: bool, no_wait: bool, output: str) -> None:
-    """Let all brokers hold and lead about as many partitions: after one was added, for example.
+    """Distribute partitions and leaders evenly over all brokers, for example after one was added.
 
-    As few partitions as possible move; copies stay in different racks. Internal topics get as many
-    copies as the brokers' settings say, as soon as there are brokers for them. Brokers that were
-    drained get nothing until `kbroker cluster drain BROKER --undo`.
+    The command moves as few partitions as possible and keeps replicas in different racks. Internal
+    topics get the replication factor of the brokers' settings once there are enough brokers.
+    Drained brokers get no partitions until `kbroker cluster drain BROKER --undo`.
     """
     from kbroker.client.moves import internal_factors
 
@@ -98,8 +104,8 @@ def rebalance(target: Target, replicas: int, dry_run: bool, no_wait: bool, outpu
     drained = _move(target, plan, dry_run=dry_run, no_wait=no_wait, output=output).drained
     for broker in sorted(drained):
         say(
-            f"broker {broker} was drained and gets nothing; `kbroker cluster drain {broker} --undo` "
-            "changes that",
+            f"broker {broker} is drained and gets no partitions; "
+            f"`kbroker cluster drain {broker} --undo` changes that",
             err=True,
         )
 
@@ -108,7 +114,7 @@ def rebalance(target: Target, replicas: int, dry_run: bool, no_wait: bool, outpu
 @click.argument("broker", type=click.IntRange(min=0))
 @target_options
 def unregister(target: Target, broker: int) -> None:
-    """Unregister a BROKER that is permanently gone and holds no partitions."""
+    """Unregister BROKER, which is will not return and holds no partitions."""
     from kbroker.client.moves import unregister_broker
 
     run(target, lambda cluster: unregister_broker(cluster, broker))
@@ -117,21 +123,21 @@ def unregister(target: Target, broker: int) -> None:
 def _check_drain(
     replicas: Mapping[Partition, list[int]], moves: Moves, broker: int, *, may_lose_copies: bool
 ) -> None:
-    """End the command when partitions cannot go, or lose copies that nobody has given up."""
+    """Exit if partitions cannot move, or if they would lose replicas without permission."""
     stuck = [one for one, nodes in replicas.items() if broker in nodes and one not in moves]
     if stuck:
         fail(
-            f"no other broker takes the partitions of {_topics(stuck)}; start one, or let one that "
-            "was drained take them with `kbroker cluster drain BROKER --undo`"
+            f"no other broker can take the partitions of {_topics(stuck)}; start one, or use a "
+            "drained one again with `kbroker cluster drain BROKER --undo`"
         )
     fewer = [one for one, nodes in moves.items() if len(nodes) < len(replicas[one])]
     if fewer and not may_lose_copies:
         fail(
-            f"there are too few other brokers for all copies of {_topics(fewer)}; start one more, "
-            "or give the copies up with --allow-fewer-replicas"
+            f"too few other brokers for all replicas of {_topics(fewer)}; start one more, or accept "
+            "fewer replicas with --allow-fewer-replicas"
         )
     if fewer:
-        say(f"one copy fewer of {len(fewer)} partitions: {_topics(fewer)}", err=True)
+        say(f"{len(fewer)} partitions lose one replica: {_topics(fewer)}", err=True)
 
 
 def _topics(partitions: Iterable[Partition]) -> str:
@@ -139,7 +145,7 @@ def _topics(partitions: Iterable[Partition]) -> str:
 
 
 async def _cordon(cluster: ClusterClient, broker: int, *, cordoned: bool) -> None:
-    """Give a broker no new partitions, or again; one that is down gets none anyway."""
+    """Cordon all log directories of a broker, or undo it; a broker that is down is skipped."""
     from kbroker.client.configs import Operation, Resource, alter_configs
 
     if broker not in {row.node_id for row in (await cluster.metadata([])).brokers}:
@@ -156,7 +162,7 @@ def _move(
     no_wait: bool,
     output: str,
 ) -> Placement:
-    """Begin the moves of a plan and show them; returns where partitions were."""
+    """Start and print the moves of a plan; return the placement from before."""
     placed, moves = run(target, lambda cluster: _begin(cluster, plan, dry_run=dry_run))
     rows = [
         {
@@ -169,7 +175,9 @@ def _move(
     if not dry_run and not no_wait:
         run(target, lambda cluster: _finish(cluster, moves))
     columns = [Column("partition"), Column("from"), Column("to")]
-    show(output, rows, lambda wide: table(columns, rows, wide=wide) if rows else ["nothing moves"])
+    show(
+        output, rows, lambda wide: table(columns, rows, wide=wide) if rows else ["no moves needed"]
+    )
     return placed
 
 
@@ -186,7 +194,7 @@ async def _begin(
 
 
 async def _finish(cluster: ClusterClient, moves: Moves) -> None:
-    """Wait until partitions are where they are to be, and let the right brokers lead them."""
+    """Wait until all moves are complete, then elect the preferred leaders."""
     import trio
 
     from kbroker.client.moves import elect_preferred, list_reassignments
@@ -195,7 +203,7 @@ async def _finish(cluster: ClusterClient, moves: Moves) -> None:
     while waiting := moves.keys() & (await list_reassignments(cluster)).keys():
         if len(waiting) < left:
             left = len(waiting)
-            say(f"{left} partitions are being copied", err=True)
+            say(f"waiting for {left} partition reassignments", err=True)
         await trio.sleep(POLL_SECONDS)
     if moves:
         await elect_preferred(cluster)

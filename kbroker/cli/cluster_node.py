@@ -1,4 +1,4 @@
-"""`kbroker cluster node` and `link`: nodes of a server that runs with `--control-port`."""
+"""`kbroker cluster node` and `link`: nodes of a server started with `--control-port`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NODE = click.argument("node_id", metavar="ID", type=int)
 def node() -> None:
     """Stop, crash and start nodes of one server; it must run with --control-port.
 
-    `mark-dead` is for nodes in processes of their own.
+    `mark-dead` is for nodes that run in separate processes.
     """
 
 
@@ -29,7 +29,7 @@ def node() -> None:
 @control_options
 @format_options
 def list_nodes(control: Control, output: str) -> None:
-    """Show the nodes, and how many partitions they lead and are behind in."""
+    """Show the nodes, with the number of partitions that each leads and is behind in."""
     nodes: list[dict[str, object]] = ask(control, do="nodes")["nodes"]
     columns = [Column("id"), Column("state"), Column("address"), Column("controller")]
     columns += [Column("leads"), Column("behind")]
@@ -40,7 +40,7 @@ def list_nodes(control: Control, output: str) -> None:
 @control_options
 @NODE
 def stop(control: Control, node_id: int) -> None:
-    """Stop a node in order: others take over what it leads, then it goes."""
+    """Stop a node with a controlled shutdown: its leaderships move to other nodes first."""
     ask(control, do="stop_node", node=node_id)
 
 
@@ -48,9 +48,10 @@ def stop(control: Control, node_id: int) -> None:
 @control_options
 @NODE
 def crash(control: Control, node_id: int) -> None:
-    """End a node as if its process had been killed.
+    """Stop a node as if its process had been killed.
 
-    Connections are reset, nothing more is written. Others take over when they have missed it.
+    Its connections are reset and it writes nothing more. Other nodes take over after its session
+    expires.
     """
     ask(control, do="crash_node", node=node_id)
 
@@ -59,15 +60,15 @@ def crash(control: Control, node_id: int) -> None:
 @control_options
 @NODE
 def start(control: Control, node_id: int) -> None:
-    """Start a node that is down, on its port and with its data."""
+    """Start a stopped node on its port, with its data."""
     ask(control, do="start_node", node=node_id)
 
 
 @node.command()
 @control_options
-@click.option("--rack", help="Its place.  [default: that of the other nodes]")
+@click.option("--rack", help="Rack of the new node.  [default: the rack of the other nodes]")
 def add(control: Control, rack: str | None) -> None:
-    """Start one more node; prints its id. It has no partitions until some are moved to it."""
+    """Start one more node and print its ID. It has no partitions until some are moved to it."""
     say(ask(control, do="add_node", rack=rack)["node"])
 
 
@@ -75,7 +76,7 @@ def add(control: Control, rack: str | None) -> None:
 @control_options
 @NODE
 def remove(control: Control, node_id: int) -> None:
-    """Move everything away from a node, stop it and forget it; its directory is removed."""
+    """Move all partitions away from a node, stop it, and delete it with its directory."""
     ask(control, do="remove_node", node=node_id)
 
 
@@ -89,9 +90,10 @@ def remove(control: Control, node_id: int) -> None:
 )
 @DIRECTORIES
 def mark_dead(address: str, directories: tuple[str, ...]) -> None:
-    """End the lease of a node whose process has ended, so that the cluster on etcd does not wait for it.
+    """End the lease of a node whose process has ended, in a cluster with metadata on etcd.
 
-    DIR are the node's data directories. The command fails while a process uses them. Run it from
+    The cluster then elects new leaders at once, without waiting until the lease expires. DIR are
+    the node's data directories. The command fails while a process uses them. Run it from
     ExecStopPost= of the node's systemd unit.
     """
 
@@ -107,18 +109,22 @@ def mark_dead(address: str, directories: tuple[str, ...]) -> None:
 
 @click.group()
 def link() -> None:
-    """Cut nodes of one server off from each other; it must run with --control-port."""
+    """Cut network links between nodes of one server; it must run with --control-port."""
 
 
 @link.command()
 @control_options
 @click.argument("source", type=int)
 @click.argument("target", type=int)
-@click.option("--one-way", is_flag=True, help="SOURCE does not reach TARGET; the other way works.")
+@click.option(
+    "--one-way",
+    is_flag=True,
+    help="Cut only requests from SOURCE to TARGET; the opposite direction works.",
+)
 def cut(control: Control, source: int, target: int, one_way: bool) -> None:
-    """Let nodes SOURCE and TARGET reach each other no more.
+    """Partition the network between the nodes SOURCE and TARGET.
 
-    A follower that does not reach its leader falls behind. Clients are not hit.
+    A follower that cannot reach its leader falls behind. Client connections are not affected.
     """
     ask(control, do="cut_link", source=source, target=target, one_way=one_way)
 
@@ -127,7 +133,7 @@ def cut(control: Control, source: int, target: int, one_way: bool) -> None:
 @control_options
 @click.argument("nodes", type=int, nargs=-1, metavar="[NODE NODE]")
 def heal(control: Control, nodes: tuple[int, ...]) -> None:
-    """Undo the cuts between two nodes, or all."""
+    """Restore the link between two nodes, or all links if no nodes are given."""
     if len(nodes) not in (0, 2):
-        raise click.UsageError("name two nodes, or none for all links")
+        raise click.UsageError("give both nodes of a link, or none to restore all links")
     ask(control, do="heal_links", **dict(zip(("source", "target"), nodes, strict=False)))

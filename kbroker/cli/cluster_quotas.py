@@ -1,4 +1,4 @@
-"""`kbroker cluster quotas`: how much clients may take of brokers, of any Kafka."""
+"""The `kbroker cluster quotas` command: client quotas of any Kafka cluster."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ KEYS = [each.value for each in QuotaKey]
 
 @click.group()
 def quotas() -> None:
-    """Show, set and remove how much clients may take of each broker."""
+    """Show, set and remove client quotas."""
 
 
 def entity_options(command: Command) -> Command:
     """Give a command `--user`, `--client-id` and `--ip`; it receives the three names."""
     for name, what in (
-        (IP, "Connections from this address"),
-        (CLIENT_ID, "Clients of this id"),
-        (USER, "Clients of this user"),
+        (IP, "Apply to connections from this IP address"),
+        (CLIENT_ID, "Apply to clients with this client ID"),
+        (USER, "Apply to clients of this user"),
     ):
         command = click.option(
             f"--{name}",
             metavar="NAME",
-            help=f"{what}; {DEFAULT} is who has no quota by name.",
+            help=f"{what}; {DEFAULT} means all that have no quota of their own.",
         )(command)
     return command
 
@@ -51,10 +51,12 @@ def _entity(user: str | None, client_id: str | None, ip: str | None) -> dict[str
 
 
 def _named(user: str | None, client_id: str | None, ip: str | None) -> dict[str, str | None]:
-    """As `_entity`, of somebody."""
+    """Return `_entity` of the options; raise UsageError if there is none."""
     entity = _entity(user, client_id, ip)
     if not entity:
-        raise click.UsageError("say whose quota it is: --user, --client-id, both of them, or --ip")
+        raise click.UsageError(
+            "name the quota's entity: --user, --client-id, both of them, or --ip"
+        )
     return entity
 
 
@@ -65,7 +67,7 @@ def _named(user: str | None, client_id: str | None, ip: str | None) -> dict[str,
 def list_(
     target: Target, user: str | None, client_id: str | None, ip: str | None, output: str
 ) -> None:
-    """Show quotas: all of them, or those that are for these names, together with others or not."""
+    """Show all quotas, or those whose entity includes the given names."""
     from kbroker.client.quotas import describe_quotas
 
     wanted = _entity(user, client_id, ip)
@@ -93,7 +95,7 @@ def _number(value: float) -> float | int:
 
 
 class Quota(ParamType[tuple[str, float]]):
-    """KEY=NUMBER."""
+    """A quota value as KEY=NUMBER."""
 
     name = "key=number"
 
@@ -102,11 +104,11 @@ class Quota(ParamType[tuple[str, float]]):
     ) -> tuple[str, float]:
         key, _, number = str(value).partition("=")
         if key not in KEYS:
-            self.fail(f"there is no quota {key}; there are {', '.join(KEYS)}", param, ctx)
+            self.fail(f"unknown quota {key!r} (valid: {', '.join(KEYS)})", param, ctx)
         try:
             return key, float(number)
         except ValueError:
-            self.fail(f"{number!r} is no number; write {key}=1000000", param, ctx)
+            self.fail(f"{number!r} is not a number; write {key}=1000000", param, ctx)
 
 
 @quotas.command("set")
@@ -120,13 +122,13 @@ def set_(
     client_id: str | None,
     ip: str | None,
 ) -> None:
-    """Set quotas, which rule at once; others of the same clients stay.
+    """Set quotas. They take effect at once; other quotas of the same entity stay.
 
     \b
     producer_byte_rate, consumer_byte_rate   bytes per second
-    request_percentage                       of the time of one thread
-    controller_mutation_rate                 partitions made and deleted per second
-    connection_creation_rate                 per second, with --ip
+    request_percentage                       percentage of the time of one thread
+    controller_mutation_rate                 partitions created and deleted per second
+    connection_creation_rate                 connections per second, with --ip
     """
     entity = _named(user, client_id, ip)
     _alter(target, entity, dict(values))
@@ -145,12 +147,12 @@ def remove(
     client_id: str | None,
     ip: str | None,
 ) -> None:
-    """Remove quotas of KEYs, or all that are for exactly these names."""
+    """Remove the quotas KEY of exactly this entity, or all its quotas."""
     entity = _named(user, client_id, ip)
-    gone = keys or _keys_of(target, entity)
-    _alter(target, entity, dict.fromkeys(gone))
-    for key in gone:
-        say(f"{text_of(entity)}: no {key} any more")
+    removed = keys or _keys_of(target, entity)
+    _alter(target, entity, dict.fromkeys(removed))
+    for key in removed:
+        say(f"{text_of(entity)}: removed {key}")
 
 
 def _keys_of(target: Target, entity: dict[str, str | None]) -> tuple[str, ...]:

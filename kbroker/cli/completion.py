@@ -1,4 +1,4 @@
-"""`kbroker completion`: scripts for shells, and names of topics, groups and users while typing."""
+"""The `kbroker completion` command: shell scripts, and completion of topics, groups and users."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 SHELLS = ("bash", "zsh", "fish")
 PROGRAM, VARIABLE = "kbroker", "_KBROKER_COMPLETE"
+# Maximum time that a completion waits for the cluster, in seconds.
 ANSWER_SECONDS = 1
-"""Nobody waits longer for a proposal."""
 
 
 @click.command()
@@ -23,7 +23,7 @@ ANSWER_SECONDS = 1
 def completion(shell: str) -> None:
     """Print the script that completes commands, topics, groups and users in SHELL.
 
-    For bash: `eval "$(kbroker completion bash)"` in ~/.bashrc.
+    For bash, add `eval "$(kbroker completion bash)"` to ~/.bashrc.
     """
     from click.shell_completion import get_completion_class
 
@@ -37,7 +37,7 @@ def completion(shell: str) -> None:
 def complete_topics(
     context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[str]:
-    """The topics whose names begin with what is typed."""
+    """Return the topics whose names start with the typed text."""
 
     async def names(cluster: ClusterClient) -> list[str]:
         return [row.name or "" for row in (await cluster.metadata()).topics if not row.is_internal]
@@ -48,7 +48,7 @@ def complete_topics(
 def complete_groups(
     context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[str]:
-    """The groups whose names begin with what is typed."""
+    """Return the groups whose names start with the typed text."""
 
     async def names(cluster: ClusterClient) -> list[str]:
         from kbroker.client.groups import list_groups
@@ -61,7 +61,7 @@ def complete_groups(
 def complete_users(
     context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[str]:
-    """The users whose names begin with what is typed."""
+    """Return the users whose names start with the typed text."""
 
     async def names(cluster: ClusterClient) -> list[str]:
         from kbroker.client.scram_users import describe_scram_users
@@ -74,7 +74,7 @@ def complete_users(
 def complete_tokens(
     context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[str]:
-    """The delegation tokens whose ids begin with what is typed."""
+    """Return the delegation tokens whose IDs start with the typed text."""
 
     async def names(cluster: ClusterClient) -> list[str]:
         from kbroker.client.delegation_tokens import describe_delegation_tokens
@@ -89,9 +89,10 @@ def _names(
     ask: Callable[[ClusterClient], Awaitable[list[str]]],
     incomplete: str,
 ) -> list[str]:
-    """Ask the cluster; no answer, and no error, is no proposal.
+    """Return matching names from the cluster; an empty list on timeouts and errors.
 
-    Nor is a name that a shell would read as more than a word: it stands on the command line as it is.
+    Names that a shell would not read as one plain word are left out, because completion inserts
+    them unquoted.
     """
     import trio
 

@@ -1,4 +1,4 @@
-"""`kbroker config`: what a setting means, and which settings a server would have."""
+"""The `kbroker config` command: describes settings, and shows those of a server."""
 
 from __future__ import annotations
 
@@ -19,23 +19,26 @@ if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
 
 COMMANDS = {
-    "explain": ("kbroker.cli.config:explain", "Say what settings mean."),
-    "set": ("kbroker.cli.config_broker:set_", "Set settings of brokers that run."),
-    "show": ("kbroker.cli.config:show_", "Show the settings that a server would have, or has."),
-    "unset": ("kbroker.cli.config_broker:unset", "Take settings of brokers that run back."),
+    "explain": ("kbroker.cli.config:explain", "Describe settings."),
+    "set": ("kbroker.cli.config_broker:set_", "Set settings of running brokers."),
+    "show": (
+        "kbroker.cli.config:show_",
+        "Show the settings that a server would use, or those of a running broker.",
+    ),
+    "unset": ("kbroker.cli.config_broker:unset", "Reset settings of running brokers."),
 }
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
 def config() -> None:
-    """Explain settings; show and change those of servers."""
+    """Explain settings; show and change those of brokers."""
 
 
 @click.command()
 @click.argument("names", nargs=-1, required=True)
 @format_options
 def explain(names: tuple[str, ...], output: str) -> None:
-    """Say what the settings NAMES mean: type, default, limits, effect, and how to give them."""
+    """Describe the settings NAMES: type, default, limits, effect, and how to set them."""
     from kbroker.config import ConfigError
     from kbroker.config.explain import explain as facts_of
 
@@ -47,7 +50,7 @@ def explain(names: tuple[str, ...], output: str) -> None:
 
 
 def _paragraph(facts: Mapping[str, object]) -> list[str]:
-    """One setting as text: its name and meaning, then a line for each other fact."""
+    """Return the text for one setting: its name and description, then a line for each other fact."""
     lines = [f"{facts['name']} ({facts['of']} setting)", f"  {facts['meaning']}"]
     for key, value in facts.items():
         if key not in ("name", "of", "meaning") and value is not None:
@@ -57,7 +60,7 @@ def _paragraph(facts: Mapping[str, object]) -> list[str]:
 
 
 @click.command("show")
-@click.option("--diff", is_flag=True, help="Only settings that differ from their default.")
+@click.option("--diff", is_flag=True, help="Show only settings that differ from their default.")
 @setting_options
 @broker_options
 @target_options
@@ -65,20 +68,22 @@ def _paragraph(facts: Mapping[str, object]) -> list[str]:
 def show_(
     target: Target, diff: bool, output: str, node: int | None, default: bool, **flags: Any
 ) -> None:
-    """Show the settings that `kbroker serve` with the same flags and environment would have.
+    """Show the settings that `kbroker serve` with the same flags and environment would use.
 
-    SOURCE is the flag, environment or file that a value comes from; - is the default. No server is
-    asked. With --node or --default a running one is, any Kafka, for what it has: SOURCE is then
-    "this broker" or "all brokers" for what was set while it runs, and "static" for what it was
-    started with.
+    SOURCE is the flag, environment or file that a value comes from; - means the default. The
+    command connects to no server.
+
+    With --node or --default it shows the settings of a running broker, kbroker or Apache Kafka.
+    SOURCE is then "this broker" or "all brokers" for dynamic settings, and "static" for settings
+    from its start.
     """
     if default or node is not None:
         show_running(target, named(node, default), output, diff=diff)
         return
-    _show_what_would_be(diff, output, flags)
+    _show_static(diff, output, flags)
 
 
-def _show_what_would_be(diff: bool, output: str, flags: dict[str, Any]) -> None:
+def _show_static(diff: bool, output: str, flags: dict[str, Any]) -> None:
     from kbroker.config import ConfigError
     from kbroker.process.flags import SettingFlags, load_settings
 

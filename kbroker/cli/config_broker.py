@@ -1,4 +1,4 @@
-"""`kbroker config set`, `unset` and `show --node`: the settings of brokers that run, any Kafka's."""
+"""`kbroker config set`, `unset` and `show --node`: settings of running brokers of any Kafka."""
 
 from __future__ import annotations
 
@@ -16,39 +16,48 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
+# Resource name in Kafka's protocol for the cluster-wide default of all brokers.
 ALL = ""
-"""How Kafka names what all brokers have unless one has its own."""
+# Names of the config sources of KIP-226: dynamic for one broker, dynamic for all, static, default.
 SOURCES = {2: "this broker", 3: "all brokers", 4: "static", 5: "default"}
-"""By KIP-226: set while it runs, for one broker or for all; given at its start; not set."""
 HIDDEN = "(hidden)"
 
 
 def broker_options(command: Command) -> Command:
     """Give a command `--node` and `--default`; it receives them as `node` and `default`."""
-    command = click.option("--default", is_flag=True, help="Of all brokers that have no own one.")(
-        command
-    )
-    return click.option("--node", type=click.IntRange(0), metavar="ID", help="Of this broker.")(
-        command
-    )
+    command = click.option(
+        "--default",
+        is_flag=True,
+        help="Use the cluster-wide default, which applies to all brokers without their own value.",
+    )(command)
+    return click.option(
+        "--node",
+        type=click.IntRange(0),
+        metavar="ID",
+        help="Use the settings of the broker with this node ID.",
+    )(command)
 
 
 def named(node: int | None, default: bool) -> str:
-    """Kafka's name of a broker, or of all. Raises UsageError for none and for both."""
+    """Return Kafka's resource name for a broker, or for all brokers.
+
+    Raises:
+        UsageError: Both or none of the options are given.
+    """
     if default == (node is not None):
-        raise click.UsageError("say whose settings: --node ID, or --default for all brokers")
+        raise click.UsageError("give --node ID for one broker, or --default for all brokers")
     return ALL if node is None else str(node)
 
 
 @click.command("set")
 @click.argument("pairs", nargs=-1, required=True, metavar="NAME=VALUE...")
 @broker_options
-@click.option("--dry-run", is_flag=True, help="Only check.")
+@click.option("--dry-run", is_flag=True, help="Only validate the settings; change nothing.")
 @target_options
 def set_(
     target: Target, pairs: tuple[str, ...], node: int | None, default: bool, dry_run: bool
 ) -> None:
-    """Set settings of brokers while they run. They stay set after a restart."""
+    """Set dynamic settings of running brokers. They persist over restarts."""
     from kbroker.client.configs import Operation
 
     from .topic_files import BadTopic, parse_configs
@@ -63,12 +72,12 @@ def set_(
 @click.command()
 @click.argument("names", nargs=-1, required=True)
 @broker_options
-@click.option("--dry-run", is_flag=True, help="Only check.")
+@click.option("--dry-run", is_flag=True, help="Only validate the request; change nothing.")
 @target_options
 def unset(
     target: Target, names: tuple[str, ...], node: int | None, default: bool, dry_run: bool
 ) -> None:
-    """Take back what `config set` has set: settings NAMES are what the brokers were started with."""
+    """Remove dynamic settings NAMES, so that the brokers use their static values or defaults."""
     from kbroker.client.configs import Operation
 
     asked = dict.fromkeys(names, (Operation.DELETE, None))
@@ -88,25 +97,27 @@ def _change(
 
     run(target, work)
     whose = f"broker {broker}" if broker else "all brokers"
-    say(f"{whose}: {'these settings can be used' if dry_run else 'changed'}")
+    say(f"{whose}: {'the settings are valid' if dry_run else 'changed'}")
 
 
 def _refuse(name: str, known: dict[str, Setting], operation: Operation) -> None:
-    """Raise ClientError for what no broker takes, and for a typing error that Kafka would keep."""
+    """Raise ClientError for a read-only setting, and for a misspelled one that Kafka would store."""
     from kbroker.client.cluster import did_you_mean
     from kbroker.client.configs import Operation as Operations
     from kbroker.client.errors import ClientError
 
-    of_listener = name.startswith("listener.name.")  # Kafka shows them as read-only; they are not
+    # DescribeConfigs reports listener settings as read-only, but they can be changed.
+    of_listener = name.startswith("listener.name.")
     if name in known and known[name].read_only and not of_listener:
         raise ClientError(
-            f"{name} is read-only: a broker takes it when it starts. Put it into the broker's "
-            f"settings file or flags and restart it; `kbroker config explain {name}` says how"
+            f"{name} is read-only: a broker reads it at its start; set it in the broker's "
+            "configuration file or flags and restart the broker (see "
+            f"`kbroker config explain {name}`)"
         )
     if operation == Operations.SET and name not in known and not of_listener:
         raise ClientError(
-            f"brokers have no setting {name!r}{did_you_mean(name, known)} `kbroker config show "
-            "--node ID` shows all"
+            f"unknown broker setting {name!r}{did_you_mean(name, known)} `kbroker config show "
+            "--node ID` lists all settings"
         )
 
 
@@ -123,7 +134,7 @@ async def _described(cluster: ClusterClient, broker: str) -> dict[str, Setting]:
 
 
 def show_running(target: Target, broker: str, output: str, *, diff: bool) -> None:
-    """Print the settings of a broker that runs, or those that `set --default` has set."""
+    """Print the settings of a running broker, or the cluster-wide dynamic ones."""
     found = run(target, lambda cluster: _described(cluster, broker))
     rows = [
         {

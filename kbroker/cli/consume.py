@@ -1,4 +1,4 @@
-"""`kbroker topic consume`: print the records of topics."""
+"""The `kbroker topic consume` command: prints the records of topics."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from .record_format import Printer
 
 NOT_DECODED = (
-    "records of {topic} begin with a schema ID, and are printed without decoding: topic consume does not "
-    f"use {REGISTRY}. To decode them, use the broker's console, `kbroker lake archive --format avro` or "
-    "Confluent's kafka-avro-console-consumer"
+    "records of {topic} start with a schema ID and are printed without decoding, because topic "
+    f"consume ignores {REGISTRY}; to decode them, use the broker's console, `kbroker lake archive "
+    "--format avro` or Confluent's kafka-avro-console-consumer"
 )
 
 
@@ -45,34 +45,69 @@ OFFSETS are start, end, 47, +3, -2, @TIME, or two of them with a colon: :end, 47
 """
 )
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
-@click.option("-r", "--regex", is_flag=True, help="NAMES are patterns of names.")
 @click.option(
-    "-o", "--offset", "offsets", metavar="OFFSETS", help="Where to begin.  [default: end]"
+    "-r",
+    "--regex",
+    is_flag=True,
+    help="Treat NAMES as regular expressions that match whole topic names.",
 )
-@click.option("--from-beginning", is_flag=True, help="The same as -o start.")
-@click.option("-n", "--count", type=click.IntRange(1), help="Stop after so many records.")
-@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True)
+@click.option(
+    "-o",
+    "--offset",
+    "offsets",
+    metavar="OFFSETS",
+    help="Offset at which to start, or a range with a start and an end.  [default: end]",
+)
+@click.option("--from-beginning", is_flag=True, help="Start at the first record; same as -o start.")
+@click.option("-n", "--count", type=click.IntRange(1), help="Stop after this number of records.")
+@click.option(
+    "-p",
+    "--partition",
+    "partitions",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Read only this partition; can be given several times.",
+)
 @click.option(
     "-g",
     "--group",
     shell_complete=complete_groups,
-    help="Read as a member of this group, and commit what was printed. OFFSETS count where the group "
-    "has committed nothing.",
+    help="Read as a member of this consumer group, and commit the offsets of printed records. "
+    "OFFSETS apply only to partitions without a committed offset.",
 )
-@click.option("-f", "--format", "template", default="json", show_default=True, metavar="FORMAT")
-@click.option("--json", "as_json", is_flag=True, help="The same as -f json.")
-@click.option("--meta-only", is_flag=True, help="With json: the size of the value, not the value.")
-@click.option("--read-committed", is_flag=True, help="Leave out transactions that did not commit.")
-@click.option("--print-control-records", is_flag=True, help="Print the ends of transactions too.")
+@click.option(
+    "-f",
+    "--format",
+    "template",
+    default="json",
+    show_default=True,
+    metavar="FORMAT",
+    help="How to print each record: json or a template (see below).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print NDJSON; same as -f json.")
+@click.option(
+    "--meta-only", is_flag=True, help="With json: print the size of the value instead of the value."
+)
+@click.option(
+    "--read-committed", is_flag=True, help="Print only records of committed transactions."
+)
+@click.option(
+    "--print-control-records",
+    is_flag=True,
+    help="Also print transaction markers (control records).",
+)
 @filter_options
 @click.option(
-    "--timeout", type=DURATION, metavar="TIME", help="Give up, with status 4, after this long."
+    "--timeout",
+    type=DURATION,
+    metavar="TIME",
+    help="Exit with status 4 after this time, for example 30s.",
 )
 @target_options
 def consume(target: Target, **asked: Any) -> None:
-    """Print the records of topics NAMES, one partition's in order.
+    """Print the records of topics NAMES, in order within each partition.
 
-    What `consume --json` prints, `produce --json` writes again byte for byte.
+    `produce --json` restores the output of `consume --json` byte for byte.
     """
     job = _Job(_choices(**asked), names_registry=REGISTRY in target.settings)
     try:
@@ -82,12 +117,12 @@ def consume(target: Target, **asked: Any) -> None:
     if job.ended_by:
         sys.exit(SIGNALLED + job.ended_by)
     if job.timed_out:
-        fail(f"{job.count} records came in time, not more", TIMED_OUT)
+        fail(f"timed out after {job.count} records", TIMED_OUT)
 
 
 @dataclass(slots=True)
 class Choices:
-    """What the command line asks for; `last` None is to follow for ever."""
+    """Options of the command line. If `last` is None, `consume` follows the topics without an end."""
 
     names: tuple[str, ...]
     regex: bool
@@ -112,7 +147,7 @@ def _choices(**asked: Any) -> Choices:
         raise click.UsageError("--from-beginning and --offset exclude each other")
     if asked["group"] is not None and asked["partitions"]:
         raise click.UsageError(
-            "--group and --partition exclude each other: a group shares the partitions itself"
+            "--group and --partition exclude each other, because the group assigns the partitions"
         )
     try:
         text = "start" if from_beginning else offsets or "end"
@@ -146,8 +181,9 @@ class _Job:
     """One run of `consume`.
 
     Args:
-        choices: What the command line asks for.
-        names_registry: Whether the settings name a schema registry, which this command does not ask.
+        choices: Options of the command line.
+        names_registry: True if the settings name a schema registry, which this command does not
+            use.
     """
 
     def __init__(self, choices: Choices, *, names_registry: bool) -> None:
@@ -156,8 +192,7 @@ class _Job:
         self._total: int | None = None
         self.count = 0
         self.timed_out = False
-        self.ended_by = 0
-        """The signal that ended a member of a group."""
+        self.ended_by = 0  # the signal that stopped a group member
         self.progress = Progress("records read", seen=not sys.stdout.isatty())
 
     async def run(self, cluster: ClusterClient) -> None:
@@ -248,7 +283,7 @@ class _Job:
         return self.count == self._choices.count
 
     def _print(self, found: Sequence[Read]) -> Sequence[Read]:
-        """Print what is wanted, not more than asked for; returns the records that are done with."""
+        """Print the wanted records up to the requested count; return the processed records."""
         choices, out = self._choices, sys.stdout.buffer
         for at, read in enumerate(found):
             if choices.wanted is None or choices.wanted(read.record):
@@ -264,7 +299,7 @@ class _Job:
         return found
 
     def _explain_schemas(self, read: Read) -> None:
-        """Say once what decodes records that were written with a schema, since this does not."""
+        """Print once how to decode records with a schema ID, because this command does not."""
         from kbroker.schemas.core.framing import frame_of
 
         parts = (read.record.key, read.record.value)
@@ -274,7 +309,11 @@ class _Job:
 
 
 async def _matching(cluster: ClusterClient, patterns: list[str]) -> list[str]:
-    """The topics whose whole names match one of the patterns. Raises NoSuchTopic for none."""
+    """Return the topics whose whole names match one of the patterns.
+
+    Raises:
+        NoSuchTopic: No topic matches.
+    """
     from kbroker.client.errors import NoSuchTopic
 
     topics = (await cluster.metadata()).topics
@@ -283,6 +322,6 @@ async def _matching(cluster: ClusterClient, patterns: list[str]) -> list[str]:
     if not found:
         raise NoSuchTopic(
             f"no topic at {cluster.address} matches {' or '.join(patterns)}; "
-            "`kbroker topic list` shows what there is"
+            "`kbroker topic list` shows all topics"
         )
     return found

@@ -1,4 +1,4 @@
-"""`kbroker topic consume --group`: read as a member of a group, and leave it in order."""
+"""`kbroker topic consume --group`: reads as a group member, and leaves the group at the end."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.topics import Partition
 
+# Interval between commits in seconds: the default of Kafka's consumers.
 COMMIT_SECONDS = 5
-"""Kafka's default for consumers that commit by themselves."""
+# Time to finish printing and to commit when the process is stopped, in seconds.
 PRINT_SECONDS = 1
-GOODBYE_SECONDS = 5
+LEAVE_SECONDS = 5
 
+# Prints the wanted records, and returns the records that are processed.
 Print = Callable[[Sequence[Read]], Sequence[Read]]
-"""Prints what is wanted, and returns the records that are done with."""
 
 
 async def end_on_signal(scope: trio.CancelScope, ended: Callable[[int], None]) -> None:
-    """Leave a scope when the process is told to end, so that what must be done at last is done."""
+    """Cancel a scope on SIGINT or SIGTERM, so that its clean-up code runs."""
     if threading.current_thread() is not threading.main_thread():
         return
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -42,10 +43,12 @@ async def end_on_signal(scope: trio.CancelScope, ended: Callable[[int], None]) -
 
 
 class MemberReader:
-    """Reads what a member is assigned, from one rebalance to the next.
+    """Reader of the assigned partitions of a group member, from one rebalance to the next.
 
-    Parameters: `is_enough` says whether all is printed that was asked for; `first` is where partitions begin in which the group has committed nothing, `last`
-    where all end (None: never).
+    Args:
+        is_enough: Returns True if the requested number of records is printed.
+        first: Start offset of partitions without a committed offset.
+        last: End offset of each partition, or None to read without an end.
     """
 
     def __init__(
@@ -70,24 +73,26 @@ class MemberReader:
         self._last = last
         self._committed = committed
         self._control = control
-        self._positions: dict[Partition, int] = {}
-        """Where reading goes on, as far as that is not committed."""
+        self._positions: dict[Partition, int] = {}  # next offsets that are not committed yet
         self._commit_at = math.inf
 
     async def run(self) -> None:
-        """Read until all ends are reached, or enough is printed; commits at last.
+        """Read until all end offsets or the requested count are reached, and commit at the end.
 
-        Raises ClientError, KafkaError, OSError.
+        Raises:
+            ClientError: The group or its topics cannot be read.
+            KafkaError: A broker rejected a request.
+            OSError: The cluster cannot be reached.
         """
         try:
             while not await self._generation(await self._member.join()):
                 await self._commit()
         finally:
-            with trio.move_on_after(GOODBYE_SECONDS, shield=True):
+            with trio.move_on_after(LEAVE_SECONDS, shield=True):
                 await self._commit()
 
     async def _generation(self, assigned: Sequence[Partition]) -> bool:
-        """Read until a rebalance; True when there is nothing more to do."""
+        """Read until a rebalance; return True if nothing is left to read."""
         ranges = await self._ranges(assigned)
         if not ranges:
             if self._last is None:
@@ -103,9 +108,9 @@ class MemberReader:
         return not self._member.is_rebalancing
 
     async def _print_some(self, found: Sequence[Read]) -> None:
-        """Print in a thread: a pipe that nobody reads from must not keep the member from its beats.
+        """Print in a thread, so that a blocked pipe does not delay the member's heartbeats.
 
-        What is being printed when it is told to end is finished, if that is soon, so that it is
+        On cancellation, printing may finish for up to PRINT_SECONDS, so that these records are
         committed.
         """
         printing = trio.CancelScope(shield=True)
@@ -124,7 +129,7 @@ class MemberReader:
                 printing.deadline = trio.current_time() + PRINT_SECONDS
 
     async def _next(self, channel: trio.MemoryReceiveChannel[list[Read]]) -> list[Read] | None:
-        """The next records; None at the end, or when a rebalance begins."""
+        """Return the next records, or None at the end or when a rebalance begins."""
         while not self._member.is_rebalancing:
             with self._member.until_rebalance() as scope:
                 scope.deadline = self._commit_at
@@ -137,13 +142,13 @@ class MemberReader:
         return None
 
     async def _ranges(self, assigned: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
-        """Where to begin and end; what the group has not read yet begins at the place asked for."""
+        """Return start and end offsets; partitions without a committed offset start at `first`."""
         known = await committed_offsets(self._cluster, self._group)
         starts = await find(self._cluster, assigned, START)
         begin = {one: max(known[one], starts[one]) for one in assigned if one in known}
         new = [one for one in assigned if one not in known]
         found = await find(self._cluster, new, self._first, committed=self._committed)
-        # Committed as well: else records that come before the next rebalance could be left out.
+        # Commit these start offsets: otherwise the next member could start later and skip records.
         self._note(found)
         begin |= found
         ends = dict.fromkeys(assigned, FOREVER) if self._last is None else self._last
@@ -158,7 +163,7 @@ class MemberReader:
         positions, self._positions, self._commit_at = self._positions, {}, math.inf
         if positions and not await self._member.commit(positions):
             say(
-                f"kbroker: group {self._group!r} went on without this member: its last records are "
-                "read once more",
+                f"kbroker: group {self._group!r} rebalanced before the last commit; another member "
+                "reads these records again",
                 err=True,
             )

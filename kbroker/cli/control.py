@@ -1,4 +1,4 @@
-"""`kbroker control`: commands to a broker that runs with `--control-port`."""
+"""The `kbroker control` command: sends commands to a broker started with `--control-port`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .output import say
 
 Command = TypeVar("Command", bound=Callable[..., object])
 HINT = (
-    "start the broker with --control-port, and name what its Control line says with --control and "
-    "--control-token-file"
+    "start the broker with --control-port, and pass the address and the token file of its Control "
+    "line with --control and --control-token-file"
 )
 DATA_VARIABLE, DATA_DIRECTORY = "KBROKER_DATA_DIR", "kbroker-data"
 FILE = "control.json"
 
 
 class Control(NamedTuple):
-    """Where a broker takes commands, and the file with the token that they need."""
+    """Address of a broker's control port, and the file with its token."""
 
     address: str
     token_file: str
@@ -39,17 +39,17 @@ def control_options(command: Command) -> Command:
         "where",
         metavar="HOST:PORT|FILE",
         envvar="KBROKER_CONTROL",
-        help="Where the broker takes commands, as its banner says, or its port file that ends in .json."
-        f"  [env: KBROKER_CONTROL; default: {FILE} of the data directory, which is that of"
-        f" {DATA_VARIABLE} or ./{DATA_DIRECTORY}]",
+        help="Address of the control port, as in the broker's banner, or a JSON port file of the "
+        f"broker.  [env: KBROKER_CONTROL; default: {FILE} in the data directory, which is "
+        f"{DATA_VARIABLE} or ./{DATA_DIRECTORY}]",
     )
     @click.option(
         "--control-token-file",
         "token_file",
         metavar="FILE",
         envvar="KBROKER_CONTROL_TOKEN_FILE",
-        help="The token that commands need, if --control is HOST:PORT; the banner says where."
-        "  [env: KBROKER_CONTROL_TOKEN_FILE]",
+        help="File with the token of the control port, named in the broker's banner. Required if "
+        "--control is HOST:PORT.  [env: KBROKER_CONTROL_TOKEN_FILE]",
     )
     @functools.wraps(command)
     def with_control(
@@ -61,7 +61,7 @@ def control_options(command: Command) -> Command:
 
 
 def _found(where: str | None, token_file: str | None) -> Control:
-    """What the options say, or a file that a server has written."""
+    """Return the address and token file of the options, or of a file that a server has written."""
     if where is not None and not where.endswith(".json"):
         if token_file is None:
             raise click.UsageError(f"--control {where} needs --control-token-file; {HINT}")
@@ -71,35 +71,40 @@ def _found(where: str | None, token_file: str | None) -> Control:
     )
     try:
         _check_is_mine(path)
-        said = json.loads(path.read_text(encoding="utf-8"))
-        return Control(said["control"], token_file or said["control_token_file"])
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return Control(data["control"], token_file or data["control_token_file"])
     except FileNotFoundError:
         raise click.ClickException(
-            f"there is no {path}, which says where commands go; {HINT}"
+            f"{path} does not exist, so the control port is unknown; {HINT}"
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise click.ClickException(
-            f"{path} does not say where commands go ({error}); {HINT}"
+            f"{path}: cannot read the address of the control port ({error}); {HINT}"
         ) from None
 
 
 def _check_is_mine(path: Path) -> None:
-    """Raise ValueError for a file of somebody else: it could name any file, and who is sent that."""
+    """Raise ValueError if another user could have written the file.
+
+    Such a file could make this command send the contents of any file to any address.
+    """
     if os.name != "posix":
         return
     found = path.stat()
     if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
-        raise ValueError("others than you could have written it")
+        raise ValueError("another user could have written it")
 
 
 def ask(control: Control, /, **command: object) -> dict[str, Any]:
-    """Send one command; returns the answer, or ends the command with what went wrong."""
+    """Send one command and return the response; on an error, exit with its message."""
     from kbroker.client.endpoint import Endpoint
 
     try:
         token = Path(control.token_file).read_text(encoding="ascii").strip()
     except (OSError, ValueError) as error:
-        raise click.ClickException(f"{control.token_file} has no token ({error}); {HINT}") from None
+        raise click.ClickException(
+            f"{control.token_file}: cannot read the token ({error}); {HINT}"
+        ) from None
     try:
         with (
             socket.create_connection(Endpoint.parse(control.address)) as stream,
@@ -112,10 +117,10 @@ def ask(control: Control, /, **command: object) -> dict[str, Any]:
                     break
     except (OSError, ValueError) as error:
         raise click.ClickException(
-            f"{control.address} takes no commands ({error}); {HINT}"
+            f"{control.address}: cannot send a command ({error}); {HINT}"
         ) from None
     if not answer["ok"]:
-        # Indented, because a name that it quotes may have line ends.
+        # Indent further lines, because the message may quote names with line breaks.
         raise click.ClickException(answer["error"].replace("\n", "\n  "))
     return answer
 
@@ -125,9 +130,10 @@ def ask(control: Control, /, **command: object) -> dict[str, Any]:
 @click.argument("command", metavar="COMMAND")
 @click.argument("words", nargs=-1, metavar="[WORD=VALUE]...")
 def control(control: Control, command: str, words: tuple[str, ...]) -> None:
-    """Give a command, and print the answer as JSON: kbroker control crash_at point=produce.appended
+    """Send a command and print the response: kbroker control crash_at point=produce.appended
 
-    docs/reference/control-protocol.md lists the commands. A VALUE is JSON, or else text.
+    docs/reference/control-protocol.md lists the commands. VALUE is parsed as JSON, or else used as
+    a string.
     """
     answer = ask(control, **{**dict(map(_word, words)), "do": command})
     del answer["ok"]
@@ -139,7 +145,7 @@ def _word(text: str) -> tuple[str, object]:
 
     name, equals, value = text.partition("=")
     if not equals:
-        raise click.UsageError(f"{text!r} is not WORD=VALUE")
+        raise click.UsageError(f"invalid argument {text!r}; expected WORD=VALUE")
     try:
         return name, read_json(value)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Options of commands that start a broker: which topics and records are there before it is ready."""
+"""Options of commands that start a broker: topics and records to create before it is ready."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def declared_options(command: Command) -> Command:
         envvar="KBROKER_TOPIC",
         multiple=True,
         metavar="NAME[:PARTITIONS[:K=V,...]]",
-        help="Create this topic before ready; can be given several times.",
+        help="Create this topic before the broker is ready; can be given several times.",
     )
     @click.option(
         "--topics-file",
@@ -34,7 +34,8 @@ def declared_options(command: Command) -> Command:
         envvar="KBROKER_TOPICS_FILE",
         multiple=True,
         type=click.Path(exists=True, dir_okay=False),
-        help="Create the topics of this file: TOML, or JSON of `topic describe`.",
+        help="Create the topics in this file before the broker is ready: TOML, or JSON from `topic "
+        "describe`.",
     )
     @click.option(
         "--seed",
@@ -43,8 +44,8 @@ def declared_options(command: Command) -> Command:
         multiple=True,
         type=click.Path(exists=True, dir_okay=False),
         metavar="FILE.ndjson",
-        help="Write these records, as `topic consume --json` prints them, into topics that have "
-        "none, before ready.",
+        help="Write these records, in the format of `topic consume --json`, before the broker is "
+        "ready. Topics that already have records are skipped.",
     )
     @functools.wraps(command)
     def with_topics(

@@ -1,4 +1,4 @@
-"""``kbroker demo``: the whole way of a real data set, checked."""
+"""The ``kbroker demo`` command: a real data set through producer, broker and Spark, verified."""
 
 from __future__ import annotations
 
@@ -23,23 +23,35 @@ _FAILED, _NOT_STARTED = 1, 3
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("kbroker-demo"),
     show_default=True,
-    help="Work directory; what an earlier demo left in it is replaced.",
+    help="Work directory; files of an earlier demo in it are replaced.",
 )
-@click.option("--against", metavar="HOST:PORT", help="Run on another Kafka, not on a kbroker.")
-@click.option("--interrupt", is_flag=True, help="Kill Spark and the broker half way (SIGKILL).")
+@click.option(
+    "--against",
+    metavar="HOST:PORT",
+    help="Use the Kafka cluster at this address instead of starting a broker.",
+)
+@click.option(
+    "--interrupt",
+    is_flag=True,
+    help="Kill Spark and the broker with SIGKILL half way through, and recover.",
+)
 @click.option(
     "--rows",
     type=click.IntRange(min=1, max=336_776),
     default=336_776,
     show_default=True,
-    help="Only the first so many departures.",
+    help="Number of departures to use.",
 )
 @click.option(
     "--keep",
     is_flag=True,
-    help="At the end leave the broker running; with --against leave the topics.",
+    help="Keep the broker running at the end; with --against, keep the topics.",
 )
-@click.option("--check", is_flag=True, help="Run nothing: check again what a run left in --dir.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Run nothing; verify the results of an earlier run in --dir again.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def demo(
     directory: Path,
@@ -50,16 +62,16 @@ def demo(
     check: bool,
     as_json: bool,
 ) -> None:
-    """Stream a year of flights through the broker and Spark, and check every figure.
+    """Stream a year of flights through the broker and Spark, and verify the results.
 
-    336,776 departures from New York's airports in 2013 go through a producer, a broker and a
-    Spark streaming job that joins them with the weather and keeps delay figures. Then all of it is
-    read back and compared with the same figures computed in plain Python. Exit status 1 when
-    anything differs.
+    A producer writes 336,776 departures from New York's airports in 2013 to a broker. A Spark
+    streaming job joins them with the weather and computes delay statistics. The command then reads
+    everything back and compares it with the same statistics computed in plain Python. Exit status 1
+    if anything differs.
     """
     from kbroker.demo import run
 
-    # As Ctrl+C does: the broker, the producer and Spark go too.
+    # Exit like on Ctrl+C, so that the broker, the producer and Spark are stopped too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     options = run.Options(directory, against, rows, interrupt, keep)
     with open(os.devnull, "w", encoding="utf-8") as nowhere:

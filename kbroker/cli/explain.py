@@ -1,4 +1,4 @@
-"""`kbroker explain`: why something is as it is in a broker that runs with `--control-port`."""
+"""The `kbroker explain` command: explains the state of a broker started with `--control-port`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def _explain(control: Control, **what: object) -> None:
 
 @click.group()
 def explain() -> None:
-    """Say why something is as it is; the broker must run with --control-port."""
+    """Explain the state of an object in a broker; it must run with --control-port."""
 
 
 @explain.command()
 @control_options
 @click.argument("name")
 def group(control: Control, name: str) -> None:
-    """Say what the group NAME waits for, and why it rebalanced."""
+    """Explain what the group NAME waits for, and why it rebalanced."""
     _explain(control, group=name)
 
 
@@ -31,7 +31,7 @@ def group(control: Control, name: str) -> None:
 @click.argument("topic")
 @click.argument("index", type=click.IntRange(0))
 def share(control: Control, group: str, topic: str, index: int) -> None:
-    """Say why members of the share group GROUP get no records of partition INDEX of TOPIC, or do."""
+    """Explain why members of share group GROUP get records of partition INDEX of TOPIC, or none."""
     _explain(control, group=group, topic=topic, partition=index)
 
 
@@ -40,7 +40,7 @@ def share(control: Control, group: str, topic: str, index: int) -> None:
 @click.argument("topic")
 @click.argument("index", type=click.IntRange(0))
 def partition(control: Control, topic: str, index: int) -> None:
-    """Say whether partition INDEX of TOPIC is served, and why not."""
+    """Explain whether partition INDEX of TOPIC is available, and if not, why."""
     _explain(control, topic=topic, partition=index)
 
 
@@ -48,7 +48,7 @@ def partition(control: Control, topic: str, index: int) -> None:
 @control_options
 @click.argument("transactional_id")
 def transaction(control: Control, transactional_id: str) -> None:
-    """Say where the transaction of TRANSACTIONAL_ID stands, and why."""
+    """Explain the state of the transaction of TRANSACTIONAL_ID."""
     _explain(control, transactional_id=transactional_id)
 
 
@@ -56,5 +56,5 @@ def transaction(control: Control, transactional_id: str) -> None:
 @control_options
 @click.argument("client_id")
 def client(control: Control, client_id: str) -> None:
-    """Show the metrics that clients of CLIENT_ID have sent of themselves (KIP-714)."""
+    """Show the metrics that clients with CLIENT_ID have pushed (KIP-714)."""
     _explain(control, client_id=client_id)

@@ -1,4 +1,4 @@
-"""The options that say which records are wanted."""
+"""Options that filter records by key, value, header or JSON field."""
 
 from __future__ import annotations
 
@@ -13,22 +13,32 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., object])
 
 OPTIONS = {
-    "--filter-key": ("REGEX", "Only keys with this in them."),
-    "--filter-value": ("REGEX", "Only values with this in them."),
-    "--filter-header": ("NAME[=REGEX]", "Only with such a header."),
-    "--filter-field": ("PATH=REGEX", "Only JSON with such a field: user.country=^DE$."),
+    "--filter-key": ("REGEX", "Select records whose key contains a match of REGEX."),
+    "--filter-value": ("REGEX", "Select records whose value contains a match of REGEX."),
+    "--filter-header": (
+        "NAME[=REGEX]",
+        "Select records with this header, whose value contains a match of REGEX.",
+    ),
+    "--filter-field": (
+        "PATH=REGEX",
+        "Select records with a matching field in the JSON value, for example user.country=^DE$.",
+    ),
 }
 
 
 def filter_options(command: Command) -> Command:
-    """Give a command the options; it receives one tuple of texts for each, for `chosen_filter`."""
+    """Add the filter options to a command; it receives a tuple of strings for each."""
     for name, (metavar, text) in reversed(OPTIONS.items()):
         command = click.option(name, multiple=True, metavar=metavar, help=text)(command)
     return command
 
 
 def chosen_filter(asked: Mapping[str, Any]) -> RecordPredicate | None:
-    """What the options say; None without any. Raises BadParameter."""
+    """Return the filter of the options, or None if no filter is given.
+
+    Raises:
+        BadParameter: A filter is invalid.
+    """
     from kbroker.client.record_filter import BadFilter, record_filter
 
     try:

@@ -1,4 +1,4 @@
-"""`kbroker group`: who reads what, how far behind, and moves of groups that are at rest."""
+"""The `kbroker group` command: members, offsets and lag of groups, and offset resets."""
 
 from __future__ import annotations
 
@@ -25,11 +25,16 @@ POLL_SECONDS = 0.2
 
 @click.group()
 def group() -> None:
-    """Show and move groups of consumers."""
+    """Show, reset and delete groups."""
 
 
 @group.command("list")
-@click.option("--state", "states", multiple=True, help="Only groups in this state.")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    help="Show only groups in this state; can be given several times.",
+)
 @format_options
 @target_options
 def list_(target: Target, states: tuple[str, ...], output: str) -> None:
@@ -71,9 +76,9 @@ PARTITION_COLUMNS = [
 
 @group.command()
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_groups)
-@click.option("-s", "--summary", is_flag=True, help="Only the summary.")
-@click.option("-c", "--commits", is_flag=True, help="Only the offsets.")
-@click.option("-t", "--topics", is_flag=True, help="Only the lag of each topic.")
+@click.option("-s", "--summary", is_flag=True, help="Show only the summary.")
+@click.option("-c", "--commits", is_flag=True, help="Show only the committed offsets.")
+@click.option("-t", "--topics", is_flag=True, help="Show only the lag of each topic.")
 @format_options
 @target_options
 def describe(
@@ -124,13 +129,24 @@ def _summary(row: Mapping[str, object]) -> list[str]:
 
 @group.command()
 @click.argument("name", shell_complete=complete_groups)
-@click.option("--to", "spec", metavar="OFFSET", help="start, end, 47, +3, -2 or @TIME.")
-@click.option("--shift", type=int, metavar="N", help="So many records on, or back with -N.")
+@click.option(
+    "--to",
+    "spec",
+    metavar="OFFSET",
+    help="New offset: start, end, 47, +3 (after the start), -2 (before the end) or @TIME.",
+)
+@click.option(
+    "--shift",
+    type=int,
+    metavar="N",
+    help="Move each offset forward by N records, or back if N is negative.",
+)
 @click.option(
     "--from-file",
     "file",
     type=click.File(encoding="utf-8"),
-    help="Offsets as `group describe -o json` or `seek -o json` print them, or TOPIC,PARTITION,OFFSET.",
+    help="Read the new offsets from a file: output of `group describe -o json` or `seek -o json`, "
+    "or lines TOPIC,PARTITION,OFFSET.",
 )
 @click.option(
     "-t",
@@ -139,9 +155,10 @@ def _summary(row: Mapping[str, object]) -> list[str]:
     multiple=True,
     metavar="NAME[:0,1]",
     shell_complete=complete_topics,
-    help="These partitions.  [default: all that the group has committed]",
+    help="Change only this topic, or these partitions of it; can be given several times. "
+    "[default: all with a committed offset]",
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("--dry-run", is_flag=True, help="Only print the new offsets; change nothing.")
 @format_options
 @target_options
 def seek(
@@ -154,17 +171,17 @@ def seek(
     dry_run: bool,
     output: str,
 ) -> None:
-    """Move group NAME, which must have no members; a group that does not exist is made, as one of
-    consumers.
+    """Set the offsets of group NAME, which must have no members.
 
-    New offsets lie between the start and the end of their partitions.
+    New offsets are limited to the range of the partition's log. If the group does not exist, it is
+    created as a consumer group.
     """
     from kbroker.client.seek import Seek
 
     from .group_seek import BadOffsets, parse_offset_spec, parse_topics, read_offsets
 
     if sum(each is not None for each in (spec, shift, file)) != 1:
-        raise click.UsageError("give one of --to, --shift and --from-file")
+        raise click.UsageError("give exactly one of --to, --shift and --from-file")
     try:
         job = Seek(
             name,
@@ -180,7 +197,10 @@ def seek(
     columns += [Column("error", optional=True)]
     show(output, rows, lambda wide: table(columns, rows, wide=wide))
     if any(row["error"] for row in rows):
-        fail("not every offset was set; stop the members of the group, `group wait` tells when")
+        fail(
+            "some offsets were not set; stop the members of the group (`group wait` waits for that) "
+            "and retry"
+        )
 
 
 # -- delete
@@ -188,10 +208,10 @@ def seek(
 
 @group.command()
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_groups)
-@click.option("--if-exists", is_flag=True, help="A group that does not exist is no error.")
+@click.option("--if-exists", is_flag=True, help="Do not fail if a group does not exist.")
 @target_options
 def delete(target: Target, names: tuple[str, ...], if_exists: bool) -> None:
-    """Delete groups NAMES, which must have no members, with their offsets."""
+    """Delete groups NAMES and their offsets; the groups must have no members."""
     from kbroker.client.groups import delete_groups
     from kbroker.protocol.errors import ErrorCode
 
@@ -211,23 +231,30 @@ def _refusal(code: ErrorCode) -> str:
     from kbroker.protocol.errors import ErrorCode
 
     if code == ErrorCode.NON_EMPTY_GROUP:
-        return "it has members; stop them, `kbroker group describe` shows who they are"
+        return "the group has members; stop them (`kbroker group describe` lists them)"
     if code == ErrorCode.GROUP_ID_NOT_FOUND:
-        return "it does not exist; `kbroker group list` shows what there is"
+        return "the group does not exist; `kbroker group list` lists all groups"
     if code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC:
-        return "the group reads this topic now; stop its members first"
+        return "the group is subscribed to this topic; stop its members first"
     return code.name
 
 
 @group.command("offset-delete")
 @click.argument("name", shell_complete=complete_groups)
 @click.option(
-    "-t", "--topic", "topics", multiple=True, required=True, metavar="NAME[:0,1]", help="Which."
+    "-t",
+    "--topic",
+    "topics",
+    multiple=True,
+    required=True,
+    metavar="NAME[:0,1]",
+    help="Topic, or partitions of it, whose offsets to delete; can be given several times.",
 )
 @target_options
 def offset_delete(target: Target, name: str, topics: tuple[str, ...]) -> None:
-    """Forget the offsets of group NAME in topics that it does not read now; a share group, which must
-    have no members, forgets whole topics.
+    """Delete the offsets of group NAME in topics that it is not subscribed to.
+
+    A share group must have no members; its offsets can be deleted for whole topics only.
     """
     from kbroker.client.groups import committed_offsets, delete_offsets, is_share_group
     from kbroker.client.seek import is_selected
@@ -244,7 +271,8 @@ def offset_delete(target: Target, name: str, topics: tuple[str, ...]) -> None:
         if await is_share_group(cluster, name):
             if any(numbers is not None for numbers in wanted.values()):
                 raise click.UsageError(
-                    f"share group {name!r} forgets whole topics: name no partitions"
+                    f"share group {name!r}: offsets can be deleted for whole topics only; pass "
+                    "--topic without partitions"
                 )
             known = await share_offsets(cluster, name)
             outcomes = await delete_share_offsets(cluster, name, {*wanted} & {t for t, _ in known})
@@ -255,7 +283,10 @@ def offset_delete(target: Target, name: str, topics: tuple[str, ...]) -> None:
 
     outcome = run(target, work)
     if not outcome:
-        fail(f"group {name!r} has no offsets there; `kbroker group describe {name}` shows them")
+        fail(
+            f"group {name!r} has no offsets for these topics; `kbroker group describe {name}` "
+            "shows its offsets"
+        )
     for (topic, index), code in outcome.items():
         say(f"{topic}-{index}: {_refusal(code) if code else 'deleted'}", err=bool(code))
     if any(outcome.values()):
@@ -267,10 +298,23 @@ def offset_delete(target: Target, name: str, topics: tuple[str, ...]) -> None:
 
 @group.command()
 @click.argument("name", shell_complete=complete_groups)
-@click.option("--state", help="Until it is in this state, such as Stable or Empty.")
-@click.option("--members", type=click.IntRange(0), help="Until it has so many members.")
-@click.option("--lag", type=click.IntRange(0), help="Until it is at most so many records behind.")
-@click.option("--timeout", type=DURATION, default="60s", show_default=True, metavar="TIME")
+@click.option("--state", help="Wait until the group is in this state, such as Stable or Empty.")
+@click.option(
+    "--members", type=click.IntRange(0), help="Wait until the group has this number of members."
+)
+@click.option(
+    "--lag",
+    type=click.IntRange(0),
+    help="Wait until the total lag is at most this number of records.",
+)
+@click.option(
+    "--timeout",
+    type=DURATION,
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="Maximum time to wait.",
+)
 @target_options
 def wait(
     target: Target,
@@ -280,9 +324,9 @@ def wait(
     lag: int | None,
     timeout: float,
 ) -> None:
-    """Wait until group NAME is as it should be. Exit status 4 when that takes too long."""
+    """Wait until group NAME meets all given conditions. Exit status 4 on a timeout."""
     if state is None and members is None and lag is None:
-        raise click.UsageError("say what to wait for: --state, --members or --lag")
+        raise click.UsageError("give at least one condition: --state, --members or --lag")
 
     async def work(cluster: ClusterClient) -> None:
         import trio

@@ -1,4 +1,4 @@
-"""How `kbroker group seek` reads what says where a group is moved to."""
+"""Parsers for the offset options and files of `kbroker group seek`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ if TYPE_CHECKING:
 
 
 class BadOffsets(ValueError):
-    """A text or file that does not say which offsets are meant."""
+    """A string or file does not contain valid offsets."""
 
 
 def parse_offset_spec(text: str, now_ms: int) -> OffsetSpec:
-    """Read `--to`. Raises BadOffsets."""
+    """Parse `--to`.
+
+    Raises:
+        BadOffsets: The text is not an offset spec.
+    """
     from . import offsets
 
     try:
@@ -27,21 +31,26 @@ def parse_offset_spec(text: str, now_ms: int) -> OffsetSpec:
 
 
 def parse_topics(texts: Iterable[str]) -> dict[str, set[int] | None]:
-    """Read NAME[:0,1] texts; None stands for all partitions. Raises BadOffsets."""
+    """Parse NAME[:0,1] strings; None means all partitions.
+
+    Raises:
+        BadOffsets: A partition is not an integer.
+    """
     wanted: dict[str, set[int] | None] = {}
     for text in texts:
         name, separator, numbers = text.partition(":")
         try:
             wanted[name] = set(map(int, numbers.split(","))) if separator else None
         except ValueError:
-            raise BadOffsets(f"{text!r} is not NAME or NAME:0,1") from None
+            raise BadOffsets(f"invalid topic {text!r}; expected NAME or NAME:0,1") from None
     return wanted
 
 
 def read_offsets(text: str) -> dict[Partition, int]:
-    """Read offsets by partition from what commands print as JSON, or from lines with commas.
+    """Parse offsets by partition from the JSON output of commands, or from lines with commas.
 
-    Raises BadOffsets.
+    Raises:
+        BadOffsets: The text has neither format.
     """
     try:
         if text.lstrip()[:1] in ("[", "{"):
@@ -50,7 +59,7 @@ def read_offsets(text: str) -> dict[Partition, int]:
             lines = [line.split(",") for line in text.splitlines() if line.strip()]
             rows = [(topic, int(index), int(offset)) for topic, index, offset in lines]
     except (ValueError, KeyError, TypeError) as error:
-        raise BadOffsets(f"the file does not hold offsets: {error!r}") from None
+        raise BadOffsets(f"cannot read offsets from the file: {error!r}") from None
     return {(topic, index): offset for topic, index, offset in rows}
 
 

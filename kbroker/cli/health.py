@@ -1,4 +1,4 @@
-"""`kbroker health`: does a broker answer? Works over the Kafka port alone."""
+"""The `kbroker health` command: checks that a broker responds on its Kafka port."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RETRY_BACKOFF_SECONDS = 0.1
     "-b",
     "--bootstrap",
     metavar="HOST:PORT",
-    help=f"Where the broker listens.  [env: {ENVIRONMENT}; default: {DEFAULTS[BROKERS]}]",
+    help=f"Address of the broker.  [env: {ENVIRONMENT}; default: {DEFAULTS[BROKERS]}]",
 )
 @click.option(
     "--wait",
@@ -28,17 +28,18 @@ RETRY_BACKOFF_SECONDS = 0.1
     type=DURATION,
     default="0",
     metavar="TIME",
-    help="Keep asking this long until it answers, for example 30s.",
+    help="Retry for up to this time until the broker responds, for example 30s.",
 )
 @click.option(
     "-X",
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Set security.protocol, ssl.truststore.location, ... as Kafka's clients have them.",
+    help="Set a client setting of Kafka, such as security.protocol or ssl.truststore.location; can "
+    "be given several times.",
 )
 def health(bootstrap: str | None, wait_seconds: float, settings: tuple[str, ...]) -> None:
-    """Ask a broker whether it answers. Exit status 0 when it does, else 1."""
+    """Check that a broker responds. Exit status 0 if it does, else 1."""
     import trio
 
     from kbroker.client import check_round_trip
@@ -53,7 +54,7 @@ def health(bootstrap: str | None, wait_seconds: float, settings: tuple[str, ...]
         bootstrap = found[BROKERS].partition(",")[0]
         endpoint = Endpoint.parse(bootstrap)
     except ValueError as error:
-        # Not the usual 2 of a wrong option: containers reserve that status.
+        # Exit with 1 instead of 2: container health checks reserve status 2.
         say(f"--bootstrap: {error}", err=True)
         sys.exit(1)
     give_up_at = time.monotonic() + wait_seconds
@@ -64,8 +65,8 @@ def health(bootstrap: str | None, wait_seconds: float, settings: tuple[str, ...]
             if time.monotonic() < give_up_at:
                 time.sleep(RETRY_BACKOFF_SECONDS)
                 continue
-            say(f"{bootstrap} does not answer: {error}; is `kbroker serve` running?", err=True)
+            say(f"{bootstrap} does not respond: {error}; is `kbroker serve` running?", err=True)
             sys.exit(1)
         brokers = len(metadata.brokers)
-        say(f"{bootstrap} answers: cluster {metadata.cluster_id}, {brokers} broker(s)")
+        say(f"{bootstrap} responds: cluster {metadata.cluster_id}, {brokers} broker(s)")
         return

@@ -1,4 +1,4 @@
-"""``kbroker init``: projects to start from."""
+"""The ``kbroker init`` command: creates projects from templates."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def init() -> None:
 @click.argument("kind", type=click.Choice(list(KINDS)))
 @click.argument("name")
 def pipeline(kind: str, name: str) -> None:
-    """Make the directory NAME with a Spark pipeline, its settings and its tests.
+    """Create the directory NAME with a Spark pipeline, its settings and its tests.
 
-    The pipeline works with any Kafka, and a restart doubles nothing that a reader sees. Its tests
+    The pipeline works with any Kafka, and its output has no duplicates after a restart. Its tests
     run it on a broker in memory.
     """
     try:
@@ -33,5 +33,5 @@ def pipeline(kind: str, name: str) -> None:
     except TemplateError as error:
         say(f"kbroker init: {error}", err=True)
         sys.exit(_REFUSED)
-    say(f"{directory}/README.md says what it does. To run its tests:")
+    say(f"{directory}/README.md describes the project. To run its tests:")
     say(f"  cd {directory} && pip install -r requirements.txt && pytest")

@@ -1,4 +1,4 @@
-"""``kbroker lake``: topics into Parquet files, and what can be done with those."""
+"""The ``kbroker lake`` command: archives topics to Parquet files, and works on the archive."""
 
 from __future__ import annotations
 
@@ -47,45 +47,49 @@ def lake() -> None:
     type=click.Choice(["json", "raw", "avro", "protobuf"]),
     default="json",
     show_default=True,
-    help="What the values are.",
+    help="Format of the record values.",
 )
 @click.option(
     "--schema",
     metavar="DDL|FILE|URL",
-    help="json: the fields, such as 'id bigint, name string', or a file with them (default: found "
-    "in the values). avro: a schema file, a directory of <number>.avsc, or a registry's address "
-    "(default: schema.registry.url of the profile). protobuf: a registry's address (default: the same).",
+    help="json: the fields, such as 'id bigint, name string', or a file with them (default: "
+    "inferred from the values). avro: a schema file, a directory of <number>.avsc files, or "
+    "the URL of a schema registry (default: schema.registry.url of the profile). protobuf: "
+    "the URL of a schema registry (default: as for avro).",
 )
-@click.option("--once", is_flag=True, help="End when all that is there now is archived.")
+@click.option("--once", is_flag=True, help="Archive the records that exist now, then exit.")
 @click.option(
     "--every", type=float, default=10, show_default=True, metavar="SECONDS",
-    help="How often a batch begins, at most.",
+    help="Minimum interval between the starts of two batches.",
 )  # fmt: skip
 @click.option(
     "--batch", "batch_rows", type=click.IntRange(min=1), default=1_000_000, show_default=True,
-    metavar="RECORDS", help="The most records in one batch.",
+    metavar="RECORDS", help="Maximum number of records in a batch.",
 )  # fmt: skip
 @click.option(
     "--source", type=click.Choice(["auto", "kafka", "kbroker"]), default="auto", show_default=True,
-    help="kafka: Spark's connector. kbroker: the source that needs no jar. auto: the connector if "
-    "the Java registry delivers it, else the other one.",
+    help="kafka: Spark's Kafka connector. kbroker: a source that needs no jar. auto: the connector "
+        "if it can be downloaded, otherwise kbroker.",
 )  # fmt: skip
 @click.option(
-    "--uncommitted", is_flag=True, help="Archive records of open and aborted transactions too."
+    "--uncommitted", is_flag=True, help="Also archive records of open and aborted transactions."
 )
 @click.option(
-    "--allow-loss", is_flag=True, help="Go on when records were deleted before they were read."
+    "--allow-loss",
+    is_flag=True,
+    help="Continue if records were deleted from the topic before they were archived.",
 )
 @click.option(
     "--merge-every", type=click.IntRange(min=0), default=50, show_default=True, metavar="BATCHES",
-    help="Merge small files after so many batches; 0 never does.",
+    help="Merge small files after this number of batches; 0 disables merging.",
 )  # fmt: skip
 @click.option(
     "--option", "options", multiple=True, metavar="KEY=VALUE",
-    help="An option for Spark's source, such as kafka.security.protocol=SSL.",
+    help="Set an option of Spark's source, such as kafka.security.protocol=SSL; can be given "
+        "several times.",
 )  # fmt: skip
-@click.option("--memory", default="1g", show_default=True, help="For Spark's JVM.")
-@click.option("--json", "as_json", is_flag=True, help="Print events, one line of JSON for each.")
+@click.option("--memory", default="1g", show_default=True, help="Heap size of Spark's JVM.")
+@click.option("--json", "as_json", is_flag=True, help="Print events as NDJSON.")
 @target_options
 def archive(
     target: Target,
@@ -97,10 +101,10 @@ def archive(
     as_json: bool,
     **more: Any,
 ) -> None:
-    """Archive topics; names, or patterns such as 'orders-*'.
+    """Archive each TOPIC: a name, or a pattern such as 'orders-*'.
 
-    Goes on until Ctrl+C, or ends by itself with --once. Can be killed at any moment and started
-    again: no record is lost or doubled. While no broker answers it waits.
+    Runs until Ctrl+C, or with --once until all records are archived. The command can be killed and
+    restarted at any time without losing or duplicating records. While no broker responds, it waits.
     """
     more["schema"] = _schema(more["schema"], more["value_format"], target.settings)
     source_options = _security_options(target.settings) | _parsed_options(options)
@@ -123,13 +127,13 @@ def _archive(conf: Conf, topics: tuple[str, ...], memory: str, told: _Told) -> N
 
     def make_session() -> tuple[SparkSession, str]:
         made, source = _session_with(conf.source, {"spark.driver.memory": memory}, told)
-        made.sparkContext.setLogLevel("OFF")  # what fails is told by the runner
+        made.sparkContext.setLogLevel("OFF")  # the runner reports failures
         stack.callback(end, made)
-        stop_on_signals()  # Spark has taken Ctrl+C for itself
+        stop_on_signals()  # Spark has replaced the handler of SIGINT
         return made, source
 
     def end(made: SparkSession) -> None:
-        # A signal to all processes of a service has ended the JVM already.
+        # If a signal was sent to all processes of a service, the JVM has already exited.
         with contextlib.suppress(Exception):
             made.stop()
 
@@ -137,7 +141,7 @@ def _archive(conf: Conf, topics: tuple[str, ...], memory: str, told: _Told) -> N
         for name in (signal.SIGINT, signal.SIGTERM):
             signal.signal(name, lambda *_: runner.stop())
 
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what fails is told by the runner
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # the runner reports failures
     runner = Runner(make_session, conf, topics, told.event)
     stop_on_signals()
     with contextlib.ExitStack() as stack:
@@ -145,7 +149,7 @@ def _archive(conf: Conf, topics: tuple[str, ...], memory: str, told: _Told) -> N
 
 
 def _session_with(source: str, settings: dict[str, str], told: _Told) -> tuple[SparkSession, str]:
-    """A session for a source, and which one: where no connector is to be had, "auto" takes ours."""
+    """Return a Spark session and its source; "auto" falls back to the kbroker source."""
     from kbroker.spark import session
     from kbroker.spark.connector import NoConnectorError, installed
 
@@ -166,7 +170,7 @@ def _session_with(source: str, settings: dict[str, str], told: _Told) -> tuple[S
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @click.option(
     "--from", "files_min", type=click.IntRange(min=2), default=2, show_default=True,
-    metavar="FILES", help="Merge where so many small files lie side by side.",
+    metavar="FILES", help="Minimum number of small files in a directory to merge them.",
 )  # fmt: skip
 def merge(directory: Path, topics: tuple[str, ...], files_min: int) -> None:
     """Merge the small files of each hour. The archiver must not run on these topics."""
@@ -186,7 +190,7 @@ def merge(directory: Path, topics: tuple[str, ...], files_min: int) -> None:
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 def check(directory: Path, topics: tuple[str, ...]) -> None:
-    """Check that nothing is torn, doubled, misplaced or missing; exit status 1 if it is."""
+    """Check the archive for damaged, duplicate, misplaced or missing records; exit status 1 if any."""
     wrong = False
     with _lake_errors():
         from kbroker.pipelines.lake.checking import check as check_topic
@@ -195,7 +199,7 @@ def check(directory: Path, topics: tuple[str, ...]) -> None:
             found = check_topic(directory, topic)
             say(
                 f"{topic}: {found.counts.records:,} records and {found.counts.poison:,} poison in "
-                f"{found.files:,} files: {'wrong' if found.problems else 'right'}"
+                f"{found.files:,} files: {'problems found' if found.problems else 'ok'}"
             )
             for problem in found.problems:
                 say(f"  {problem}")
@@ -207,18 +211,18 @@ def check(directory: Path, topics: tuple[str, ...]) -> None:
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("topic")
 def set_aside(directory: Path, topic: str) -> None:
-    """Keep the files of a topic that was deleted, so that a new one of its name can be archived.
+    """Rename the archive of a deleted topic, so that a new topic of that name can be archived.
 
-    They go to TOPIC@ID, where ID is the old topic's.
+    The files move to TOPIC@ID, where ID is the topic ID of the deleted topic.
     """
     with _lake_errors():
         from kbroker.pipelines.lake.settings import set_aside as move
 
-        say(f"{directory / topic} is {move(directory, topic)} now")
+        say(f"moved {directory / topic} to {move(directory, topic)}")
 
 
 class _Told:
-    """Prints what happens: lines for people, or one line of JSON for each event."""
+    """Printer of archiver events: text, or one JSON object per line."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
@@ -240,30 +244,30 @@ class _Told:
             say(f"{time.strftime('%H:%M:%S')} {_SAID[name].format(**what)}")
 
     def end(self, counts: dict[str, Counts], directory: Path) -> None:
-        """Print what has been done."""
+        """Print the totals."""
         for topic, each in counts.items():
             if self._as_json:
                 said = {"topic": topic, "records": each.records, "poison": each.poison}
                 say(json.dumps({"event": "ended", **said}))
                 continue
-            say(f"{each.records:,} records of {topic} are new in {directory / topic}")
+            say(f"archived {each.records:,} records of {topic} in {directory / topic}")
             if each.poison:
-                say(f"{each.poison:,} could not be read: {directory / '_poison' / topic}")
+                say(f"{each.poison:,} unreadable records in {directory / '_poison' / topic}")
 
 
 _SAID = {
-    "no_connector": "the Java registry does not deliver {package} (kbroker spark doctor says more): "
-    "archiving with --source kbroker, which needs no jar",
+    "no_connector": "cannot download {package} (run `kbroker spark doctor` for details); archiving "
+    "with --source kbroker, which needs no jar",
     "waiting": "waiting for a broker: {why}",
-    "again": "{topic}: the broker went away, going on where the last batch ended",
-    "back": "the broker is back after {seconds} s",
-    "started": "{topic}: {records:,} records are in the lake already",
+    "again": "{topic}: lost the connection to the broker; resuming after the last batch",
+    "back": "the broker responds again after {seconds} s",
+    "started": "{topic}: {records:,} records are already in the lake",
 }
 
 
 @contextlib.contextmanager
 def _lake_errors() -> Iterator[None]:
-    """End the process with a message when the lake cannot be worked on."""
+    """Exit with a message on errors of the lake, Spark or its connector."""
     try:
         from kbroker.pipelines.lake.commits import LakeError
         from kbroker.security.errors import BadSettings
@@ -292,7 +296,10 @@ def _parsed_options(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def _security_options(settings: Mapping[str, str]) -> dict[str, str]:
-    """What a profile, or `-X`, says of security, for Spark's source. Java is told what its files are."""
+    """Return the TLS and SASL settings of a profile, or `-X`, as options of Spark's source.
+
+    The store types are added, because Java does not detect them.
+    """
     from kbroker.security.stores import PEM, type_of
 
     found = {name: value for name, value in settings.items() if name in SECURITY_SETTINGS}
@@ -306,12 +313,12 @@ def _security_options(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _schema(given: str | None, value_format: str, settings: Mapping[str, str]) -> str | None:
-    """What --schema says; without it, the address of the registry that a profile, or `-X`, names."""
+    """Return --schema, or else the schema registry URL of a profile, or `-X`."""
     takes_registry = value_format in ("avro", "protobuf")
     return registry_of(settings, given) if takes_registry else given
 
 
 def _renamed(given: dict[str, Any]) -> dict[str, Any]:
-    """The options under the names of `Conf`."""
+    """Return the options under the names of `Conf`."""
     names = {"value_format": "format", "every": "every_seconds"}
     return {names.get(name, name): value for name, value in given.items()}

@@ -1,4 +1,4 @@
-"""Groups of commands that import a command only when it is called: start-up time is felt."""
+"""Command groups that import a command only when it is called, to keep the start-up fast."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import click
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """While modules are imported: what that makes stays, and to look at it again and again takes
-    a tenth of a server's start."""
+    """Disable garbage collection during imports.
+
+    Imported modules are long-lived; collecting them takes a tenth of a server's start-up time.
+    """
     gc.disable()
     try:
         yield
@@ -22,9 +24,10 @@ def uncollected() -> Iterator[None]:
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands' names and summaries without importing them.
+    """A group with names and summaries of commands, which imports a command on first use.
 
-    `lazy` maps a name to the module and attribute ("module:attribute") and the summary.
+    Args:
+        lazy: Maps a name to its import path ("module:attribute") and its summary.
     """
 
     def __init__(self, *args: object, lazy: Mapping[str, tuple[str, str]], **settings: object):

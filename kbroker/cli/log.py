@@ -1,4 +1,4 @@
-"""`kbroker log`: work on the files of partitions while no broker runs on them."""
+"""The `kbroker log` command: works on the files of partitions of a stopped broker."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 COMMANDS = {
     "dump": ("kbroker.cli.log_dump:dump", "Print batches, records and index entries of files."),
     "verify": ("kbroker.cli.log:verify", "Check every batch, index and snapshot."),
-    "repair": ("kbroker.cli.log:repair", "Keep what is readable before the damage."),
+    "repair": ("kbroker.cli.log:repair", "Truncate a damaged partition before the damage."),
     "import": ("kbroker.cli.log:import_kafka", "Import the partitions of a stopped Apache Kafka."),
 }
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
 def log() -> None:
-    """Work on the files of partitions; the broker must not run."""
+    """Work on the files of partitions; the broker must be stopped."""
 
 
 @click.command()
@@ -40,10 +40,10 @@ def log() -> None:
 )
 @format_options
 def verify(directories: tuple[Path, ...], output: str) -> None:
-    """Check the files in DIRECTORIES: data directories, or directories of partitions (data-dir/topic-N).
+    """Check the files in DIRECTORIES: data directories or partition directories (data-dir/topic-N).
 
-    Nothing is changed. Exit status 1 when something is wrong. Apache Kafka's directories can be checked
-    too.
+    The command changes nothing. Exit status 1 if there is a problem. It can also check directories
+    of Apache Kafka.
     """
     from kbroker.protocol.errors import KafkaError
 
@@ -76,7 +76,7 @@ def verify(directories: tuple[Path, ...], output: str) -> None:
         lines = table(columns, rows, wide=wide)
         lines += [f"{each.path}{_at(each.position)}: {each.reason}" for each in found]
         if found:
-            lines.append("`kbroker log repair DIRECTORY` keeps what is readable before the damage")
+            lines.append("`kbroker log repair DIRECTORY` truncates a partition before the damage")
         return lines
 
     show(output, value, text)
@@ -87,7 +87,7 @@ def verify(directories: tuple[Path, ...], output: str) -> None:
 def _verify(
     directories: tuple[Path, ...], progress: Progress
 ) -> tuple[list[Report], list[Problem]]:
-    """Check partitions, and what data directories say about theirs."""
+    """Verify partitions, and the checkpoint files of data directories."""
     from kbroker.storage.files import OsFiles
     from kbroker.storage.verify import verify_checkpoints, verify_partition
 
@@ -95,7 +95,7 @@ def _verify(
     partitions = {directory: _partitions_in(directory) for directory in directories}
     paths = [path for listed in partitions.values() for path in listed]
     if not paths:
-        raise click.UsageError("there is no partition in these directories")
+        raise click.UsageError("no partitions found in these directories")
     total = sum(path.stat().st_size for directory in paths for path in directory.glob("*.log"))
     reports: list[Report] = []
     problems: list[Problem] = []
@@ -118,7 +118,7 @@ def _at(position: int | None) -> str:
 
 
 def _partitions_in(directory: Path) -> list[Path]:
-    """The directory itself if it is a partition's, else the partitions in it."""
+    """Return the directory itself if it is a partition directory, else the partitions in it."""
     from kbroker.storage.naming import parse_directory_name
 
     if any(directory.glob("*.log")):
@@ -133,11 +133,11 @@ def _partitions_in(directory: Path) -> list[Path]:
 @click.command()
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 def repair(directory: Path) -> None:
-    """Keep what is readable before the damage in a partition's DIRECTORY (data-dir/topic-N).
+    """Truncate a damaged partition before the damage, in its DIRECTORY (data-dir/topic-N).
 
-    The command moves the bytes from the damage on to .corrupt files and deletes nothing. It prints the
-    offsets that the log loses, and how many records in these files are sound. If the directory is
-    missing, the next start of the broker creates an empty log.
+    The command moves the bytes after the damage to .corrupt files and deletes nothing. It prints
+    the lost offsets, and the number of valid records in these files. If the directory is missing,
+    the next start of the broker creates an empty log.
     """
     from kbroker.storage.checkpoints import MetaProperties
     from kbroker.storage.errors import StorageError
@@ -165,7 +165,7 @@ def repair(directory: Path) -> None:
         ids = {(topic, index): topic_id for topic, index, topic_id in manager.partitions()}
         topic_id = ids[named]
         if topic_id is None:
-            raise StorageError(f"{directory} does not say which topic it belongs to")
+            raise StorageError(f"{directory}: cannot find its topic ID")
         repaired = manager.repair_log(named[0], topic_id, named[1], LogConfig(), now_ms=now_ms)
         manager.close(now_ms=now_ms)
     except StorageError as error:
@@ -194,12 +194,12 @@ def _repaired(name: str, repaired: Repaired) -> list[str]:
     if known_end > end:
         lines.append(
             f"  lost: offsets {end} to {known_end - 1}, at most {known_end - end:,} records; "
-            f"{repaired.readable:,} of them are sound in what was put aside"
+            f"{repaired.readable:,} of them are valid in the .corrupt files"
         )
     else:
-        lines.append(f"  lost: nothing that is known of; offset {end} is the next one")
+        lines.append(f"  lost: no known records; the next offset is {end}")
     return lines + [
-        f"  put aside: {path} ({Path(path).stat().st_size:,} bytes)" for path in repaired.put_aside
+        f"  moved to: {path} ({Path(path).stat().st_size:,} bytes)" for path in repaired.put_aside
     ]
 
 
@@ -215,13 +215,24 @@ def _repaired(name: str, repaired: Repaired) -> list[str]:
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("kbroker-data"),
     show_default=True,
-    help="The new data directory.",
+    help="Data directory to create.",
 )
-@click.option("--node-id", type=click.IntRange(0), default=1, show_default=True)
-@click.option("--topic", "topics", multiple=True, help="Only this topic, and no groups.")
-@click.option("--move", is_flag=True, help="Move the files; Kafka cannot be started again.")
-@click.option("--link", is_flag=True, help="Hard links instead of copies of closed segments.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be imported.")
+@click.option(
+    "--node-id", type=click.IntRange(0), default=1, show_default=True, help="ID of the new node."
+)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    help="Import only this topic, and no groups; can be given several times.",
+)
+@click.option(
+    "--move", is_flag=True, help="Move the files instead of copying; Kafka cannot start again."
+)
+@click.option(
+    "--link", is_flag=True, help="Create hard links to closed segments instead of copying them."
+)
+@click.option("--dry-run", is_flag=True, help="Only print what would be imported.")
 @format_options
 def import_kafka(
     sources: tuple[Path, ...],
@@ -233,10 +244,11 @@ def import_kafka(
     dry_run: bool,
     output: str,
 ) -> None:
-    """Make a data directory out of SOURCES, the `log.dirs` of a stopped Apache Kafka (KRaft).
+    """Create a data directory from SOURCES, the `log.dirs` of a stopped Apache Kafka (KRaft).
 
-    Topics keep their ids, settings, offsets and leader epochs; groups go on where they were;
-    idempotent producers too. A run that was interrupted is continued by the same command.
+    Topics keep their topic IDs, settings, offsets and leader epochs. Groups and idempotent
+    producers continue at their positions. To continue an interrupted import, run the same command
+    again.
     """
     import trio
 
@@ -272,9 +284,9 @@ def import_kafka(
     columns = [Column("topic"), Column("partitions"), Column("configs")]
     show(output, rows, lambda wide: table(columns, rows, wide=wide))
     for sentence in plan.left_out:
-        say(f"left out: {sentence}", err=True)
+        say(f"not imported: {sentence}", err=True)
     if not plan.is_clean:
-        say("Kafka was not stopped properly; the first start checks all logs", err=True)
+        say("Kafka was not shut down cleanly; the first start checks all logs", err=True)
     if not dry_run:
         command = f"kbroker serve --data-dir {data_dir}"
         say(command + ("" if node_id == 1 else f" -o node.id={node_id}"), err=True)

@@ -1,4 +1,4 @@
-"""`kbroker log dump`: what stands in the files of a partition."""
+"""The `kbroker log dump` command: prints the files of a partition."""
 
 from __future__ import annotations
 
@@ -45,23 +45,25 @@ SUFFIXES = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("-r", "--records", is_flag=True, help="Print the records of each batch too.")
+@click.option("-r", "--records", is_flag=True, help="Also print the records of each batch.")
 @click.option(
     "--offsets-decoder",
     is_flag=True,
-    help="Read records as those of __consumer_offsets; the default in its directories.",
+    help="Decode records as those of __consumer_offsets; the default in its directories.",
 )
 @click.option(
     "--transaction-log-decoder",
     is_flag=True,
-    help="Read records as those of __transaction_state; the default in its directories.",
+    help="Decode records as those of __transaction_state; the default in its directories.",
 )
 @click.option(
     "--share-group-state-decoder",
     is_flag=True,
-    help="Read records as those of __share_group_state; the default in its directories.",
+    help="Decode records as those of __share_group_state; the default in its directories.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One line of JSON for each entry.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print NDJSON: one JSON object for each entry."
+)
 def dump(
     paths: tuple[Path, ...],
     records: bool,
@@ -72,8 +74,8 @@ def dump(
 ) -> None:
     """Print the batches of segments, and the entries of indexes, snapshots and epoch files.
 
-    PATHS are files, or directories of partitions, whose segments are printed. Apache Kafka's files have
-    the same form. Exit status 1 when a file is damaged.
+    PATHS are files, or partition directories, whose segments are printed. Files of Apache Kafka
+    have the same format. Exit status 1 if a file is damaged.
     """
     form = TRANSACTIONS_TOPIC if transaction_log_decoder else None
     form = SHARE_STATE_TOPIC if share_group_state_decoder else form
@@ -101,8 +103,7 @@ def _files_in(path: Path) -> list[Path]:
     known = path.suffix in SUFFIXES or path.name == LEADER_EPOCHS or path.suffix == ".checkpoint"
     if not known:
         raise click.UsageError(
-            f"{path.name} is none of the files that can be read: {', '.join(SUFFIXES)}, "
-            f"{LEADER_EPOCHS}"
+            f"{path.name}: unsupported file type (valid: {', '.join(SUFFIXES)}, {LEADER_EPOCHS})"
         )
     return [path]
 
@@ -118,9 +119,16 @@ def _text(row: Row) -> str:
 
 
 def rows_of(path: Path, *, records: bool = False, form: str | None = None) -> Iterator[Row]:
-    """The entries of one file. Raises KafkaError or ValueError for one that is damaged.
+    """Yield the entries of one file.
 
-    `form` names the topic as whose records they are read; by default that of the directory.
+    Args:
+        path: The file.
+        records: Also yield the records of each batch.
+        form: Topic whose record format is used; by default the topic of the directory.
+
+    Raises:
+        KafkaError: A batch is damaged.
+        ValueError: The file is damaged.
     """
     if path.suffix in (LOG, ".checkpoint"):
         named = parse_directory_name(path.resolve().parent.name)

@@ -1,7 +1,8 @@
-"""Offset specs as users write them: `start`, `end`, `47`, `+3`, `-2`, `@TIME`, and ranges.
+"""Offset specs of the command line: `start`, `end`, `47`, `+3`, `-2`, `@TIME`, and ranges.
 
 TIME is 13 digits (ms), 9 or 10 digits (s), `YYYY-MM-DD`, RFC 3339, or a duration such as `-48h`,
-which counts from now; the second duration of a range counts from a first time.
+which is relative to now. In a range that starts with a time, the second duration is relative to the
+first time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ class BadOffsetSpec(ValueError):
 
 
 def parse_offset_spec(text: str, now_ms: int) -> OffsetSpec:
-    """Parse one offset spec. Raises BadOffsetSpec."""
+    """Parse one offset spec.
+
+    Raises:
+        BadOffsetSpec: The text has no valid form.
+    """
     if text in ("start", "end"):
         return START if text == "start" else END
     if text.startswith("@"):
@@ -36,10 +41,14 @@ def parse_offset_spec(text: str, now_ms: int) -> OffsetSpec:
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Read a TIME as ms since the epoch, of 64 bits. Raises BadOffsetSpec."""
+    """Parse a TIME and return milliseconds since the epoch.
+
+    Raises:
+        BadOffsetSpec: The text is not a time, or outside the 64-bit range.
+    """
     ms = _parse_time(text, now_ms)
     if not TIMESTAMP_MIN <= ms <= TIMESTAMP_MAX:
-        raise BadOffsetSpec(f"{text!r} is {ms} ms from 1970, and times have 64 bits")
+        raise BadOffsetSpec(f"{text!r} is outside the range of 64-bit timestamps ({ms} ms)")
     return ms
 
 
@@ -55,16 +64,19 @@ def _parse_time(text: str, now_ms: int) -> int:
         when = datetime.fromisoformat(text)
     except ValueError:
         raise BadOffsetSpec(
-            f"{text!r} is no time; there are 13 digits (ms), 10 digits (s), 2026-01-31, "
-            "2026-01-31T12:00:00Z and durations such as -48h"
+            f"{text!r} is not a time; valid: 13 digits (ms), 10 digits (s), 2026-01-31, "
+            "2026-01-31T12:00:00Z, or a duration such as -48h"
         ) from None
     return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def parse_range(text: str, now_ms: int) -> tuple[OffsetSpec, OffsetSpec | None]:
-    """Read where to begin and where to end (None: go on for ever). Raises BadOffsetSpec.
+    """Parse a start and an end (None: no end).
 
-    A single offset spec is where to begin; `:47` ends there and begins at the start.
+    A single offset spec is the start; `:47` starts at the beginning and ends at 47.
+
+    Raises:
+        BadOffsetSpec: A part has no valid form.
     """
     timed = text.startswith("@")
     for match in re.finditer(":", text):
@@ -75,5 +87,5 @@ def parse_range(text: str, now_ms: int) -> tuple[OffsetSpec, OffsetSpec | None]:
             is_time = timed and not right.startswith("@") and right not in ("", "start", "end")
             return first, parse_offset_spec(f"@{right}" if is_time else right, since_ms)
         except BadOffsetSpec:
-            continue  # this colon belongs to a time
+            continue  # this colon is part of a time
     return parse_offset_spec(text, now_ms), None

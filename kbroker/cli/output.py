@@ -1,7 +1,7 @@
-"""What commands print: tables for people, JSON and YAML for programs.
+"""Output of commands: tables for people, JSON and YAML for programs.
 
-All that commands print goes through here but the records of `consume`, because names and other texts
-of clients are in it: they begin no line and send nothing to a terminal.
+All output except the records of `consume` goes through this module. It escapes control characters,
+because names and other strings come from clients: they cannot forge lines or control a terminal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 
 class Format(StrEnum):
-    """How a result is printed; `NDJSON` is one line of JSON for each element of a list."""
+    """Output formats; `NDJSON` prints one JSON object per line for each element of a list."""
 
     TEXT = "text"
     WIDE = "wide"
@@ -35,21 +35,20 @@ class Column(NamedTuple):
 
     key: str
     wide: bool = False
-    optional: bool = False
-    """Left out where no row has a value."""
+    optional: bool = False  # omitted if no row has a value
 
 
 def format_options(command: Command, *, short: bool = True) -> Command:
-    """Give a command `-o/--format` and `--json`; it receives `output`.
+    """Add `-o/--format` and `--json` to a command; it receives `output`.
 
-    Without `short` there is no `-o`, for commands where that is something else.
+    If `short` is False, `-o` is not added, for commands with another `-o` option.
     """
     names = [each.value for each in Format if each != Format.NDJSON]
     command = click.option(
         "--json",
         "output",
         flag_value=Format.NDJSON.value,
-        help="One line of JSON for each element.",
+        help="Print NDJSON: one JSON object per line; same as --format ndjson.",
     )(command)
     return click.option(
         *(["-o"] if short else []),
@@ -58,14 +57,17 @@ def format_options(command: Command, *, short: bool = True) -> Command:
         type=click.Choice([*names, Format.NDJSON.value]),
         default=Format.TEXT.value,
         show_default=True,
-        help="How to print the result.",
+        help="Output format; wide has more columns than text.",
     )(command)
 
 
 def say(*lines: object, err: bool = False, keep: str = "") -> None:
-    """Print lines. What is in one of them stays in it, whatever somebody has put there.
+    """Print lines, with control characters escaped.
 
-    `keep` are characters that are printed although they cannot be seen.
+    Args:
+        lines: One printed line each, even if a value contains line breaks.
+        err: Print to the standard error stream.
+        keep: Control characters to print unescaped.
     """
     for line in lines:
         click.echo(printable(str(line), keep=keep), err=err)
@@ -74,8 +76,10 @@ def say(*lines: object, err: bool = False, keep: str = "") -> None:
 def show(output: str, value: object, text: Callable[[bool], list[str]]) -> None:
     """Print a result.
 
-    Parameters: `output` is a `Format`; `value` is what JSON and YAML say; `text` makes the lines for
-    people, with True those of the wide form.
+    Args:
+        output: A `Format`.
+        value: The result for JSON and YAML.
+        text: Returns the lines of the text form, or with True those of the wide form.
     """
     form = Format(output)
     if form in (Format.TEXT, Format.WIDE):
@@ -90,7 +94,7 @@ def show(output: str, value: object, text: Callable[[bool], list[str]]) -> None:
 
 
 def paragraphs(parts: Iterable[list[str]]) -> list[str]:
-    """The lines of all parts, with an empty line between two of them."""
+    """Return the lines of all parts, separated by empty lines."""
     lines: list[str] = []
     for part in parts:
         lines += ["", *part] if lines else part
@@ -100,7 +104,7 @@ def paragraphs(parts: Iterable[list[str]]) -> list[str]:
 def table(
     columns: Sequence[Column], rows: Iterable[Mapping[str, object]], *, wide: bool
 ) -> list[str]:
-    """The lines of a table: a heading, then one for each row. Numbers are on the right."""
+    """Return the lines of a table: a heading, then one line per row; numbers are right-aligned."""
     listed = [{key: printable(_cell(value)) for key, value in row.items()} for row in rows]
     shown = [
         column.key
@@ -141,7 +145,7 @@ def _cell(value: object) -> str:
 
 
 def to_json(value: object, *, indent: int | None = None) -> str:
-    """JSON whose texts are readable, but for what cannot be seen: that is escaped, as in \\u009b."""
+    r"""Return JSON with readable strings; unprintable characters are escaped (`\u009b`)."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     if text.isprintable():
         return text
@@ -149,7 +153,7 @@ def to_json(value: object, *, indent: int | None = None) -> str:
 
 
 def to_yaml(value: object, indent: int = 0) -> str:
-    """YAML of what JSON can say: blocks, with every text in double quotes as in JSON."""
+    """Return YAML in block style, with all strings in double quotes as in JSON."""
     pad = "  " * indent
     if isinstance(value, dict) and value:
         return "\n".join(
@@ -178,9 +182,11 @@ def _yaml_child(value: object, indent: int) -> str:
 
 
 class Progress:
-    """How far long work is, on the error stream when a person looks at it.
+    """A progress line on the standard error stream, if that is a terminal.
 
-    Not `seen` where the terminal shows the result itself.
+    Args:
+        what: Label of the count.
+        seen: False to hide it, if the terminal shows the result itself.
     """
 
     def __init__(self, what: str, *, seen: bool = True) -> None:
@@ -190,7 +196,13 @@ class Progress:
         self._is_seen = seen and sys.stderr.isatty()
 
     def show(self, done: int, total: int | None, now: float) -> None:
-        """Say how much is done, at most ten times a second; `now` is a steady time in seconds."""
+        """Print the progress, at most ten times per second.
+
+        Args:
+            done: Number of items done.
+            total: Number of all items, if known.
+            now: Monotonic time in seconds.
+        """
         if self._begun_at is None:
             self._begun_at = now
         if self._is_seen and now - self._shown_at >= 0.1:
@@ -201,6 +213,6 @@ class Progress:
             click.echo(f"\r\x1b[K{self._what}: {done:,}{of}{rate}", nl=False, err=True)
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Erase the progress line."""
         if self._is_seen and self._shown_at:
             click.echo("\r\x1b[K", nl=False, err=True)

@@ -1,4 +1,4 @@
-"""`kbroker topic produce`: lines of the standard input or of a file become records."""
+"""The `kbroker topic produce` command: writes lines of standard input or a file as records."""
 
 from __future__ import annotations
 
@@ -31,46 +31,79 @@ OUTPUT_FORMAT = r"Produced to partition %p at offset %o with timestamp %d.\n"
 @click.command()
 @click.argument("name", required=False, shell_complete=complete_topics)
 @click.argument("values", nargs=-1)
-@click.option("-k", "--key", help="The key of every record.")
-@click.option("-H", "--header", "headers", multiple=True, metavar="KEY:VALUE", help="A header.")
+@click.option("-k", "--key", help="Key of every record.")
 @click.option(
-    "-d", "--delimiter", metavar="TEXT", help="Each line is KEY, this text, VALUE; such as ':'."
+    "-H",
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="KEY:VALUE",
+    help="Add this header to every record; can be given several times.",
 )
-@click.option("-Z", "--tombstone", is_flag=True, help="Write one null value under --key.")
+@click.option(
+    "-d",
+    "--delimiter",
+    metavar="TEXT",
+    help="Split each line into key and value at TEXT, for example ':'.",
+)
+@click.option(
+    "-Z", "--tombstone", is_flag=True, help="Write one record with the key --key and a null value."
+)
 @click.option(
     "-p",
     "--partition",
     type=click.IntRange(-1),
-    help="Where to write; -1 goes by the key even where --json names a partition.",
+    help="Partition to write to; -1 selects it by the key, even if a line of --json has a "
+    "partition.",
 )
 @click.option(
-    "-t", "--timestamp", metavar="TIME", help="Time of every record: ms, s, a date, or -48h."
+    "-t",
+    "--timestamp",
+    metavar="TIME",
+    help="Timestamp of every record: milliseconds, seconds, a date, or a duration such as -48h.",
 )
-@click.option("-z", "--compression", type=click.Choice(CODECS), default="none", show_default=True)
+@click.option(
+    "-z",
+    "--compression",
+    type=click.Choice(CODECS),
+    default="none",
+    show_default=True,
+    help="Compression codec of the batches.",
+)
 @click.option(
     "--acks",
     type=click.Choice(["all", "1", "0"]),
     default="all",
     show_default=True,
-    help="Who must have a record before it counts as written.",
+    help="Replicas that must have a record before it is acknowledged: all in-sync replicas, the "
+    "leader, or none.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Lines are what `consume --json` prints.")
-@click.option("-q", "--quiet", is_flag=True, help="Do not say where each record went.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Read lines in the format of `consume --json`."
+)
+@click.option(
+    "-q", "--quiet", is_flag=True, help="Do not print the partition and offset of each record."
+)
 @click.option(
     "--output-format",
     metavar="FORMAT",
     default=OUTPUT_FORMAT,
-    help="What to say of each record (not with --json), as in `consume -f`.",
+    help="Template to print for each record (not with --json), as for `consume -f`.",
 )
-@click.option("--file", "file", type=click.File("rb", lazy=False), help="Read this, not the input.")
+@click.option(
+    "--file",
+    "file",
+    type=click.File("rb", lazy=False),
+    help="Read lines from this file instead of standard input.",
+)
 @target_options
 def produce(
     target: Target, name: str | None, file: BinaryIO | None, acks: str, **asked: Any
 ) -> None:
-    """Write records to topic NAME: VALUES if there are any, else one for each line of the input.
+    """Write records to topic NAME: one for each of VALUES, or else for each line of the input.
 
-    Keys go to the partition that Java's producer gives them. With --json the topic may come from
-    the lines.
+    Records with a key go to the same partition as with Java's producer. With --json the lines may
+    name the topic.
     """
     choices = _choices(name=name, **asked)
     job = _Job(choices, _source(file, choices), -1 if acks == "all" else int(acks))
@@ -84,9 +117,9 @@ def produce(
 
 @dataclass(slots=True)
 class Choices:
-    """What the command line says about every record.
+    """Options that apply to every record.
 
-    `timestamp_ms` None is now; `printer` None says nothing of single records.
+    If `timestamp_ms` is None, the current time is used. If `printer` is None, nothing is printed.
     """
 
     name: str | None
@@ -104,16 +137,16 @@ class Choices:
 
 
 def _choices(**asked: Any) -> Choices:
-    """Check what excludes each other, and read texts."""
+    """Validate and parse the options."""
     from kbroker.protocol.records import NO_TIMESTAMP
 
     from .offsets import BadOffsetSpec, parse_time
     from .record_format import BadFormat, template_printer
 
     if asked["name"] is None and not asked["as_json"]:
-        raise click.UsageError("name a topic: kbroker topic produce NAME")
+        raise click.UsageError("no topic; use kbroker topic produce NAME")
     if asked["tombstone"] and asked["key"] is None:
-        raise click.UsageError("a tombstone needs --key")
+        raise click.UsageError("--tombstone needs --key")
     if asked["as_json"] and (asked["delimiter"] or asked["values"] or asked["tombstone"]):
         raise click.UsageError("--json excludes VALUES, --delimiter and --tombstone")
     timestamp = asked.pop("timestamp")
@@ -121,9 +154,7 @@ def _choices(**asked: Any) -> Choices:
         now_ms = time.time_ns() // 1_000_000
         asked["timestamp_ms"] = None if timestamp is None else parse_time(timestamp, now_ms)
         if asked["timestamp_ms"] == NO_TIMESTAMP:
-            raise BadOffsetSpec(
-                f"{timestamp} is {NO_TIMESTAMP} ms, which stands for no time at all"
-            )
+            raise BadOffsetSpec(f"{timestamp} is {NO_TIMESTAMP} ms, which means no timestamp")
     except BadOffsetSpec as error:
         raise click.BadParameter(str(error), param_hint="--timestamp") from None
     template = asked.pop("output_format")
@@ -142,16 +173,18 @@ def _choices(**asked: Any) -> Choices:
 def _header(text: str) -> tuple[str, bytes | None]:
     key, separator, value = text.partition(":")
     if not separator:
-        raise click.BadParameter(f"{text!r} is not KEY:VALUE", param_hint="--header")
+        raise click.BadParameter(
+            f"invalid header {text!r}; expected KEY:VALUE", param_hint="--header"
+        )
     return key, os.fsencode(value)
 
 
+# Lines, in chunks of those available at the same time.
 Chunks: TypeAlias = AsyncIterator[Sequence[bytes]]
-"""Lines, in chunks of what is there at once."""
 
 
 def _source(file: BinaryIO | None, choices: Choices) -> Chunks:
-    """Where the lines come from."""
+    """Return the source of the lines."""
     if choices.tombstone:
         return _given([b""])
     if choices.values:
@@ -182,7 +215,7 @@ class _Job:
 
         choices = self._choices
         codec = Codec[choices.compression.upper()]
-        # Idempotent, so that a batch whose answer was lost with a broker can be sent again.
+        # Be idempotent, so that a batch whose response was lost can be sent again.
         identity = await new_identity(cluster) if self._acks == ALL_IN_SYNC else None
         producer = Producer(cluster, acks=self._acks, codec=codec, identity=identity)
         async for lines in self._chunks:
@@ -200,7 +233,11 @@ class _Job:
             self._report(await producer.write(placed))
 
     def _parse(self, text: bytes, now_ms: int) -> Line | None:
-        """One line as a record; None for an empty line of JSON. Raises ClientError."""
+        """Parse one line as a record; return None for an empty line of JSON.
+
+        Raises:
+            ClientError: The line is invalid.
+        """
         from kbroker.client.errors import ClientError
         from kbroker.client.ndjson import BadLine, Line, parse_line
         from kbroker.protocol.records import Record
@@ -224,7 +261,7 @@ class _Job:
         return self._with_choices(line)
 
     def _with_choices(self, line: Line) -> Line:
-        """The command line is stronger than the line of JSON."""
+        """Apply the options, which take precedence over the fields of the JSON line."""
         from kbroker.client.errors import ClientError
 
         choices, record = self._choices, line.record
@@ -236,7 +273,9 @@ class _Job:
             record = record._replace(headers=[*record.headers, *choices.headers])
         topic = choices.name or line.topic
         if topic is None:
-            raise ClientError(f"line {self._line_number} names no topic; give one: produce NAME")
+            raise ClientError(
+                f"line {self._line_number}: no topic; add one to the line or use produce NAME"
+            )
         return line._replace(topic=topic, record=record)
 
     def _report(self, written: Sequence[Written]) -> None:

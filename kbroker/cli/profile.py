@@ -1,4 +1,4 @@
-"""`kbroker profile`: names for clusters, so that commands need no addresses."""
+"""The `kbroker profile` command: names clusters, so that commands need no addresses."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ HIDDEN = "[hidden]"
 
 @click.group()
 def profile() -> None:
-    """Name clusters, and choose the one that commands speak to."""
+    """Name clusters, and select the one that commands connect to."""
 
 
 @profile.command("list")
 def list_() -> None:
-    """Show all profiles, without their secrets; a star marks the one in use."""
+    """Show all profiles without their secrets; an asterisk marks the selected one."""
     current, profiles = read_profiles()
     if not profiles:
-        say("there are no profiles; `kbroker profile create NAME -X brokers=HOST:PORT`")
+        say("no profiles exist; create one with `kbroker profile create NAME -X brokers=HOST:PORT`")
     for name, settings in sorted(profiles.items()):
         said = "  ".join(
             f"{key}={HIDDEN if key in SECRETS else value}" for key, value in settings.items()
@@ -34,42 +34,48 @@ def list_() -> None:
 @profile.command()
 @click.argument("name")
 def use(name: str) -> None:
-    """Make commands speak to the cluster of profile NAME; `-` for none."""
+    """Select the profile NAME; `-` selects none."""
     _, profiles = read_profiles()
     if name != "-" and name not in profiles:
         from kbroker.client.cluster import did_you_mean
 
         raise click.UsageError(
-            f"there is no profile {name!r}{did_you_mean(name, profiles)} "
-            "`kbroker profile list` shows them"
+            f"unknown profile {name!r}{did_you_mean(name, profiles)} "
+            "`kbroker profile list` shows all profiles"
         )
     write_profiles("" if name == "-" else name, profiles)
-    say("no profile is in use" if name == "-" else f"profile {name} is in use")
+    say("no profile is selected" if name == "-" else f"profile {name} is selected")
 
 
 @profile.command()
 @click.argument("name")
-@click.option("-X", "settings", multiple=True, metavar="KEY=VALUE", help="Such as brokers=h:p.")
+@click.option(
+    "-X",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Store this setting, such as brokers=HOST:PORT; can be given several times.",
+)
 @click.option(
     "--file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Take settings from a file as Kafka's clients have them (client.properties).",
+    help="Store the settings of a properties file of Kafka's clients (client.properties).",
 )
 def create(name: str, settings: tuple[str, ...], file: Path | None) -> None:
-    """Keep settings under NAME, and use them; replaces a profile of that name."""
+    """Create or replace the profile NAME, and select it."""
     if not settings and file is None:
-        raise click.UsageError("say what to keep: -X KEY=VALUE, or --file")
+        raise click.UsageError("give settings with -X KEY=VALUE or --file")
     found, left_out = _of_file(file) if file is not None else ({}, [])
     _, profiles = read_profiles()
     profiles[name] = found | parse_settings(settings)
     write_profiles(name, profiles)
     if left_out:
-        say(f"left out, because commands have no use for it: {', '.join(left_out)}")
-    say(f"profile {name} is in use")
+        say(f"not stored, because commands do not use it: {', '.join(left_out)}")
+    say(f"profile {name} is selected")
 
 
 def _of_file(file: Path) -> tuple[dict[str, str], list[str]]:
-    """The settings of a file that commands know, and the names of the others."""
+    """Return the settings of a file that commands use, and the names of all others."""
     from kbroker.config import ConfigError, read_file
 
     try:

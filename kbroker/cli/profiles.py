@@ -1,4 +1,4 @@
-"""The file of profiles: settings of clusters under names."""
+"""The file of profiles: named settings of clusters."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ FILE_VARIABLE = "KBROKER_PROFILES"
 
 
 def profiles_path() -> Path:
-    """Where profiles are kept; the environment may name another file."""
+    """Return the path of the file; an environment variable may override it."""
     named = os.environ.get(FILE_VARIABLE)
     return Path(named) if named else Path(click.get_app_dir("kbroker"), "profiles.toml")
 
 
 def current_settings() -> dict[str, str]:
-    """The settings of the profile in use; none without one."""
+    """Return the settings of the selected profile; empty if none is selected."""
     current, profiles = read_profiles()
     return profiles.get(current, {})
 
 
 def read_profiles() -> tuple[str, dict[str, dict[str, str]]]:
-    """The name of the profile in use, empty for none, and all profiles."""
+    """Return the name of the selected profile, "" for none, and all profiles."""
     from kbroker.text.documents import read_toml
 
     path = profiles_path()
@@ -42,13 +42,13 @@ def read_profiles() -> tuple[str, dict[str, dict[str, str]]]:
     except FileNotFoundError:
         return "", {}
     except (OSError, ValueError, AttributeError) as error:
-        say(f"kbroker: {path} cannot be read ({error}); correct or remove it", err=True)
+        say(f"kbroker: {path}: cannot read it ({error}); correct or delete the file", err=True)
         sys.exit(2)
     return str(data.get("current", "")), profiles
 
 
 def write_profiles(current: str, profiles: dict[str, dict[str, str]]) -> None:
-    """Keep them: the name of the one in use, and all of them."""
+    """Write the name of the selected profile, and all profiles."""
     lines = [f"current = {json.dumps(current)}"]
     for name, settings in profiles.items():
         lines += ["", f"[profiles.{json.dumps(name)}]"]
@@ -57,14 +57,14 @@ def write_profiles(current: str, profiles: dict[str, dict[str, str]]) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.touch(mode=0o600)  # passwords may stand in it
+        temporary.touch(mode=0o600)  # the file may contain passwords
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
         say(
-            f"kbroker: {path} cannot be written ({error.strerror}); name another file with "
+            f"kbroker: {path}: cannot write it ({error.strerror}); name another file with "
             f"{FILE_VARIABLE}",
             err=True,
         )

@@ -1,4 +1,4 @@
-r"""How records are printed: `json`, or a template such as `%p/%o %k=%v\n`.
+r"""Output formats of records: `json`, or a template such as `%p/%o %k=%v\n`.
 
     %t %T   topic, its length            %p %o %e   partition, offset, leader epoch
     %k %K   key, its length              %d         timestamp in ms, %d{strftime[%F %T]}
@@ -7,7 +7,7 @@ r"""How records are printed: `json`, or a template such as `%p/%o %k=%v\n`.
     %[ %]   log start, high watermark               {transactional-bit}, {control-bit}
     %i      records printed so far       %% %{ %}   literals; also \t \n \r \\ \xNN
 
-Bytes take {hex}, {base64} or {base64raw}: `%v{hex}`. Numbers take {hex} too.
+Byte fields accept {hex}, {base64} or {base64raw}, as in `%v{hex}`; numbers accept {hex}.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from .output import to_json
 if TYPE_CHECKING:
     from kbroker.client.consumer import Read
 
+# Returns the output for a record, given the number of records printed before it.
 Printer = Callable[["Read", int], bytes]
-"""Makes what is printed of a record and of the number of records before it."""
 
 
 class BadFormat(ValueError):
-    """A template that cannot be read; the text says where."""
+    """A template is invalid; the message says where."""
 
 
 def json_printer(*, meta_only: bool) -> Printer:
-    """One line of JSON a record; `kbroker.client.ndjson` reads it."""
+    """Return a printer of NDJSON; `kbroker.client.ndjson` parses its output."""
 
     def line(read: Read, _count: int) -> bytes:
         return to_json(_fields(read, meta_only=meta_only)).encode() + b"\n"
@@ -94,7 +94,11 @@ HeaderPrinter = Callable[[str, bytes | None], bytes]
 
 
 def template_printer(template: str) -> Printer:
-    """Compile a template. Raises BadFormat."""
+    """Compile a template.
+
+    Raises:
+        BadFormat: The template is invalid.
+    """
     parts = list(_parts(template))
 
     def line(read: Read, count: int) -> bytes:
@@ -132,7 +136,7 @@ def _escape(template: str, at: int) -> tuple[bytes, int]:
 
 
 def _modifier(template: str, at: int) -> tuple[str | None, int]:
-    """What stands in braces at a position, and the position behind it."""
+    """Return the text in braces at a position, and the position after it."""
     if template[at : at + 1] != "{":
         return None, at
     depth = 1
@@ -140,7 +144,7 @@ def _modifier(template: str, at: int) -> tuple[str | None, int]:
         depth += {"{": 1, "}": -1}.get(template[end], 0)
         if not depth:
             return template[at + 1 : end], end + 1
-    raise BadFormat(f"the brace at character {at + 1} is not closed")
+    raise BadFormat(f"unclosed brace at character {at + 1}")
 
 
 def _field(letter: str, modifier: str | None) -> Printer:
@@ -156,7 +160,7 @@ def _field(letter: str, modifier: str | None) -> Printer:
         return lambda _, count: str(count).encode()
     if letter == "a":
         if modifier not in _ATTRIBUTES:
-            raise BadFormat(f"%a takes one of {', '.join(_ATTRIBUTES)} in braces")
+            raise BadFormat(f"%a needs an attribute in braces (valid: {', '.join(_ATTRIBUTES)})")
         attribute = _ATTRIBUTES[modifier]
         return lambda read, _: attribute(read).encode()
     if letter == "h" and modifier is not None:
@@ -169,20 +173,20 @@ def _encoding(modifier: str | None) -> Callable[[bytes], bytes]:
     if modifier is None:
         return bytes
     if modifier not in _ENCODINGS:
-        raise BadFormat(f"unknown encoding {{{modifier}}}; there are {', '.join(_ENCODINGS)}")
+        raise BadFormat(f"unknown encoding {{{modifier}}} (valid: {', '.join(_ENCODINGS)})")
     return _ENCODINGS[modifier]
 
 
 def _number_pattern(modifier: str | None) -> str:
     if modifier not in (None, "ascii", "hex"):
-        raise BadFormat(f"unknown form of a number {{{modifier}}}; there are ascii, hex")
+        raise BadFormat(f"unknown number format {{{modifier}}} (valid: ascii, hex)")
     return "x" if modifier == "hex" else "d"
 
 
 def _time_field(modifier: str) -> Printer:
     match = re.fullmatch(r"strftime\[(.*)\]", modifier)
     if match is None:
-        raise BadFormat(f"unknown form of a time {{{modifier}}}; there is strftime[%F %T]")
+        raise BadFormat(f"unknown time format {{{modifier}}} (valid: strftime[%F %T])")
     pattern = match[1]
 
     def time(read: Read, _count: int) -> bytes:
@@ -194,7 +198,7 @@ def _time_field(modifier: str) -> Printer:
 
 
 def _header_printer(template: str) -> HeaderPrinter:
-    """A template with %k and %v alone, for one header."""
+    """Compile the template of a header, which may contain %k and %v only."""
     pieces: list[bytes | HeaderPrinter] = []
     at = 0
     while at < len(template):

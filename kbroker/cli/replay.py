@@ -1,4 +1,4 @@
-"""`kbroker replay`: write records again that were written once."""
+"""The `kbroker replay` command: writes records again from a topic, NDJSON or a lake."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from kbroker.pipelines.replay.replay import Replay
     from kbroker.pipelines.replay.values import Subject
 
+# Options that determine the written records; a resumed run must have the same values.
 WRITTEN = (
     "topic", "ndjson", "lake", "to_topic", "begin", "end", "partitions", "filter_key",
     "filter_value", "filter_header", "filter_field", "to_schema", "timestamps", "partitioner", "committed",
 )  # fmt: skip
-"""The options that decide what is written; a run that goes on must be given the same."""
 COLUMNS = [
     Column("partition"), Column("records"), Column("bytes"), Column("first_time"),
     Column("last_time"),
@@ -56,7 +56,7 @@ class Speed(ParamType[float]):
         except ValueError:
             factor = 0
         if not 0 < factor < float("inf"):
-            self.fail(f"{value!r} is not a factor such as 2x or 0.5", param, context)
+            self.fail(f"invalid factor {value!r}; expected one such as 2x or 0.5", param, context)
         return factor
 
 
@@ -67,86 +67,119 @@ to stop before. TIME is ms, s, a date, RFC 3339 or a duration from now such as -
 """
 )
 @click.argument("topic", required=False, shell_complete=complete_topics)
-@click.option("--to-topic", required=True, metavar="NAME", help="The topic that is written.")
+@click.option("--to-topic", required=True, metavar="NAME", help="Topic to write to.")
 @click.option(
     "--to-bootstrap",
     metavar="HOST:PORT",
-    help="The cluster that is written.  [default: the one of --bootstrap]",
+    help="Cluster to write to.  [default: the cluster of --bootstrap]",
 )
 @click.option(
     "--ndjson",
     type=click.File("rb", lazy=False),
-    help="Read lines as `kbroker topic consume` prints them; - is the standard input.",
+    help="Read NDJSON in the format of `kbroker topic consume`; - means standard input.",
 )
 @click.option(
     "--lake",
     type=click.Path(exists=True, file_okay=False),
-    help="Read what `kbroker lake` put into this directory.",
+    help="Read the lake in this directory, written by `kbroker lake`.",
 )
 @click.option(
-    "--from", "begin", default="start", show_default=True, metavar="OFFSET", help="Where to begin."
+    "--from",
+    "begin",
+    default="start",
+    show_default=True,
+    metavar="OFFSET",
+    help="Offset at which to start.",
 )
 @click.option(
-    "--to", "end", default="end", show_default=True, metavar="OFFSET", help="Where to stop."
+    "--to",
+    "end",
+    default="end",
+    show_default=True,
+    metavar="OFFSET",
+    help="Offset before which to stop.",
 )
-@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True)
+@click.option(
+    "-p",
+    "--partition",
+    "partitions",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Read only this partition; can be given several times.",
+)
 @filter_options
 @click.option(
     "--timestamps",
     default="original",
     show_default=True,
     metavar="original|now|SHIFT",
-    help="now: the first record's is now, the others follow; SHIFT: -7d, +2h.",
+    help="Timestamps of the written records: original; now: shifted so that the first one is now; "
+    "SHIFT: shifted by a duration such as -7d or +2h.",
 )
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Records a second.")
-@click.option("--speed", type=Speed(), metavar="2x", help="As it happened, so many times faster.")
+@click.option(
+    "--rate", type=click.FloatRange(0, min_open=True), help="Maximum number of records per second."
+)
+@click.option(
+    "--speed",
+    type=Speed(),
+    metavar="2x",
+    help="Write with the original time gaps, faster by this factor.",
+)
 @click.option(
     "--partitioner",
     "partitioner",
     type=click.Choice(["auto", "keep", "key"]),
     default="auto",
     show_default=True,
-    help="Keep partitions, or go by the key; auto keeps them if the target has as many.",
+    help="keep: write to the original partition; key: select the partition by the key; auto: keep "
+    "if both topics have the same number of partitions, otherwise key.",
 )
 @click.option(
     "--to-schema",
     metavar="SUBJECT",
-    help="Encode values, which are objects of JSON, as Avro by the newest schema of this subject.",
+    help="Encode JSON values as Avro, with the latest schema of this subject.",
 )
 @click.option(
     "--to-registry",
     metavar="URL",
-    help="The schema registry of that subject.  [default: schema.registry.url of the profile]",
+    help="URL of the schema registry for --to-schema.  [default: schema.registry.url of the "
+    "profile]",
 )
-@click.option("-z", "--compression", type=click.Choice(CODECS), default="none", show_default=True)
+@click.option(
+    "-z",
+    "--compression",
+    type=click.Choice(CODECS),
+    default="none",
+    show_default=True,
+    help="Compression codec of the written batches.",
+)
 @click.option(
     "--read-uncommitted",
     "committed",
     flag_value=False,
     default=True,
-    help="Also what transactions wrote that did not commit.",
+    help="Also read records of open and aborted transactions.",
 )
 @click.option(
     "--progress",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Keep here how far it came; the same command goes on from there and doubles nothing.",
+    help="Store the progress in this file. If it exists, the same command resumes there and "
+    "duplicates nothing.",
 )
-@click.option(
-    "--allow-same-topic", is_flag=True, help="Allow to write into the topic that is read."
-)
-@click.option("--dry-run", is_flag=True, help="Say what would be written.")
+@click.option("--allow-same-topic", is_flag=True, help="Permit writing to the topic that is read.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be written.")
 @target_options
 @partial(format_options, short=False)
 def replay(
     target: Target, output: str, dry_run: bool, to_bootstrap: str | None, **asked: Any
 ) -> None:
-    """Write the records of TOPIC, of lines of JSON, or of the lake, once more.
+    """Write the records of TOPIC, of NDJSON, or of a lake again.
 
-    Keys, headers and the order of each partition stay. No consumer group is asked or changed.
+    Keys, headers and the order within each partition are preserved. No consumer group is used.
     """
     if asked["topic"] is None and asked["ndjson"] is None:
-        raise click.UsageError("name a topic, or lines with --ndjson FILE")
+        raise click.UsageError("name a topic, or a file with --ndjson FILE")
     if asked["ndjson"] is not None and asked["lake"] is not None:
         raise click.UsageError("--ndjson and --lake exclude each other")
     command = _Command(_order(asked, target.settings), output, dry_run)
@@ -166,7 +199,12 @@ def replay(
 
 
 def _order(asked: dict[str, Any], settings: Mapping[str, str]) -> Order:
-    """What the options say. Raises BadParameter and UsageError."""
+    """Return the replay job that the options describe.
+
+    Raises:
+        BadParameter: An option is invalid.
+        UsageError: Options cannot be combined.
+    """
     from kbroker.pipelines.replay.job import Order
     from kbroker.pipelines.replay.partitioners import PartitionerName
     from kbroker.protocol.compression import Codec
@@ -202,7 +240,12 @@ def _as_json(value: object) -> object:
 
 
 def _subject(name: str | None, registry: str | None, settings: Mapping[str, str]) -> Subject | None:
-    """The subject whose schema values are written by. Raises BadParameter and UsageError."""
+    """Return the subject whose schema encodes the values, or None.
+
+    Raises:
+        BadParameter: The registry is not a URL.
+        UsageError: An option is missing.
+    """
     from kbroker.pipelines.replay.values import Subject
 
     if name is None:
@@ -214,7 +257,7 @@ def _subject(name: str | None, registry: str | None, settings: Mapping[str, str]
         raise click.UsageError(f"--to-schema needs --to-registry URL, or -X {REGISTRY}=URL")
     if not address.startswith(("http://", "https://")):
         raise click.BadParameter(
-            "it is no address such as http://HOST:PORT", param_hint="--to-registry"
+            f"invalid URL {address!r}; expected http://HOST:PORT", param_hint="--to-registry"
         )
     return Subject(name, address)
 
@@ -239,12 +282,12 @@ def _pace(rate: float | None, speed: float | None) -> Pace:
 
 
 def _shift(text: str) -> int | None:
-    """What to add to timestamps in ms; None: so much that the first is now."""
+    """Return the shift of timestamps in ms, or None to shift the first one to now."""
     if text in ("original", "now"):
         return 0 if text == "original" else None
     try:
         if text[:1] not in "+-":
-            raise ValueError(f"{text!r} is not original, now, or a shift such as -7d or +2h")
+            raise ValueError(f"invalid {text!r} (valid: original, now, a shift such as -7d or +2h)")
         return round(parse_duration(text[1:]) * 1000) * (-1 if text[0] == "-" else 1)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--timestamps") from None
@@ -260,20 +303,20 @@ class _Command:
         self.progress = Progress("records read" if dry_run else "records written")
 
     async def run(self, cluster: ClusterClient, to_cluster: ClusterClient) -> int:
-        """Replay; returns the exit status."""
+        """Run the replay and return the exit status."""
         from kbroker.pipelines.replay.job import find
         from kbroker.pipelines.replay.journal import locked
 
         with locked(None if self._dry_run else self._order.progress):
             found = await find(self._order, cluster, to_cluster)
-            self._say_where(found)
+            self._warn_of_partitioning(found)
             if not self._dry_run:
                 return await self._write(found, to_cluster)
-            await self._rehearse(found)
+            await self._preview(found)
             return 0
 
-    def _say_where(self, found: Found) -> None:
-        """Say what is not as one may expect it."""
+    def _warn_of_partitioning(self, found: Found) -> None:
+        """Print a note if records do not keep their partitions."""
         source, target, order = found.source, found.target, self._order
         if not target.partitions:
             return
@@ -281,12 +324,12 @@ class _Command:
             return
         _note(
             f"{source.name} has {source.partitions} partitions, {target.topic} has "
-            f"{target.partitions}: records go by their keys"
+            f"{target.partitions}: partitions are selected by the keys"
             if order.partitioner == "auto"
-            else "records go by their keys"
+            else "partitions are selected by the keys"
         )
 
-    async def _rehearse(self, found: Found) -> None:
+    async def _preview(self, found: Found) -> None:
         from kbroker.pipelines.replay.job import rehearse
         from kbroker.pipelines.replay.target import missing
 
@@ -316,7 +359,7 @@ class _Command:
         )
         replay = writing.replay
         if writing.earlier:
-            _note(f"{writing.earlier:,} records are written already; going on")
+            _note(f"resuming: {writing.earlier:,} records are already written")
         began_at = time.monotonic()
         try:
             async with _stoppable(replay) as signals:
@@ -324,7 +367,7 @@ class _Command:
             stopped_by = 0 if done else signals[0]
         except BaseException:
             self.progress.clear()
-            self._say_how_to_go_on(writing, sure=False)
+            self._print_how_to_resume(writing, sure=False)
             raise
         self.progress.clear()
         writing.keep(finished=not stopped_by)
@@ -333,21 +376,22 @@ class _Command:
         rate = f", {replay.count / seconds:,.0f} records/s" if seconds >= 1 else ""
         _note(f"{_total(replay)} written to {self._order.to_topic}{rate}")
         if stopped_by:
-            self._say_how_to_go_on(writing, sure=True)
+            self._print_how_to_resume(writing, sure=True)
             return 128 + stopped_by
         return 0
 
-    def _say_how_to_go_on(self, writing: Writing, *, sure: bool) -> None:
-        """Say how far it came; not `sure`: something that follows may be written too."""
+    def _print_how_to_resume(self, writing: Writing, *, sure: bool) -> None:
+        """Print how to resume; if not `sure`, some later records may be written already."""
         if self._order.progress is not None:
-            _note(f"the same command goes on; {self._order.progress} says from where")
+            _note(f"run the same command to resume from the progress in {self._order.progress}")
             return
         if not sure:
             _note(
-                "what follows may be written in part; --progress FILE goes on without doubling it"
+                "some of the following records may already be written; use --progress FILE to "
+                "resume without duplicates"
             )
         for options in writing.left():
-            _note(f"to go on: {options}")
+            _note(f"to resume: {options}")
 
     def _show(self, replay: Replay, found: Found) -> None:
         self.progress.show(replay.count, found.source.total, time.monotonic())
@@ -355,29 +399,29 @@ class _Command:
 
 @asynccontextmanager
 async def _stoppable(replay: Replay) -> AsyncIterator[list[int]]:
-    """Let the first signal stop the replay after what it has begun, and the second one at once.
+    """Stop the replay after the current batches on the first signal, at once on the second.
 
-    Gives the list of signals that came.
+    Yields the list of received signals.
     """
     import trio
 
-    came: list[int] = []
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield came  # signals come to the main thread only
+        yield received  # only the main thread receives signals
         return
 
     async def watch(task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async for number in signals:
-                came.append(number)
-                if len(came) > 1:
+                received.append(number)
+                if len(received) > 1:
                     raise KeyboardInterrupt
                 replay.stop()
 
     async with trio.open_nursery() as nursery:
         await nursery.start(watch)
-        yield came
+        yield received
         nursery.cancel_scope.cancel()
 
 

@@ -1,4 +1,4 @@
-"""`kbroker run`: a command with a broker of its own, for test suites and scripts."""
+"""The `kbroker run` command: runs a command with a temporary broker, for test suites and scripts."""
 
 from __future__ import annotations
 
@@ -21,20 +21,33 @@ _NOT_STARTED, _NOT_FOUND = 3, 127
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @declared_options
-@click.option("--env", "variables", multiple=True, metavar="NAME", help="One more variable.")
-@click.option("-o", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a property.")
+@click.option(
+    "--env",
+    "variables",
+    multiple=True,
+    metavar="NAME",
+    help="Set one more environment variable to the broker's address; can be given several times.",
+)
+@click.option(
+    "-o",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set a Kafka or kbroker setting; can be given several times.",
+)
 @click.option(
     "--control",
     is_flag=True,
-    help="Take commands of tests at KBROKER_CONTROL, with the token of KBROKER_CONTROL_TOKEN_FILE.",
+    help="Open a control port for tests; its address is in KBROKER_CONTROL, its token file in "
+    "KBROKER_CONTROL_TOKEN_FILE.",
 )
 @click.option(
     "--faulty-disk",
     "disk",
     is_flag=True,
-    help="With --control: a disk in memory that commands can break.",
+    help="With --control: keep data on an in-memory disk in which commands can inject faults.",
 )
-@click.option("--keep", is_flag=True, help="Write to a directory, and leave it there.")
+@click.option("--keep", is_flag=True, help="Store the data in a new directory, and keep it.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
     command: Sequence[str],
@@ -46,14 +59,14 @@ def run(
     disk: bool,
     keep: bool,
 ) -> None:
-    """Run COMMAND beside a broker that lives as long: kbroker run -- pytest -q
+    """Run COMMAND with a broker that stops when COMMAND ends: kbroker run -- pytest -q
 
-    The broker keeps everything in memory and listens on a free port, whose address is in
-    KAFKA_BOOTSTRAP_SERVERS, BOOTSTRAP_SERVERS and KBROKER_BOOTSTRAP. Signals are passed on; the
-    exit status is that of COMMAND.
+    The broker keeps everything in memory and listens on a free port. Its address is in
+    KAFKA_BOOTSTRAP_SERVERS, BOOTSTRAP_SERVERS and KBROKER_BOOTSTRAP. Signals are forwarded to
+    COMMAND, and its exit status is returned.
     """
     if disk and (keep or not control):
-        raise click.UsageError("--faulty-disk goes with --control, and not with --keep")
+        raise click.UsageError("--faulty-disk needs --control, and excludes --keep")
     from kbroker.client.errors import first_error
     from kbroker.config import ConfigError
     from kbroker.process.errors import StartFailed
@@ -76,7 +89,7 @@ def run(
     except* (StartFailed, ConfigError) as group:
         say(f"kbroker: {first_error(group)}", err=True)
     except* OSError as group:
-        say(f"kbroker: {options.command[0]} cannot be run: {first_error(group)}", err=True)
+        say(f"kbroker: cannot run {options.command[0]}: {first_error(group)}", err=True)
         status = _NOT_FOUND
     if data_dir is not None:
         say(f"kbroker: the data is in {data_dir}", err=True)

@@ -1,5 +1,4 @@
-"""`kbroker security`: who may log in by SCRAM, or by a delegation token, and who may do what, at any
-Kafka."""
+"""The `kbroker security` command: SCRAM users, delegation tokens and ACLs of any Kafka."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 @click.group()
 def security() -> None:
-    """Show, make and remove users, delegation tokens and ACLs."""
+    """Manage users, delegation tokens and ACLs."""
 
 
 security.add_command(token)
@@ -32,7 +31,7 @@ security.add_command(acl)
 
 @security.group()
 def user() -> None:
-    """Show, make and remove users that log in by SCRAM."""
+    """Show, create and delete users that authenticate by SCRAM."""
 
 
 @user.command("list")
@@ -40,9 +39,9 @@ def user() -> None:
 @format_options
 @target_options
 def list_(target: Target, names: tuple[str, ...], output: str) -> None:
-    """Show users NAMES, or all: by which mechanisms they log in, and how often passwords are hashed.
+    """Show users NAMES, or all, with their SCRAM mechanisms and iteration counts.
 
-    Users that stand in the settings of a broker's listener are not among them.
+    Users in the settings of a broker's listener are not listed.
     """
     from kbroker.client.scram_users import describe_scram_users
 
@@ -59,21 +58,21 @@ def list_(target: Target, names: tuple[str, ...], output: str) -> None:
     "mechanisms",
     multiple=True,
     type=click.Choice(MECHANISMS, case_sensitive=False),
-    help="Let the user log in by this one; can be given several times.  [default: those of the "
-    "brokers' listeners]",
+    help="SCRAM mechanism to enable for the user; can be given several times.  [default: those of "
+    "the brokers' listeners]",
 )
 @click.option(
     "--iterations",
     type=click.IntRange(4096, 16384),
     default=4096,
     show_default=True,
-    help="How often the password is hashed.",
+    help="Number of hash iterations for the password.",
 )
 @click.option(
     "--password-file",
     type=click.File(encoding="utf-8"),
     metavar="FILE",
-    help="Read the password from FILE, - for the standard input, instead of asking for it.",
+    help="Read the password from FILE instead of prompting for it; - means standard input.",
 )
 @target_options
 def add(
@@ -83,10 +82,10 @@ def add(
     iterations: int,
     password_file: IO[str] | None,
 ) -> None:
-    """Make user NAME, or give it another password, for all SCRAM mechanisms that listeners take.
+    """Create user NAME, or change the password, for the SCRAM mechanisms of the brokers' listeners.
 
-    Brokers receive a hash of the password, never the password. Anybody who reads the hash on the
-    network can log in with it, so use a listener with TLS.
+    Brokers receive a hash of the password, never the password itself. Anyone who reads the hash on
+    the network can authenticate with it, so use a listener with TLS.
     """
     from kbroker.client.scram_users import served_scram_mechanisms, set_scram_password
     from kbroker.security.scram import ScramMechanism
@@ -103,31 +102,30 @@ def add(
 
     made = run(target, work)
     if made.usable:
-        say(f"user {name} can log in by {', '.join(made.usable)}")
+        say(f"user {name} can authenticate with {', '.join(made.usable)}")
     useless = [each for each in made.mechanisms if each not in made.usable]
     if useless:
         names = ", ".join(useless)
         say(
-            f"user {name} has a password for {names}, and cannot log in by that yet: no listener of the "
-            f"brokers takes {names}; name it in sasl.enabled.mechanisms of one with SASL_SSL or "
-            "SASL_PLAINTEXT"
+            f"user {name} has a password for {names}, but no listener of the brokers enables "
+            f"{names}; add it to sasl.enabled.mechanisms of a SASL_SSL or SASL_PLAINTEXT listener"
         )
 
 
 class _Made(NamedTuple):
-    """The mechanisms that a user has a password for, and those that a listener takes."""
+    """The mechanisms for which a user has a password, and those that a listener enables."""
 
     mechanisms: Sequence[str]
     usable: Sequence[str]
 
 
 def _password(file: IO[str] | None) -> str:
-    """What a file or the standard input says in its one line, or else who sits at the terminal."""
+    """Return the password from a file, standard input, or a prompt on the terminal."""
     if file is None and sys.stdin.isatty():
         return str(click.prompt("Password", hide_input=True, confirmation_prompt=True))
     password = (file or sys.stdin).read().removesuffix("\n").removesuffix("\r")
     if not password or "\n" in password:
-        raise click.UsageError("a password is one line that is not empty")
+        raise click.UsageError("the password must be exactly one non-empty line")
     return password
 
 
@@ -138,11 +136,11 @@ def _password(file: IO[str] | None) -> str:
     "mechanisms",
     multiple=True,
     type=click.Choice(MECHANISMS, case_sensitive=False),
-    help="Let them log in by this one no more; all that they have, if none is given.",
+    help="SCRAM mechanism to disable; can be given several times.  [default: all]",
 )
 @target_options
 def remove(target: Target, names: tuple[str, ...], mechanisms: tuple[str, ...]) -> None:
-    """Remove users NAMES. Who has logged in stays so until its connection ends."""
+    """Delete users NAMES. Open connections of a user stay authenticated until they are closed."""
     from kbroker.client.scram_users import describe_scram_users, remove_scram_password
     from kbroker.security.scram import ScramMechanism
 
@@ -150,6 +148,6 @@ def remove(target: Target, names: tuple[str, ...], mechanisms: tuple[str, ...]) 
         for each in await describe_scram_users(cluster, names):
             for mechanism in map(ScramMechanism, mechanisms or each.iterations):
                 await remove_scram_password(cluster, each.name, mechanism)
-                say(f"user {each.name} can not log in by {mechanism} any more")
+                say(f"user {each.name} can no longer authenticate with {mechanism}")
 
     run(target, work)

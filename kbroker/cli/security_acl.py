@@ -1,4 +1,4 @@
-"""`kbroker security acl`: who may do what, and why, at any Kafka."""
+"""The `kbroker security acl` command: ACLs of any Kafka, and explanations of decisions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ LISTED = ("principal", "permission", "operation", "resource_type", "resource", "
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the options of a command name."""
+    """Principals, operations and resources in the options of a command."""
 
     principals: tuple[str, ...]
     operations: tuple[AclOperation, ...]
@@ -66,12 +66,12 @@ class Asked:
 
 
 def _principal(text: str) -> str:
-    """A principal as ACLs have it; a bare name is a user's."""
+    """Return a principal in the form of ACLs; a name without a type is a user."""
     return text if ":" in text else f"{USER}:{text}"
 
 
 def what_options(command: Command) -> Command:
-    """Give a command the options that say what somebody does, and with what; it receives `asked`."""
+    """Add the options for operations and resources to a command; it receives `asked`."""
 
     @click.option(
         "--operation",
@@ -79,14 +79,42 @@ def what_options(command: Command) -> Command:
         multiple=True,
         metavar="NAME",
         type=click.Choice([*OPERATIONS], case_sensitive=False),
-        help=f"One of {', '.join(OPERATIONS)}; can be given several times, as all these.",
+        help=f"Operation: one of {', '.join(OPERATIONS)}; can be given several times.",
     )
-    @click.option("--topic", "topics", multiple=True, shell_complete=complete_topics)
-    @click.option("--group", "groups", multiple=True, shell_complete=complete_groups)
-    @click.option("--transactional-id", "transactional_ids", multiple=True)
-    @click.option("--cluster", is_flag=True, help="The cluster itself.")
-    @click.option("--delegation-token", "tokens", multiple=True, metavar="ID")
-    @click.option("--user", "users", multiple=True, help="User:NAME, for whom tokens are made.")
+    @click.option(
+        "--topic",
+        "topics",
+        multiple=True,
+        shell_complete=complete_topics,
+        help="Topic resource; can be given several times.",
+    )
+    @click.option(
+        "--group",
+        "groups",
+        multiple=True,
+        shell_complete=complete_groups,
+        help="Group resource; can be given several times.",
+    )
+    @click.option(
+        "--transactional-id",
+        "transactional_ids",
+        multiple=True,
+        help="Transactional ID resource; can be given several times.",
+    )
+    @click.option("--cluster", is_flag=True, help="Cluster resource.")
+    @click.option(
+        "--delegation-token",
+        "tokens",
+        multiple=True,
+        metavar="ID",
+        help="Delegation token resource; can be given several times.",
+    )
+    @click.option(
+        "--user",
+        "users",
+        multiple=True,
+        help="User resource (User:NAME), the owner of delegation tokens; can be given several times.",
+    )
     @functools.wraps(command)
     def with_options(
         *args: object,
@@ -117,11 +145,17 @@ def what_options(command: Command) -> Command:
 
 
 def work_options(command: Command) -> Command:
-    """Give a command the shortcuts for what people do."""
+    """Add the options --producer, --consumer and --idempotent to a command."""
     for option, text in (
-        ("--idempotent", "With --producer: the right to be idempotent, for brokers before 3.0."),
-        ("--consumer", "All that reading --topic with --group takes."),
-        ("--producer", "All that writing to --topic, with --transactional-id, takes."),
+        (
+            "--idempotent",
+            "With --producer: also IDEMPOTENT_WRITE on the cluster, for brokers before 3.0.",
+        ),
+        ("--consumer", "All operations that a consumer of --topic in --group needs."),
+        (
+            "--producer",
+            "All operations that a producer to --topic, with --transactional-id, needs.",
+        ),
     ):
         command = click.option(option, is_flag=True, help=text)(command)
     return command
@@ -133,34 +167,39 @@ principals_option = click.option(
     multiple=True,
     metavar="NAME",
     shell_complete=complete_users,
-    help="User:NAME, or NAME alone; '*' is everybody.",
+    help="Principal, as User:NAME or NAME; '*' means every user. Can be given several times.",
 )
 prefixed_option = click.option(
-    "--prefixed", is_flag=True, help="All whose names begin with those that are given."
+    "--prefixed", is_flag=True, help="Treat the resource names as prefixes."
 )
 
 
 @click.group()
 def acl() -> None:
-    """Show, add and remove ACLs, and say which of them decides.
+    """Show, add and remove ACLs, and explain which ACL decides.
 
-    Names of topics and others can be '*', for all.
+    The name '*' means all resources of a type.
     """
 
 
 def filter_options(command: Command) -> Command:
-    """Give a command what tells some ACLs from the others."""
+    """Add the options that select ACLs to a command."""
     command = click.option(
-        "--allow/--deny", "allow", default=None, help="Those that allow, or deny, alone."
+        "--allow/--deny", "allow", default=None, help="Select only ACLs that allow, or that deny."
     )(command)
-    command = click.option("--host", metavar="ADDRESS", help="Those for this one.")(command)
+    command = click.option(
+        "--host", metavar="ADDRESS", help="Select only ACLs for this client address."
+    )(command)
     return principals_option(what_options(prefixed_option(command)))
 
 
 def _filters(
     asked: Asked, prefixed: bool, host: str | None, allow: bool | None, pattern: PatternType
 ) -> list[AclFilter]:
-    """All that fit what is asked; `pattern` says how names are meant unless they are prefixes."""
+    """Return a filter for each combination of the options.
+
+    `pattern` is the pattern type of names, unless --prefixed is given.
+    """
     permission = {
         None: AclPermission.ANY,
         True: AclPermission.ALLOW,
@@ -188,7 +227,7 @@ def _filters(
 
 
 def row_of(each: Acl) -> dict[str, str]:
-    """An ACL as commands print it."""
+    """Return the printed fields of an ACL."""
     return {
         "principal": each.principal,
         "permission": each.permission.name.lower(),
@@ -218,10 +257,10 @@ def list_(
     allow: bool | None,
     output: str,
 ) -> None:
-    """Show ACLs, or those that fit all that is given.
+    """Show all ACLs, or those that match all options.
 
-    With a name of a topic, or of something else, these are all that cover it, prefixes and '*' too;
-    with --prefixed those of that very prefix.
+    A resource name selects all ACLs that apply to it, including prefixes and '*'. With --prefixed
+    it selects only the ACLs of exactly this prefix.
     """
     from kbroker.client.acls import describe_acls
 
@@ -234,8 +273,13 @@ def list_(
 @what_options
 @work_options
 @prefixed_option
-@click.option("--host", default=WILDCARD, metavar="ADDRESS", help="From there alone.")
-@click.option("--deny", is_flag=True, help="Deny it, whatever other ACLs allow.")
+@click.option(
+    "--host",
+    default=WILDCARD,
+    metavar="ADDRESS",
+    help="Apply the ACL only to clients from this address.",
+)
+@click.option("--deny", is_flag=True, help="Add DENY ACLs, which take precedence over ALLOW ACLs.")
 @target_options
 def add(
     target: Target,
@@ -249,12 +293,12 @@ def add(
 ) -> None:
     """Allow, or deny, --principal an --operation on --topic, --group, ...
 
-    Those that are there already stay as they are.
+    Existing ACLs stay unchanged.
     """
     from kbroker.client.acls import add_acls
 
     if not asked.principals:
-        raise click.UsageError("say to whom: --principal NAME")
+        raise click.UsageError("no principal; add --principal NAME")
     shortcuts = _shortcuts(producer, consumer, asked, PRODUCER, CONSUMER)
     given = list(_rights(asked, shortcuts, idempotent))
     new = [
@@ -281,7 +325,11 @@ def add(
 def _shortcuts(
     producer: bool, consumer: bool, asked: Asked, producing: Operations, consuming: Operations
 ) -> list[Operations]:
-    """The work that is meant. Raises UsageError where its topics or groups are not named."""
+    """Return the operations for --producer and --consumer.
+
+    Raises:
+        UsageError: A topic or group is missing.
+    """
     kinds = {each.type for each in asked.resources}
     if producer and TOPIC not in kinds:
         raise click.UsageError("--producer needs --topic NAME")
@@ -291,11 +339,15 @@ def _shortcuts(
 
 
 def _rights(asked: Asked, shortcuts: list[Operations], idempotent: bool) -> list[Permission]:
-    """What is asked for, each once. Raises UsageError for what no request ever needs."""
+    """Return the requested operations on resources, without duplicates.
+
+    Raises:
+        UsageError: Options are missing, or the operation does not exist for the resource type.
+    """
     if not shortcuts and not (asked.operations and asked.resources):
         raise click.UsageError(
-            "say what: --operation NAME and --topic NAME (or --group, --cluster, ...), or --producer "
-            "or --consumer"
+            "no operation; give --operation NAME with a resource (--topic, --group, --cluster, "
+            "...), or --producer or --consumer"
         )
     found = [right for each in shortcuts for right in required_permissions(each, asked.resources)]
     if idempotent:
@@ -304,8 +356,8 @@ def _rights(asked: Asked, shortcuts: list[Operations], idempotent: bool) -> list
         meant = VALID_OPERATIONS[resource.type]
         if operation not in (*meant, AclOperation.ALL):
             raise click.UsageError(
-                f"there is no {cli_name(operation)} on a {cli_name(resource.type)}; there are "
-                f"{', '.join(sorted(map(cli_name, meant)))} and all"
+                f"invalid operation {cli_name(operation)} on a {cli_name(resource.type)} (valid: "
+                f"{', '.join(sorted(map(cli_name, meant)))}, all)"
             )
         found.append(Permission(operation, resource))
     return list(dict.fromkeys(found))
@@ -313,7 +365,7 @@ def _rights(asked: Asked, shortcuts: list[Operations], idempotent: bool) -> list
 
 @acl.command()
 @filter_options
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Remove the ACLs without asking for confirmation.")
 @format_options
 @target_options
 def remove(
@@ -325,15 +377,16 @@ def remove(
     yes: bool,
     output: str,
 ) -> None:
-    """Remove the ACLs that fit all that is given, and print them.
+    """Remove the ACLs that match all options, and print them.
 
-    Names are meant as they are: for a topic orders, ACLs of a prefix or of '*' stay.
+    Names are matched literally: --topic orders does not remove ACLs of a prefix or of '*'.
     """
     from kbroker.client.acls import describe_acls, remove_acls
 
     if asked == Asked((), (), ()) and host is None and allow is None and not prefixed:
         raise click.UsageError(
-            "say which: --principal, --topic, ... (--allow and --deny together are two commands)"
+            "give at least one filter, such as --principal or --topic (run the command twice for "
+            "--allow and --deny)"
         )
     wanted = _filters(asked, prefixed, host, allow, PatternType.LITERAL)
     if not yes:
@@ -342,7 +395,7 @@ def remove(
             _show(found, output)
             return
         if not sys.stdin.isatty():
-            raise click.UsageError(f"{len(found)} ACLs would go; say --yes to remove them")
+            raise click.UsageError(f"{len(found)} ACLs match; pass --yes to remove them")
         say(*found, err=True)
         click.confirm(f"Remove these {len(found)} ACLs?", abort=True, err=True)
     _show(run(target, lambda cluster: remove_acls(cluster, wanted)), output)
@@ -353,7 +406,7 @@ def remove(
 @what_options
 @work_options
 @click.option(
-    "--host", metavar="ADDRESS", help="Where it comes from.  [default: where no ACL names]"
+    "--host", metavar="ADDRESS", help="Client address.  [default: an address that no ACL names]"
 )
 @format_options
 @target_options
@@ -366,17 +419,19 @@ def explain(
     host: str | None,
     output: str,
 ) -> None:
-    """Say whether --principal may do something, by which rule, and what would let it.
+    """Explain whether --principal may perform an operation, which rule decides, and what allows it.
 
-    What is asked is an --operation on a --topic, --group, ..., or what people do: all rights that
-    --producer and --consumer need.
+    The operation is an --operation on a --topic, --group, ..., or all operations of --producer or
+    --consumer. If it is denied, the output has the commands that allow it.
     """
     if len(asked.principals) != 1 or asked.principals == (f"{USER}:{WILDCARD}",):
-        raise click.UsageError("say who asks: one --principal NAME")
+        raise click.UsageError("give exactly one --principal NAME other than '*'")
     shortcuts = _shortcuts(producer, consumer, asked, PRODUCING, CONSUMING)
     needed = _rights(asked, shortcuts, idempotent)
     if any(right.operation == AclOperation.ALL for right in needed):
-        raise click.UsageError("no request asks for all operations; say for which of them it does")
+        raise click.UsageError(
+            "'all' is not an operation of a request; give a specific --operation"
+        )
     kind, _, name = asked.principals[0].partition(":")
     client = Client(Principal(kind, name), host or WILDCARD)
     acls, told = run(target, lambda cluster: _known(cluster, needed))
@@ -387,7 +442,7 @@ def explain(
 
 
 async def _known(cluster: ClusterClient, needed: list[Permission]) -> tuple[Acls, DescribedRules]:
-    """All that decides about some rights."""
+    """Return all ACLs and rules that decide about the given rights."""
     from kbroker.client.acls import describe_acls, describe_rules
 
     wanted = [_covering(each.resource) for each in needed]
@@ -400,7 +455,7 @@ async def _known(cluster: ClusterClient, needed: list[Permission]) -> tuple[Acls
 
 
 def _covering(resource: Resource) -> AclFilter:
-    """All ACLs that say something of a resource; of all of its type where it has no name."""
+    """Return a filter for all ACLs of a resource, or of all resources of its type if unnamed."""
     pattern = PatternType.MATCH if resource.name else PatternType.ANY
     return AclFilter(
         resource.type,
@@ -422,9 +477,9 @@ def _sentences(answers: list[PermissionCheck]) -> Iterator[str]:
 def _notes(
     acls: Acls, told: DescribedRules, answers: list[PermissionCheck], host: str | None
 ) -> Iterator[str]:
-    """What the answers do not take into account."""
+    """Yield remarks about what the answers do not take into account."""
     if told.hidden_settings and not all(each.allowed for each in answers):
-        yield f"The broker does not tell its {' and '.join(told.hidden_settings)}, which may allow more."
+        yield f"The broker does not expose its {' and '.join(told.hidden_settings)}, which may allow more."
     client = answers[0].client
     hosts = {
         each.host
@@ -433,7 +488,7 @@ def _notes(
         if each.host != WILDCARD and each.covers(str(client.principal), each.host, right.operation)
     }
     if host is None and hosts:
-        yield f"Other ACLs rule for --host {', '.join(sorted(hosts))}."
+        yield f"Other ACLs apply to --host {', '.join(sorted(hosts))}."
 
 
 def _row(each: PermissionCheck) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""`kbroker security token`: delegation tokens, at any Kafka."""
+"""The `kbroker security token` command: delegation tokens of any Kafka."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COLUMNS = (
 
 
 class PrincipalType(ParamType["Principal"]):
-    """A principal as `User:alice`; without a type it is a user."""
+    """A principal such as `User:alice`; without a type it is a user."""
 
     name = "principal"
 
@@ -51,19 +51,23 @@ PRINCIPAL = PrincipalType()
 
 @click.group()
 def token() -> None:
-    """Show, make, renew and end delegation tokens.
+    """Show, create, renew and expire delegation tokens.
 
-    Who has one logs in by SCRAM as its owner, for as long as it is good.
+    A client with a token authenticates by SCRAM as the token's owner while the token is valid.
     """
 
 
 @token.command("list")
 @click.argument("owners", nargs=-1, type=PRINCIPAL)
-@click.option("--hmac", is_flag=True, help="Show HMACs as well: who reads one can log in.")
+@click.option(
+    "--hmac",
+    is_flag=True,
+    help="Also show HMACs. Anyone who knows an HMAC can authenticate with it.",
+)
 @format_options
 @target_options
 def list_(target: Target, owners: tuple[Principal, ...], hmac: bool, output: str) -> None:
-    """Show tokens that OWNERS, as User:alice, own or may renew, or all that one may see."""
+    """Show the tokens that OWNERS, such as User:alice, own or may renew; by default all."""
     from kbroker.client.delegation_tokens import describe_delegation_tokens
 
     found = run(target, lambda cluster: describe_delegation_tokens(cluster, owners))
@@ -77,12 +81,19 @@ def list_(target: Target, owners: tuple[Principal, ...], hmac: bool, output: str
     multiple=True,
     type=PRINCIPAL,
     metavar="USER",
-    help="Who else may renew and end it; can be given several times.",
+    help="User who may also renew and expire the token; can be given several times.",
 )
 @click.option(
-    "--owner", type=PRINCIPAL, metavar="USER", help="Whose it is, if not one's own (KIP-373)."
+    "--owner",
+    type=PRINCIPAL,
+    metavar="USER",
+    help="Owner of the token (KIP-373).  [default: the user of this command]",
 )
-@click.option("--max-lifetime", type=DURATION, help="Its greatest age; brokers have one as well.")
+@click.option(
+    "--max-lifetime",
+    type=DURATION,
+    help="Maximum lifetime of the token; brokers have a limit as well.",
+)
 @format_options
 @target_options
 def create(
@@ -92,9 +103,9 @@ def create(
     max_lifetime: float | None,
     output: str,
 ) -> None:
-    """Make a token.
+    """Create a delegation token.
 
-    Its id is the username and its HMAC the password of a login module with tokenauth=true.
+    Its ID is the username, and its HMAC the password, of a login module with tokenauth=true.
     """
     from kbroker.client.delegation_tokens import BROKER_DEFAULT, create_delegation_token
 
@@ -110,10 +121,15 @@ def create(
 
 @token.command()
 @click.argument("token_id", metavar="TOKEN", shell_complete=complete_tokens)
-@click.option("--for", "period", type=DURATION, help="How long from now on; brokers say at most.")
+@click.option(
+    "--for",
+    "period",
+    type=DURATION,
+    help="Extend the token by this duration from now; brokers have a limit.",
+)
 @target_options
 def renew(target: Target, token_id: str, period: float | None) -> None:
-    """Let TOKEN be good for longer. Its owner may, and those who were named when it was made."""
+    """Renew TOKEN. Its owner and its renewers may do that."""
     from kbroker.client.delegation_tokens import (
         BROKER_DEFAULT,
         delegation_token,
@@ -125,7 +141,7 @@ def renew(target: Target, token_id: str, period: float | None) -> None:
         period_ms = BROKER_DEFAULT if period is None else _ms(period)
         return await renew_delegation_token(cluster, known.hmac, period_ms)
 
-    say(f"token {token_id} is good until {iso_time(run(target, work))}")
+    say(f"token {token_id} is valid until {iso_time(run(target, work))}")
 
 
 @token.command()
@@ -134,20 +150,20 @@ def renew(target: Target, token_id: str, period: float | None) -> None:
 )
 @target_options
 def expire(target: Target, token_ids: tuple[str, ...]) -> None:
-    """End each TOKEN now. Who has logged in by it stays so until that login is over."""
+    """Expire each TOKEN now. Connections that used a token stay authenticated until they close."""
     from kbroker.client.delegation_tokens import delegation_token, expire_delegation_token
 
     async def work(cluster: ClusterClient) -> None:
         for each in token_ids:
             known = await delegation_token(cluster, each)
             await expire_delegation_token(cluster, known.hmac)
-            say(f"nobody can log in by token {each} any more")
+            say(f"expired token {each}")
 
     run(target, work)
 
 
 def _ms(seconds: float) -> int:
-    """At least one: less has another meaning."""
+    """Return milliseconds, at least 1: other values have a special meaning."""
     return max(int(seconds * 1000), 1)
 
 

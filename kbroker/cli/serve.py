@@ -1,4 +1,4 @@
-"""`kbroker serve`: run a broker in the foreground."""
+"""The `kbroker serve` command: runs a broker in the foreground."""
 
 from __future__ import annotations
 
@@ -17,76 +17,87 @@ from .units import DURATION
 
 NODES_MAX = 100
 START_FAILED = 3
+# Options that cannot be combined with an option.
 EXCLUDED = {
     "cluster": ("memory", "nodes", "processes", "racks", "control_port", "tls_dev"),
     "processes": ("memory", "nodes", "control_port", "idle_seconds"),
 }
-"""What does not go with an option."""
 NAMES = {"control_port": "control-port", "idle_seconds": "idle-timeout", "tls_dev": "tls-dev"}
 
 
 @click.command()
 @setting_options
-@option("--memory", is_flag=True, help="Keep everything in memory; all is gone at the end.")
+@option("--memory", is_flag=True, help="Keep all data in memory; it is lost when the broker stops.")
 @option(
     "--tls-dev",
     is_flag=True,
-    help="Ask clients for TLS and a login: makes an authority, a certificate and an administrator, and"
-    " says what clients need.",
+    help="Require TLS and authentication: create a CA, a certificate and an administrator, and "
+    "print the settings that clients need.",
 )
 @option(
     "--nodes",
     type=click.IntRange(1, NODES_MAX),
-    help="Run so many nodes, each with ports and a directory of its own.  [default: as many as the data"
-    " directory has, or 1]",
+    help="Run this number of nodes, each with its own ports and data directory.  [default: as many "
+    "as the data directory has, or 1]",
 )
 @option(
     "--processes",
     type=click.IntRange(2, NODES_MAX),
-    help="Run so many nodes, each in a process of its own, to use as many processor cores; otherwise"
-    " as --nodes.",
+    help="Run this number of nodes, each in its own process, to use several CPU cores; otherwise "
+    "like --nodes.",
 )
 @option(
     "--cluster",
     metavar="etcd://HOST:2379,.../NAME",
-    help="Be one node of a cluster whose nodes run in processes of their own, on one machine or many,"
-    " with its metadata on etcd. Each has a --node-id, a --data-dir and an address of its own.",
+    help="Run one node of a cluster whose nodes run in separate processes, on one or more "
+    "machines, with its metadata on etcd. Each node needs its own --node-id, --data-dir and "
+    "address.",
 )
-@option("--node-id", type=click.IntRange(0), help="The id of the first node.  [default: 1]")
+@option("--node-id", type=click.IntRange(0), help="ID of the first node.  [default: 1]")
 @option(
     "--racks",
     metavar="A,B,...",
     callback=lambda _context, _option, text: text.split(",") if text else [],
-    help="Where the nodes are, in their order; replicas are spread over racks.",
+    help="Racks of the nodes, in node order; replicas are spread over racks.",
 )
 @declared_options
 @option(
     "--port-file",
     type=click.Path(dir_okay=False),
-    help="Write HOST:PORT here once ready; with suffix .json the whole ready event.",
+    help="Write HOST:PORT to this file once the broker is ready; if its suffix is .json, write the "
+    "whole ready event.",
 )
-@option("--ready-fd", type=int, help="Write the ready event to this descriptor, then close it.")
-@option("--json", "as_json", is_flag=True, help="Print events as one JSON object a line.")
+@option(
+    "--ready-fd", type=int, help="Write the ready event to this file descriptor, then close it."
+)
+@option("--json", "as_json", is_flag=True, help="Print events as NDJSON.")
 @option(
     "--log-level",
     "log_levels",
     multiple=True,
     metavar="[LOGGER=]LEVEL",
-    help="Such as warning, or kbroker.protocol=debug.",
+    help="Log level of all loggers or one logger, such as warning or kbroker.protocol=debug; can "
+    "be given several times.",
 )
 @option(
     "--log-compat",
     type=click.Choice(["kafka"]),
-    help="Print the lines too by which others know from Kafka's log that it runs.",
+    help="Also print the startup lines of Apache Kafka's log that health checks look for.",
 )
-@option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Format of log lines.",
+)
 @option(
     "--audit-log",
     "audit_file",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Write who was denied what, who came in, and who changed ACLs and users to FILE. It is set"
-    " aside at 10 MiB, and nine of those are kept.",
+    help="Write an audit log to FILE: denied requests, authentications, and changes of ACLs and "
+    "users. It is rotated at 10 MiB; nine old files are kept.",
 )
 @option(
     "--grace",
@@ -94,31 +105,33 @@ NAMES = {"control_port": "control-port", "idle_seconds": "idle-timeout", "tls_de
     type=DURATION,
     default="5s",
     show_default=True,
-    help="How long a graceful stop may take.",
+    help="Maximum time for a graceful shutdown.",
 )
-@option("--exit-with-parent", is_flag=True, help="Stop when the parent process is gone.")
+@option("--exit-with-parent", is_flag=True, help="Stop when the parent process exits.")
 @option(
     "--idle-timeout",
     "idle_seconds",
     type=DURATION,
-    help="Stop when no client was connected for this long, for example 10m.",
+    help="Stop when no client has been connected for this time, for example 10m.",
 )
 @option(
     "--control-port",
     type=click.IntRange(0, 65535),
-    help="Take commands of tests here, on 127.0.0.1: faults, clocks and more. 0 is a free port.",
+    help="Open a control port for tests on 127.0.0.1, with commands for faults, clocks and more; 0 "
+    "means a free port.",
 )
 @option(
     "--control-token-file",
     type=click.Path(dir_okay=False),
-    help="The token that commands need is in this file, which is made if it is not there."
-    "  [default: a new file, which the banner names]",
+    help="File with the token for the control port; created if it does not exist.  [default: a new "
+    "file, named in the banner]",
 )
 @option(
     "--faulty-disk",
     "disk",
     is_flag=True,
-    help="With --memory and --control-port: a disk in memory that commands can break.",
+    help="With --memory and --control-port: keep data on an in-memory disk in which commands can "
+    "inject faults.",
 )
 def serve(**options: Any) -> None:
     """Run a broker until Ctrl+C or SIGTERM."""
@@ -131,7 +144,7 @@ def serve(**options: Any) -> None:
     if options["memory"] and options["data_dir"]:
         raise click.UsageError("--memory and --data-dir exclude each other")
     if options["disk"] and not (options["memory"] and options["control_port"] is not None):
-        raise click.UsageError("--faulty-disk goes with --memory and --control-port")
+        raise click.UsageError("--faulty-disk needs --memory and --control-port")
     if options["as_json"] and options["log_compat"]:
         raise click.UsageError("--json and --log-compat exclude each other")
     for name, others in EXCLUDED.items():
@@ -147,7 +160,7 @@ def serve(**options: Any) -> None:
 
 
 def _check_goes_with(name: str, others: Sequence[str]) -> None:
-    """Refuse what an option excludes."""
+    """Raise UsageError if an option is combined with one that it excludes."""
     context = click.get_current_context()
     for other in others:
         if context.get_parameter_source(other) is not ParameterSource.DEFAULT:

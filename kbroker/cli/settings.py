@@ -1,4 +1,4 @@
-"""The flags that say where settings come from, for every command that reads them."""
+"""Options for the sources of settings, for all commands that read them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 
 def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
-    """A click option that has an environment name too: --port-file is KBROKER_PORT_FILE."""
+    """Return a click option with an environment variable: KBROKER_PORT_FILE for --port-file."""
     flag = next(name for name in names if name.startswith("--"))
     environment = "KBROKER_" + flag.split("/")[0].lstrip("-").replace("-", "_").upper()
     return click.option(*names, envvar=environment, **settings)
@@ -38,56 +38,61 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
     option(
         "--port",
         type=click.IntRange(0, 65535),
-        help="Port to listen on; 0 takes a free one.  [default: 9092]",
+        help="Port to listen on; 0 means a free port.  [default: 9092]",
     ),
     option(
         "--advertise",
         metavar="HOST:PORT",
-        help="Tell clients this address. Without it each client is told the one it dialled.",
+        help="Address that clients use to connect. Without it, each client gets the address to "
+        "which it connected.",
     ),
     option(
         "--host-port",
         type=click.IntRange(1, 65535),
-        help="Of a container: listen on this port too, and tell who comes by it localhost and this"
-        " port. For clients outside, where it is published under the same number.",
+        help="In a container: also listen on this port, and advertise localhost and this port to "
+        "clients of it. For clients outside the container, if the port is published with the "
+        "same number.",
     ),
-    option("--http-host", help="Address for the console and metrics.  [default: 127.0.0.1]"),
+    option(
+        "--http-host",
+        help="Address of the HTTP server for the console and metrics.  [default: 127.0.0.1]",
+    ),
     option(
         "--http-port",
         type=_HttpPort(),
         metavar="PORT|off",
-        help="Serve the console, metrics and probes by HTTP here; 0 takes a free port. Needs "
-        "kbroker[console].",
+        help="Port of the HTTP server for the console, metrics and probes; 0 means a free port. "
+        "Requires kbroker[console].",
     ),
     option(
         "--console-write",
         is_flag=True,
-        help="Let the console write beyond this machine too, with --http-host.",
+        help="Permit changes in the console on a non-loopback --http-host.",
     ),
-    option("--registry-host", help="Address for the schema registry.  [default: 127.0.0.1]"),
+    option("--registry-host", help="Address of the schema registry.  [default: 127.0.0.1]"),
     option(
         "--registry-port",
         type=_HttpPort(),
         metavar="PORT|off",
-        help="Serve a schema registry here; 0 takes a free port. Needs kbroker[registry].",
+        help="Port of the schema registry; 0 means a free port. Requires kbroker[registry].",
     ),
     option(
         "--data-dir",
         type=click.Path(file_okay=False),
-        help="Where records live.  [default: ./kbroker-data]",
+        help="Data directory.  [default: ./kbroker-data]",
     ),
     option(
         "--config",
         "config_file",
         type=click.Path(exists=True, dir_okay=False),
-        help="A server.properties or kbroker.toml file.",
+        help="Configuration file: server.properties or kbroker.toml.",
     ),
     click.option(
         "-o",
         "overrides",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Set a Kafka or kbroker property; can be given several times.",
+        help="Set a Kafka or kbroker setting; can be given several times.",
     ),
     option(
         "--env-config",
@@ -97,20 +102,24 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
     option(
         "--strict",
         is_flag=True,
-        help="Unknown properties and unsafe set-ups are errors, not warnings.",
+        help="Treat unknown settings and unsafe configurations as errors instead of warnings.",
     ),
 )
 
 
 def setting_options(command: Command) -> Command:
-    """Give a command the flags of `kbroker.process.flags.SettingFlags`; `overrides` comes as texts."""
+    """Add the options of `kbroker.process.flags.SettingFlags`; `overrides` is a tuple of strings."""
     for each in reversed(_OPTIONS):
         command = each(command)
     return command
 
 
 def split_overrides(texts: Iterable[str]) -> dict[str, str]:
-    """Read the KEY=VALUE texts of `-o`; the last one of a key holds. Raises BadParameter."""
+    """Parse the KEY=VALUE strings of `-o`; the last value of a key applies.
+
+    Raises:
+        BadParameter: A string is invalid.
+    """
     from kbroker.config import ConfigError, read_options
 
     try:

@@ -1,4 +1,4 @@
-"""`kbroker spark`: the connector of the installed PySpark, and what is wrong with a Spark."""
+"""The `kbroker spark` command: Spark's Kafka connector, and diagnosis of a Spark installation."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from .output import say
 
 @click.group()
 def spark() -> None:
-    """Get Spark to talk to Kafka."""
+    """Find Spark's Kafka connector, and diagnose a Spark installation."""
 
 
 @spark.command()
-@click.option("--submit", "form", flag_value="submit", help="As options for spark-submit.")
-@click.option("--conf", "form", flag_value="conf", help="As a line for spark-defaults.conf.")
+@click.option("--submit", "form", flag_value="submit", help="Print options for spark-submit.")
+@click.option("--conf", "form", flag_value="conf", help="Print a line for spark-defaults.conf.")
 @click.option(
     "--jars-dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Fetch the four jars into this directory instead, for KBROKER_SPARK_JARS.",
+    help="Download the four jars into this directory instead, for KBROKER_SPARK_JARS.",
 )
 def packages(form: str | None, directory: Path | None) -> None:
-    """Print the name of the Kafka connector that belongs to the installed PySpark.
+    """Print the Maven coordinates of the Kafka connector for the installed PySpark.
 
-    Where KBROKER_SPARK_JARS names a directory, --submit and --conf name its jars.
+    If KBROKER_SPARK_JARS names a directory, --submit and --conf print the jars in it.
     """
     from kbroker.spark import connector, jars
 
@@ -53,17 +53,17 @@ def packages(form: str | None, directory: Path | None) -> None:
 def doctor(log: TextIO | None) -> None:
     """Check Java, jars, interpreter and network for Spark, and explain the failures in LOG.
 
-    LOG is what Spark or a job has printed; "-" is standard input. Exit status 1 when something is
-    wrong.
+    LOG is the output of Spark or of a job; "-" means standard input. Exit status 1 if there is a
+    problem.
     """
     from kbroker.spark import doctor as checks
 
-    well = True
+    is_ok = True
     if log is not None:
         text, explained = checks.explanation(log)
         say(*text.split("\n"), "")
-        well = explained
+        is_ok = explained
     for result in checks.run():
         say(*str(result).split("\n"))
-        well = well and not result.wrong
-    sys.exit(0 if well else 1)
+        is_ok = is_ok and not result.wrong
+    sys.exit(0 if is_ok else 1)

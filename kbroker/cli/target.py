@@ -1,4 +1,4 @@
-"""Which cluster a command speaks to, and how it ends when that does not work."""
+"""The cluster that a command connects to, and error handling of commands."""
 
 from __future__ import annotations
 
@@ -27,46 +27,47 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., object])
 Result = TypeVar("Result")
 
+# Exit codes; click uses 2 for invalid usage.
 FAILED, TIMED_OUT = 1, 4
-"""Exit codes; 2 is click's own for what cannot be understood."""
+# Base of the exit code after a signal; the signal number is added.
 SIGNALLED = 128
-"""The number of the signal comes on top."""
 
 BROKERS, CLIENT_ID = "brokers", "client.id"
+# Kafka's name of the setting BROKERS.
 KAFKA_BROKERS = "bootstrap.servers"
-"""Kafka's name for the first one."""
+# Settings of Kafka's clients.
 SECURITY_SETTINGS = {
     "security.protocol": "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL",
     "sasl.mechanism": "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER",
-    "sasl.jaas.config": "a login module with username and password, or clientId and clientSecret",
-    "sasl.login.callback.handler.class": "Kafka's OAuthBearerLoginCallbackHandler, and need not be named",
-    "sasl.oauthbearer.token.endpoint.url": "file:///PATH of a token, or https://HOST/PATH of who issues them",
-    "sasl.oauthbearer.client.credentials.client.id": "who asks there for a token",
-    "sasl.oauthbearer.client.credentials.client.secret": "the secret of who asks there",
-    "sasl.oauthbearer.scope": "what the token is for, as who issues it names that",
-    "ssl.truststore.type": "PEM or PKCS12; the file itself says it as well",
-    "ssl.truststore.location": "file of the certificates that are trusted, PEM or PKCS#12",
-    "ssl.truststore.certificates": "the same as PEM text",
-    "ssl.truststore.password": "password of that file, if it is PKCS#12",
-    "ssl.keystore.type": "PEM or PKCS12; the file itself says it as well",
-    "ssl.keystore.location": "file of this client's certificate and key, PEM or PKCS#12",
-    "ssl.keystore.certificate.chain": "this client's certificate and its issuers as PEM text",
-    "ssl.keystore.key": "the private key of that certificate as PEM text",
-    "ssl.keystore.password": "password of the file of this client's certificate",
+    "sasl.jaas.config": "login module with username and password, or with clientId and clientSecret",
+    "sasl.login.callback.handler.class": "Kafka's OAuthBearerLoginCallbackHandler; optional",
+    "sasl.oauthbearer.token.endpoint.url": "file:///PATH of a token, or URL of the token endpoint: https://HOST/PATH",
+    "sasl.oauthbearer.client.credentials.client.id": "client ID for the token endpoint",
+    "sasl.oauthbearer.client.credentials.client.secret": "client secret for the token endpoint",
+    "sasl.oauthbearer.scope": "scope of the requested token",
+    "ssl.truststore.type": "PEM or PKCS12; optional, because the file format is detected",
+    "ssl.truststore.location": "file of trusted CA certificates, PEM or PKCS#12",
+    "ssl.truststore.certificates": "trusted CA certificates in PEM format",
+    "ssl.truststore.password": "password of the file ssl.truststore.location, if it is PKCS#12",
+    "ssl.keystore.type": "PEM or PKCS12; optional, because the file format is detected",
+    "ssl.keystore.location": "file of the client's certificate and private key, PEM or PKCS#12",
+    "ssl.keystore.certificate.chain": "certificate chain of the client in PEM format",
+    "ssl.keystore.key": "private key of the client in PEM format",
+    "ssl.keystore.password": "password of the file ssl.keystore.location",
     "ssl.key.password": "password of the private key",
-    "ssl.cipher.suites": "cipher suites of TLS, by the names that Java has for them",
-    "ssl.enabled.protocols": "versions of TLS: TLSv1.2,TLSv1.3",
-    "ssl.endpoint.identification.algorithm": "https checks the name in a certificate, nothing does not",
+    "ssl.cipher.suites": "TLS cipher suites, by their Java names",
+    "ssl.enabled.protocols": "TLS versions: TLSv1.2,TLSv1.3",
+    "ssl.endpoint.identification.algorithm": "https verifies the host name of the broker; empty disables that",
 }
-"""As Kafka's clients have them."""
 REGISTRY, REGISTRY_LOGIN = "schema.registry.url", "basic.auth.user.info"
 SETTINGS = {
-    BROKERS: "addresses of some brokers of the cluster, HOST:PORT[,HOST:PORT...]",
-    CLIENT_ID: "the name under which brokers see this client",
-    REGISTRY: "address of a schema registry: http://HOST:PORT or https://HOST:PORT",
-    REGISTRY_LOGIN: "NAME:PASSWORD of who logs in there",
+    BROKERS: "addresses of one or more brokers of the cluster, HOST:PORT[,HOST:PORT...]",
+    CLIENT_ID: "client ID sent to brokers",
+    REGISTRY: "URL of a schema registry: http://HOST:PORT or https://HOST:PORT",
+    REGISTRY_LOGIN: "NAME:PASSWORD for the schema registry",
     **SECURITY_SETTINGS,
 }
+# Settings that are never printed.
 SECRETS = frozenset(
     {
         "sasl.jaas.config",
@@ -78,44 +79,43 @@ SECRETS = frozenset(
         REGISTRY_LOGIN,
     }
 )
-"""Settings that nobody is shown."""
 DEFAULTS = {BROKERS: "localhost:9092", CLIENT_ID: "kbroker"}
 ENVIRONMENT = "KBROKER_BOOTSTRAP"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The cluster that a command speaks to."""
+    """The cluster that a command connects to."""
 
     bootstrap: list[Endpoint]
     client_id: str
     security: Security
-    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """All of them, as they were given."""
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)  # as given
 
     def opened(self) -> AbstractAsyncContextManager[ClusterClient]:
-        """A client of the cluster."""
+        """Return a client of the cluster, as an async context manager."""
         from kbroker.client.cluster import open_cluster
 
         return open_cluster(self.bootstrap, self.client_id, security=self.security)
 
 
 def target_options(command: Command) -> Command:
-    """Give a command `--bootstrap` and `-X`; it receives `target`."""
+    """Add `--bootstrap` and `-X` to a command; it receives `target`."""
 
     @click.option(
         "-b",
         "--bootstrap",
         metavar="HOST:PORT",
-        help=f"A broker of the cluster.  [env: {ENVIRONMENT}; default: {DEFAULTS[BROKERS]}]",
+        help="Address of a broker of the cluster.  "
+        f"[env: {ENVIRONMENT}; default: {DEFAULTS[BROKERS]}]",
     )
     @click.option(
         "-X",
         "settings",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Set brokers, client.id, security.protocol, ssl.truststore.location, ... as Kafka's "
-        "clients have them; can be given several times.",
+        help="Set a client setting of Kafka, such as client.id, security.protocol or "
+        "ssl.truststore.location; can be given several times.",
     )
     @functools.wraps(command)
     def with_target(
@@ -131,7 +131,11 @@ def target_options(command: Command) -> Command:
 
 
 def parse_settings(texts: tuple[str, ...]) -> dict[str, str]:
-    """Read KEY=VALUE texts. Raises BadParameter."""
+    """Parse KEY=VALUE strings.
+
+    Raises:
+        BadParameter: A string is invalid or a key is unknown.
+    """
     settings = {}
     try:
         given = parse_pairs(texts)
@@ -145,24 +149,28 @@ def parse_settings(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def check_setting(key: str) -> None:
-    """Raise BadParameter for a key that there is not."""
+    """Raise BadParameter for an unknown key."""
     if key not in SETTINGS:
         from kbroker.client.cluster import did_you_mean
 
         hint = did_you_mean(key, SETTINGS)
         raise click.BadParameter(
-            f"unknown setting {key!r}{hint} There are {', '.join(SETTINGS)}", param_hint="-X"
+            f"unknown setting {key!r}{hint} Valid: {', '.join(SETTINGS)}", param_hint="-X"
         )
 
 
 def resolve(given: Mapping[str, str]) -> Target:
-    """What is given, else what the environment, the profile in use and the defaults say."""
+    """Return the target for the given settings, environment, selected profile and defaults."""
     settings, security = settings_of(given)
     return Target(parse_addresses(settings[BROKERS]), settings[CLIENT_ID], security, settings)
 
 
 def settings_of(given: Mapping[str, str]) -> tuple[dict[str, str], Security]:
-    """The same as settings, and how brokers are reached by them. Raises BadParameter."""
+    """Return all settings, in the same priority, and the security settings for brokers.
+
+    Raises:
+        BadParameter: A security setting is invalid.
+    """
     from .profiles import current_settings
 
     environment = os.environ.get(ENVIRONMENT)
@@ -174,10 +182,9 @@ def settings_of(given: Mapping[str, str]) -> tuple[dict[str, str], Security]:
 
 
 def registry_of(settings: Mapping[str, str], given: str | None = None) -> str | None:
-    """The address of the schema registry that is given, or that a profile, or `-X`, names.
+    """Return the given registry URL, or else that of the settings, with the user of the settings.
 
-    Who logs in there stands in the address, unless settings say it. What is given may be no address;
-    then it stays what it is.
+    If the URL has a user, it stays. A given value that is not a URL is returned unchanged.
     """
     found = given or settings.get(REGISTRY)
     login = settings.get(REGISTRY_LOGIN)
@@ -191,11 +198,15 @@ def registry_of(settings: Mapping[str, str], given: str | None = None) -> str | 
 
 
 def security_of(settings: Mapping[str, str]) -> Security:
-    """How a command reaches brokers by these settings. Raises BadParameter."""
+    """Return the security settings for connections to brokers.
+
+    Raises:
+        BadParameter: A setting is invalid.
+    """
     from kbroker.client.credentials import OPEN
 
     if settings.keys() <= SETTINGS.keys() - SECURITY_SETTINGS.keys():
-        return OPEN  # and most commands need not know of TLS
+        return OPEN  # so that most commands do not import TLS
     from kbroker.client import security
 
     try:
@@ -205,7 +216,11 @@ def security_of(settings: Mapping[str, str]) -> Security:
 
 
 def parse_addresses(text: str, option: str = "--bootstrap") -> list[Endpoint]:
-    """Read HOST:PORT[,HOST:PORT...] of an option. Raises BadParameter."""
+    """Parse HOST:PORT[,HOST:PORT...] of an option.
+
+    Raises:
+        BadParameter: An address is invalid.
+    """
     from kbroker.client.endpoint import Endpoint
 
     try:
@@ -217,9 +232,9 @@ def parse_addresses(text: str, option: str = "--bootstrap") -> list[Endpoint]:
 def run(
     target: Target, work: Callable[[ClusterClient], Awaitable[Result]], *, failed: int = FAILED
 ) -> Result:
-    """Do work on a cluster; ends the process with a message and a status when it fails.
+    """Run `work` on a cluster and return its result; on an error, print a message and exit.
 
-    The status is `failed`, or `TIMED_OUT`.
+    The exit status is `failed`, or `TIMED_OUT`.
     """
     return attempt(target, work, functools.partial(_end, failed=failed))
 
@@ -229,9 +244,9 @@ def attempt(
     work: Callable[[ClusterClient], Awaitable[Result]],
     end: Callable[[BaseException], NoReturn],
 ) -> Result:
-    """Do work on a cluster; where it fails `end` is called with the first error.
+    """Run `work` on a cluster and return its result; on an error, call `end` with the first error.
 
-    Who reads the output no more, and who interrupts, ends the process without a word.
+    If standard output is a closed pipe, or on Ctrl+C, exit without a message.
     """
     import trio
 
@@ -245,10 +260,10 @@ def attempt(
         return trio.run(main, strict_exception_groups=True)
     except BaseExceptionGroup as group:
         failure = first_error(group)
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  # `end` raises what is a bug
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  # `end` re-raises bugs
         failure = error
     if isinstance(failure, BrokenPipeError):
-        # What reads our output has seen enough; Python would complain about the rest at exit.
+        # The reader of the pipe has exited; without this, Python prints an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     if isinstance(failure, KeyboardInterrupt):
@@ -257,7 +272,7 @@ def attempt(
 
 
 def _end(error: BaseException, failed: int) -> NoReturn:
-    """Print an error that a person can do something about and exit; raise every other one."""
+    """Print an error that a user can resolve, and exit; re-raise all others."""
     from kbroker.client.errors import ClientError, TimedOut
     from kbroker.protocol.errors import KafkaError
     from kbroker.protocol.primitives import DecodeError
@@ -266,24 +281,24 @@ def _end(error: BaseException, failed: int) -> NoReturn:
         raise error
     message = str(error)
     if isinstance(error, OSError) and error.errno is None:
-        message += "; does the broker still run? `kbroker health` asks it"
+        message += "; check that the broker is running with `kbroker health`"
     elif isinstance(error, KafkaError):
         message = refusal(error.code, message)
     fail(message, TIMED_OUT if isinstance(error, TimedOut) else failed)
 
 
 def refusal(code: ErrorCode, message: str | None) -> str:
-    """What a broker said, or the name of its error, and what to do about it."""
+    """Return a broker's error message, or the name of its error, and the next action."""
     from kbroker.client.errors import next_action
 
-    said, action = message or code.name, next_action(code)
-    return f"{said.rstrip('.')}; {action}" if action else said
+    text, action = message or code.name, next_action(code)
+    return f"{text.rstrip('.')}; {action}" if action else text
 
 
 def fail(message: str, status: int = FAILED) -> NoReturn:
     """Print a message on the error stream and exit.
 
-    Its further lines are indented: those of what it quotes cannot pass for lines of ours.
+    Further lines are indented, so that quoted text cannot pass for a line of kbroker.
     """
     say(*f"kbroker: {message}".replace("\n", "\n  ").split("\n"), err=True)
     sys.exit(status)

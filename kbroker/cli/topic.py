@@ -1,4 +1,4 @@
-"""`kbroker topic`: create, show and change topics; `produce` and `consume` have their own modules."""
+"""The `kbroker topic` command; `produce` and `consume` have their own modules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMMANDS = {
     "describe": ("kbroker.cli.topic:describe", "Show partitions and settings of topics."),
     "delete": ("kbroker.cli.topic:delete", "Delete topics with all their records."),
     "alter-config": ("kbroker.cli.topic:alter_config", "Change settings of a topic."),
-    "add-partitions": ("kbroker.cli.topic:add_partitions", "Give a topic more partitions."),
+    "add-partitions": ("kbroker.cli.topic:add_partitions", "Add partitions to a topic."),
     "trim": ("kbroker.cli.topic:trim", "Delete the oldest records of a topic."),
     "produce": ("kbroker.cli.produce:produce", "Write records."),
     "consume": ("kbroker.cli.consume:consume", "Read records."),
@@ -38,26 +38,40 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
 def topic() -> None:
-    """Create, show, change, read and write topics."""
+    """Create, show and change topics; produce and consume records."""
 
 
 @click.command()
 @click.argument("names", nargs=-1)
-@click.option("-p", "--partitions", type=click.IntRange(1), help="How many.  [default: broker's]")
 @click.option(
-    "-r", "--replication-factor", type=click.IntRange(1), help="Copies.  [default: broker's]"
+    "-p",
+    "--partitions",
+    type=click.IntRange(1),
+    help="Number of partitions.  [default: broker setting num.partitions]",
 )
 @click.option(
-    "-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="A topic setting."
+    "-r",
+    "--replication-factor",
+    type=click.IntRange(1),
+    help="Number of replicas.  [default: broker setting default.replication.factor]",
+)
+@click.option(
+    "-c",
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set a topic setting; can be given several times.",
 )
 @click.option(
     "--file",
     "file",
     type=click.File(encoding="utf-8"),
-    help="Topics as `topic describe -o json` prints them, or as TOML; - for standard input.",
+    help="Create the topics in this file: JSON from `topic describe -o json`, or TOML; - means "
+    "standard input.",
 )
-@click.option("--if-not-exists", is_flag=True, help="A topic that exists is no error.")
-@click.option("--dry-run", is_flag=True, help="Only check.")
+@click.option("--if-not-exists", is_flag=True, help="Do not fail if a topic already exists.")
+@click.option("--dry-run", is_flag=True, help="Only validate the request; create nothing.")
 @target_options
 def create(
     target: Target,
@@ -69,7 +83,7 @@ def create(
     if_not_exists: bool,
     dry_run: bool,
 ) -> None:
-    """Create topics NAMES; they are usable when the command returns."""
+    """Create topics NAMES and wait until they are usable."""
     from kbroker.client.topics import NewTopic, create_topics, wait_until_ready
     from kbroker.protocol.errors import ErrorCode
 
@@ -102,7 +116,7 @@ def _asked_topics(
     configs: tuple[str, ...],
     file: IO[str] | None,
 ) -> list[DeclaredTopic]:
-    """The topics that names, flags and a file ask for; flags are stronger than the file."""
+    """Return the topics of names, options and file; options take precedence over the file."""
     from .topic_files import DEFAULT, BadTopic, DeclaredTopic, parse_configs, parse_topics
 
     try:
@@ -126,7 +140,7 @@ def _asked_topics(
 
 
 def _report(refused: Mapping[str, tuple[ErrorCode, str | None]]) -> None:
-    """Print why topics were refused, and exit if any was."""
+    """Print the rejected topics, and exit if there are any."""
     for name, (code, message) in refused.items():
         say(f"kbroker: {name}: {refusal(code, message)}", err=True)
     if refused:
@@ -135,7 +149,7 @@ def _report(refused: Mapping[str, tuple[ErrorCode, str | None]]) -> None:
 
 @click.command("list")
 @click.argument("patterns", nargs=-1)
-@click.option("-i", "--internal", is_flag=True, help="Show internal topics too.")
+@click.option("-i", "--internal", is_flag=True, help="Also show internal topics.")
 @format_options
 @target_options
 def list_(target: Target, patterns: tuple[str, ...], internal: bool, output: str) -> None:
@@ -164,7 +178,7 @@ def list_(target: Target, patterns: tuple[str, ...], internal: bool, output: str
 @format_options
 @target_options
 def describe(target: Target, names: tuple[str, ...], output: str) -> None:
-    """Show partitions and settings of topics NAMES; `-o json` feeds `topic create --file`."""
+    """Show partitions and settings of topics NAMES; `topic create --file` reads `-o json` output."""
     from kbroker.client.topic_details import topic_details
 
     rows = run(target, lambda cluster: topic_details(cluster, names))
@@ -195,7 +209,7 @@ def _description(row: Row, *, wide: bool) -> list[str]:
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
-@click.option("--if-exists", is_flag=True, help="A topic that does not exist is no error.")
+@click.option("--if-exists", is_flag=True, help="Do not fail if a topic does not exist.")
 @target_options
 def delete(target: Target, names: tuple[str, ...], if_exists: bool) -> None:
     """Delete topics NAMES with all their records."""
@@ -219,16 +233,38 @@ def delete(target: Target, names: tuple[str, ...], if_exists: bool) -> None:
 
 @click.command("alter-config")
 @click.argument("name", shell_complete=complete_topics)
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a setting.")
-@click.option("--delete", "deletes", multiple=True, metavar="KEY", help="Back to the default.")
-@click.option("--append", "appends", multiple=True, metavar="KEY=VALUE", help="Add to a list.")
 @click.option(
-    "--subtract", "subtracts", multiple=True, metavar="KEY=VALUE", help="Take from a list."
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set a setting; can be given several times.",
 )
-@click.option("--dry-run", is_flag=True, help="Only check.")
+@click.option(
+    "--delete",
+    "deletes",
+    multiple=True,
+    metavar="KEY",
+    help="Reset a setting to its default; can be given several times.",
+)
+@click.option(
+    "--append",
+    "appends",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Append items to a list setting; can be given several times.",
+)
+@click.option(
+    "--subtract",
+    "subtracts",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Remove items from a list setting; can be given several times.",
+)
+@click.option("--dry-run", is_flag=True, help="Only validate the settings; change nothing.")
 @target_options
 def alter_config(target: Target, name: str, dry_run: bool, **changes: tuple[str, ...]) -> None:
-    """Change settings of topic NAME; the others stay as they are."""
+    """Change settings of topic NAME; all others stay unchanged."""
     from kbroker.client.configs import Operation, Resource, alter_configs
 
     from .topic_files import BadTopic, parse_configs
@@ -246,14 +282,16 @@ def alter_config(target: Target, name: str, dry_run: bool, **changes: tuple[str,
         raise click.UsageError(str(error)) from None
     asked |= {key: (Operation.DELETE, None) for key in changes["deletes"]}
     if not asked:
-        raise click.UsageError("say what to change: --set KEY=VALUE or --delete KEY")
+        raise click.UsageError(
+            "no changes; give at least one of --set, --delete, --append and --subtract"
+        )
 
     async def work(cluster: ClusterClient) -> None:
         await cluster.topics([name])
         await alter_configs(cluster, Resource.TOPIC, name, asked, validate_only=dry_run)
 
     run(target, work)
-    say(f"{name}: {'these settings can be used' if dry_run else 'changed'}")
+    say(f"{name}: {'the settings are valid' if dry_run else 'changed'}")
 
 
 @click.command("add-partitions")
@@ -261,7 +299,7 @@ def alter_config(target: Target, name: str, dry_run: bool, **changes: tuple[str,
 @click.argument("count", type=click.IntRange(1))
 @target_options
 def add_partitions(target: Target, name: str, count: int) -> None:
-    """Give topic NAME COUNT more partitions. Keys may belong to other partitions then."""
+    """Add COUNT partitions to topic NAME. Existing keys may then map to other partitions."""
     from kbroker.client.topics import grow_topic, wait_until_ready
 
     async def work(cluster: ClusterClient) -> int:
@@ -280,16 +318,23 @@ def add_partitions(target: Target, name: str, count: int) -> None:
     "--before",
     required=True,
     metavar="OFFSET",
-    help="Records before this go: an offset, end, -2 (before the end), or @TIME.",
+    help="Delete the records before this offset: an offset, end, -2 (before the end), or @TIME.",
 )
-@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True)
-@click.option("--dry-run", is_flag=True, help="Only show what would go.")
+@click.option(
+    "-p",
+    "--partition",
+    "partitions",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Delete only in this partition; can be given several times.  [default: all]",
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @format_options
 @target_options
 def trim(
     target: Target, name: str, before: str, partitions: tuple[int, ...], dry_run: bool, output: str
 ) -> None:
-    """Delete the oldest records of topic NAME, in all its partitions or those named with -p."""
+    """Delete the oldest records of topic NAME."""
     from .offsets import BadOffsetSpec, parse_offset_spec
 
     try:
@@ -301,7 +346,7 @@ def trim(
     columns += [Column("records"), Column("error", optional=True)]
     show(output, rows, lambda wide: table(columns, rows, wide=wide))
     if any(row["error"] for row in rows):
-        fail("not every partition was trimmed")
+        fail("some partitions were not trimmed")
 
 
 async def _trim(

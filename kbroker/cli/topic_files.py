@@ -13,7 +13,7 @@ DEFAULT = -1
 
 
 class DeclaredTopic(NamedTuple):
-    """A topic that somebody asks for; `DEFAULT` leaves a number to the broker."""
+    """A topic to create; `DEFAULT` leaves a number to the broker."""
 
     name: str
     partitions: int = DEFAULT
@@ -22,21 +22,31 @@ class DeclaredTopic(NamedTuple):
 
 
 class BadTopic(ValueError):
-    """A text or file does not declare a topic; it says what is wrong."""
+    """A text or file does not declare a valid topic; the message has the reason."""
 
 
 def parse_topic(text: str) -> DeclaredTopic:
-    """Read NAME[:PARTITIONS[:K=V,...]]. Raises BadTopic."""
+    """Parse NAME[:PARTITIONS[:K=V,...]].
+
+    Raises:
+        BadTopic: The text is invalid.
+    """
     name, _, rest = text.partition(":")
     count, _, configs = rest.partition(":")
     if count and not count.isdecimal():
-        raise BadTopic(f"{count!r} is no number of partitions; write NAME:PARTITIONS:KEY=VALUE,...")
+        raise BadTopic(
+            f"invalid number of partitions {count!r}; expected NAME:PARTITIONS:KEY=VALUE,..."
+        )
     pairs = parse_configs(configs.split(",") if configs else [])
     return DeclaredTopic(name, int(count or DEFAULT), configs=pairs)
 
 
 def parse_configs(texts: Iterable[str]) -> dict[str, str]:
-    """Read settings as KEY=VALUE texts. Raises BadTopic."""
+    """Parse KEY=VALUE strings.
+
+    Raises:
+        BadTopic: A string is invalid.
+    """
     try:
         return {name: value.strip() for name, value in parse_pairs(texts).items()}
     except ValueError as error:
@@ -44,7 +54,11 @@ def parse_configs(texts: Iterable[str]) -> dict[str, str]:
 
 
 def read_topics(path: Path) -> list[DeclaredTopic]:
-    """Read the topics of a file, TOML by its name, else JSON. Raises BadTopic, naming the file."""
+    """Read the topics of a file: TOML if its name ends in `.toml`, else JSON.
+
+    Raises:
+        BadTopic: The file is invalid; the message has its name.
+    """
     try:
         return parse_topics(path.read_text(encoding="utf-8"), toml=path.suffix == ".toml")
     except (OSError, ValueError) as error:
@@ -52,10 +66,13 @@ def read_topics(path: Path) -> list[DeclaredTopic]:
 
 
 def parse_topics(text: str, *, toml: bool) -> list[DeclaredTopic]:
-    """Read topics as JSON, as `topic describe -o json` or `--json` print it, or as TOML.
+    """Parse topics in the JSON of `topic describe`, or in TOML.
 
-    TOML has a table `[topics.NAME]` for each, with `partitions`, `replication_factor` and a table
-    `configs`. Raises BadTopic.
+    TOML has a table `[topics.NAME]` for each topic, with `partitions`, `replication_factor` and a
+    table `configs`.
+
+    Raises:
+        BadTopic: The text is invalid.
     """
     try:
         return [_topic(row) for row in (_toml_rows(text) if toml else _json_rows(text))]
@@ -66,7 +83,7 @@ def parse_topics(text: str, *, toml: bool) -> list[DeclaredTopic]:
 def _toml_rows(text: str) -> list[dict[str, object]]:
     topics = read_toml(text).get("topics")
     if not isinstance(topics, dict) or not all(isinstance(each, dict) for each in topics.values()):
-        raise BadTopic("there is no table [topics.NAME]")
+        raise BadTopic("no table [topics.NAME]")
     return [{"name": name, **settings} for name, settings in topics.items()]
 
 
@@ -78,11 +95,11 @@ def _json_rows(text: str) -> list[dict[str, object]]:
     rows = data if isinstance(data, list) else [data]
     objects: list[dict[str, object]] = [{**row} for row in rows if isinstance(row, dict)]
     if len(objects) < len(rows):
-        raise BadTopic('a topic is an object such as {"name": "orders", "partitions": 3}')
+        raise BadTopic('expected a topic object such as {"name": "orders", "partitions": 3}')
     return objects
 
 
-# What `topic describe` prints beside what creates a topic.
+# Fields of `topic describe` that are not needed to create a topic.
 _DESCRIBED = frozenset({"topic_id", "internal"})
 _FIELDS = frozenset({"name", "partitions", "replication_factor", "configs"})
 
@@ -90,16 +107,18 @@ _FIELDS = frozenset({"name", "partitions", "replication_factor", "configs"})
 def _topic(row: dict[str, object]) -> DeclaredTopic:
     name = row.get("name")
     if not isinstance(name, str):
-        raise BadTopic("a topic needs a name")
+        raise BadTopic("a topic has no name")
     unknown = sorted(row.keys() - _FIELDS - _DESCRIBED)
     if unknown:
-        raise BadTopic(f"topic {name}: unknown field {unknown[0]!r}; there are {sorted(_FIELDS)}")
+        raise BadTopic(f"topic {name}: unknown field {unknown[0]!r} (valid: {sorted(_FIELDS)})")
     partitions = row.get("partitions", DEFAULT)
     count = len(partitions) if isinstance(partitions, list) else partitions
     factor = row.get("replication_factor", DEFAULT)
     configs = row.get("configs", {})
     if not isinstance(count, int) or not isinstance(factor, int) or not isinstance(configs, dict):
-        raise BadTopic(f"topic {name}: two numbers and a table of configs are needed")
+        raise BadTopic(
+            f"topic {name}: partitions and replication_factor must be integers, configs a table"
+        )
     return DeclaredTopic(name, count, factor, {k: _config_text(v) for k, v in configs.items()})
 
 

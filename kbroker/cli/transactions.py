@@ -1,4 +1,4 @@
-"""`kbroker cluster txn`: how transactions stand, and ends of those that hang."""
+"""The `kbroker cluster txn` command: state of transactions, and aborts of hanging ones."""
 
 from __future__ import annotations
 
@@ -17,24 +17,32 @@ if TYPE_CHECKING:
     from kbroker.client.topics import Partition
     from kbroker.client.transactions import OpenTransaction, Row, Transaction
 
+# Default of the brokers' transaction.max.timeout.ms.
 OLDER_THAN = "15m"
-"""The longest transaction that brokers allow, unless transaction.max.timeout.ms says otherwise."""
 
 
 @click.group()
 def txn() -> None:
-    """Show transactions, and end those that hang."""
+    """Show transactions, and abort hanging ones."""
 
 
 @txn.command("list")
-@click.option("--state", "states", multiple=True, help="Only transactions in this state.")
 @click.option(
-    "--longer-than", type=DURATION, metavar="TIME", help="Only what is open for longer than this."
+    "--state",
+    "states",
+    multiple=True,
+    help="Show only transactions in this state; can be given several times.",
+)
+@click.option(
+    "--longer-than",
+    type=DURATION,
+    metavar="TIME",
+    help="Show only transactions that have been open for longer than this.",
 )
 @format_options
 @target_options
 def list_(target: Target, states: tuple[str, ...], longer_than: float | None, output: str) -> None:
-    """Show the transactional ids of all brokers."""
+    """Show the transactional IDs of all brokers."""
     from kbroker.client.transactions import list_transactions
 
     longer_than_ms = -1 if longer_than is None else round(longer_than * 1000)
@@ -53,7 +61,7 @@ def list_(target: Target, states: tuple[str, ...], longer_than: float | None, ou
 @format_options
 @target_options
 def describe(target: Target, names: tuple[str, ...], output: str) -> None:
-    """Show the transactions of transactional ids NAMES."""
+    """Show the transactions of transactional IDs NAMES."""
     from kbroker.client.transactions import describe_transaction
 
     async def work(cluster: ClusterClient) -> list[Transaction]:
@@ -84,7 +92,11 @@ HANGING_COLUMNS = [
 
 @txn.command("find-hanging")
 @click.option(
-    "--topic", "topics", multiple=True, shell_complete=complete_topics, help="Only in this topic."
+    "--topic",
+    "topics",
+    multiple=True,
+    shell_complete=complete_topics,
+    help="Search only in this topic; can be given several times.",
 )
 @click.option(
     "--older-than",
@@ -92,14 +104,14 @@ HANGING_COLUMNS = [
     metavar="TIME",
     default=OLDER_THAN,
     show_default=True,
-    help="Only what got no record for this long.",
+    help="Show only transactions without a new record for this long.",
 )
 @format_options
 @target_options
 def find_hanging(target: Target, topics: tuple[str, ...], older_than: float, output: str) -> None:
-    """Show transactions that are open in a partition, and which no coordinator will end there.
+    """Show transactions that are open in a partition, but unknown to any coordinator.
 
-    Readers of committed records get nothing behind them. `txn abort` ends one.
+    A hanging transaction blocks read_committed consumers of its partition. `txn abort` aborts it.
     """
     from kbroker.client.transactions import hanging_transactions
 
@@ -123,12 +135,15 @@ async def _partitions(cluster: ClusterClient, topics: tuple[str, ...]) -> list[P
 @click.argument("topic", shell_complete=complete_topics)
 @click.argument("partition", type=int)
 @click.argument("start_offset", type=int)
-@click.option("--force", is_flag=True, help="Also when its coordinator would still end it.")
+@click.option(
+    "--force", is_flag=True, help="Abort it even if its coordinator still manages the transaction."
+)
 @target_options
 def abort(target: Target, topic: str, partition: int, start_offset: int, force: bool) -> None:
-    """Abort the transaction that was begun at START_OFFSET in one PARTITION of TOPIC.
+    """Abort the hanging transaction that starts at START_OFFSET in PARTITION of TOPIC.
 
-    That is for one that hangs: nothing is said to its coordinator or to other partitions.
+    The command writes an abort marker to this partition only. It does not change the state of the
+    coordinator or of other partitions.
     """
     from kbroker.client.transactions import (
         abort_transaction,
@@ -141,13 +156,13 @@ def abort(target: Target, topic: str, partition: int, start_offset: int, force: 
         found = await open_transactions(cluster, place)
         one = next((one for one in found if one.start_offset == start_offset), None)
         if one is None:
-            return f"no transaction that began at offset {start_offset} is open there"
+            return f"no open transaction starts at offset {start_offset}"
         if not force and one not in await hanging_transactions(
             cluster, place, before_ms=one.last_timestamp + 1
         ):
             return (
-                f"the coordinator of producer {one.producer_id} knows of it, and ends it at its "
-                "timeout; --force aborts it here all the same"
+                f"the coordinator of producer {one.producer_id} manages this transaction and ends "
+                "it at its timeout; use --force to abort it anyway"
             )
         await abort_transaction(cluster, one)
         return None

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 else:
 
     class ParamType(click.ParamType):
-        """A type of parameters that says what it converts to, also before click 8.4."""
+        """A parameter type that is generic also in click before 8.4."""
 
         def __class_getitem__(cls, _converted: object) -> type:
             return cls
@@ -23,15 +23,19 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1
 
 
 def parse_duration(text: str) -> float:
-    """Read a time such as 500ms, 30s, 10m, 2h; a bare number counts seconds. Raises ValueError."""
+    """Parse a duration such as 500ms, 30s, 10m or 2h; a number without unit is in seconds.
+
+    Raises:
+        ValueError: The text is invalid.
+    """
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a time such as 500ms, 30s or 10m")
+        raise ValueError(f"invalid duration {text!r}; expected one such as 500ms, 30s or 10m")
     return float(match[1]) * _SECONDS[match[2]]
 
 
 class Duration(ParamType[float]):
-    """A time as `parse_duration` reads it. Converts to seconds."""
+    """A duration in the format of `parse_duration`, converted to seconds."""
 
     name = "time"
 

@@ -1,7 +1,8 @@
-"""Kafka's command-line tools, as far as scripts and health checks use them: `kbroker compat TOOL`.
+"""Kafka's command-line tools for scripts and health checks: `kbroker compat TOOL`.
 
-They take the options that such scripts give and print what those read. What is not here is an error
-that names the command of kbroker which does it, or Kafka's own tool, which works on kbroker too.
+The tools accept the options that such scripts use, and print what those parse. For anything else,
+the error message names the kbroker command, or says to use Kafka's own tool, which works with
+kbroker.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import importlib
 from collections.abc import Sequence
 from types import MappingProxyType
 
+# Module of each supported tool; its `main` takes the command-line arguments.
 TOOLS = MappingProxyType(
     {
         "cub": "ready",
@@ -30,7 +32,7 @@ TOOLS = MappingProxyType(
         "kafka-topics": "topics",
     }
 )
-"""The modules of the tools that are here; each has a `main` that takes the words of the command line."""
+# Replacement of each tool that is not supported.
 ELSEWHERE = MappingProxyType(
     {
         "kafka-delegation-tokens": "kbroker security token",
@@ -44,11 +46,14 @@ ELSEWHERE = MappingProxyType(
         "kafka-transactions": "kbroker cluster txn",
     }
 )
-"""What to take instead of those that are not."""
 
 
 def main(tool: str, words: Sequence[str]) -> None:
-    """Run a tool by the name of its script, with or without `.sh`. Raises SystemExit at the end."""
+    """Run a tool by the name of its script, with or without `.sh`.
+
+    Raises:
+        SystemExit: The tool has failed, or is not supported.
+    """
     from .base import refuse
 
     name = tool.removesuffix(".sh")
@@ -58,7 +63,7 @@ def main(tool: str, words: Sequence[str]) -> None:
         return
     if name in ELSEWHERE:
         refuse(
-            f"kbroker has no {name} of its own: use `{ELSEWHERE[name]}`, or {name} of Apache Kafka, "
-            "which works on kbroker too"
+            f"{name} is not supported; use `{ELSEWHERE[name]}`, or {name} of Apache Kafka, which "
+            "works with kbroker"
         )
-    refuse(f"there is no tool {name!r}; there are {', '.join(TOOLS)}")
+    refuse(f"unknown tool {name!r} (valid: {', '.join(TOOLS)})")

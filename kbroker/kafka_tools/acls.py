@@ -1,4 +1,4 @@
-"""kafka-acls: add, remove and list ACLs."""
+"""The kafka-acls tool: adds, removes and lists ACLs."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from .base import FAILED, Parser, run
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
 
+# Resource type of each option that names a resource.
 RESOURCES = {
     "topic": AclResourceType.TOPIC,
     "group": AclResourceType.GROUP,
@@ -34,7 +35,6 @@ RESOURCES = {
     "delegation_token": AclResourceType.DELEGATION_TOKEN,
     "user_principal": AclResourceType.USER,
 }
-"""Resource types by the option that names the resource."""
 PATTERN_TYPES = {each.name: each for each in PatternType if each is not PatternType.UNKNOWN}
 
 
@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> None:
         parser.error("Command must include exactly one action: --list, --add, --remove.")
     options.pattern_type = PATTERN_TYPES.get(options.resource_pattern_type.upper())
     if options.pattern_type is None:
-        parser.error(f"--resource-pattern-type {options.resource_pattern_type} is not known")
+        parser.error(f"invalid --resource-pattern-type {options.resource_pattern_type}")
     work = _list if options.list else _change(parser, options)
     run(parser, options, lambda cluster: work(cluster, options), _failed)
 
@@ -62,7 +62,7 @@ def _failed(text: str) -> None:
 
 
 def _patterns(options: Namespace) -> list[Pattern]:
-    """The resources that the options name; of those in a list Kafka's tool takes each by itself."""
+    """Return the resources in the options; each name of a list is a resource of its own."""
     found = [
         Pattern(kind, options.pattern_type, name.strip())
         for option, kind in RESOURCES.items()
@@ -74,7 +74,7 @@ def _patterns(options: Namespace) -> list[Pattern]:
 
 
 def _change(parser: Parser, options: Namespace) -> _Change:
-    """Check what is to be added or removed."""
+    """Validate the options of --add or --remove and return the change."""
     patterns = _patterns(options)
     if not patterns:
         parser.error(
@@ -119,7 +119,7 @@ def _acls(
         given = [_operation(parser, each) for each in options.operation or ["All"]]
         _check_operations(parser, patterns, given)
         _add_operations(wanted, {each.resource_type: tuple(given) for each in patterns})
-    who = [
+    entries = [
         (principal, host, permission)
         for permission, principals, hosts in (
             (AclPermission.ALLOW, options.allow_principal, options.allow_host),
@@ -130,7 +130,7 @@ def _acls(
     return {
         pattern: [
             Acl(pattern, principal, host, operation, permission)
-            for (principal, host, permission), operation in itertools.product(who, operations)
+            for (principal, host, permission), operation in itertools.product(entries, operations)
         ]
         for pattern, operations in wanted.items()
     }
@@ -142,11 +142,11 @@ def _add_operations(wanted: Mapping[Pattern, list[AclOperation]], operations: Op
 
 
 def _operation(parser: Parser, text: str) -> AclOperation:
-    """Read an operation, as `DescribeConfigs`, `DESCRIBE_CONFIGS` or in any other case."""
+    """Parse an operation such as `DescribeConfigs` or `DESCRIBE_CONFIGS`, in any case."""
     by_name = {each.name.replace("_", ""): each for each in AclOperation}
     found = by_name.get(text.replace("_", "").upper())
     if found is None or found in (AclOperation.UNKNOWN, AclOperation.ANY):
-        parser.error(f"there is no operation {text}")
+        parser.error(f"unknown operation {text}")
     return found
 
 
@@ -179,11 +179,11 @@ class _Change:
     async def _add(self, cluster: ClusterClient, pattern: Pattern) -> None:
         from kbroker.client.acls import add_acls, describe_acls
 
-        there = set(await describe_acls(cluster, [_filter(pattern)]))
+        existing = set(await describe_acls(cluster, [_filter(pattern)]))
         for each in self._acls[pattern]:
-            if each in there:
+            if each in existing:
                 say(f"Acl (pattern={_shown(pattern)}, entry={_entry(each)}) already exists.")
-        new = [each for each in self._acls[pattern] if each not in there]
+        new = [each for each in self._acls[pattern] if each not in existing]
         if new:
             say(f"Adding ACLs for resource `{_shown(pattern)}`: ")
             first, *others = map(_line, new)
@@ -212,10 +212,10 @@ def _is_confirmed(question: Sequence[str]) -> bool:
 async def _list(cluster: ClusterClient, options: Namespace) -> None:
     from kbroker.client.acls import describe_acls
 
-    whatever = AclFilter(
+    any_acl = AclFilter(
         AclResourceType.ANY, None, PatternType.ANY, None, None, AclOperation.ANY, AclPermission.ANY
     )
-    filters = [_filter(each) for each in _patterns(options)] or [whatever]
+    filters = [_filter(each) for each in _patterns(options)] or [any_acl]
     found = await describe_acls(cluster, filters)
     for principal in options.principal or [None]:
         if principal is not None:
@@ -226,7 +226,7 @@ async def _list(cluster: ClusterClient, options: Namespace) -> None:
 
 
 def _filter(pattern: Pattern) -> AclFilter:
-    """All ACLs of a resource."""
+    """Return a filter for all ACLs of a resource."""
     return AclFilter(
         pattern.resource_type,
         pattern.name,
@@ -239,7 +239,7 @@ def _filter(pattern: Pattern) -> AclFilter:
 
 
 def _filter_of(acl: Acl) -> AclFilter:
-    """One ACL alone."""
+    """Return a filter for exactly this ACL."""
     return _filter(acl.pattern)._replace(
         principal=acl.principal, host=acl.host, operation=acl.operation, permission=acl.permission
     )

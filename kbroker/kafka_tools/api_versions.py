@@ -1,4 +1,4 @@
-"""kafka-broker-api-versions: what each broker serves."""
+"""The kafka-broker-api-versions tool: prints the API versions of each broker."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
 
 
+# Highest version of each API in the tool of Kafka 4.3. The table avoids the slow import of all
+# message declarations; a test compares it with them.
 # fmt: off
 NEWEST: Mapping[int, int] = {
     0: 13, 1: 18, 2: 11, 3: 13, 8: 10, 9: 10, 10: 6, 11: 9, 12: 4, 13: 5, 14: 5, 15: 6, 16: 5,
@@ -23,8 +25,6 @@ NEWEST: Mapping[int, int] = {
     80: 1, 81: 0, 83: 0, 84: 0, 85: 1, 86: 0, 87: 1, 88: 0, 89: 0, 90: 1, 91: 0, 92: 0,
 }
 # fmt: on
-"""The highest version of each API that the tool of Kafka 4.3 knows. It stands here because to import the
-declarations of all messages takes a third as long as all else that the tool does; a test compares both."""
 
 
 def main(words: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the tools have in common: options, the cluster that they name, and how they end."""
+"""Common parts of the tools: options, connection to the cluster, error handling."""
 
 from __future__ import annotations
 
@@ -34,29 +34,33 @@ Result = TypeVar("Result")
 _OPTION = re.compile(r"(--[a-z-]+)(=.*)?")
 FAILED = 1
 INTERRUPTED = SIGNALLED + 2
+# Release of Kafka whose tools are reproduced.
 VERSION = "4.3.0"
-"""The release of Kafka whose tools these are like."""
 
 
 class Parser(argparse.ArgumentParser):
-    """The options of one tool; `instead` is the command of kbroker that can do more.
+    """Option parser of one tool. As in Kafka's tools, option names may be abbreviated.
 
-    Parameters: `properties` are the names of options that set one of the client's settings. As in
-    Kafka's tools a name may be cut short.
+    Args:
+        name: Name of the tool.
+        instead: kbroker command with more functions, for error messages.
+        properties: Options that set a client setting.
     """
 
     def __init__(self, name: str, instead: str, *, properties: Sequence[str] = ()) -> None:
         super().__init__(prog=name, add_help=False)
         self.instead = instead
-        self.add_argument("--help", action="help", help="Show this.")
+        self.add_argument("--help", action="help", help="Show this help and exit.")
         self.add_argument("--version", action="version", version=_version())
         self.add_argument(
-            *("--bootstrap-server", "--broker-list"), metavar="HOST:PORT", help="Brokers to ask."
+            *("--bootstrap-server", "--broker-list"),
+            metavar="HOST:PORT",
+            help="Address of a broker.",
         )
         self.add_argument(
             *("--command-config", "--producer.config", "--consumer.config"),
             metavar="FILE",
-            help="Settings of Kafka's clients.",
+            help="Properties file with settings of Kafka's clients.",
         )
         self.add_argument("--bootstrap-controller", help=argparse.SUPPRESS)
         if properties:
@@ -65,7 +69,7 @@ class Parser(argparse.ArgumentParser):
             )
 
     def ignored(self, *names: str, flag: bool = False) -> None:
-        """Take options that mean nothing here."""
+        """Add options that are accepted and ignored."""
         for name in names:
             if flag:
                 self.add_argument(name, action="store_true", help=argparse.SUPPRESS)
@@ -73,44 +77,46 @@ class Parser(argparse.ArgumentParser):
                 self.add_argument(name, help=argparse.SUPPRESS)
 
     def flags(self, *names: str) -> None:
-        """Options without a value."""
+        """Add options without a value."""
         for name in names:
             self.add_argument(name, action="store_true")
 
     def texts(self, *names: str) -> None:
-        """Options with a value."""
+        """Add options with a value."""
         for name in names:
             self.add_argument(name)
 
     def lists(self, *names: str) -> None:
-        """Options with a value that may be given several times."""
+        """Add options with a value that may be given several times."""
         for name in names:
             self.add_argument(name, action="append", default=[])
 
     def error(self, message: str) -> NoReturn:
-        """Say what cannot be understood, without values: they may be secrets. Raises SystemExit."""
+        """Print what is wrong with the options, without their values (possible secrets), and exit."""
         unknown = message.removeprefix("unrecognized arguments: ")
         if unknown != message:
-            message = f"not known here: {_option_names(unknown)}"
+            message = f"not supported: {_option_names(unknown)}"
         message = re.sub(r"ambiguous option: ([^\s=]*).*? could match", r"\1 could be", message)
-        message = re.sub(r"invalid choice: .*? \(choose", r"not known here (choose", message)
+        message = re.sub(r"invalid choice: .*? \(choose", r"not supported (choose", message)
         message = re.sub(r"ignored explicit argument .*", "takes no value", message)
         self.refuse(message)
 
     def refuse(self, message: str) -> NoReturn:
-        """Say what cannot be done, and who can. Raises SystemExit."""
+        """Print what is not supported and the alternatives, and exit."""
         refuse(
-            f"{self.prog}: {message}; `{self.instead}` may do it, or {self.prog} of Apache Kafka, "
-            "which works on kbroker too"
+            f"{self.prog}: {message}; use `{self.instead}`, or {self.prog} of Apache Kafka, which "
+            "works with kbroker"
         )
 
 
 def _option_names(text: str) -> str:
-    """Return the names of options in unknown words, and the number of the other words."""
+    """Return the names of unknown options, and the number of other unknown arguments."""
     matches = [_OPTION.fullmatch(word) for word in text.split()]
     names = [match[1] for match in matches if match]
     count = matches.count(None)
-    return ", ".join([*names, *([f"{count} words that may hold secrets"] if count else [])])
+    return ", ".join(
+        [*names, *([f"{count} arguments (not shown: they may be secrets)"] if count else [])]
+    )
 
 
 def _version() -> str:
@@ -120,13 +126,13 @@ def _version() -> str:
 
 
 def refuse(message: str) -> NoReturn:
-    """Print a message on the error stream and end."""
+    """Print a message on the error stream and exit."""
     say(message, err=True)
     sys.exit(FAILED)
 
 
 def pairs(texts: Iterable[str]) -> dict[str, str]:
-    """Read NAME=VALUE texts; the last one of a name holds. Ends the process for what is none."""
+    """Parse NAME=VALUE strings; the last value of a name applies. Exit if a string is invalid."""
     try:
         return parse_pairs(texts)
     except ValueError as error:
@@ -134,7 +140,7 @@ def pairs(texts: Iterable[str]) -> dict[str, str]:
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, str]:
-    """Settings of the client: those of the file, and over them those of the command line."""
+    """Return the client settings of the file, overridden by those of the command line."""
     given: dict[str, str] = {}
     if options.command_config is not None:
         from pathlib import Path
@@ -153,7 +159,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _login_of_java() -> dict[str, str]:
-    """The login in the file that `KAFKA_OPTS` names, as Java's clients use it."""
+    """Return the credentials from the JAAS file in `KAFKA_OPTS`, as Java clients use them."""
     from kbroker.config.kafka_logins import JAVA_OPTIONS, client_login
     from kbroker.config.property import ConfigError
 
@@ -165,9 +171,9 @@ def _login_of_java() -> dict[str, str]:
 
 
 def target_of(parser: Parser, options: argparse.Namespace, settings: Mapping[str, str]) -> Target:
-    """The cluster that the options name. Ends the process when they name none."""
+    """Return the cluster that the options name. Exit if they name none."""
     if options.bootstrap_controller is not None:
-        parser.refuse("--bootstrap-controller: there are no controllers apart from brokers")
+        parser.refuse("--bootstrap-controller: every kbroker node is a broker and a controller")
     options.bootstrap_server = options.bootstrap_server or os.environ.get(ENVIRONMENT)
     if options.bootstrap_server is None:
         parser.error("--bootstrap-server HOST:PORT is missing")
@@ -187,9 +193,9 @@ def run(
     failed: Callable[[str], None],
     settings: Mapping[str, str] | None = None,
 ) -> Result:
-    """Do work on the cluster of the options.
+    """Run `work` on the cluster of the options.
 
-    Ends the process when it fails: `failed` prints what Kafka's tool says then.
+    If it fails, `failed` prints the error like Kafka's tool, and the process exits.
     """
     target = target_of(parser, options, settings_of(options) if settings is None else settings)
     return attempt(target, work, functools.partial(_end, failed=failed))
@@ -203,7 +209,7 @@ def _end(error: BaseException, failed: Callable[[str], None]) -> NoReturn:
     if isinstance(error, KafkaError):
         failed(message_of(error.code, error.message))
     elif isinstance(error, CannotConnect):
-        failed(f"{error.reasons}; is a broker running there?")
+        failed(f"{error.reasons}; check that a broker is running there")
     elif isinstance(error, (ClientError, DecodeError, OSError)):
         failed(str(error))
     else:
@@ -211,6 +217,7 @@ def _end(error: BaseException, failed: Callable[[str], None]) -> NoReturn:
     sys.exit(FAILED)
 
 
+# Messages of Kafka's clients for errors without a message of the broker.
 _TEXTS = {
     "GROUP_ID_NOT_FOUND": "The group id does not exist.",
     "NON_EMPTY_GROUP": "The group is not empty.",
@@ -220,41 +227,40 @@ _TEXTS = {
     "POLICY_VIOLATION": "Request parameters do not satisfy the configured policy.",
     "UNKNOWN_TOPIC_OR_PARTITION": "This server does not host this topic-partition.",
 }
-"""What Kafka's client says where the broker has no words of its own."""
+# Exception names that differ from the name of the error code.
 _EXCEPTIONS = {"INVALID_CONFIG": "InvalidConfiguration", "NON_EMPTY_GROUP": "GroupNotEmpty"}
-"""Those whose names are not made from the error's."""
 
 
 def message_of(code: ErrorCode, message: str | None) -> str:
-    """The broker's words, else those of Kafka's client as far as they are known."""
+    """Return the broker's message, or else that of Kafka's client, or else the error name."""
     return message or _TEXTS.get(code.name, code.name)
 
 
 def thrown(code: ErrorCode, message: str | None) -> str:
-    """An error as Java prints it."""
+    """Return an error in the form of Java's exceptions."""
     words = "".join(word.capitalize() for word in code.name.split("_"))
     name = _EXCEPTIONS.get(code.name, words.removesuffix("Exception"))
     return f"org.apache.kafka.common.errors.{name}Exception: {message_of(code, message)}"
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that a pattern of Kafka's tools means: a regular expression, or several with commas."""
+    """Return the names that match a pattern of Kafka's tools: a regular expression, or a list."""
     text = pattern.strip().strip("\"'").replace(",", "|").replace(" ", "")
     try:
         compiled = re.compile(text)
     except re.error as error:
-        refuse(f"{pattern!r} is no regular expression: {error}")
+        refuse(f"invalid regular expression {pattern!r}: {error}")
     return [name for name in names if compiled.fullmatch(name)]
 
 
 async def topic_names(cluster: ClusterClient, *, internal: bool = True) -> list[str]:
-    """All topics that may be seen, by name."""
+    """Return the sorted names of all visible topics."""
     rows = (await cluster.metadata()).topics
     return sorted(row.name or "" for row in rows if internal or not row.is_internal)
 
 
-async def made_if_missing(cluster: ClusterClient, name: str) -> None:
-    """Let the broker make a topic, if it does that for clients that write to it or read it."""
+async def create_if_missing(cluster: ClusterClient, name: str) -> None:
+    """Let the broker create a missing topic, if topic auto-creation is enabled."""
     from kbroker.client.topics import DEFAULT, wait_until_ready
     from kbroker.protocol.errors import ErrorCode
     from kbroker.protocol.messages.metadata import MetadataRequest
@@ -271,10 +277,11 @@ async def made_if_missing(cluster: ClusterClient, name: str) -> None:
 
 
 def columns(heads: Sequence[tuple[str, int]], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Lines of a table as Kafka's tools print them.
+    """Return the lines of a table in the form of Kafka's tools.
 
-    Parameters: `heads` are the headings and the least width of their columns, 0 for a last one that
-    is not filled up.
+    Args:
+        heads: Headings and minimum widths of the columns; 0 for a last column without padding.
+        rows: Cells of each row.
     """
     from kbroker.text.printable import printable
 

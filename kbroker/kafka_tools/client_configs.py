@@ -1,4 +1,4 @@
-"""kafka-configs: quotas of users, client IDs and IP addresses, and SCRAM credentials of users."""
+"""Quotas and SCRAM credentials in kafka-configs: entity types users, clients and ips."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from kbroker.client.scram_users import ScramUser
     from kbroker.protocol.errors import ErrorCode
 
+# Entity types of the tool, and their names in the protocol.
 TYPES = {"users": USER, "clients": CLIENT_ID, "ips": IP}
-"""Entity types of the tool, and their names in the protocol."""
 _SHOWN = {USER: "user-principal", CLIENT_ID: "client-id", IP: "ip"}
 _IP_KEYS = {QuotaKey.CONNECTION_CREATION_RATE}
 _CLIENT_KEYS = set(QuotaKey) - _IP_KEYS
@@ -108,12 +108,12 @@ async def _scram_users(cluster: ClusterClient, only: Named) -> list[ScramUser]:
 
 
 def _quota_line(quota: ClientQuota) -> str:
-    whose = ", ".join(
+    entity = ", ".join(
         f"the default {_SHOWN[kind]}" if name is None else f"{_SHOWN[kind]} '{name}'"
         for kind, name in quota.entity.items()
     )
     values = ", ".join(f"{key}={java_double(value)}" for key, value in quota.values.items())
-    return f"Quota configs for {whose} are {values}"
+    return f"Quota configs for {entity} are {values}"
 
 
 async def alter(
@@ -153,11 +153,11 @@ def fail(shown: str, code: ErrorCode, message: str | None) -> NoReturn:
         code: Error code of the response.
         message: Error message of the response.
     """
-    why = thrown(code, message)
+    reason = thrown(code, message)
     say(
         f"Error while executing config command with args '{shown}'",
-        f"java.util.concurrent.ExecutionException: {why}",
-        f"Caused by: {why}",
+        f"java.util.concurrent.ExecutionException: {reason}",
+        f"Caused by: {reason}",
         err=True,
     )
     sys.exit(FAILED)
@@ -218,7 +218,7 @@ async def _alter_user(
 
 
 def _credential(mechanism: str, text: str) -> tuple[str, int]:
-    """Read iterations=NUMBER,password=TEXT; iterations may be missing."""
+    """Parse iterations=NUMBER,password=TEXT; iterations are optional."""
     match = re.fullmatch(r"(?:iterations=(?P<count>-?\d+),)?password=(?P<password>.*)", text)
     if match is None:
         refuse(

@@ -1,4 +1,4 @@
-"""kafka-cluster: the id of a cluster."""
+"""The kafka-cluster tool: prints the cluster ID."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--config", dest="command_config")
     options = parser.parse_args(words)
     if options.verb != "cluster-id":
-        parser.refuse(f"{options.verb} is not known here")
+        parser.refuse(f"{options.verb} is not supported")
     run(parser, options, _work, lambda text: say(text, err=True))
 
 

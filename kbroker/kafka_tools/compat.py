@@ -1,4 +1,4 @@
-"""`kbroker compat`: Kafka's command-line tools, as far as scripts and health checks use them."""
+"""The `kbroker compat` command: Kafka's command-line tools for scripts and health checks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from . import ELSEWHERE, TOOLS, main
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--list", "listing", is_flag=True, help="Print the names of the tools.")
+@click.option("--list", "listing", is_flag=True, help="Print the names of all tools and exit.")
 @click.argument("tool", required=False)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def compat(listing: bool, tool: str | None, words: tuple[str, ...]) -> None:
-    """Run Kafka's TOOL with the options of its own; `kbroker compat TOOL --help` lists those."""
+    """Run Kafka's TOOL with its own options; `kbroker compat TOOL --help` lists them."""
     if listing:
         say(*sorted({*TOOLS, *ELSEWHERE}))
     elif tool is None:
-        raise click.UsageError(f"name a tool: {', '.join(TOOLS)}")
+        raise click.UsageError(f"no tool given (valid: {', '.join(TOOLS)})")
     else:
         main(tool, words)

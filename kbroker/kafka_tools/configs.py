@@ -1,4 +1,4 @@
-"""kafka-configs: show and change settings of topics, brokers, groups, users, clients and IPs."""
+"""The kafka-configs tool: settings of topics, brokers, groups, users, clients and IPs."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ NOTHING_TO_ALTER = "kafka-configs: --alter needs --add-config, --add-config-file
 _BRACKETS = "put values with commas in [brackets]"
 _ADD, HIDDEN = "--add-config", "[hidden]"
 KINDS = ("topics", "brokers", "groups")
+# Kafka's names of config sources (KIP-226).
 SOURCES = {
     1: "DYNAMIC_TOPIC_CONFIG",
     2: "DYNAMIC_BROKER_CONFIG",
@@ -35,12 +36,11 @@ SOURCES = {
     7: "DYNAMIC_CLIENT_METRICS_CONFIG",
     8: "DYNAMIC_GROUP_CONFIG",
 }
-"""Kafka's names for where a setting comes from (KIP-226)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entity:
-    """What settings belong to; `name` is empty for the default of all brokers."""
+    """An entity with settings; `name` is empty for the default of all brokers."""
 
     kind: str
     name: str
@@ -51,7 +51,7 @@ class _Entity:
 
     @property
     def own_source(self) -> int:
-        """Where its own settings come from."""
+        """Config source of the entity's own settings."""
         if self.kind == "brokers":
             return 2 if self.name else 3
         return 1 if self.kind == "topics" else 8
@@ -106,16 +106,16 @@ def _work(
 
 
 def _entity(parser: Parser, options: Namespace) -> _Entity | None:
-    """What the options name; None for all topics, or all brokers."""
+    """Return the entity in the options; None means all topics."""
     if options.client_metrics or options.broker_logger:
-        parser.refuse("client metrics and loggers are not known here")
+        parser.refuse("client metrics and loggers are not supported")
     shorts = [("topics", options.topic), ("brokers", options.broker), ("groups", options.group)]
     found = [_Entity(kind, name) for kind, name in shorts if name is not None]
     if options.broker_defaults:
         found.append(_Entity("brokers", ""))
     for kind in options.entity_type:
         if kind not in KINDS:
-            parser.refuse(f"{kind} are not known here")
+            parser.refuse(f"entity type {kind} is not supported")
         if options.entity_name or options.entity_default:
             found.append(_Entity(kind, "" if options.entity_default else options.entity_name[0]))
     if len(found) > 1 or not (found or options.entity_type):
@@ -221,28 +221,32 @@ def _changes(options: Namespace) -> Mapping[str, tuple[Operation, str | None]]:
 
 
 def _added(text: str) -> dict[str, str]:
-    """Read k1=v1,k2=[a,b],k3=v3; brackets hold commas together."""
+    """Parse k1=v1,k2=[a,b],k3=v3; brackets enclose values with commas."""
     try:
         items = _items(text)
     except ValueError as error:
         refuse(f"kafka-configs: --add-config: {error}; {_BRACKETS}")
-    behind = itertools.dropwhile(_is_public, items)  # from the first that may be a secret on
-    if not all(map(_is_setting, itertools.islice(behind, 1, None))):
+    rest = itertools.dropwhile(_is_public, items)  # starts at the first possible secret
+    if not all(map(_is_setting, itertools.islice(rest, 1, None))):
         refuse(f"kafka-configs: --add-config: an item after a secret is not a setting; {_BRACKETS}")
     return {name: re.sub(r"[\[\]]", "", value) for name, value in items.items()}
 
 
 def _items(text: str) -> dict[str, str]:
-    """Split the text of --add-config. Raises ValueError."""
+    """Split the text of --add-config.
+
+    Raises:
+        ValueError: An item has no `=`.
+    """
     return parse_pairs(part for part in re.split(r",(?![^\[\]]*\])", text) if part.strip())
 
 
 def without_secrets(words: Sequence[str]) -> str:
-    """Return a command line for messages: values of --add-config are hidden unless all are public."""
+    """Return a command line for messages; --add-config is hidden unless all its items are public."""
     shown, is_value = [], False
     for word in words:
         option, equals, value = word.partition("=")
-        is_option = len(option) > 2 and _ADD.startswith(option)  # as in Kafka it may be cut short
+        is_option = len(option) > 2 and _ADD.startswith(option)  # may be abbreviated, as in Kafka
         if is_value:
             shown.append(_shown(word))
         elif is_option and equals:
@@ -261,7 +265,7 @@ def _shown(added: str) -> str:
 
 
 def _is_public(name: str) -> bool:
-    """Return True if the values of a setting are no secrets."""
+    """Return True if the values of a setting are not secrets."""
     from kbroker.security.quotas import QuotaKey
 
     found = _property(name)
@@ -269,7 +273,7 @@ def _is_public(name: str) -> bool:
 
 
 def _is_setting(name: str) -> bool:
-    """Return True if Kafka's entities have a setting of this name."""
+    """Return True if an entity of Kafka has a setting of this name."""
     from kbroker.security.scram import ScramMechanism
 
     is_known = _is_public(name) or _property(name) is not None or name in set(ScramMechanism)

@@ -1,4 +1,4 @@
-"""kafka-console-consumer: print the records of topics."""
+"""The kafka-console-consumer tool: prints the records of topics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbroker.cli.output import say
 from .base import (
     INTERRUPTED,
     Parser,
-    made_if_missing,
+    create_if_missing,
     matching,
     pairs,
     run,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kbroker.client.offset_spec import OffsetSpec
     from kbroker.client.topics import Partition
 
+# Names in `--formatter-property`, with their defaults.
 FORMATTER = {
     "print.timestamp": "false",
     "print.key": "false",
@@ -44,7 +45,6 @@ FORMATTER = {
     "key.deserializer": "",
     "value.deserializer": "",
 }
-"""What `--formatter-property` can say, with its defaults."""
 TEXT = ("", "org.apache.kafka.common.serialization.StringDeserializer")
 DEFAULT, NOTHING = "DefaultMessageFormatter", "NoOpMessageFormatter"
 CHECK_SECONDS = 0.05
@@ -86,21 +86,21 @@ def _check(parser: Parser, options: Namespace, given: dict[str, str]) -> None:
     if (options.topic is None) == (options.include is None):
         parser.error("give either --topic or --include")
     if options.partition is not None and (options.topic is None or options.group is not None):
-        parser.error("--partition goes with --topic, and not with --group")
+        parser.error("--partition needs --topic, and excludes --group")
     if options.offset is not None and (options.partition is None or options.from_beginning):
-        parser.error("--offset goes with --partition, and not with --from-beginning")
+        parser.error("--offset needs --partition, and excludes --from-beginning")
     if options.offset not in (None, "earliest", "latest") and not options.offset.isdecimal():
-        parser.error("--offset is earliest, latest or a number")
+        parser.error("--offset must be earliest, latest or a number")
     formatter = (options.formatter or DEFAULT).rpartition(".")[2]
     if formatter not in (DEFAULT, NOTHING) or options.formatter_config:
-        parser.refuse(f"the formatter {options.formatter or options.formatter_config} is not here")
+        parser.refuse(f"formatter {options.formatter or options.formatter_config} is not supported")
     unknown = given.keys() - FORMATTER.keys()
     if unknown:
-        parser.refuse(f"no such property of lines: {', '.join(sorted(unknown))}")
+        parser.refuse(f"unknown formatter properties: {', '.join(sorted(unknown))}")
     kinds = (options.key_deserializer, options.value_deserializer)
     for kind in (*kinds, given["key.deserializer"], given["value.deserializer"]):
         if kind and kind not in TEXT:
-            parser.refuse(f"{kind} is not here, records are printed as they are")
+            parser.refuse(f"deserializer {kind} is not supported; records are printed as bytes")
     options.is_silent = formatter == NOTHING
 
 
@@ -120,11 +120,11 @@ class _Job:
         self.ended_by = 0
 
     async def run(self, cluster: ClusterClient) -> None:
-        """Print until that is enough, or nothing came for the time allowed."""
+        """Print records until the requested count or the timeout is reached."""
         import trio
 
         if self._options.topic is not None:
-            await made_if_missing(cluster, self._options.topic)
+            await create_if_missing(cluster, self._options.topic)
         async with trio.open_nursery() as nursery:
             end = nursery.cancel_scope.cancel
             if self._options.timeout_ms is not None:
@@ -209,7 +209,7 @@ class _Job:
         return self.count == int(self._options.max_messages)
 
     def _print(self, found: Sequence[Read]) -> Sequence[Read]:
-        """Print what is still wanted; returns the records that are done with."""
+        """Print the wanted records; return the processed ones."""
         out = sys.stdout.buffer
         self._read_at = time.monotonic()
         for at, read in enumerate(found):
@@ -224,8 +224,8 @@ class _Job:
 
 
 def _line(given: dict[str, str], read: Read) -> bytes:
-    """A record as Kafka's default formatter prints it."""
-    record, nothing = read.record, given["null.literal"].encode()
+    """Return a record in the form of Kafka's default formatter."""
+    record, null = read.record, given["null.literal"].encode()
 
     def is_asked(name: str) -> bool:
         return given[f"print.{name}"].strip().lower() == "true"
@@ -246,12 +246,11 @@ def _line(given: dict[str, str], read: Read) -> bytes:
     if is_asked("headers"):
         by = given["headers.separator"].encode()
         headers = [
-            f"{key}:".encode() + (nothing if value is None else value)
-            for key, value in record.headers
+            f"{key}:".encode() + (null if value is None else value) for key, value in record.headers
         ]
         parts.append(by.join(headers) if headers else b"NO_HEADERS")
     if is_asked("key"):
-        parts.append(nothing if record.key is None else record.key)
+        parts.append(null if record.key is None else record.key)
     if is_asked("value"):
-        parts.append(nothing if record.value is None else record.value)
+        parts.append(null if record.value is None else record.value)
     return given["key.separator"].encode().join(parts) + given["line.separator"].encode()

@@ -1,4 +1,4 @@
-"""kafka-console-producer: each line of the input becomes a record."""
+"""The kafka-console-producer tool: writes each line of the input as a record."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from kbroker.cli.output import say
 
-from .base import Parser, made_if_missing, pairs, run, settings_of
+from .base import Parser, create_if_missing, pairs, run, settings_of
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.topics import Partition
     from kbroker.protocol.records import Record
 
+# Names in `--reader-property`, with their defaults.
 READER = {
     "parse.key": "false",
     "key.separator": "\t",
@@ -28,7 +29,6 @@ READER = {
     "ignore.error": "false",
     "null.marker": "",
 }
-"""What `--reader-property` can say, with its defaults."""
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 LINE_READER = "org.apache.kafka.tools.LineMessageReader"
 
@@ -51,22 +51,22 @@ def main(words: Sequence[str]) -> None:
     if options.topic is None:
         parser.error("--topic is missing")
     if options.reader_config or options.line_reader not in (None, LINE_READER):
-        parser.refuse("lines are read by --reader-property only")
+        parser.refuse("custom line readers are not supported, only --reader-property")
     given = pairs(options.reader or ())
     if given.keys() - READER.keys():
-        parser.refuse(f"no such property of lines: {', '.join(given.keys() - READER.keys())}")
+        parser.refuse(f"unknown reader properties: {', '.join(given.keys() - READER.keys())}")
     settings = settings_of(options)
     acks = options.request_required_acks or settings.get("acks", "all")
     codec = options.compression_codec or settings.get("compression.type", "none")
     if acks not in ACKS or codec not in ("none", "gzip", "snappy", "lz4", "zstd"):
-        parser.refuse(f"acks {acks} or compression {codec} is not known here")
+        parser.refuse(f"acks {acks} or compression {codec} is not supported")
     job = _Job(options, _lines(READER | given), ACKS[acks], codec)
     run(parser, options, job.run, lambda text: say(f"ERROR {text}", err=True), settings)
 
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """How a line is read: HEADERS delimiter KEY separator VALUE, the first two if it has them."""
+    """Line format: HEADERS delimiter KEY separator VALUE; headers and key are optional."""
 
     has_key: bool
     has_headers: bool
@@ -78,7 +78,11 @@ class _Lines:
     null: bytes
 
     def record(self, line: bytes, number: int) -> Record:
-        """One line as a record. Raises ClientError."""
+        """Parse one line as a record.
+
+        Raises:
+            ClientError: A separator is missing.
+        """
         from kbroker.protocol.records import Record
 
         headers, rest = b"", line
@@ -117,7 +121,7 @@ class _Lines:
 
 
 def _lines(given: Mapping[str, str]) -> _Lines:
-    """How the properties say that lines are read."""
+    """Return the line format for the reader properties."""
 
     def is_set(name: str) -> bool:
         return given[name].strip().lower() == "true"
@@ -145,12 +149,12 @@ class _Job:
         self._number = 0
 
     async def run(self, cluster: ClusterClient) -> None:
-        """Write until the input ends."""
+        """Write records until the input ends."""
         from kbroker.client.lines import lines_of
         from kbroker.client.producer import ALL_IN_SYNC, Producer, new_identity
         from kbroker.protocol.compression import Codec
 
-        await made_if_missing(cluster, self._topic)
+        await create_if_missing(cluster, self._topic)
         identity = await new_identity(cluster) if self._acks == ALL_IN_SYNC else None
         codec = Codec[self._codec.upper()]
         producer = Producer(cluster, acks=self._acks, codec=codec, identity=identity)

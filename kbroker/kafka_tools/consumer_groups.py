@@ -1,4 +1,4 @@
-"""kafka-consumer-groups: list, describe, move and delete consumer groups."""
+"""The kafka-consumer-groups tool: lists, describes, resets and deletes consumer groups."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ NO_EXECUTE = (
     "--dry-run option explicitly if you are scripting this command and want to keep the current "
     "default behavior without prompting."
 )
+# Minimum width of a column of names.
 WIDTH = 15
-"""What a column of names takes at least."""
 
 
 def main(words: Sequence[str]) -> None:
@@ -51,7 +51,7 @@ def main(words: Sequence[str]) -> None:
         parser.error(f"give exactly one of {', '.join(f'--{verb}' for verb in VERBS)}")
     (verb,) = asked
     if verb == "validate-regex":
-        parser.refuse("--validate-regex is not known here")
+        parser.refuse("--validate-regex is not supported")
     if (
         verb != "list"
         and not options.group
@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> None:
     ):
         parser.error(f"--{verb} needs --group")
     if verb == "describe" and options.verbose:
-        parser.refuse("--verbose is not known here")
+        parser.refuse("--verbose is not supported")
     if verb == "reset-offsets":
         _check_reset(parser, options)
     run(parser, options, lambda cluster: _WORK[verb](cluster, options), _failed)
@@ -84,7 +84,7 @@ def _failed(text: str) -> None:
 
 
 async def _groups(cluster: ClusterClient, options: Namespace) -> list[str]:
-    """The names of the groups that are meant."""
+    """Return the names of the groups in the options."""
     from kbroker.client.groups import list_groups
 
     if not options.all_groups:
@@ -158,19 +158,19 @@ async def _offsets(cluster: ClusterClient, group: Group) -> list[str]:
     partitions = sorted({*committed, *owners})
     if not partitions:
         return []
-    there = {
+    existing = {
         row.name
         for row in (await cluster.metadata({name for name, _ in partitions})).topics
         if not row.error_code
     }
-    asked = {one: LATEST for one in partitions if one[0] in there}
+    asked = {one: LATEST for one in partitions if one[0] in existing}
     ends = await list_offsets(cluster, asked) if asked else {}
     rows = []
     for topic, index in partitions:
         at, owner = committed.get((topic, index)), owners.get((topic, index))
         end = ends[topic, index].offset if (topic, index) in ends else -1
         lag = max(end - at, 0) if at is not None and end >= 0 else "-"
-        whose = (owner.id, owner.host, owner.client_id) if owner else ("-", "-", "-")
+        member = (owner.id, owner.host, owner.client_id) if owner else ("-", "-", "-")
         rows.append(
             (
                 group.name,
@@ -179,7 +179,7 @@ async def _offsets(cluster: ClusterClient, group: Group) -> list[str]:
                 "-" if at is None else at,
                 "-" if end < 0 else end,
                 lag,
-                *whose,
+                *member,
             )
         )
     heads = [
@@ -229,7 +229,7 @@ async def _reset(cluster: ClusterClient, options: Namespace) -> None:
         if options.execute and offsets:
             for code in (await commit_offsets(cluster, name, offsets)).values():
                 if code:
-                    _failed(_why(code))
+                    _failed(_reason(code))
                     sys.exit(FAILED)
         moved += [(name, topic, index, at) for (topic, index), at in sorted(offsets.items())]
     if options.export:
@@ -242,7 +242,7 @@ async def _reset(cluster: ClusterClient, options: Namespace) -> None:
         say(NO_EXECUTE, err=True)
 
 
-def _why(code: ErrorCode) -> str:
+def _reason(code: ErrorCode) -> str:
     return thrown(code, message_of(code, None))
 
 
@@ -265,14 +265,14 @@ async def _new_offsets(
     committed = await committed_offsets(cluster, name)
     if options.from_file is not None:
         chosen: Mapping[Partition, int] = _offsets_of(options.from_file, name)
-        return await _kept_inside(cluster, chosen)
+        return await _clamp(cluster, chosen)
     partitions = await _meant(cluster, options, committed)
     if options.to_current:
         known = {one: committed[one] for one in partitions if one in committed}
         ends = await find(
             cluster, [one for one in partitions if one not in known], _offset_spec(options)
         )
-        return await _kept_inside(cluster, known) | ends
+        return await _clamp(cluster, known) | ends
     if options.shift_by is not None:
         missing = [one for one in partitions if one not in committed]
         if missing:
@@ -281,10 +281,10 @@ async def _new_offsets(
                 f"{missing[0][0]}-{missing[0][1]} since there is no current committed offset"
             )
         shifted = {one: committed[one] + options.shift_by for one in partitions}
-        return await _kept_inside(cluster, shifted)
+        return await _clamp(cluster, shifted)
     spec = _offset_spec(options)
     if spec.kind == Kind.OFFSET:
-        return await _kept_inside(cluster, dict.fromkeys(partitions, spec.value))
+        return await _clamp(cluster, dict.fromkeys(partitions, spec.value))
     return await find(cluster, partitions, spec)
 
 
@@ -310,36 +310,34 @@ def _offset_spec(options: Namespace) -> OffsetSpec:
 
 
 def _duration_ms(text: str) -> int:
-    """Read PnDTnHnMnS of ISO 8601. Ends the process for what is none."""
+    """Parse an ISO 8601 duration PnDTnHnMnS. Exit if it is invalid."""
     import re
 
     found = re.fullmatch(
         r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", text.upper()
     )
     if found is None or not any(found.groups()):
-        refuse(f"Error: {text!r} is no duration such as P1DT2H3M")
+        refuse(f"Error: invalid duration {text!r}; expected one such as P1DT2H3M")
     days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
     return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
 
 def _offsets_of(path: str, group: str) -> Mapping[Partition, int]:
-    """The offsets of a group in a file that `--export` has made. Ends the process for what is none."""
+    """Read the offsets of a group from a file written by `--export`. Exit if it is invalid."""
     found = {}
     try:
         with open(path, encoding="utf-8") as lines:
             for line in lines:
-                *whose, topic, index, offset = line.strip().split(",")
-                if not whose or whose == [group]:
+                *groups, topic, index, offset = line.strip().split(",")
+                if not groups or groups == [group]:
                     found[topic, int(index)] = int(offset)
     except (OSError, ValueError) as error:
-        refuse(f"Error: {path} does not hold offsets: {error}")
+        refuse(f"Error: cannot read offsets from {path}: {error}")
     return found
 
 
-async def _kept_inside(
-    cluster: ClusterClient, wanted: Mapping[Partition, int]
-) -> dict[Partition, int]:
-    """The offsets, none before the start of its partition or after its end."""
+async def _clamp(cluster: ClusterClient, wanted: Mapping[Partition, int]) -> dict[Partition, int]:
+    """Return the offsets, limited to the log start and end offsets of their partitions."""
     from kbroker.client.offset_spec import END, START, find
 
     starts = await find(cluster, wanted, START)
@@ -350,7 +348,7 @@ async def _kept_inside(
 async def _meant(
     cluster: ClusterClient, options: Namespace, committed: Mapping[Partition, int]
 ) -> list[Partition]:
-    """The partitions of `--topic NAME[:0,1]`, or all that a group has committed."""
+    """Return the partitions of `--topic NAME[:0,1]`, or all with a committed offset."""
     if options.all_topics:
         return sorted(committed)
     found = []

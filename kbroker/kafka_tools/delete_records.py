@@ -1,4 +1,4 @@
-"""kafka-delete-records: move the starts of partitions forward."""
+"""The kafka-delete-records tool: deletes records before given offsets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def _read(path: str) -> dict[Partition, int]:
-    """Read the file: the new start of each partition. Ends the process for what is none."""
+    """Read the file: the new log start offset of each partition. Exit if it is invalid."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -43,8 +43,8 @@ def _read(path: str) -> dict[Partition, int]:
     offsets = dict(rows)
     if len(offsets) < len(rows):
         names = [f"{topic}-{index}" for (topic, index), _ in rows]
-        twice = ",".join(dict.fromkeys(each for each in names if names.count(each) > 1))
-        refuse(f"Offset json file contains duplicate topic partitions: {twice}")
+        duplicates = ",".join(dict.fromkeys(each for each in names if names.count(each) > 1))
+        refuse(f"Offset json file contains duplicate topic partitions: {duplicates}")
     return offsets
 
 
@@ -53,12 +53,12 @@ async def _work(cluster: ClusterClient, offsets: dict[Partition, int]) -> None:
     from kbroker.protocol.errors import ErrorCode
 
     say("Executing records delete operation")
-    there = {
+    existing = {
         (topic.name or "", each.partition_index)
         for topic in (await cluster.metadata()).topics
         for each in topic.partitions
     }
-    known = {each: offset for each, offset in offsets.items() if each in there}
+    known = {each: offset for each, offset in offsets.items() if each in existing}
     found = await delete_records(cluster, known)
     say("Records delete operation completed:")
     for one in offsets:

@@ -1,4 +1,4 @@
-"""kafka-get-offsets: the offsets of partitions by time."""
+"""The kafka-get-offsets tool: prints offsets of partitions by time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.topics import Partition
 
+# Names of special times, and their values in ListOffsets requests.
 TIMES = {"latest": -1, "earliest": -2, "max-timestamp": -3, "earliest-local": -4}
-"""Names of times, as brokers know them."""
 NOTHING = "Error occurred: Could not match any topic-partitions with the specified filters"
 
 
@@ -28,10 +28,10 @@ def main(words: Sequence[str]) -> None:
     parser.ignored("--offsets", "--max-wait-ms")  # before Kafka 3.0
     options = parser.parse_args(words)
     if options.topic_partitions and (options.topic or options.partitions):
-        parser.error("--topic-partitions goes without --topic and --partitions")
+        parser.error("--topic-partitions excludes --topic and --partitions")
     text = options.time
     if text not in TIMES and not text.removeprefix("-").isdecimal():
-        parser.refuse(f"--time {text} is not known here")
+        parser.refuse(f"--time {text} is not supported")
     options.at = TIMES[text] if text in TIMES else int(text)
     run(parser, options, lambda cluster: _work(cluster, options), _failed)
 
@@ -58,7 +58,7 @@ async def _work(cluster: ClusterClient, options: Namespace) -> None:
 
 async def _chosen(cluster: ClusterClient, options: Namespace) -> list[Partition]:
     rows = (await cluster.metadata()).topics
-    there = {
+    existing = {
         row.name or "": [each.partition_index for each in row.partitions]
         for row in rows
         if not (options.exclude_internal_topics and row.is_internal)
@@ -71,15 +71,15 @@ async def _chosen(cluster: ClusterClient, options: Namespace) -> list[Partition]
     chosen = {
         (name, index)
         for pattern, numbers in wanted
-        for name in matching(pattern, there)
-        for index in there[name]
+        for name in matching(pattern, existing)
+        for index in existing[name]
         if _is_among(index, numbers)
     }
     return sorted(chosen)
 
 
 def _is_among(index: int, numbers: str) -> bool:
-    """Whether a partition is one of `0,3-5`; all are among nothing. The end of a range is not in it."""
+    """Return True if a partition is in `0,3-5` (end exclusive), or if the list is empty."""
     if not numbers:
         return True
     for part in numbers.split(","):

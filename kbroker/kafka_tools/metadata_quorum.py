@@ -1,4 +1,4 @@
-"""kafka-metadata-quorum: who keeps the metadata of a cluster, and how far each node has read it."""
+"""The kafka-metadata-quorum tool: state of the metadata quorum and its replicas."""
 
 from __future__ import annotations
 
@@ -106,12 +106,12 @@ def _replicas(
 
 
 def _directory(directory_id: UUID) -> str:
-    """An id as Kafka writes it."""
+    """Return a directory ID in Kafka's notation."""
     return base64.urlsafe_b64encode(directory_id.bytes).rstrip(b"=").decode()
 
 
 def _replication(row: DescribeQuorumResponse.Partition, *, is_for_people: bool) -> list[str]:
-    """A table of all replicas, the leader first."""
+    """Return the table of all replicas, the leader first."""
     leader = next(each for each in row.current_voters if each.replica_id == row.leader_id)
     now_ms = time.time_ns() // 1_000_000
 

@@ -1,4 +1,4 @@
-"""kafka-producer-perf-test: write records and tell how fast that went."""
+"""The kafka-producer-perf-test tool: writes records and measures throughput and latency."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.cli.output import say
 
-from .base import Parser, made_if_missing, refuse, run, settings_of
+from .base import Parser, create_if_missing, refuse, run, settings_of
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from kbroker.protocol.records import Record
 
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
+# Maximum size in bytes, and maximum number of records, of one write.
 WRITE_BYTES, WRITE_RECORDS = 512 * 1024, 1000
-"""Maximum number of records, and of bytes, that are written at a time."""
 MEGABYTE = 1024 * 1024
 PERCENTILES = (50, 95, 99, 99.9)
-NOBODY_TO_ASK = (
+NO_BOOTSTRAP_SERVER = (
     "At least one of --bootstrap-server, --command-property, --producer-props, --producer.config or "
     "--command-config must be specified."
 )
@@ -59,10 +59,10 @@ def main(words: Sequence[str]) -> None:
     settings = settings_of(options)
     options.bootstrap_server = options.bootstrap_server or settings.get("bootstrap.servers")
     if options.bootstrap_server is None:
-        parser.error(NOBODY_TO_ASK)
+        parser.error(NO_BOOTSTRAP_SERVER)
     acks, codec = settings.get("acks", "all"), settings.get("compression.type", "none")
     if acks not in ACKS or codec not in ("none", "gzip", "snappy", "lz4", "zstd"):
-        parser.refuse(f"acks {acks} or compression {codec} is not known here")
+        parser.refuse(f"acks {acks} or compression {codec} is not supported")
     job = _Job(options, _payloads(options), ACKS[acks], codec)
     run(parser, options, job.run, lambda text: say(text, err=True), settings)
 
@@ -93,13 +93,13 @@ class _Report:
     waits_ms: list[int] = field(default_factory=list)
 
     def add(self, waits_ms: Sequence[int], size: int) -> None:
-        """Count records that were written."""
+        """Count written records and their latencies."""
         self.sent += len(waits_ms)
         self.sent_bytes += size
         self.waits_ms += waits_ms
 
     def line(self, now: float, *, is_last: bool) -> str:
-        """A line of the report, as Kafka's tool prints it while it runs, or at its end."""
+        """Return a report line in the form of Kafka's tool: an interim one, or the last one."""
         seconds = max(now - self.began_at, 0.001)
         places = (6, 2) if is_last else (1, 1)
         rate = f"{self.sent / seconds:.{places[0]}f} records/sec"
@@ -133,12 +133,12 @@ class _Job:
         self._made = 0
 
     async def run(self, cluster: ClusterClient) -> None:
-        """Write all records, no faster than asked, and report."""
+        """Write all records at the requested rate, and print reports."""
         from kbroker.client.producer import ALL_IN_SYNC, Producer, new_identity
         from kbroker.protocol.compression import Codec
 
         topic, count = self._options.topic, self._options.num_records
-        await made_if_missing(cluster, topic)
+        await create_if_missing(cluster, topic)
         identity = await new_identity(cluster) if self._acks == ALL_IN_SYNC else None
         codec = Codec[self._codec.upper()]
         producer = Producer(cluster, acks=self._acks, codec=codec, identity=identity)

@@ -1,4 +1,4 @@
-"""cub kafka-ready: wait until so many brokers are there, as Confluent's images do."""
+"""The `cub kafka-ready` tool of Confluent's images: waits for a number of brokers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def main(words: Sequence[str]) -> None:
     parser.ignored("-z", "-s")
     options = parser.parse_intermixed_args(words)
     if options.verb == "zk-ready":
-        return  # there is none, so nobody has to wait for it
+        return  # there is no ZooKeeper to wait for
     try:
         options.brokers, options.seconds = map(int, options.more)
     except ValueError:
-        parser.error("give the number of brokers and seconds: cub kafka-ready -b HOST:PORT 1 40")
+        parser.error("give a number of brokers and a timeout: cub kafka-ready -b HOST:PORT 1 40")
     run(parser, options, lambda cluster: _wait(cluster, options), lambda text: say(text, err=True))
 
 
@@ -41,15 +41,15 @@ async def _wait(cluster: ClusterClient, options: Namespace) -> None:
     from kbroker.client.errors import ClientError
 
     give_up_at = time.monotonic() + options.seconds
-    why = "none answers"
+    reason = "no broker responds"
     while True:
         try:
             found = len((await cluster.metadata([])).brokers)
-            why = f"there are {found}"
+            reason = f"found {found}"
             if found >= options.brokers:
                 return
         except (ClientError, OSError) as error:
-            why = str(error)
+            reason = str(error)
         if time.monotonic() > give_up_at:
-            refuse(f"Expected {options.brokers} brokers within {options.seconds} s: {why}")
+            refuse(f"Expected {options.brokers} brokers within {options.seconds} s: {reason}")
         await trio.sleep(RETRY_BACKOFF_SECONDS)

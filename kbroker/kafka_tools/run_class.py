@@ -1,4 +1,4 @@
-"""kafka-run-class: run a tool by the name of its class."""
+"""The kafka-run-class tool: runs a tool by its Java class name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import MappingProxyType
 from . import main as run_tool
 from .base import refuse
 
+# Tools by class name, without the package, which differs between releases of Kafka.
 CLASSES = MappingProxyType(
     {
         "AclCommand": "kafka-acls",
@@ -26,18 +27,17 @@ CLASSES = MappingProxyType(
         "TopicCommand": "kafka-topics",
     }
 )
-"""The tools by their classes, whose packages have changed from one release of Kafka to the next."""
 
 
 def main(words: Sequence[str]) -> None:
-    """Run the tool of a class, with the words behind it; options of Java mean nothing."""
+    """Run the tool of a class with the following arguments; options of Java are ignored."""
     rest = list(words)
     while rest and rest[0] in ("-daemon", "-name", "-loggc"):
         del rest[: 2 if rest[0] == "-name" else 1]
     name = rest[0].rpartition(".")[2] if rest else ""
     if name not in CLASSES:
         refuse(
-            f"kafka-run-class: {rest[0] if rest else 'no class'!r} is not known here (valid: "
-            f"{', '.join(CLASSES)}); it is a class of Apache Kafka, which works on kbroker too"
+            f"kafka-run-class: {rest[0] if rest else 'no class'!r} is not supported (valid: "
+            f"{', '.join(CLASSES)}); use kafka-run-class of Apache Kafka, which works with kbroker"
         )
     run_tool(CLASSES[name], rest[1:])

@@ -1,4 +1,4 @@
-"""kafka-server-start: a broker with the settings of a file."""
+"""The kafka-server-start tool: starts a broker with a properties file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def main(words: Sequence[str]) -> None:
     parser.ignored("-daemon", flag=True)
     options = parser.parse_args(words)
     if options.daemon:
-        parser.refuse("-daemon: nothing would watch it")
+        parser.refuse("-daemon is not supported; run the broker under a service manager")
     from kbroker.cli.serve import serve
 
     settings = [word for text in options.override for word in ("-o", text)]

@@ -1,4 +1,4 @@
-"""kafka-storage: ids for clusters; kbroker makes its data directory when it starts."""
+"""The kafka-storage tool: creates cluster IDs; formatting is not needed."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def main(words: Sequence[str]) -> None:
         if options.cluster_id is None or options.config is None:
             parser.error("format needs --cluster-id and --config")
         say(
-            "Nothing to format: kbroker makes its data directory at the first start; CLUSTER_ID in the "
-            "environment names the cluster"
+            "Nothing to format: kbroker creates its data directory at the first start; set the "
+            "environment variable CLUSTER_ID to choose the cluster ID"
         )
     else:
-        parser.refuse("the command is not known here (valid: random-uuid, format)")
+        parser.refuse("the command is not supported (valid: random-uuid, format)")
 
 
 def _random_id() -> str:
-    """An id as Kafka makes them: it does not begin like an option."""
+    """Return a random ID that does not start with a dash, as Kafka does."""
     from base64 import urlsafe_b64encode
     from uuid import uuid4
 

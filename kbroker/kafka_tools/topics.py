@@ -1,4 +1,4 @@
-"""kafka-topics: create, list, describe, alter and delete topics."""
+"""The kafka-topics tool: creates, lists, describes, alters and deletes topics."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def main(words: Sequence[str]) -> None:
         parser.error(f"give exactly one of {', '.join(f'--{verb}' for verb in VERBS)}")
     for name in ("topic_id", "replica_assignment", "delete_config"):
         if getattr(options, name):
-            parser.refuse(f"--{name.replace('_', '-')} is not known here")
+            parser.refuse(f"--{name.replace('_', '-')} is not supported")
     if asked[0] in ("create", "alter", "delete") and options.topic is None:
         parser.error(f"--{asked[0]} needs --topic")
     run(parser, options, lambda cluster: _WORK[asked[0]](cluster, options), _failed)
@@ -54,7 +54,7 @@ def _fail(text: str) -> None:
 
 
 async def _chosen(cluster: ClusterClient, options: Namespace) -> list[str]:
-    """The topics that are there of those that are meant; ends the process when there is none."""
+    """Return the existing topics that the options select; exit if there are none."""
     names = await topic_names(cluster, internal=not options.exclude_internal)
     if options.topic is None:
         return names

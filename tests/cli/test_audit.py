@@ -28,7 +28,7 @@ async def test_a_clean_topic(cli: Cli, read_json: ReadJson) -> None:
     await fill(cli, "t")
     said = (await cli("audit", "t", "--unique-by", "field:id")).stdout
     assert said.startswith("PARTITION  RECORDS  FIRST-OFFSET")
-    assert "20 records, 20 different keys, 0 records come again" in said
+    assert "20 records, 20 different keys, 0 duplicate records" in said
     assert said.endswith("clean\n")
     found = await read_json("audit", "t", "-p", "1")
     assert (found["clean"], found["findings"], len(found["partitions"])) == (True, [], 1)
@@ -82,7 +82,7 @@ async def test_what_cannot_be_done_ends_with_status_3(cli: Cli, tmp_path: Path) 
         (["--against", "u", "--distinct"], "--distinct needs --match-by FORM"),
         (["--against", "u", "--match-by", "time"], "identifies no record"),
         (["--against", "u", "--against-lake", "."], "exclude each other"),
-        (["--against", "u", "--unique-by", "key"], "--unique-by is for one topic"),
+        (["--against", "u", "--unique-by", "key"], "--unique-by cannot be combined"),
         (["--unique-by", "header"], "identifies no record"),
     ],
 )
@@ -101,4 +101,7 @@ async def test_open_transactions_are_told(broker: Broker, cli: Cli) -> None:
         data = sequenced(producer_id, 0, transactional=True)
         row = await produce(wire, topic, data, 12, transactional_id="x")
         assert row.error_code == 0
-    assert "1 offsets lie behind the start of open transactions" in (await cli("audit", "t")).stdout
+    assert (
+        "1 offsets after the last stable offset were not read because of open transactions"
+        in (await cli("audit", "t")).stdout
+    )

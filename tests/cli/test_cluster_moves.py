@@ -48,7 +48,7 @@ async def test_a_node_is_emptied_filled_again_and_forgotten(cli: Cli) -> None:
         await cli("cluster", "rebalance", *where)
         held = [each for nodes in placed(broker) for each in nodes]
         assert [held.count(each) for each in (1, 2, 3)] == [6, 6, 6]
-        assert (await cli("cluster", "rebalance", *where)).stdout == "nothing moves\n"
+        assert (await cli("cluster", "rebalance", *where)).stdout == "no moves needed\n"
         said = await cli("cluster", "unregister", "3", *where, status=1)
         assert "broker 3 is running; stop it first" in said.stderr
         await broker.local_node(3).stop()
@@ -66,7 +66,7 @@ async def test_a_drained_node_stays_empty(cli: Cli) -> None:
         await make(broker, "alone", 3, 1)
         await cli("cluster", "drain", "4", *where)
         said = await cli("cluster", "rebalance", "--replicas", "2", *where)
-        assert "broker 4 was drained and gets nothing" in said.stderr
+        assert "broker 4 is drained and gets no partitions" in said.stderr
         assert "`kbroker cluster drain 4 --undo`" in said.stderr
         assert not any(4 in nodes for nodes in placed(broker))
         await cli("cluster", "drain", "3", *where)
@@ -85,18 +85,18 @@ async def test_draining_gives_up_no_copies_that_nobody_gave_up(cli: Cli) -> None
         await make(broker, "users", 3, 2)
         before = list(placed(broker))
         said = await cli("cluster", "drain", "3", *where, status=1)
-        assert "too few other brokers for all copies of orders; start one more, or" in said.stderr
+        assert "too few other brokers for all replicas of orders; start one more, or" in said.stderr
         assert list(placed(broker)) == before
         await make(broker, "later", 3, 1)
         assert any(nodes == [3] for nodes in placed(broker)), "it takes partitions as before"
         shown = await cli("cluster", "drain", "3", "--dry-run", *where)
-        assert "one copy fewer of 2 partitions: orders" in shown.stderr
+        assert "2 partitions lose one replica: orders" in shown.stderr
         said = await cli("cluster", "drain", "3", "--allow-fewer-replicas", *where)
-        assert "one copy fewer of 2 partitions: orders\n" in said.stderr
+        assert "2 partitions lose one replica: orders\n" in said.stderr
         assert {each for nodes in placed(broker) for each in nodes} == {1, 2}
         await cli("cluster", "drain", "2", "--allow-fewer-replicas", *where)
         said = await cli("cluster", "drain", "1", "--allow-fewer-replicas", *where, status=1)
-        assert "no other broker takes the partitions of later, orders, users" in said.stderr
+        assert "no other broker can take the partitions of later, orders, users" in said.stderr
         assert list(placed(broker)) == [[1]] * 8
 
 
@@ -114,7 +114,7 @@ async def test_after_nodes_were_added_all_partitions_get_copies_there(cli: Cli) 
         factors = {topic.name: topic.replication_factor for topic in topics}
         assert factors == {"orders": 2, "__consumer_offsets": 3}
         assert sorted(leaders(broker)) in ([1, 1, 2, 2, 3], [1, 1, 2, 3, 3], [1, 2, 2, 3, 3])
-        assert (await cli("cluster", "rebalance", *where)).stdout == "nothing moves\n"
+        assert (await cli("cluster", "rebalance", *where)).stdout == "no moves needed\n"
 
 
 async def test_health_tells_which_copies_are_missing(cli: Cli) -> None:

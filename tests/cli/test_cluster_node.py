@@ -57,7 +57,7 @@ def test_nodes_of_a_server_are_stopped_and_started(tmp_path: Path) -> None:
         run(ready, "link", "heal")
         error = run(ready, "node", "crash", "7", status=1)
         assert "there is no node 7 in this process; there are 2, 3, 4" in error
-        assert "name two nodes, or none" in run(ready, "link", "heal", "2", status=2)
+        assert "give both nodes of a link, or none" in run(ready, "link", "heal", "2", status=2)
 
 
 def test_commands_wait_for_the_leader_that_comes_after_one_that_crashed(tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ async def test_a_quota_comes_and_goes(at: tuple[str, str], cli: Cli, read_json: 
         ["-", "-", "10.0.0.1", "connection_creation_rate=5"],
     ]
     gone = await cli(*QUOTAS, "remove", "--user", "alice", "request_percentage", *at)
-    assert gone.stdout == "user=alice: no request_percentage any more\n"
+    assert gone.stdout == "user=alice: removed request_percentage\n"
     gone = await cli(*QUOTAS, "remove", "--user", "alice", *at)
-    assert gone.stdout == "user=alice: no producer_byte_rate any more\n"
+    assert gone.stdout == "user=alice: removed producer_byte_rate\n"
     assert await read_json(*QUOTAS, "list", *at) == everything[1:]
     assert (await cli(*QUOTAS, "remove", "--user", "alice", *at)).stdout == ""
 
@@ -55,7 +55,7 @@ async def test_a_quota_comes_and_goes(at: tuple[str, str], cli: Cli, read_json: 
     [
         (["set", "producer_byte_rate=1"], 2, "--user, --client-id, both of them, or --ip"),
         (["remove"], 2, "--user, --client-id, both of them, or --ip"),
-        (["set", "--user", "x", "bytes=1"], 2, "there is no quota bytes; there are producer_byte"),
+        (["set", "--user", "x", "bytes=1"], 2, "unknown quota 'bytes' (valid: producer_byte"),
         (["set", "--user", "x", "producer_byte_rate"], 2, "write producer_byte_rate=1000000"),
         (["set", "--user", "x", "producer_byte_rate=0"], 1, "must be greater than 0"),
         (["set", "--ip", "x.y", "connection_creation_rate=1"], 1, "not a valid IP"),

@@ -36,7 +36,7 @@ async def test_a_setting_of_one_broker_wins_over_that_of_all(cli: Cli) -> None:
 
 async def test_a_dry_run_changes_nothing(cli: Cli) -> None:
     said = await cli("config", "set", "log.retention.ms=5000", *NODE, "--dry-run")
-    assert said.stdout == "broker 1: these settings can be used\n"
+    assert said.stdout == "broker 1: the settings are valid\n"
     assert await settings(cli, *NODE) == {}
     bad = await cli("config", "set", "log.retention.ms=soon", *NODE, "--dry-run", status=1)
     assert "soon" in bad.stderr
@@ -48,8 +48,8 @@ async def test_what_only_a_start_can_change(
     cli: Cli, whose: tuple[str, ...], change: tuple[str, ...]
 ) -> None:
     said = await cli("config", *change, *whose, status=1)
-    assert "node.id is read-only: a broker takes it when it starts" in said.stderr
-    assert "`kbroker config explain node.id` says how" in said.stderr
+    assert "node.id is read-only: a broker reads it at its start" in said.stderr
+    assert "see `kbroker config explain node.id`" in said.stderr
 
 
 async def test_names_that_brokers_do_not_know(cli: Cli) -> None:
@@ -60,7 +60,7 @@ async def test_names_that_brokers_do_not_know(cli: Cli) -> None:
 @pytest.mark.parametrize("whose", [(), ("--node", "1", "--default")])
 async def test_whose_settings_must_be_said(cli: Cli, whose: tuple[str, ...]) -> None:
     said = await cli("config", "set", "log.retention.ms=5", *whose, status=2)
-    assert "--node ID, or --default" in said.stderr
+    assert "--node ID for one broker, or --default" in said.stderr
 
 
 async def test_a_broker_that_is_not_there(cli: Cli) -> None:

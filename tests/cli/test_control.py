@@ -45,7 +45,7 @@ def test_commands_find_the_control_port(tmp_path: Path) -> None:
         said = json.loads(ports.read_text())
         assert "needs --control-token-file" in nodes("--control", said["control"], status=2)
         found.chmod(0o622)
-        assert "others than you could have written it" in nodes(status=1)
+        assert "another user could have written it" in nodes(status=1)
         process.terminate()
         process.communicate(timeout=PROCESS_SECONDS)
     assert not found.exists()

@@ -75,7 +75,7 @@ async def test_a_group_with_a_member(
         moved = await cli("group", "seek", "g", "--to", "start", status=1)
         assert "UNKNOWN_MEMBER_ID" in moved.stdout
         assert "stop the members" in moved.stderr
-        assert "it has members" in (await cli("group", "delete", "g", status=1)).stderr
+        assert "the group has members" in (await cli("group", "delete", "g", status=1)).stderr
     text = (await cli("group", "describe", "g")).stdout
     assert "STATE        Empty" in text
     assert "MEMBER-ID" not in text
@@ -109,7 +109,7 @@ async def test_a_share_group(cli: Cli, read_json: ReadJson, topic: str, broker: 
         assert (
             "NON_EMPTY_GROUP" in (await cli("group", "seek", "s", "--to", "start", status=1)).stdout
         )
-        assert "it has members" in (await cli("group", "delete", "s", status=1)).stderr
+        assert "the group has members" in (await cli("group", "delete", "s", status=1)).stderr
         for member_id in ("a", "b"):
             await beat(wire, member_id, -1, group="s")
         assert (await cli("group", "delete", "s")).stdout == "s: deleted\n"
@@ -123,12 +123,12 @@ async def test_a_share_group_forgets_topics(
         await alter(wire, {0: 1, 1: 0}, group="s", topic=topic)
         await beat(wire, "a", 0, group="s", topics=["other"])
         refused = await cli("group", "offset-delete", "s", "-t", topic, status=1)
-        assert "t-0: it has members; stop them" in refused.stderr
+        assert "t-0: the group has members; stop them" in refused.stderr
         await beat(wire, "a", -1, group="s")
     part = await cli("group", "offset-delete", "s", "-t", f"{topic}:0", status=2)
-    assert "forgets whole topics" in part.stderr
+    assert "whole topics only" in part.stderr
     none = await cli("group", "offset-delete", "s", "-t", "other", status=1)
-    assert "no offsets there" in none.stderr
+    assert "no offsets for these topics" in none.stderr
     done = await cli("group", "offset-delete", "s", "-t", topic)
     assert done.stdout == "t-0: deleted\nt-1: deleted\n"
     (row,) = await read_json("group", "describe", "s")
@@ -141,7 +141,7 @@ async def test_offsets_and_groups_are_deleted(cli: Cli, read_json: ReadJson, top
     (row,) = await read_json("group", "describe", "g")
     assert [each["partition"] for each in row["partitions"]] == [0]
     none = await cli("group", "offset-delete", "g", "-t", "other", status=1)
-    assert "no offsets there" in none.stderr
+    assert "no offsets for these topics" in none.stderr
     assert (await cli("group", "delete", "g")).stdout == "g: deleted\n"
     assert "does not exist" in (await cli("group", "delete", "g", status=1)).stderr
     assert (await cli("group", "delete", "g", "--if-exists")).stdout == ""
@@ -211,7 +211,7 @@ async def test_a_group_of_a_streams_application(
         ]
         (listed,) = await read_json("group", "list")
         assert (listed["group"], listed["state"], listed["type"]) == ("g", "Stable", "streams")
-        assert "it has members" in (await cli("group", "delete", "g", status=1)).stderr
+        assert "the group has members" in (await cli("group", "delete", "g", status=1)).stderr
         await streams_beat(wire, "a", -1)
     await cli("group", "seek", "g", "--to", "3", "-t", topic)
     (row,) = await read_json("group", "describe", "g")

@@ -72,7 +72,7 @@ def test_something_else_listens(answer: bytes) -> None:
     with answering(send) as address:
         status, said, _ = asked(address)
     assert status == 1
-    assert "does not answer" in said
+    assert "does not respond" in said
 
 
 def test_a_port_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_wait_sees_a_server_that_comes_later() -> None:
 
 @pytest.mark.parametrize("address", ["nonsense", "host:", ":9092", "host:port", "host:99999"])
 def test_an_address_that_is_none(address: str) -> None:
-    """Status 2 is reserved by containers, so a wrong address is 1 like one that does not answer."""
+    """Status 2 is reserved by containers, so a wrong address is 1 like one that does not respond."""
     status, said, _ = asked(address)
     assert status == 1
     assert "HOST:PORT" in said

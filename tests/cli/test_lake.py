@@ -54,7 +54,7 @@ def test_without_a_connector_the_source_without_a_jar_is_taken_and_named(
     assert source("auto", sessions, monkeypatch) == "kbroker"
     assert sessions.made == [False]
     (line,) = capsys.readouterr().out.splitlines()
-    assert "does not deliver org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.1" in line
+    assert "cannot download org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.1" in line
     assert line.endswith("archiving with --source kbroker, which needs no jar")
 
 

@@ -70,7 +70,7 @@ async def test_damage_takes_the_partition_offline_and_repair_brings_it_back(
 
     done = CliRunner().invoke(main, command.split())
     assert done.exit_code == 0, done.output
-    assert "put aside" in done.output
+    assert "moved to" in done.output
 
     async with open_broker(BrokerConfig(), data_dir=str(tmp_path), listeners=LISTENERS) as broker:
         kept = replica_of(broker).log
@@ -117,7 +117,7 @@ async def test_what_repair_cuts_is_kept_whichever_batch_is_damaged(
     lost = BATCHES - number
     assert (
         f"lost: offsets {number} to {BATCHES - 1}, at most {lost} records; {lost - 1} of them are "
-        "sound in what was put aside"
+        "valid in the .corrupt files"
     ) in done.output
     assert ("t-0 holds no records" if number == 0 else f"offsets 0 to {number - 1};") in done.output
     done = CliRunner().invoke(main, ["log", "verify", str(tmp_path)])
@@ -131,8 +131,8 @@ async def test_repair_of_a_sound_log_loses_nothing(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["log", "repair", str(tmp_path / "t-0")])
     assert done.exit_code == 0, done.output
     assert "t-0 holds offsets 0 to 9;" in done.output
-    assert "lost: nothing that is known of; offset 10 is the next one" in done.output
-    assert "put aside" not in done.output
+    assert "lost: no known records; the next offset is 10" in done.output
+    assert "moved to" not in done.output
 
 
 async def test_what_a_crash_left_behind_counts_as_well(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ async def test_what_a_crash_left_behind_counts_as_well(tmp_path: Path) -> None:
         (tmp_path / f"{name}-checkpoint").unlink()
     damage_batch(tmp_path / "t-0" / "00000000000000000000.log", 6)
     done = CliRunner().invoke(main, ["log", "repair", str(tmp_path / "t-0")])
-    assert "lost: offsets 6 to 9, at most 4 records; 3 of them are sound" in done.output
+    assert "lost: offsets 6 to 9, at most 4 records; 3 of them are valid" in done.output
 
 
 def test_repair_of_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ async def test_repair_keeps_all_records_when_replaced_segments_came_back(tmp_pat
         (directory / name).write_bytes(before[name])
     done = CliRunner().invoke(main, ["log", "repair", str(directory)])
     assert done.exit_code == 0, done.output
-    assert "lost: nothing that is known of; offset 100 is the next one" in done.output
+    assert "lost: no known records; the next offset is 100" in done.output
     assert sorted(path.name for path in directory.glob("*.corrupt")) == [
         f"{name}.corrupt" for name in gone[:2]
     ]

@@ -17,11 +17,11 @@ def test_a_profile_from_a_file_of_kafkas_clients(tmp_path: Path) -> None:
     file.write_text("bootstrap.servers=h:1\nmetadata.max.age.ms=5\nclient.id=me\nacks=all\n")
     said = invoke("profile", "create", "own", "--file", str(file), "-X", "client.id=you").stdout
     assert said.splitlines() == [
-        "left out, because commands have no use for it: metadata.max.age.ms, acks",
-        "profile own is in use",
+        "not stored, because commands do not use it: metadata.max.age.ms, acks",
+        "profile own is selected",
     ]
     assert invoke("profile", "list").stdout == "* own  client.id=you  brokers=h:1\n"
-    assert "-X KEY=VALUE, or --file" in invoke("profile", "create", "own", status=2).stderr
+    assert "-X KEY=VALUE or --file" in invoke("profile", "create", "own", status=2).stderr
     file.write_text("a=\\u00\n")
     assert "four hexadecimal digits" in (
         invoke("profile", "create", "own", "--file", str(file), status=2).stderr
@@ -41,7 +41,7 @@ def test_secrets_of_profiles_are_not_shown() -> None:
 
 
 def test_profiles() -> None:
-    assert "there are no profiles" in invoke("profile", "list").stdout
+    assert "no profiles exist" in invoke("profile", "list").stdout
     invoke("profile", "create", "a b", "-X", 'client.id=say "x"', "-X", "brokers=h:1")
     invoke("profile", "create", "c", "-X", "brokers=h:2")
     assert invoke("profile", "list").stdout.splitlines() == [
@@ -63,14 +63,14 @@ def test_profiles_that_cannot_be_written(
     monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / place))
     monkeypatch.setattr("kbroker.cli.profile.read_profiles", lambda: ("", {}))
     said = invoke("profile", "create", "p", "-X", "brokers=h:1", status=1).stderr
-    assert f"{tmp_path / place} cannot be written" in said
+    assert f"{tmp_path / place}: cannot write it" in said
     assert f"name another file with {FILE_VARIABLE}" in said
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["directory", "file"]
     monkeypatch.undo()
     monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / place))
-    assert "cannot be read" in invoke("profile", "list", status=2).stderr
+    assert "cannot read it" in invoke("profile", "list", status=2).stderr
 
 
 def test_a_profile_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "profiles.toml").write_text("current = ")
-    assert "correct or remove it" in invoke("topic", "list", status=2).stderr
+    assert "correct or delete the file" in invoke("topic", "list", status=2).stderr

@@ -100,9 +100,9 @@ CALLS = [
 ]
 NOTHING_THERE = {
     "cluster txn describe tx": "transactional ID 'tx' does not exist",
-    "cluster txn abort a 0 0": "no transaction that began at offset 0 is open there",
+    "cluster txn abort a 0 0": "no open transaction starts at offset 0",
 }
-"""What brokers say to those that find nothing to do."""
+"""Errors of commands that find nothing to do."""
 
 
 def test_every_command_is_called() -> None:

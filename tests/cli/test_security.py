@@ -41,13 +41,13 @@ async def broker() -> AsyncIterator[Broker]:
 async def test_a_user_comes_and_goes(broker: Broker, cli: Cli, read_json: ReadJson) -> None:
     assert await read_json("security", "user", "list", *LOGIN) == []
     made = await cli("security", "user", "add", "bob", *LOGIN, stdin="brush\n")
-    assert made.stdout == "user bob can log in by SCRAM-SHA-256, SCRAM-SHA-512\n"
+    assert made.stdout == "user bob can authenticate with SCRAM-SHA-256, SCRAM-SHA-512\n"
     for mechanism in ScramMechanism:
         assert await logs_in(broker, "bob", "brush", mechanism)
     assert not await logs_in(broker, "bob", "brush\n")
     both = ("--mechanism", "scram-sha-256", "--mechanism", "SCRAM-SHA-512", "--iterations", "8192")
     made = await cli("security", "user", "add", "carol", *both, *LOGIN, stdin="crayon")
-    assert made.stdout == "user carol can log in by SCRAM-SHA-256, SCRAM-SHA-512\n"
+    assert made.stdout == "user carol can authenticate with SCRAM-SHA-256, SCRAM-SHA-512\n"
     for mechanism in ScramMechanism:
         assert await logs_in(broker, "carol", "crayon", mechanism)
     assert await read_json("security", "user", "list", *LOGIN) == [
@@ -64,7 +64,7 @@ async def test_a_user_comes_and_goes(broker: Broker, cli: Cli, read_json: ReadJs
     assert await logs_in(broker, "bob", "another one")
     one = ("--mechanism", "SCRAM-SHA-256")
     gone = await cli("security", "user", "remove", "carol", *one, *LOGIN)
-    assert gone.stdout == "user carol can not log in by SCRAM-SHA-256 any more\n"
+    assert gone.stdout == "user carol can no longer authenticate with SCRAM-SHA-256\n"
     assert not await logs_in(broker, "carol", "crayon")
     assert await logs_in(broker, "carol", "crayon", SHA_512)
     again = await cli("security", "user", "remove", "carol", *one, *LOGIN, status=1)
@@ -100,9 +100,9 @@ async def test_added_user_gets_mechanisms_of_the_broker(
         for mechanism in ScramMechanism:
             assert await logs_in(broker, "bob", "brush", mechanism) is (mechanism in usable)
     if usable:
-        assert made.stdout == f"user bob can log in by {', '.join(usable)}\n"
+        assert made.stdout == f"user bob can authenticate with {', '.join(usable)}\n"
     else:
-        assert "cannot log in by that yet: no listener of the brokers takes SCRAM" in made.stdout
+        assert "but no listener of the brokers enables SCRAM" in made.stdout
 
 
 async def test_added_user_gets_mechanisms_of_the_listener_of_the_admin(cli: Cli) -> None:
@@ -111,15 +111,15 @@ async def test_added_user_gets_mechanisms_of_the_listener_of_the_admin(cli: Cli)
         words = ("--bootstrap", broker.bootstrap_servers, *LOGIN)
         made = await cli("security", "user", "add", "bob", *words, stdin="brush")
         assert await logs_in(broker, "bob", "brush", SHA_512)
-    assert made.stdout == "user bob can log in by SCRAM-SHA-512\n"
+    assert made.stdout == "user bob can authenticate with SCRAM-SHA-512\n"
 
 
 async def test_added_user_is_told_of_mechanism_that_no_listener_takes(cli: Cli) -> None:
     async with started() as broker:
         words = ("--bootstrap", broker.bootstrap_servers, "--mechanism", "SCRAM-SHA-512")
         made = await cli("security", "user", "add", "bob", *words, stdin="brush")
-    assert "no listener of the brokers takes SCRAM-SHA-512" in made.stdout
-    assert "can log in" not in made.stdout
+    assert "no listener of the brokers enables SCRAM-SHA-512" in made.stdout
+    assert "can authenticate" not in made.stdout
 
 
 async def test_a_password_from_a_file(broker: Broker, cli: Cli, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ async def test_a_password_from_a_file(broker: Broker, cli: Cli, tmp_path: Path) 
 @pytest.mark.parametrize("text", ["", "\n", "one\ntwo\n"])
 async def test_what_is_no_password(text: str, cli: Cli) -> None:
     said = await cli("security", "user", "add", "bob", *LOGIN, stdin=text, status=2)
-    assert "a password is one line that is not empty" in said.stderr
+    assert "exactly one non-empty line" in said.stderr
 
 
 async def test_what_is_refused(cli: Cli) -> None:
@@ -172,7 +172,7 @@ async def test_at_a_terminal_the_password_is_not_shown(broker: Broker) -> None:
             while prompt not in seen:
                 seen += os.read(ours, 1000)
             os.write(ours, b"brush\n")
-        while b"can log in" not in seen:
+        while b"can authenticate" not in seen:
             seen += os.read(ours, 1000)
         assert process.wait(30) == 0
         os.close(ours)

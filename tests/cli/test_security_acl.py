@@ -87,7 +87,7 @@ async def test_an_acl_comes_and_goes(broker: Broker, cli: Cli, read_json: ReadJs
     lines = (await cli("security", "acl", "list", "--deny", "--json", *LOGIN)).stdout.splitlines()
     assert [json.loads(line)["principal"] for line in lines] == ["User:*", "User:*"]
     said = await cli("security", "acl", "remove", *BOB, *READ, *LOGIN, status=2)
-    assert "1 ACLs would go; say --yes" in said.stderr
+    assert "1 ACLs match; pass --yes" in said.stderr
     gone = await read_json("security", "acl", "remove", *BOB, *READ, "--yes", *LOGIN)
     assert [row["operation"] for row in gone] == ["read"]
     assert len(broker.node.cluster.acls) == 3
@@ -120,16 +120,19 @@ async def test_names_cover_in_lists_and_are_meant_as_they_are_in_removals(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["add", *READ, "--topic", "t"], "say to whom"),
-        (["add", *BOB, *READ], "say what"),
-        (["add", *BOB, "--topic", "t"], "say what"),
-        (["add", *BOB, "--operation", "write", "--group", "g"], "there is no write on a group"),
+        (["add", *READ, "--topic", "t"], "add --principal NAME"),
+        (["add", *BOB, *READ], "no operation"),
+        (["add", *BOB, "--topic", "t"], "no operation"),
+        (
+            ["add", *BOB, "--operation", "write", "--group", "g"],
+            "invalid operation write on a group",
+        ),
         (["add", *BOB, "--producer"], "--producer needs --topic"),
         (["add", *BOB, "--consumer", "--topic", "t"], "--consumer needs --topic NAME and --group"),
-        (["remove", "--yes"], "say which"),
-        (["explain", *READ, "--topic", "t"], "say who asks"),
-        (["explain", "--principal", "*", *READ, "--topic", "t"], "say who asks"),
-        (["explain", *BOB, "--operation", "all", "--topic", "t"], "no request asks for all"),
+        (["remove", "--yes"], "at least one filter"),
+        (["explain", *READ, "--topic", "t"], "exactly one --principal"),
+        (["explain", "--principal", "*", *READ, "--topic", "t"], "exactly one --principal"),
+        (["explain", *BOB, "--operation", "all", "--topic", "t"], "not an operation of a request"),
     ],
 )
 async def test_what_is_not_understood(words: list[str], said: str, cli: Cli) -> None:
@@ -274,9 +277,9 @@ async def test_what_explain_leaves_out_is_said(cli: Cli) -> None:
         *LOGIN,
     )
     words = ("security", "acl", "explain", *BOB, *READ, "--topic", "t")
-    assert "Other ACLs rule for --host ::1." in (await cli(*words, *LOGIN)).stdout
+    assert "Other ACLs apply to --host ::1." in (await cli(*words, *LOGIN)).stdout
     told = (await cli(*words, *login("bob"))).stdout
-    assert "does not tell its super.users and allow.everyone.if.no.acl.found" in told
+    assert "does not expose its super.users and allow.everyone.if.no.acl.found" in told
 
 
 async def test_where_everybody_may(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

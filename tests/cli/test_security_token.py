@@ -74,10 +74,10 @@ async def test_a_token_comes_and_goes(broker: Broker, cli: Cli, read_json: ReadJ
     assert (await cli("topic", "create", "orders", *own)).exit_code == 0
     renewed = await cli("security", "token", "renew", token_id, "--for", "1h", *AS_ALICE)
     (row,) = await read_json("security", "token", "list", *ADMIN)
-    assert renewed.stdout == f"token {token_id} is good until {row['expires']}\n"
+    assert renewed.stdout == f"token {token_id} is valid until {row['expires']}\n"
     assert row["expires"] < made["expires"]
     ended = await cli("security", "token", "expire", token_id, *ADMIN)
-    assert ended.stdout == f"nobody can log in by token {token_id} any more\n"
+    assert ended.stdout == f"expired token {token_id}\n"
     assert await read_json("security", "token", "list", *ADMIN) == []
     refused = await cli("topic", "list", *own, status=1)
     assert "cannot authenticate as" in refused.stderr

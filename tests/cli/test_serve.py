@@ -217,7 +217,7 @@ def test_health_tells_by_its_exit_status(tmp_path: Path) -> None:
         address = wait_for(port_file).strip()
         done = subprocess.run([*health, address], capture_output=True, text=True, check=False)
         assert done.returncode == 0
-        assert "answers" in done.stdout
+        assert "responds" in done.stdout
     gone = subprocess.run([*health, address], capture_output=True, text=True, check=False)
     assert gone.returncode == 1
     assert "kbroker serve" in gone.stderr

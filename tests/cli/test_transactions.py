@@ -93,7 +93,7 @@ async def test_what_hangs_is_found_and_aborted(
     log = broker.node.partitions.named_replica("t", 0).log
     assert log.last_stable_offset == 0
     abort = ("cluster", "txn", "abort", "t", "0")
-    assert "no transaction" in (await cli(*abort, "7", status=1)).stderr
+    assert "no open transaction" in (await cli(*abort, "7", status=1)).stderr
     assert "--force" in (await cli(*abort, "0", status=1)).stderr
     assert log.log_end_offset == 2
     await cli(*abort, "1")

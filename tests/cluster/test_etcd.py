@@ -85,4 +85,4 @@ def test_migrate_metadata_ignores_the_address_of_a_server(tmp_path: Path) -> Non
     assert "found no directories of nodes" in done.output
     done = CliRunner().invoke(main, ["cluster", "migrate-metadata", str(tmp_path)], env=environment)
     assert done.exit_code == 2
-    assert "say --to or --from" in done.output
+    assert "give either --to or --from" in done.output

@@ -222,7 +222,7 @@ async def test_a_kafka_that_was_killed(cli: Cli, kafka: Path, tmp_path: Path) ->
     refused = await cli("log", "import", str(kafka), "--data-dir", str(target), "--link", status=1)
     assert "--link requires a clean shutdown of Kafka" in refused.stderr
     said = await cli("log", "import", str(kafka), "--data-dir", str(target))
-    assert "was not stopped properly" in said.stderr
+    assert "was not shut down cleanly" in said.stderr
     async with started(target) as broker:
         assert not broker.node.partitions.logs.clean
         assert broker.node.partitions.named_replica("orders", 0).log.log_end_offset == 3
@@ -462,5 +462,5 @@ def test_directories_that_only_look_like_those_of_partitions(kafka: Path, tmp_pa
         (kafka / name).mkdir()
     said = invoke("log", "import", str(kafka), "--data-dir", str(tmp_path / "new")).stderr
     for name in foreign:
-        assert f"left out: {kafka / name}: not a valid partition name" in said
+        assert f"not imported: {kafka / name}: not a valid partition name" in said
         assert not (tmp_path / "new" / name).exists()

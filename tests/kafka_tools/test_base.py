@@ -13,12 +13,12 @@ from ..commands import invoke
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("kafka-topics", "--list", "--what"), "--what; `kbroker topic` may do it"),
+        (("kafka-topics", "--list", "--what"), "--what; use `kbroker topic`"),
         (("kafka-topics", "--list"), "--bootstrap-server HOST:PORT is missing"),
         (("kafka-topics", "--list", "--bootstrap-server", "localhost:1"), "refuses the connection"),
         (("kafka-log-dirs.sh", "--list"), "use `kbroker cluster logdirs`"),
-        (("kafka-run-class", "kafka.Mine"), "'kafka.Mine' is not known here"),
-        (("kafka-whatever",), "there is no tool 'kafka-whatever'"),
+        (("kafka-run-class", "kafka.Mine"), "'kafka.Mine' is not supported"),
+        (("kafka-whatever",), "unknown tool 'kafka-whatever'"),
         (("kafka-configs", "--describe", "--user", "a", "--ip", "b"), "name a user, a client"),
     ],
 )

@@ -12,4 +12,4 @@ async def test_a_health_check_of_confluents_images(cli: Cli, broker: Broker) -> 
     late = await cli(
         "compat", "cub", "kafka-ready", "2", "0", "-b", broker.bootstrap_servers, status=1
     )
-    assert "Expected 2 brokers within 0 s: there are 1" in late.stderr
+    assert "Expected 2 brokers within 0 s: found 1" in late.stderr

@@ -79,7 +79,7 @@ def test_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, levels: int) 
     monkeypatch.setenv(FILE_VARIABLE, str(path))
     said = invoke("profile", "list", status=2).stderr
     assert SENTENCE in said
-    assert "correct or remove it" in said
+    assert "correct or delete the file" in said
 
 
 @pytest.mark.parametrize("levels", LEVELS)

@@ -161,10 +161,10 @@ def test_places(broker: LocalBroker) -> None:
 
 @pytest.mark.parametrize("time", ["99999999999999999d", "-99999999999999999d"])
 def test_times_of_more_than_64_bits(broker: LocalBroker, time: str) -> None:
-    with pytest.raises(BadOffsetSpec, match="times have 64 bits"):
+    with pytest.raises(BadOffsetSpec, match="range of 64-bit timestamps"):
         parse_time(time, NOW)
     said = run(broker, "topic", "produce", "t", "x", "-t", time, status=2)
-    assert "times have 64 bits" in said.stderr
+    assert "range of 64-bit timestamps" in said.stderr
     for each in (TIMESTAMP_MIN - 1, TIMESTAMP_MAX + 1):
         with pytest.raises(BadLine, match="timestamp must be a whole number"):
             parse_line(f'{{"timestamp": {each}}}', 0)
@@ -175,7 +175,7 @@ def test_times_of_more_than_64_bits(broker: LocalBroker, time: str) -> None:
 def test_a_time_that_would_say_there_is_none(broker: LocalBroker) -> None:
     time = "1969-12-31T23:59:59.999Z"
     said = run(broker, "topic", "produce", "t", "x", "-t", time, status=2)
-    assert "stands for no time at all" in said.stderr
+    assert "means no timestamp" in said.stderr
 
 
 @pytest.mark.parametrize("base", TIMES)

@@ -141,7 +141,7 @@ def test_killed_at_any_moment(
     there = written(broker, topic)
     status, said = command.run()
     assert status == 0, said
-    assert f"{there:,} records are written already" in said
+    assert f"{there:,} records are already written" in said
     assert order_of(broker.records(topic)) == order_of(broker.records("whole"))
     assert "all is written" in command.run()[1]
 
@@ -170,7 +170,7 @@ def test_stopped_by_a_signal(broker: LocalBroker, lines: Path) -> None:
     process.send_signal(signal.SIGINT)
     status, said = ended(process)
     assert status == 128 + signal.SIGINT
-    options = [text.split() for text in said.splitlines() if text.startswith("to go on: ")]
+    options = [text.split() for text in said.splitlines() if text.startswith("to resume: ")]
     assert len(options) == 3
     for words in options:
         done = Command(broker, "orders", "--to-topic", "copy", *words[3:]).run()
@@ -190,7 +190,7 @@ def test_a_target_that_fails(broker: LocalBroker, lines: Path, tmp_path: Path) -
     command = Command(broker, *args, "--progress", str(tmp_path / "p"))
     status, said = command.run()
     assert status == 1
-    assert "the same command goes on" in said
+    assert "run the same command to resume" in said
     assert command.run()[0] == 0
     assert len(broker.records("copy")) == COUNT
 

@@ -70,6 +70,50 @@ def _principal(text: str) -> str:
     return text if ":" in text else f"{USER}:{text}"
 
 
+_RESOURCE_OPTIONS = (
+    click.option(
+        "--topic",
+        "topics",
+        multiple=True,
+        shell_complete=complete_topics,
+        help="Topic resource; can be given several times.",
+    ),
+    click.option(
+        "--group",
+        "groups",
+        multiple=True,
+        shell_complete=complete_groups,
+        help="Group resource; can be given several times.",
+    ),
+    click.option(
+        "--transactional-id",
+        "transactional_ids",
+        multiple=True,
+        help="Transactional ID resource; can be given several times.",
+    ),
+    click.option("--cluster", is_flag=True, help="Cluster resource."),
+    click.option(
+        "--delegation-token",
+        "tokens",
+        multiple=True,
+        metavar="ID",
+        help="Delegation token resource; can be given several times.",
+    ),
+    click.option(
+        "--user",
+        "users",
+        multiple=True,
+        help="User resource (User:NAME), the owner of delegation tokens; can be given several times.",
+    ),
+)
+
+
+def _resource_options(command: Command) -> Command:
+    for option in reversed(_RESOURCE_OPTIONS):
+        command = option(command)
+    return command
+
+
 def what_options(command: Command) -> Command:
     """Add the options for operations and resources to a command; it receives `asked`."""
 
@@ -81,40 +125,7 @@ def what_options(command: Command) -> Command:
         type=click.Choice([*OPERATIONS], case_sensitive=False),
         help=f"Operation: one of {', '.join(OPERATIONS)}; can be given several times.",
     )
-    @click.option(
-        "--topic",
-        "topics",
-        multiple=True,
-        shell_complete=complete_topics,
-        help="Topic resource; can be given several times.",
-    )
-    @click.option(
-        "--group",
-        "groups",
-        multiple=True,
-        shell_complete=complete_groups,
-        help="Group resource; can be given several times.",
-    )
-    @click.option(
-        "--transactional-id",
-        "transactional_ids",
-        multiple=True,
-        help="Transactional ID resource; can be given several times.",
-    )
-    @click.option("--cluster", is_flag=True, help="Cluster resource.")
-    @click.option(
-        "--delegation-token",
-        "tokens",
-        multiple=True,
-        metavar="ID",
-        help="Delegation token resource; can be given several times.",
-    )
-    @click.option(
-        "--user",
-        "users",
-        multiple=True,
-        help="User resource (User:NAME), the owner of delegation tokens; can be given several times.",
-    )
+    @_resource_options
     @functools.wraps(command)
     def with_options(
         *args: object,

@@ -12,7 +12,7 @@ from .members import settled
 
 
 async def start(cluster: Cluster) -> None:
-    """Let node 1 join and lead what it can."""
+    """Register node 1 and let it become leader."""
     member = Membership(cluster, BrokerConfig(), directories={}, is_clean=True, keeps_records=True)
     cluster.subscribe_nodes(member.nodes_changed)
     await member.register({})

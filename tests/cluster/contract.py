@@ -1,7 +1,7 @@
-"""What every metadata store must do: checks that are run over each of them, and over broken ones.
+"""The contract of metadata stores: checks that run on each store and on broken ones.
 
-A check is given a `World`, of which it asks clients; in one world they share an object, in another
-each has a network between itself and the truth.
+A check gets a `World` that creates clients. Depending on the world, clients share an object or
+are connected to the store by a network.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from kbroker.cluster.store import (
 )
 
 WAIT_SECONDS = 60
-"""For what a store does when it comes to it: etcd ends leases late while its disk is slow."""
+"""Timeout for background work of a store: etcd ends leases late while its disk is slow."""
 
 
 @dataclass(slots=True)
 class World:
-    """A store that has nothing in it yet."""
+    """An empty store."""
 
     client: Callable[[], MetadataStore]
-    """Give a client that runs."""
+    """Returns a running client."""
     forget: Callable[[], None]
-    """Let the store forget all changes there were, but for the last ten at most."""
+    """Discards all past changes except at most the last ten."""
 
 
 Check = Callable[[World], Awaitable[None]]
@@ -51,7 +51,7 @@ def contract(check: Check) -> Check:
 async def put(
     store: MetadataStore, key: str, value: int | None, revision: int = ABSENT
 ) -> int | None:
-    """Write one key, or delete it, that is at `revision`."""
+    """Write or delete a key whose revision must be `revision`."""
     document: Document | None = None if value is None else {"n": value}
     return await store.transact({key: document}, compares={key: revision}, cause="test")
 
@@ -65,7 +65,7 @@ async def must_put(
 
 
 async def read(store: MetadataStore, newest: int) -> Snapshot:
-    """Read everything as of revision `newest` at least: a read may lag behind."""
+    """Read all entries at revision `newest` or later, because reads may lag."""
     while True:
         snapshot = await store.range("")
         if snapshot.revision >= newest:
@@ -74,7 +74,7 @@ async def read(store: MetadataStore, newest: int) -> Snapshot:
 
 
 class Copy:
-    """A copy of the store that one client keeps, by one read and what it hears after that."""
+    """A client's copy of the store, from one read and the changes after it."""
 
     def __init__(self, store: MetadataStore) -> None:
         self.store = store
@@ -117,7 +117,7 @@ class Copy:
         return self.entries[key].revision if key in self.entries else ABSENT
 
     async def knows(self, revision: int) -> None:
-        """Wait until the copy has come to a revision."""
+        """Wait until the copy has reached a revision."""
         with trio.fail_after(60):
             while self.revision < revision:
                 await self._more.wait()
@@ -140,7 +140,7 @@ async def a_compare_that_fails_changes_nothing(world: World) -> None:
 
 @contract
 async def the_same_value_written_again_is_another_entry(world: World) -> None:
-    """Who read the first one must not take the second for it."""
+    """A compare with the first revision must fail (ABA problem)."""
     store = world.client()
     first = await must_put(store, "a", 1)
     second = await must_put(store, "a", 1, first)
@@ -183,7 +183,7 @@ async def a_transaction_is_done_in_full_or_not_at_all(world: World) -> None:
 
 @contract
 async def counters_lose_no_increment(world: World) -> None:
-    """Several clients count by compare-and-set, each by its own copy."""
+    """Several clients increment by compare-and-set on their own copies."""
     copies = [await Copy(world.client()).open() for _ in range(3)]
 
     async def count(copy: Copy) -> None:
@@ -251,7 +251,7 @@ async def nothing_falls_between_a_read_and_the_watch_after_it(world: World) -> N
     copy, other = Copy(world.client()), world.client()
     first = await must_put(other, "a", 1)
     await copy.read()
-    read_at = copy.revision  # its client may not have heard of the first one yet
+    read_at = copy.revision  # its client may lag behind the first write
     second = await must_put(other, "b", 2)
     third = await must_put(other, "a", 3, first)
     copy.watch()
@@ -278,14 +278,14 @@ async def a_client_has_heard_of_its_own_change_when_it_is_done(world: World) -> 
 
 @contract
 async def a_client_that_is_refused_has_heard_why(world: World) -> None:
-    """So a loop that tries again by its copy does not turn on the spot."""
+    """So a retry loop on the copy makes progress."""
     copy, other = await Copy(world.client()).open(), world.client()
     revision = ABSENT
     for number in range(20):
         known = copy.at("a")
         revision = await must_put(other, "a", number, revision)
         if copy.at("a") != known:
-            continue  # it was told already
+            continue  # already delivered
         assert await put(copy.store, "a", -1, known) is None
         assert copy.at("a") == revision
 
@@ -395,7 +395,7 @@ async def a_lease_lives_as_long_as_it_is_kept_alive(world: World) -> None:
 
 @contract
 async def a_holder_knows_when_its_lease_may_be_over(world: World) -> None:
-    """Without asking: it may be cut off from the store."""
+    """No request is needed, because the holder may be disconnected from the store."""
     store = world.client()
     lease = await store.grant(1, holder="node 1")
     assert not lease.may_be_over()
@@ -456,7 +456,7 @@ async def an_entry_hangs_on_the_lease_of_its_last_write(world: World) -> None:
 
 @contract
 async def the_end_of_a_lease_is_seen_by_compares(world: World) -> None:
-    """A node that was away for longer than its lease finds that out by its first write."""
+    """A node whose lease has expired detects it by its first write."""
     store, other = world.client(), world.client()
     lease = await store.grant(1, holder="node 1")
     epoch = await store.transact({"live/1": {}}, compares={}, cause="up", lease=lease)

@@ -1,4 +1,4 @@
-"""A real etcd: members in processes, and a network between them and their clients that fails."""
+"""A real etcd with members in processes, and a faulty network to its clients."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ RECEIVE_BYTES = 65536
 
 
 def check_there() -> None:
-    """Raise RuntimeError when this machine has no etcd."""
+    """Raise RuntimeError if etcd is not installed."""
     if shutil.which("etcd") is None:
         raise RuntimeError("etcd is missing: 'python tests/prerequisites.py unit' installs it")
 
 
 class Certificates:
-    """An authority, and certificates of a member and of a client, in files."""
+    """A CA with certificate files of a member and a client."""
 
     def __init__(self, directory: Path) -> None:
         authority = trustme.CA()
@@ -43,7 +43,7 @@ class Certificates:
         self.client = self._issue(authority, directory / "client")
 
     def _issue(self, authority: trustme.CA, path: Path) -> tuple[str, str]:
-        """The files of a certificate and its key."""
+        """Return the files of a new certificate and its key."""
         issued = authority.issue_cert("127.0.0.1", "localhost")
         files = f"{path}.pem", f"{path}.key"
         issued.cert_chain_pems[0].write_to_path(files[0])
@@ -52,15 +52,13 @@ class Certificates:
 
 
 class Etcd:
-    """A cluster of members. Call `stop` at the end.
+    """An etcd cluster. Call `stop` at the end.
 
-    With certificates its clients use TLS, and have one too.
-
-    Parameters:
-        directory: where each member has its files.
-        members: how many there are.
-        certificates: of its members and their clients.
-        machines: where each of them runs; all of them here without it.
+    Args:
+        directory: Directory of the members' files.
+        members: Number of members.
+        certificates: Certificates for mutual TLS; None disables TLS.
+        machines: Machine of each member; None runs all members locally.
     """
 
     def __init__(
@@ -117,7 +115,7 @@ class Etcd:
         return subprocess.Popen(command, stdout=self._log, stderr=self._log)
 
     def wait(self) -> None:
-        """Wait until each member that runs answers."""
+        """Wait until each running member responds."""
         ends_at = time.monotonic() + START_SECONDS
         for endpoint, process in zip(self.endpoints, self._processes, strict=True):
             while process.poll() is None:
@@ -130,7 +128,7 @@ class Etcd:
                     break
 
     def ask(self, path: str, message: Any) -> Any:
-        """Ask the first member, without a client of kbroker."""
+        """Send a request to the first member, without kbroker's client."""
         return self._ask(self.endpoints[0], path, message)
 
     def _ask(self, endpoint: str, path: str, message: Any) -> Any:
@@ -139,25 +137,25 @@ class Etcd:
             return json.load(answer)
 
     def compact(self, keep: int = 10) -> None:
-        """Forget all changes but the last ones."""
+        """Compact all changes except the last ones."""
         key = b64encode(b"a").decode()
         revision = int(self.ask("kv/range", {"key": key})["header"]["revision"])
         if revision > keep:
-            with suppress(urllib.error.HTTPError):  # they are forgotten already
+            with suppress(urllib.error.HTTPError):  # already compacted
                 self.ask("kv/compaction", {"revision": str(revision - keep)})
 
     def alarm(self, is_raised: bool) -> None:
-        """Let all members say that they are out of space, or take that back."""
+        """Raise or clear the NOSPACE alarm of all members."""
         action = "ACTIVATE" if is_raised else "DEACTIVATE"
         self.ask("maintenance/alarm", {"action": action, "alarm": "NOSPACE"})
 
     @property
     def pids(self) -> list[int]:
-        """Those of its processes."""
+        """Process IDs of the running members."""
         return [each.pid for each in self._processes]
 
     def leader(self) -> int:
-        """The number of the member that leads the others."""
+        """Return the number of the leading member."""
         answers = [self._ask(each, "maintenance/status", {}) for each in self.endpoints]
         return next(
             number
@@ -179,7 +177,7 @@ class Etcd:
         self._processes[number] = self._launch([*self._commands[number], *options])
 
     def replace(self, number: int) -> None:
-        """Replace a member whose disk is lost by a new member, which begins with nothing."""
+        """Replace a member that lost its disk by a new, empty member."""
         self.kill(number)
         shutil.rmtree(self._directory / f"m{number}")
         other = self.endpoints[number - 1]
@@ -191,7 +189,7 @@ class Etcd:
         self.restart(number, "--initial-cluster-state", "existing")
 
     def _change(self, endpoint: str, path: str, message: Any) -> None:
-        """Change the members; etcd refuses this while a new leader does not know its followers."""
+        """Change the members; retries while a new leader does not know its followers."""
         ends_at = time.monotonic() + START_SECONDS
         while True:
             try:
@@ -203,7 +201,7 @@ class Etcd:
                 return
 
     def copy(self) -> Path:
-        """Copy the files of the only member, as a snapshot; it stands still meanwhile."""
+        """Copy the files of the only member while it is paused, as a snapshot."""
         self.kill(0)
         copied = self._directory / f"copy-{len(list(self._directory.glob('copy-*')))}"
         shutil.copytree(self._directory / "m0", copied)
@@ -212,7 +210,7 @@ class Etcd:
         return copied
 
     def restore(self, copied: Path) -> None:
-        """Let the only member go on with the files of `copy`."""
+        """Restart the only member with the files of `copy`."""
         self.kill(0)
         shutil.rmtree(self._directory / "m0")
         shutil.copytree(copied, self._directory / "m0")
@@ -227,12 +225,12 @@ class Etcd:
 
 
 class Network:
-    """What lies between one client and a member."""
+    """A proxy between one client and a member."""
 
     def __init__(self, port: int, member: str) -> None:
         self.endpoint = f"http://127.0.0.1:{port}"
         self.is_up = True
-        """Connections are taken."""
+        """True while connections are accepted."""
         self._port = port
         self._member = int(member.rpartition(":")[2])
         self._clients: set[trio.SocketStream] = set()
@@ -244,11 +242,11 @@ class Network:
             task_status.started()
 
     def drop_answers(self) -> None:
-        """From now on nothing comes back on connections that are open; new ones work."""
+        """Drop all responses on open connections; new connections work."""
         self._deaf |= self._clients
 
     async def cut(self) -> None:
-        """Close all connections, and take none until `heal`."""
+        """Close all connections and reject new ones until `heal`."""
         self.is_up = False
         for stream in tuple(self._clients):
             await trio.aclose_forcefully(stream)
@@ -279,7 +277,7 @@ class Network:
 
 @asynccontextmanager
 async def network_to(member: str) -> AsyncIterator[Network]:
-    """A network of which one client gets the endpoint."""
+    """Run a proxy to a member for one client."""
     network = Network(free_ports(1), member)
     async with trio.open_nursery() as nursery:
         await nursery.start(network.run)

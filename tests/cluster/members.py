@@ -1,4 +1,4 @@
-"""Nodes without logs: what each of them says and decides in the cluster, over one store."""
+"""Nodes without logs on one metadata store: membership and controller only."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ TOPIC = "orders"
 
 
 class Member:
-    """One node; `keeps_records` as after a flush policy that waits for the disk.
+    """One node; `keeps_records` simulates a flush policy that waits for the disk.
 
-    Without a nursery it does nothing in the background.
+    Without a nursery it runs no background work.
     """
 
     cluster: Cluster
@@ -41,7 +41,7 @@ class Member:
         self._work = trio.CancelScope()
 
     async def start(self) -> None:
-        """Join, lead, and do what a node does in the background."""
+        """Join the cluster and run the background work of a node."""
         await self.join()
         await self.controller.settle()
         self._work = trio.CancelScope()
@@ -49,12 +49,12 @@ class Member:
             await self._nursery.start(self._run)
 
     async def join(self) -> None:
-        """Become ready."""
+        """Register and become ready."""
         await self.register()
         await self.membership.become_ready()
 
     async def register(self) -> None:
-        """The first step of that."""
+        """Register without becoming ready."""
         config = BrokerConfig.load(options={"node.id": str(self.id), **self.options}, nodes=3)
         self.cluster = await Cluster.open(self._store)
         self.membership = Membership(
@@ -79,14 +79,14 @@ class Member:
                 task_status.started()
 
     async def crash(self) -> None:
-        """Be gone without a word."""
+        """Stop without ending the registration."""
         self.is_clean = False
         self._work.cancel()
         await self.cluster.aclose()
         await settled()
 
     async def stop(self) -> None:
-        """Hand over and go."""
+        """Perform a controlled shutdown."""
         with trio.move_on_after(5):
             await self.membership.leave()
         self._work.cancel()
@@ -96,11 +96,11 @@ class Member:
         await settled()
 
     def partition(self, index: int = 0) -> Partition:
-        """A partition of the topic as this node knows it."""
+        """Return a partition of the topic as this node knows it."""
         return self.cluster.topics[TOPIC].partitions[index]
 
     async def put_isr(self, isr: list[int], index: int = 0) -> int | None:
-        """Say as the leader who is in sync."""
+        """Store an ISR as the leader."""
         added = {
             each: registration.epoch
             for each in isr
@@ -115,20 +115,20 @@ class Member:
 
 
 async def settled() -> None:
-    """Let everybody do what is to be done at once."""
+    """Wait until all immediate work is done."""
     for _ in range(30):
         await trio.lowlevel.checkpoint()
 
 
 async def lease_ends() -> None:
-    """Wait until who is not there any more is missed."""
+    """Wait until the leases of crashed nodes have expired."""
     await trio.sleep(1)
     await settled()
 
 
 @asynccontextmanager
 async def members(count: int = 3) -> AsyncIterator[list[Member]]:
-    """Nodes 1 to `count` that run over one store."""
+    """Run nodes 1 to `count` on one store."""
     files = MemFiles()
     files.mkdir("data")
     store = LocalStore(files, "data/journal")
@@ -144,7 +144,7 @@ async def members(count: int = 3) -> AsyncIterator[list[Member]]:
 
 
 async def make_topic(member: Member, *replicas: list[int], **configs: str) -> None:
-    """The topic, with a partition for each list of nodes; settings with `_` for dots."""
+    """Create the topic with one partition per list of nodes; settings have `_` for dots."""
     named = {name.replace("_", "."): value for name, value in configs.items()}
     await member.cluster.create_topic(TOPIC, replicas, named, cause="test")
     await settled()

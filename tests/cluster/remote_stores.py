@@ -1,4 +1,4 @@
-"""Processes that use a store of metadata in another process."""
+"""Client processes of a metadata store in another process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kbroker.storage.files import MemFiles
 
 
 class Process:
-    """A client, and its end of the connection."""
+    """A client and its end of the connection."""
 
     def __init__(self) -> None:
         self.ours, self.theirs = memory_stream_pair()

@@ -1,4 +1,4 @@
-"""A store that takes no more at once than every store has to."""
+"""A store with the smallest transaction limit that every store must support."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbroker.storage.files import MemFiles
 
 
 class Strict(LocalStore):
-    """It notes the puts and the cause of each transaction; after `fails_after` of them it is cut off."""
+    """It records puts and cause of each transaction, and fails after `fails_after` of them."""
 
     def __init__(self, files: MemFiles | None = None) -> None:
         files = files or MemFiles()

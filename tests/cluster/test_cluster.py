@@ -1,4 +1,4 @@
-"""Topics, leader epochs and producer ids as all nodes see them, across restarts."""
+"""Topics, leader epochs and producer IDs across restarts."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from kbroker.storage.files import MemFiles
 from .clusters import open_cluster
 
 
-async def test_a_deleted_name_is_free_at_once_and_gets_a_new_id() -> None:
+async def test_recreated_topic_gets_new_id() -> None:
     cluster = await open_cluster(MemFiles())
     first = await cluster.create_topic("a", [[1]], {}, cause="test")
     await cluster.delete_topic("a", cause="test")
@@ -17,7 +17,7 @@ async def test_a_deleted_name_is_free_at_once_and_gets_a_new_id() -> None:
     assert list(cluster.topics_by_id) == [second.id]
 
 
-async def test_added_partitions_come_after_the_old_ones() -> None:
+async def test_added_partitions_are_appended() -> None:
     files = MemFiles()
     cluster = await open_cluster(files)
     await cluster.create_topic("a", [[1]], {}, cause="test")
@@ -27,7 +27,7 @@ async def test_added_partitions_come_after_the_old_ones() -> None:
     assert [p.leader_epoch for p in again.topics["a"].partitions] == [1, 1, 1]
 
 
-async def test_producer_ids_are_never_given_twice() -> None:
+async def test_producer_ids_are_never_reused() -> None:
     files = MemFiles()
     cluster = await open_cluster(files)
     first = await cluster.allocate_producer_ids(10)
@@ -36,7 +36,7 @@ async def test_producer_ids_are_never_given_twice() -> None:
     assert not set(first) & set(second)
 
 
-async def test_more_replicas_than_nodes_are_refused() -> None:
+async def test_replication_factor_above_node_count_is_rejected() -> None:
     cluster = await open_cluster(MemFiles())
     with pytest.raises(KafkaError) as raised:
         cluster.place_partitions(1, 3)

@@ -1,4 +1,4 @@
-"""Several nodes over one store: who leads, who is in sync, when nodes come and go."""
+"""Leader election and ISR changes when nodes of one store start and stop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .clusters import move
 from .members import lease_ends, make_topic, members, settled
 
 
-async def test_one_node_is_the_controller_and_another_one_follows_it(
+async def test_another_node_takes_over_from_crashed_controller(
     autojump_clock: MockClock,
 ) -> None:
     async with members() as (one, two, three):
@@ -29,7 +29,7 @@ async def test_one_node_is_the_controller_and_another_one_follows_it(
         assert two.cluster.node_ids == [1, 2, 3]
 
 
-async def test_what_an_earlier_controller_writes_is_refused(autojump_clock: MockClock) -> None:
+async def test_writes_of_earlier_controller_are_fenced(autojump_clock: MockClock) -> None:
     async with members() as (one, two, _):
         await make_topic(one, [1, 2, 3])
         term = one.controller._term
@@ -48,7 +48,7 @@ async def test_what_an_earlier_controller_writes_is_refused(autojump_clock: Mock
 
 
 @pytest.mark.parametrize("crashes", [True, False])
-async def test_a_leader_that_goes_is_replaced_by_a_node_in_sync(
+async def test_in_sync_node_replaces_stopped_leader(
     crashes: bool, autojump_clock: MockClock
 ) -> None:
     async with members() as (one, two, three):
@@ -65,8 +65,7 @@ async def test_a_leader_that_goes_is_replaced_by_a_node_in_sync(
         assert two.partition().leader_registration == two.membership.epoch
 
 
-async def test_a_controlled_stop_leaves_no_gap(autojump_clock: MockClock) -> None:
-    """Another node leads before the one that leaves is gone."""
+async def test_controlled_shutdown_moves_leadership_first(autojump_clock: MockClock) -> None:
     async with members() as (one, two, _):
         await make_topic(two, [1, 2, 3])
         await one.membership.leave()
@@ -75,7 +74,7 @@ async def test_a_controlled_stop_leaves_no_gap(autojump_clock: MockClock) -> Non
         assert two.partition().isr == [2, 3]
 
 
-async def test_nobody_in_sync_is_left_and_the_first_that_comes_back_leads(
+async def test_last_isr_member_leads_after_its_return(
     autojump_clock: MockClock,
 ) -> None:
     async with members() as (one, two, three):
@@ -95,7 +94,7 @@ async def test_nobody_in_sync_is_left_and_the_first_that_comes_back_leads(
         assert (back.leader, back.leader_epoch) == (2, gone.leader_epoch + 1)
 
 
-async def test_while_too_few_are_in_sync_those_that_left_stay_eligible(
+async def test_nodes_that_left_small_isr_stay_eligible(
     autojump_clock: MockClock,
 ) -> None:
     async with members() as (one, two, three):
@@ -115,7 +114,7 @@ async def test_while_too_few_are_in_sync_those_that_left_stay_eligible(
         assert list(two.partition().elr) == []
 
 
-async def test_the_preferred_node_leads_again_after_a_while(autojump_clock: MockClock) -> None:
+async def test_preferred_leader_is_restored_periodically(autojump_clock: MockClock) -> None:
     async with members() as (one, two, three):
         await make_topic(one, [1, 2])
         await one.crash()
@@ -129,7 +128,7 @@ async def test_the_preferred_node_leads_again_after_a_while(autojump_clock: Mock
         assert (three.partition().leader, three.partition().leader_epoch) == (1, 2)
 
 
-async def test_a_change_of_the_set_names_the_run_of_each_node_that_joins(
+async def test_isr_change_with_stale_broker_epoch_is_rejected(
     autojump_clock: MockClock,
 ) -> None:
     async with members() as (one, two, three):
@@ -151,10 +150,10 @@ async def test_a_change_of_the_set_names_the_run_of_each_node_that_joins(
         assert await one.put_isr([1, 2, 3]) is None
 
 
-# -- moves
+# -- membership and placement
 
 
-async def test_a_node_is_forgotten_when_it_is_gone_and_nothing_is_to_be_on_it(
+async def test_unregister_requires_stopped_node_without_replicas(
     autojump_clock: MockClock,
 ) -> None:
     async with members() as (one, _, three):
@@ -174,7 +173,7 @@ async def test_a_node_is_forgotten_when_it_is_gone_and_nothing_is_to_be_on_it(
         assert one.cluster.node_ids == [1, 2]
 
 
-async def test_an_unclean_election_only_when_asked(
+async def test_unclean_election_happens_only_on_request(
     caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
 ) -> None:
     async with members() as (one, two, three):
@@ -191,7 +190,7 @@ async def test_an_unclean_election_only_when_asked(
         assert "are lost" in caplog.text
 
 
-async def test_a_cordoned_node_gets_no_new_partitions(autojump_clock: MockClock) -> None:
+async def test_cordoned_node_gets_no_new_partitions(autojump_clock: MockClock) -> None:
     async with members() as (one, two, _):
         two.membership.cordon(True)
         await settled()
@@ -204,7 +203,7 @@ async def test_a_cordoned_node_gets_no_new_partitions(autojump_clock: MockClock)
         assert one.cluster.open_ids == [1, 2, 3]
 
 
-async def test_replicas_go_to_nodes_that_are_down_only_when_there_are_too_few(
+async def test_replicas_are_placed_on_down_nodes_only_if_necessary(
     autojump_clock: MockClock,
 ) -> None:
     async with members() as (one, two, _):

@@ -26,7 +26,7 @@ from ..security.tokens import (
 from ..wire import until
 
 
-async def test_all_nodes_know_at_once_and_after_a_restart(tmp_path: Path) -> None:
+async def test_token_is_known_to_all_nodes_and_survives_restart(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with guarded(data_dir=data, nodes=2) as broker, user(broker, "alice", node=2) as alice:
         token = await create(alice, lifetime_ms=DAY)
@@ -46,7 +46,7 @@ async def test_all_nodes_know_at_once_and_after_a_restart(tmp_path: Path) -> Non
         assert await logs_in(broker, token, SHA_512, node=2)
 
 
-async def test_tokens_that_have_ended_are_removed() -> None:
+async def test_expired_tokens_are_removed() -> None:
     time = Time()
     async with guarded(clock=time) as broker, user(broker, "alice") as alice:
         short = await create(alice, lifetime_ms=1000)
@@ -63,7 +63,7 @@ async def test_tokens_that_have_ended_are_removed() -> None:
         assert len(broker.node.cluster.delegation_tokens) == 0
 
 
-async def test_they_are_removed_now_and_then() -> None:
+async def test_expired_tokens_are_removed_periodically() -> None:
     time = Time()
     often = "delegation.token.expiry.check.interval.ms=20"
     async with guarded(often, clock=time) as broker, user(broker, "alice") as alice:
@@ -74,8 +74,7 @@ async def test_they_are_removed_now_and_then() -> None:
         await until(lambda: not len(broker.node.cluster.delegation_tokens))
 
 
-async def test_two_who_change_one_token_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was ended in between does not come back."""
+async def test_concurrently_expired_token_is_not_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     async with guarded(nodes=2) as broker, user(broker, "alice") as alice:
         hmac = bytes((await create(alice)).hmac)
         store = broker.nodes[0].node.cluster._store

@@ -1,4 +1,4 @@
-"""Who leads, who is in sync and who is eligible, state by state."""
+"""Leader, ISR and ELR after state transitions of a partition."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ SAME = "same"
 
 
 def partition(leader: int, isr: list[int], elr: tuple[int, ...] = (), epoch: int = 5) -> Partition:
-    """On nodes 1, 2 and 3; its leader was elected in the run that it is in now."""
+    """Return a partition on nodes 1, 2 and 3 whose leader still has its broker epoch."""
     registration = EPOCHS.get(leader, NO_EPOCH)
     return Partition(0, [1, 2, 3], isr, leader, epoch, 7, registration, elr)
 
 
 @dataclass
 class Case:
-    """What is, and which nodes run and are ready; `after` is (leader, epoch, ISR, ELR)."""
+    """A state with live and ready nodes; `after` is (leader, epoch, ISR, ELR)."""
 
     before: Partition
     ready: list[int]
     after: tuple[int, int, list[int], tuple[int, ...]] | str
     min_in_sync: int = 1
     live: list[int] = field(default_factory=list)
-    """Live, and not ready."""
+    """Nodes that are live but not ready."""
 
 
 CASES = {
@@ -75,7 +75,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_elections(name: str) -> None:
+def test_elect_returns_expected_state(name: str) -> None:
     case = CASES[name]
     ready = {each: EPOCHS[each] for each in case.ready}
     live = ready | {each: EPOCHS[each] for each in case.live}
@@ -89,7 +89,7 @@ def test_elections(name: str) -> None:
     assert again is None, "what is settled stays"
 
 
-def test_a_leader_that_started_again_has_to_be_elected_again() -> None:
+def test_restarted_leader_is_elected_again() -> None:
     before = replace(partition(1, [1, 2]), leader_registration=BrokerEpoch(9))
     after = elect(before, ready=EPOCHS, live=EPOCHS, min_in_sync=1)
     assert after is not None
@@ -105,9 +105,7 @@ def test_a_leader_that_started_again_has_to_be_elected_again() -> None:
         (partition(1, [1, 2], ()), [1, 2, 3], ()),
     ],
 )
-def test_who_is_eligible_after_the_leader_says_who_is_in_sync(
-    before: Partition, isr: list[int], elr: tuple[int, ...]
-) -> None:
+def test_isr_change_sets_elr(before: Partition, isr: list[int], elr: tuple[int, ...]) -> None:
     assert after_isr_change(before, isr, 2).elr == elr
 
 
@@ -123,7 +121,7 @@ def test_who_is_eligible_after_the_leader_says_who_is_in_sync(
         (Partition(0, [2], [2], -1, 0), True, None),
     ],
 )
-def test_withdrawing(
+def test_withdraw_keeps_last_member_with_records(
     before: Partition,
     lost_disk: bool,
     after: tuple[list[int], tuple[int, ...]] | None,
@@ -132,7 +130,7 @@ def test_withdrawing(
     assert (left and (left.isr, left.elr)) == after
 
 
-def test_the_preferred_leader_leads_when_it_is_in_sync() -> None:
+def test_preferred_leader_is_elected_only_if_in_sync() -> None:
     after = elect_preferred(partition(2, [1, 2]), ready=EPOCHS, live=EPOCHS)
     assert after is not None
     assert (after.leader, after.leader_epoch, after.isr) == (1, 6, [1, 2])
@@ -141,7 +139,7 @@ def test_the_preferred_leader_leads_when_it_is_in_sync() -> None:
     assert elect_preferred(partition(2, [1, 2]), ready={2: EPOCHS[2]}, live=EPOCHS) is None
 
 
-def test_an_unclean_leader_is_in_sync_alone() -> None:
+def test_unclean_leader_is_only_isr_member() -> None:
     after = elect_unclean(partition(-1, [1], (3,)), ready={2: EPOCHS[2], 3: EPOCHS[3]})
     assert after is not None
     assert (after.leader, after.isr, after.elr) == (2, [2], ())
@@ -159,7 +157,7 @@ def test_an_unclean_leader_is_in_sync_alone() -> None:
         pytest.param(partition(1, [1, 2]), 1, [1, 3], None, id="the other one is down"),
     ],
 )
-def test_a_log_that_is_offline_is_given_up(
+def test_resign_replaces_node_with_offline_log(
     before: Partition,
     node_id: int,
     ready: list[int],
@@ -171,7 +169,7 @@ def test_a_log_that_is_offline_is_given_up(
     assert got == after
 
 
-def test_a_log_that_can_be_read_stays_eligible() -> None:
+def test_resign_keeps_readable_log_eligible() -> None:
     found = resign(partition(1, [1, 2]), 1, ready=EPOCHS, live=EPOCHS, min_in_sync=2, eligible=True)
     assert found is not None
     assert (found.leader, found.isr, found.elr) == (2, [2], (1,))

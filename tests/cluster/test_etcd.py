@@ -1,4 +1,4 @@
-"""The address of a cluster on etcd, as an operator writes it."""
+"""Parsing of the etcd address of a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kbroker.cluster.etcd_gateway import Login
 from kbroker.config import ConfigError
 
 
-def test_members_and_a_name() -> None:
+def test_address_is_parsed() -> None:
     address = EtcdAddress.parse("etcd://one,two:1234,[::1]:5/shop")
     assert address.endpoints == ("http://one:2379", "http://two:1234", "http://[::1]:5")
     assert address.prefix == "/kb/shop/"
@@ -21,7 +21,7 @@ def test_members_and_a_name() -> None:
     assert address.trusted() is None
 
 
-def test_a_login_is_not_shown(tmp_path: Path) -> None:
+def test_credentials_are_parsed_and_hidden(tmp_path: Path) -> None:
     address = EtcdAddress.parse("etcd://me:p%40ss:word@one/shop")
     assert address.login == Login("me", "p@ss:word")
     assert "me" not in str(address)
@@ -31,7 +31,7 @@ def test_a_login_is_not_shown(tmp_path: Path) -> None:
     assert address.login == Login("me", "secret")
 
 
-def test_tls() -> None:
+def test_etcds_scheme_selects_tls() -> None:
     address = EtcdAddress.parse("etcds://one/shop")
     assert address.endpoints == ("https://one:2379",)
     assert str(address) == "etcds://one:2379/shop"
@@ -56,13 +56,13 @@ def test_tls() -> None:
         ("etcd://me@one/shop?password-file=/no/such/file", "/no/such/file"),
     ],
 )
-def test_what_is_no_address(text: str, said: str) -> None:
+def test_invalid_address_is_rejected(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as raised:
         EtcdAddress.parse(text)
     assert said in str(raised.value)
 
 
-def test_files_that_cannot_be_read_are_named() -> None:
+def test_error_names_unreadable_tls_file() -> None:
     with pytest.raises(ConfigError) as raised:
         EtcdAddress.parse("etcds://one/shop?ca=/no/such/ca.pem").trusted()
     assert "/no/such/ca.pem" in str(raised.value)
@@ -71,13 +71,13 @@ def test_files_that_cannot_be_read_are_named() -> None:
 @pytest.mark.parametrize(
     "words", [["--memory"], ["--nodes", "3"], ["--racks", "a,b"], ["--control-port", "0"]]
 )
-def test_what_is_of_one_process_does_not_go_with_it(words: list[str]) -> None:
+def test_cluster_option_excludes_single_process_options(words: list[str]) -> None:
     done = CliRunner().invoke(main, ["serve", "--cluster", "etcd://one/shop", *words])
     assert done.exit_code == 2
     assert f"--cluster and {words[0]} exclude each other" in done.output
 
 
-def test_migrate_metadata_ignores_the_address_of_a_server(tmp_path: Path) -> None:
+def test_migrate_metadata_ignores_cluster_variable(tmp_path: Path) -> None:
     environment = {"KBROKER_CLUSTER": "etcd://one/shop"}
     words = ["cluster", "resize", "--nodes", "1", str(tmp_path)]
     done = CliRunner().invoke(main, words, env=environment)

@@ -1,4 +1,4 @@
-"""Metadata on a real etcd: the contract of stores, and what only etcd and its network do."""
+"""The metadata store on a real etcd: the store contract, and faults of etcd and its network."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ pytestmark = pytest.mark.slow
 
 CHECK_SECONDS_MAX = 120
 WAIT_SECONDS = 60
-"""For what etcd tells no event of, or only after it was looked for."""
+"""Timeout for changes that the client detects by checks instead of events."""
 PATIENT_SECONDS, IMPATIENT_SECONDS = 30, 2
-"""For an answer: others may be at work; and where one is to be missed."""
+"""Response timeouts: normal, and for tests that lose a response."""
 
 
 class ForgetsSoon(EtcdStore):
@@ -39,7 +39,7 @@ class ForgetsSoon(EtcdStore):
 
 
 class Counting(Gateway):
-    """It counts how often keys are read, and something is written that compares nothing."""
+    """A gateway that counts reads, and writes without compares."""
 
     def __init__(self, endpoints: Sequence[str]) -> None:
         super().__init__(endpoints, timeout_seconds=PATIENT_SECONDS)
@@ -53,7 +53,7 @@ class Counting(Gateway):
 
 
 class Late(EtcdStore):
-    """It hears of nothing until it is told to."""
+    """A store whose events are held until `hear` is called."""
 
     def __init__(self, gateway: Gateway, prefix: str) -> None:
         super().__init__(gateway, prefix)
@@ -73,7 +73,7 @@ class Late(EtcdStore):
 
 @pytest.fixture(scope="module")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    """One member that all tests share."""
+    """Run one etcd member for all tests."""
     member = Etcd(tmp_path_factory.mktemp("etcd"))
     yield member
     member.stop()
@@ -87,7 +87,7 @@ async def store_at(
     login: Login | None = None,
     timeout_seconds: float = PATIENT_SECONDS,
 ) -> AsyncIterator[EtcdStore]:
-    """A store that runs."""
+    """Run a store."""
     gateway = Gateway(endpoints, timeout_seconds=timeout_seconds, login=login)
     store = ForgetsSoon(gateway, f"/kb/{prefix}/")
     try:
@@ -101,7 +101,7 @@ async def store_at(
 
 
 @pytest.mark.parametrize("name", CHECKS)
-async def test_a_store_on_etcd_keeps_the_contract(name: str, etcd: Etcd) -> None:
+async def test_etcd_store_fulfils_contract(name: str, etcd: Etcd) -> None:
     stores: list[EtcdStore] = []
     with trio.fail_after(CHECK_SECONDS_MAX):
         async with trio.open_nursery() as nursery:
@@ -119,8 +119,8 @@ async def test_a_store_on_etcd_keeps_the_contract(name: str, etcd: Etcd) -> None
         await store.aclose()
 
 
-async def test_clusters_beside_each_other_do_not_see_each_other(etcd: Etcd) -> None:
-    """Also where one name begins as the other does, and revisions are those of both."""
+async def test_clusters_on_one_etcd_are_isolated(etcd: Etcd) -> None:
+    """This holds even if one name is a prefix of the other; revisions are shared."""
     async with store_at(etcd.endpoints, "a") as one, store_at(etcd.endpoints, "a/b") as other:
         await must_put(one, "key", 1)
         theirs = await must_put(other, "key", 2)
@@ -128,13 +128,13 @@ async def test_clusters_beside_each_other_do_not_see_each_other(etcd: Etcd) -> N
             await must_put(
                 other, "more", 1, (await other.range("more")).entries.get("more", (0, 0))[1]
             )
-        assert await put(one, "key", 3, ABSENT) is None  # at a revision of the other's
+        assert await put(one, "key", 3, ABSENT) is None  # the revision belongs to the other cluster
         assert (await one.range("")).entries["key"].value == {"n": 1}
         assert (await other.range("")).entries["key"] == ({"n": 2}, theirs)
 
 
-async def test_a_lost_answer_is_an_unknown_outcome(etcd: Etcd) -> None:
-    """And it is not asked again: the change is made once, and heard of."""
+async def test_lost_response_raises_outcome_unknown(etcd: Etcd) -> None:
+    """The client does not retry: the change is applied once and delivered by the watch."""
     async with (
         network_to(etcd.endpoints[0]) as network,
         store_at([network.endpoint], "lost", timeout_seconds=IMPATIENT_SECONDS) as store,
@@ -149,7 +149,7 @@ async def test_a_lost_answer_is_an_unknown_outcome(etcd: Etcd) -> None:
         assert await put(store, "b", 3) is None
 
 
-async def test_a_watch_that_has_fallen_silent_is_noticed(etcd: Etcd) -> None:
+async def test_stalled_watch_is_restarted(etcd: Etcd) -> None:
     async with (
         network_to(etcd.endpoints[0]) as network,
         store_at([network.endpoint], "silent", timeout_seconds=IMPATIENT_SECONDS) as store,
@@ -169,8 +169,8 @@ async def test_a_watch_that_has_fallen_silent_is_noticed(etcd: Etcd) -> None:
         assert copy.changes[-1].cause == "lease of node 2 ended"
 
 
-async def test_who_was_away_until_changes_were_forgotten_learns_what_is_there(etcd: Etcd) -> None:
-    """First what is gone, also where it is there anew, then what is new."""
+async def test_client_catches_up_after_compaction(etcd: Etcd) -> None:
+    """It gets deletions first, including those of recreated keys, then new entries."""
     async with (
         network_to(etcd.endpoints[0]) as network,
         store_at([network.endpoint], "away") as store,
@@ -200,9 +200,7 @@ async def test_who_was_away_until_changes_were_forgotten_learns_what_is_there(et
         assert "after" in copy.entries
 
 
-async def test_an_event_that_was_lost_is_found_by_comparing(
-    etcd: Etcd, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_comparison_finds_lost_event(etcd: Etcd, caplog: pytest.LogCaptureFixture) -> None:
     async with store_at(etcd.endpoints, "compared") as store:
         copy = await Copy(store).open()
         kept = await must_put(store, "kept", 1)
@@ -219,10 +217,10 @@ async def test_an_event_that_was_lost_is_found_by_comparing(
         assert copy.entries["kept"].revision == kept
 
 
-async def test_etcd_may_be_away_for_a_while(
+async def test_store_resumes_after_loss_of_quorum(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is stored then, and it is said; it goes on when a majority is back."""
+    """Writes fail with a log message until the quorum is restored."""
     etcd = Etcd(tmp_path, members=3)
     try:
         async with store_at(etcd.endpoints, "a", timeout_seconds=IMPATIENT_SECONDS) as store:
@@ -262,7 +260,7 @@ async def _read_again(store: EtcdStore, key: str):  # type: ignore[no-untyped-de
             await trio.sleep(0.1)
 
 
-async def test_all_keys_are_read_once_a_page_at_a_time(etcd: Etcd) -> None:
+async def test_keys_are_read_once_in_pages(etcd: Etcd) -> None:
     async with store_at(etcd.endpoints, "pages") as store:
         for number in range(10):
             await must_put(store, f"key-{number}", number)
@@ -274,12 +272,12 @@ async def test_all_keys_are_read_once_a_page_at_a_time(etcd: Etcd) -> None:
             assert [each.value["n"] for each in entries.values()] == [*range(10)]
             assert revision == store.revision
             assert await other.range("key-3") == (revision, {"key-3": entries["key-3"]})
-            assert gateway.reads == 4  # 10 keys, and why they were written, by three
+            assert gateway.reads == 4  # 10 keys and the cause, in pages of three
             nursery.cancel_scope.cancel()
         await other.aclose()
 
 
-async def test_who_waits_for_a_slow_watch_does_not_write_as_often_as_there_are_others(
+async def test_waiters_for_slow_watch_share_heartbeats(
     etcd: Etcd,
 ) -> None:
     gateway = Counting(etcd.endpoints)
@@ -298,7 +296,7 @@ async def test_who_waits_for_a_slow_watch_does_not_write_as_often_as_there_are_o
     await store.aclose()
 
 
-async def test_a_user_of_etcd_logs_in(tmp_path: Path) -> None:
+async def test_etcd_user_authenticates_and_renews_token(tmp_path: Path) -> None:
     etcd = Etcd(tmp_path)
     try:
         everything = {"key": b64encode(b"\0").decode(), "range_end": b64encode(b"\0").decode()}
@@ -322,7 +320,7 @@ async def test_a_user_of_etcd_logs_in(tmp_path: Path) -> None:
         etcd.stop()
 
 
-async def test_members_and_their_clients_know_each_other_by_certificates(tmp_path: Path) -> None:
+async def test_mutual_tls_with_etcd_works(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path)
     etcd = Etcd(tmp_path, certificates=certificates)
     member = etcd.endpoints[0].removeprefix("https://")
@@ -342,7 +340,7 @@ async def test_members_and_their_clients_know_each_other_by_certificates(tmp_pat
 
 
 async def refusal_of(address: str) -> str:
-    """With what a connection to a cluster ends that is none."""
+    """Return the error of a failed connection to a cluster."""
     with pytest.raises(ExceptionGroup) as raised:
         async with connected(EtcdAddress.parse(address), patience_seconds=IMPATIENT_SECONDS):
             pass
@@ -351,10 +349,10 @@ async def refusal_of(address: str) -> str:
     return error.message or ""
 
 
-async def test_a_watch_that_is_cancelled_before_it_begins_leaves_no_connection(
+async def test_watch_cancelled_before_start_closes_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ours, theirs = memory_stream_pair()  # where nothing is ever answered
+    ours, theirs = memory_stream_pair()  # a stream without responses
 
     async def connects(*_: object) -> HttpConnection:
         return HttpConnection(ours, "etcd")
@@ -365,14 +363,14 @@ async def test_a_watch_that_is_cancelled_before_it_begins_leaves_no_connection(
         async with gateway.stream("watch", {}):
             raise AssertionError("nobody has answered")
     with trio.fail_after(5):
-        assert await theirs.receive_some()  # what was asked
+        assert await theirs.receive_some()  # the request
         assert await theirs.receive_some() == b""
 
 
 @pytest.mark.parametrize(
     ("shift", "said"), [(100, r"10[01] s ahead"), (-100, r"(99|100) s behind"), (0, "")]
 )
-async def test_a_clock_that_is_wrong_is_said(
+async def test_clock_skew_is_logged(
     etcd: Etcd,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -389,7 +387,7 @@ async def test_a_clock_that_is_wrong_is_said(
     assert re.search(said, "".join(warnings))
 
 
-async def test_what_others_wrote_below_the_prefix_is_refused(
+async def test_foreign_value_below_prefix_is_rejected(
     etcd: Etcd, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = b64encode(b"/kb/theirs/entry/a").decode()
@@ -398,7 +396,7 @@ async def test_what_others_wrote_below_the_prefix_is_refused(
         await until(lambda: "use another name for the cluster" in caplog.text, WAIT_SECONDS)
 
 
-async def test_the_next_member_is_asked_where_nobody_listens(etcd: Etcd) -> None:
+async def test_next_member_is_used_if_one_refuses_connections(etcd: Etcd) -> None:
     nobody = "http://127.0.0.1:1"
     async with store_at([nobody, *etcd.endpoints], "next") as store:
         with trio.fail_after(WAIT_SECONDS):

@@ -1,4 +1,4 @@
-"""A store whose etcd holds less than it has told keeps what it knows."""
+"""A store keeps its entries while etcd holds an older state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOREIGN_WRITES = 60
 
 
 def raise_revision(etcd: Etcd) -> None:
-    """Write keys of another application, as to an etcd that several share."""
+    """Write keys of another application that shares the etcd."""
     for _ in range(FOREIGN_WRITES):
         etcd.ask("kv/put", {"key": "Zm9yZWlnbg==", "value": ""})
 
@@ -47,7 +47,7 @@ def empty(etcd: Etcd, copied: Path) -> None:
 
 @pytest.mark.parametrize("restore", [older, older_and_busy, older_and_compacted, empty])
 @pytest.mark.parametrize("others_write", [False, True], ids=["alone", "with-others"])
-async def test_nothing_is_taken_over_until_the_newest_state_is_back(
+async def test_older_state_is_ignored_until_newest_state_returns(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     restore: Callable[[Etcd, Path], None],
@@ -93,7 +93,7 @@ async def _go_back(
     copied: Path,
     others_write: bool,
 ) -> None:
-    """Let the store see etcd again only when it is older, and others have written to it."""
+    """Reconnect the store after etcd was restored and other clients have written to it."""
     await network.cut()
     restore(etcd, copied)
     if others_write:

@@ -9,8 +9,7 @@ from kbroker.cluster.features import SUPPORTED, check_update
 from kbroker.protocol.errors import KafkaError
 
 
-def test_directions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lower level needs a downgrade, a higher one an upgrade."""
+def test_update_type_must_match_direction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbroker.cluster.features.SUPPORTED", {"f": range(1, 4)})
     check_update({"f": 2}, {}, "f", 3, 1)
     check_update({"f": 2}, {}, "f", 1, 2)
@@ -19,7 +18,7 @@ def test_directions(monkeypatch: pytest.MonkeyPatch) -> None:
             check_update({"f": 2}, {}, "f", level, kind)
 
 
-async def test_finalized_levels_are_kept(broker: Broker) -> None:
+async def test_finalized_levels_are_stored(broker: Broker) -> None:
     cluster = broker.node.cluster
     assert cluster.features == {name: levels[-1] for name, levels in SUPPORTED.items()}
     before = cluster.features_revision
@@ -29,8 +28,8 @@ async def test_finalized_levels_are_kept(broker: Broker) -> None:
     assert not await cluster.finalize_features(levels, revision=before, cause="test")
 
 
-async def test_a_level_that_one_of_the_nodes_does_not_know() -> None:
-    """Also one that is down, or says nothing of the feature."""
+async def test_level_unsupported_by_a_node_is_rejected() -> None:
+    """This includes nodes that are down or do not support the feature."""
     nodes = {1: {"f": [1, 3]}, 2: {"f": [1, 2]}, 3: {"f": [1, 3]}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kbroker.cluster.features.SUPPORTED", {"f": range(4)})

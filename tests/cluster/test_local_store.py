@@ -40,7 +40,7 @@ async def keys(store: LocalStore) -> set[str]:
     return set((await store.range("")).entries)
 
 
-async def test_a_compare_that_fails_changes_nothing(files: MemFiles) -> None:
+async def test_failed_compare_changes_nothing(files: MemFiles) -> None:
     store = LocalStore(files, PATH)
     first = await put(store, "a", 1)
     assert first is not None
@@ -49,7 +49,7 @@ async def test_a_compare_that_fails_changes_nothing(files: MemFiles) -> None:
     assert await put(store, "a", 2, first) == first + 1
 
 
-async def test_a_revision_is_never_used_again_after_a_delete(files: MemFiles) -> None:
+async def test_revision_is_not_reused_after_delete(files: MemFiles) -> None:
     store = LocalStore(files, PATH)
     first = await put(store, "a", 1)
     assert first is not None
@@ -60,7 +60,7 @@ async def test_a_revision_is_never_used_again_after_a_delete(files: MemFiles) ->
     assert await put(store, "a", 3, first) is None
 
 
-async def test_entries_and_revisions_survive_a_restart(files: MemFiles) -> None:
+async def test_entries_and_revisions_survive_restart(files: MemFiles) -> None:
     store = LocalStore(files, PATH)
     revision = await put(store, "a", 1)
     await put(store, "b", 2)
@@ -72,7 +72,7 @@ async def test_entries_and_revisions_survive_a_restart(files: MemFiles) -> None:
     assert await put(again, "c", 3) == 3
 
 
-async def test_a_torn_last_line_is_cut_and_the_rest_kept(files: MemFiles) -> None:
+async def test_torn_last_line_is_truncated(files: MemFiles) -> None:
     store = LocalStore(files, PATH)
     await put(store, "a", 1)
     await put(store, "b", 2)
@@ -87,7 +87,7 @@ async def test_a_torn_last_line_is_cut_and_the_rest_kept(files: MemFiles) -> Non
     assert await keys(LocalStore(files, PATH)) == {"a", "c"}
 
 
-async def test_a_bad_line_that_sound_ones_follow_is_damage_and_nothing_is_cut(
+async def test_bad_line_before_intact_lines_is_rejected_unmodified(
     files: MemFiles,
 ) -> None:
     store = LocalStore(files, PATH)
@@ -101,7 +101,7 @@ async def test_a_bad_line_that_sound_ones_follow_is_damage_and_nothing_is_cut(
     assert files.read_bytes(PATH) == damaged
 
 
-async def test_a_long_history_is_rewritten_without_losing_anything(
+async def test_journal_with_long_history_is_rewritten(
     files: MemFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalStore, "REWRITE_BYTES", 1000)
@@ -120,10 +120,10 @@ async def test_a_long_history_is_rewritten_without_losing_anything(
     assert (await LocalStore(files, PATH).range("a")).entries["a"] == ({"n": 99}, revision)
 
 
-async def test_a_long_journal_of_what_is_still_there_is_left_alone(
+async def test_long_journal_of_live_entries_is_not_rewritten(
     files: MemFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten thousand partitions are more than a megabyte: that is no reason to write it anew."""
+    """Ten thousand partitions exceed a megabyte, but a rewrite would not shrink the journal."""
     monkeypatch.setattr(LocalStore, "REWRITE_BYTES", 1000)
     store = LocalStore(files, PATH)
     for number in range(100):
@@ -135,7 +135,7 @@ async def test_a_long_journal_of_what_is_still_there_is_left_alone(
     assert len(await keys(LocalStore(files, PATH))) == 101
 
 
-async def test_who_only_looks_writes_nothing_and_nobody_else_meanwhile(files: MemFiles) -> None:
+async def test_read_only_use_writes_nothing_and_detects_other_writers(files: MemFiles) -> None:
     store = LocalStore(files, PATH)
     assert not files.exists(PATH)
     await put(LocalStore(files, PATH), "a", 1)
@@ -144,7 +144,7 @@ async def test_who_only_looks_writes_nothing_and_nobody_else_meanwhile(files: Me
     assert await keys(LocalStore(files, PATH)) == {"a"}
 
 
-async def test_a_full_disk_takes_metadata_as_long_as_the_reserve_lasts() -> None:
+async def test_reserve_permits_writes_on_full_disk() -> None:
     files = CrashFiles()
     files.mkdir("data")
     store = LocalStore(files, PATH)
@@ -160,17 +160,17 @@ async def test_a_full_disk_takes_metadata_as_long_as_the_reserve_lasts() -> None
     assert files.exists(PATH + ".reserve")
 
 
-async def test_watchers_see_each_change_once(files: MemFiles) -> None:
+async def test_watcher_gets_each_change_once(files: MemFiles) -> None:
     store = LocalStore(files, PATH)
     seen: list[Change] = []
     store.watch(seen.append, after=store.revision)
     await put(store, "a", 1)
-    await put(store, "a", 9)  # refused
+    await put(store, "a", 9)  # fails
     assert [change.entries for change in seen] == [{"a": Entry({"n": 1}, 1)}]
 
 
-async def test_a_watcher_that_fails_keeps_nothing_from_the_others(files: MemFiles) -> None:
-    """They are other nodes of the same process."""
+async def test_failing_watcher_does_not_affect_others(files: MemFiles) -> None:
+    """The other watchers are other nodes of the same process."""
 
     def fail(change: Change) -> None:
         raise StorageError("no space for a log")
@@ -186,7 +186,7 @@ async def test_a_watcher_that_fails_keeps_nothing_from_the_others(files: MemFile
 
 
 class LostDisk:
-    """A journal whose disk is gone."""
+    """A journal whose syncs fail."""
 
     def append(self, parts: list[bytes]) -> int:
         return 0
@@ -195,7 +195,7 @@ class LostDisk:
         raise StorageError("the disk is gone")
 
 
-async def test_after_a_failed_sync_nothing_more_is_written(
+async def test_store_stops_writing_after_failed_sync(
     files: MemFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = LocalStore(files, PATH)
@@ -214,10 +214,10 @@ async def test_after_a_failed_sync_nothing_more_is_written(
 
 
 @pytest.mark.parametrize("state", ["new", "stopped", "torn"])
-async def test_after_failed_sync_of_first_write_nothing_more_is_written(
+async def test_store_stops_writing_after_failed_sync_of_first_write(
     files: MemFiles, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
-    """Creating, unmarking and rewriting the journal sync a directory before the line is appended."""
+    """Preparing the journal syncs a directory before the line is appended."""
     if state != "new":
         before = LocalStore(files, PATH)
         await put(before, "a", 1)
@@ -241,7 +241,9 @@ async def test_after_failed_sync_of_first_write_nothing_more_is_written(
         await put(store, "c", 3)
 
 
-async def test_a_disk_that_was_full_takes_metadata_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_store_writes_again_after_full_disk_is_freed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     files = MemFiles(limit=200)
     files.mkdir("data")
     store = LocalStore(files, PATH)
@@ -255,10 +257,10 @@ async def test_a_disk_that_was_full_takes_metadata_again(caplog: pytest.LogCaptu
     assert await keys(store) == await keys(LocalStore(files, PATH)) == {"a", "c"}
 
 
-async def test_trouble_lasts_until_a_write_succeeds(
+async def test_trouble_is_reported_until_write_succeeds(
     autojump_clock: MockClock, nursery: trio.Nursery, pytestconfig: pytest.Config
 ) -> None:
-    """The store itself tries again, and what it writes then changes nothing."""
+    """The store retries by itself with a line without changes."""
     random = Random(pytestconfig.getoption("--seed"))
     files = RefusingFiles()
     files.mkdir("data")
@@ -269,7 +271,7 @@ async def test_trouble_lasts_until_a_write_succeeds(
         refuses = random.random() < 0.5
         full, files.capacity = random.random() < 0.5, NO_LIMIT
         if refuses and full:
-            files.capacity = 0  # the reserve is of no use
+            files.capacity = 0  # the reserve is not sufficient
         elif refuses:
             files.refuse("data")
         if random.random() < 0.7:
@@ -305,7 +307,7 @@ async def put_leased(store: LocalStore, key: str, seconds: float = math.inf) -> 
     return lease
 
 
-async def test_leased_entries_end_with_the_process(files: MemFiles) -> None:
+async def test_leased_entries_are_dropped_after_restart(files: MemFiles) -> None:
     store = LocalStore(files, PATH)
     await put_leased(store, "live")
     await put_leased(store, "freed")
@@ -318,7 +320,7 @@ async def test_leased_entries_end_with_the_process(files: MemFiles) -> None:
     assert revision == 4
 
 
-async def test_leased_entries_are_not_in_a_journal_that_is_rewritten(
+async def test_rewritten_journal_omits_entries_of_ended_leases(
     files: MemFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalStore, "REWRITE_BYTES", 0)
@@ -339,7 +341,7 @@ async def next_timer() -> float:
     return trio.lowlevel.current_statistics().seconds_to_next_deadline
 
 
-async def test_only_leases_that_have_an_end_need_a_timer(
+async def test_unlimited_leases_start_no_timer(
     files: MemFiles, autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     store = LocalStore(files, PATH)
@@ -353,8 +355,8 @@ async def test_only_leases_that_have_an_end_need_a_timer(
     assert await keys(store) == {"live"}
 
 
-def test_a_loop_that_stands_still_ends_no_lease(files: MemFiles) -> None:
-    """Who would have kept it alive stood still as well."""
+def test_blocked_event_loop_expires_no_lease(files: MemFiles) -> None:
+    """The holder of the lease was blocked as well."""
     clock = MockClock()
 
     async def main() -> None:
@@ -376,7 +378,7 @@ def test_a_loop_that_stands_still_ends_no_lease(files: MemFiles) -> None:
     trio.run(main, clock=clock)
 
 
-async def test_a_lease_whose_end_cannot_be_stored_goes_on(
+async def test_lease_continues_if_its_end_cannot_be_stored(
     files: MemFiles,
     autojump_clock: MockClock,
     nursery: trio.Nursery,
@@ -390,19 +392,19 @@ async def test_a_lease_whose_end_cannot_be_stored_goes_on(
         patch.setattr(store, "_journal", FullDisk())
         await trio.sleep(5.5)
         assert await keys(store) == {"live"}
-        assert len(caplog.records) == 1  # not one in each tick
+        assert len(caplog.records) == 1  # not one per tick
     await trio.sleep(1)
     assert await keys(store) == set()
 
 
 class FullDisk:
-    """A journal whose disk takes no more."""
+    """A journal whose disk is full."""
 
     def append(self, parts: list[bytes]) -> int:
         raise StorageError("the disk is full")
 
 
-async def test_the_history_is_bounded(files: MemFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_change_history_is_bounded(files: MemFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalStore, "HISTORY_ENTRIES", 10)
     store = LocalStore(files, PATH)
     both: dict[str, Document | None] = {"a": {}, "b": {}}
@@ -416,7 +418,7 @@ async def test_the_history_is_bounded(files: MemFiles, monkeypatch: pytest.Monke
 
 
 class SlowDisk:
-    """Syncs that come to their end when they are told to."""
+    """Syncs that end when the test allows it."""
 
     def __init__(self) -> None:
         self.began = 0
@@ -428,8 +430,8 @@ class SlowDisk:
         return work()
 
 
-async def test_others_have_their_turn_while_a_change_is_synced(files: MemFiles) -> None:
-    """And see nothing of it before; the next change waits, and meets what the first one left."""
+async def test_event_loop_runs_during_sync(files: MemFiles) -> None:
+    """Readers do not see the change before; the next change waits and sees the first one."""
     disk = SlowDisk()
     store = LocalStore(files, PATH, in_thread=disk.in_thread)
     changes: list[Change] = []
@@ -452,8 +454,8 @@ async def test_others_have_their_turn_while_a_change_is_synced(files: MemFiles) 
     assert [change.revision for change in changes] == [1]
 
 
-async def test_a_change_that_was_begun_is_finished(files: MemFiles) -> None:
-    """A line that is in the journal is a change, whoever has lost patience."""
+async def test_cancelled_change_is_completed(files: MemFiles) -> None:
+    """A written line is a change, even if its caller was cancelled."""
     disk = SlowDisk()
     store = LocalStore(files, PATH, in_thread=disk.in_thread)
     async with trio.open_nursery() as nursery:
@@ -466,7 +468,7 @@ async def test_a_change_that_was_begun_is_finished(files: MemFiles) -> None:
     assert await keys(LocalStore(files, PATH)) == {"a", "b"}
 
 
-async def test_others_have_their_turn_among_changes_that_are_synced_at_once(
+async def test_event_loop_runs_between_instant_syncs(
     files: MemFiles,
 ) -> None:
     store = LocalStore(files, PATH, in_thread=DiskWork().run)
@@ -498,7 +500,7 @@ def disk() -> CrashFiles:
 
 
 async def stopped_store(disk: CrashFiles, count: int = 5) -> bytes:
-    """Write some entries, stop in order, and return the journal."""
+    """Write some entries, stop cleanly, and return the journal."""
     store = LocalStore(disk, PATH)
     for number in range(count):
         await put(store, f"key-{number}", number)
@@ -506,7 +508,7 @@ async def stopped_store(disk: CrashFiles, count: int = 5) -> bytes:
     return disk.read_bytes(PATH)
 
 
-async def test_journal_cut_after_a_clean_stop_is_refused_at_every_byte(disk: CrashFiles) -> None:
+async def test_journal_truncated_after_clean_stop_is_rejected(disk: CrashFiles) -> None:
     journal = await stopped_store(disk)
     for size in range(len(journal)):
         disk.write_atomic(PATH, journal[:size])
@@ -517,7 +519,7 @@ async def test_journal_cut_after_a_clean_stop_is_refused_at_every_byte(disk: Cra
     assert len(await keys(LocalStore(disk, PATH))) == 5
 
 
-async def test_older_copy_of_a_journal_is_refused_until_the_operator_agrees(
+async def test_older_journal_copy_is_rejected_until_operator_confirms(
     disk: CrashFiles,
 ) -> None:
     older = await stopped_store(disk)
@@ -535,7 +537,7 @@ async def test_older_copy_of_a_journal_is_refused_until_the_operator_agrees(
     assert "next" in await keys(LocalStore(disk, PATH))
 
 
-async def test_journal_that_an_earlier_version_has_continued_is_read_with_a_warning(
+async def test_journal_continued_by_earlier_version_logs_warning(
     disk: CrashFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     await stopped_store(disk)
@@ -548,7 +550,7 @@ async def test_journal_that_an_earlier_version_has_continued_is_read_with_a_warn
     assert "was written after the last clean stop" in caplog.text
 
 
-async def test_torn_line_after_a_crash_is_cut_although_the_stop_before_was_clean(
+async def test_torn_line_after_clean_stop_and_crash_is_truncated(
     disk: CrashFiles,
 ) -> None:
     await stopped_store(disk)
@@ -559,7 +561,7 @@ async def test_torn_line_after_a_crash_is_cut_although_the_stop_before_was_clean
     assert await keys(LocalStore(disk, PATH)) == {f"key-{number}" for number in range(5)}
 
 
-async def test_damaged_note_of_the_end_is_ignored_with_a_warning(
+async def test_damaged_clean_stop_file_logs_warning(
     disk: CrashFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     await stopped_store(disk)
@@ -569,7 +571,7 @@ async def test_damaged_note_of_the_end_is_ignored_with_a_warning(
     assert f"{PATH}.clean is damaged" in caplog.text
 
 
-async def test_journal_is_rewritten_while_the_store_runs(
+async def test_journal_is_rewritten_while_store_runs(
     disk: CrashFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalStore, "REWRITE_BYTES", 2000)
@@ -594,7 +596,7 @@ async def test_journal_is_rewritten_while_the_store_runs(
     assert again.revision == store.revision
 
 
-async def test_crash_while_the_journal_is_rewritten_loses_nothing(
+async def test_crash_during_rewrite_loses_nothing(
     disk: CrashFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalStore, "REWRITE_BYTES", 1000)
@@ -627,7 +629,7 @@ async def test_crash_while_the_journal_is_rewritten_loses_nothing(
 
 
 @pytest.mark.parametrize("can_cut", [True, False])
-async def test_a_stop_after_a_torn_append_leaves_a_journal_that_can_be_read(
+async def test_stop_after_torn_append_leaves_readable_journal(
     tmp_path: Path, can_cut: bool
 ) -> None:
     path = (tmp_path / "cluster.journal").as_posix()

@@ -1,4 +1,4 @@
-"""Nodes that join a cluster, leave it and return to it."""
+"""Registration of nodes: start, shutdown, crash and return."""
 
 import pytest
 from trio.testing import MockClock
@@ -11,7 +11,7 @@ from .clusters import open_cluster
 from .members import DIRECTORIES, lease_ends, make_topic, members, settled
 
 
-async def test_ids_survive_a_restart_and_leader_epochs_rise() -> None:
+async def test_restart_keeps_ids_and_raises_leader_epochs() -> None:
     files = MemFiles()
     cluster = await open_cluster(files)
     topic = await cluster.create_topic("a", [[1], [1]], {"retention.ms": "5"}, cause="test")
@@ -24,14 +24,14 @@ async def test_ids_survive_a_restart_and_leader_epochs_rise() -> None:
     assert [(p.leader, p.leader_epoch, p.isr) for p in found.partitions] == [(1, 1, [1])] * 2
 
 
-async def test_a_store_of_another_cluster_is_refused() -> None:
+async def test_store_of_another_cluster_is_rejected() -> None:
     files = MemFiles()
     await open_cluster(files)
     with pytest.raises(ValueError, match="belongs to cluster"):
         await Cluster.open(LocalStore(files, "data/journal"), cluster_id=random_cluster_id())
 
 
-async def test_a_journal_from_before_nodes_registered_is_read() -> None:
+async def test_journal_without_registrations_is_read() -> None:
     files = MemFiles()
     files.mkdir("data")
     store = LocalStore(files, "data/journal")
@@ -59,12 +59,12 @@ async def test_a_journal_from_before_nodes_registered_is_read() -> None:
     ("stays", "is_clean", "keeps_records"),
     [(True, True, False), (True, False, True), (False, False, False)],
 )
-async def test_who_did_not_end_in_order_leaves_what_it_may_not_hold(
+async def test_node_leaves_isr_after_unclean_shutdown(
     stays: bool,
     is_clean: bool,
     keeps_records: bool,
 ) -> None:
-    """The lease has not ended, so nobody saw the node go."""
+    """The lease has not expired, so the other nodes did not notice the crash."""
     async with members(2) as (one, two):
         await make_topic(one, [1, 2], [2])
         one.controller.retire()
@@ -77,7 +77,7 @@ async def test_who_did_not_end_in_order_leaves_what_it_may_not_hold(
         assert one.partition(1).isr == [2], "nobody else has it"
 
 
-async def test_a_node_whose_disk_is_new_is_in_no_set(autojump_clock: MockClock) -> None:
+async def test_node_with_new_disk_leaves_isr_and_elr(autojump_clock: MockClock) -> None:
     async with members(2) as (one, two):
         await make_topic(one, [1, 2], [2, 1], [2], min_insync_replicas="2")
         await two.stop()
@@ -91,7 +91,7 @@ async def test_a_node_whose_disk_is_new_is_in_no_set(autojump_clock: MockClock) 
         two.directories = DIRECTORIES
 
 
-async def test_a_start_that_breaks_off_does_not_hide_that_the_disk_is_new(
+async def test_interrupted_start_still_detects_new_disk(
     autojump_clock: MockClock,
 ) -> None:
     async with members(2) as (one, two):
@@ -111,7 +111,7 @@ async def test_a_start_that_breaks_off_does_not_hide_that_the_disk_is_new(
         two.directories = DIRECTORIES
 
 
-async def test_a_node_that_was_cut_off_comes_back_by_itself(autojump_clock: MockClock) -> None:
+async def test_node_registers_again_after_lease_expiry(autojump_clock: MockClock) -> None:
     async with members() as (one, two, _):
         await make_topic(one, [1, 2, 3])
         epoch = one.membership.epoch
@@ -127,7 +127,7 @@ async def test_a_node_that_was_cut_off_comes_back_by_itself(autojump_clock: Mock
         assert two.partition().leader_epoch == 1
 
 
-async def test_a_second_process_of_the_same_node_takes_its_place(autojump_clock: MockClock) -> None:
+async def test_second_process_replaces_registration(autojump_clock: MockClock) -> None:
     async with members() as (one, two, _):
         again = type(one)(1, one._store, one._nursery)
         await again.start()

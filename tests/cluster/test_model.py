@@ -23,7 +23,7 @@ from .clusters import open_cluster
         ("a\n", ErrorCode.INVALID_TOPIC_EXCEPTION),
     ],
 )
-async def test_names_that_cannot_be(name: str, code: ErrorCode) -> None:
+async def test_invalid_topic_name_is_rejected(name: str, code: ErrorCode) -> None:
     cluster = await open_cluster(MemFiles())
     await cluster.create_topic("a.b", [[1]], {}, cause="test")
     with pytest.raises(KafkaError) as raised:

@@ -13,7 +13,7 @@ from ..brokers import started
 from ..wire import request
 
 
-async def test_a_kept_connection_that_was_cut_is_made_anew() -> None:
+async def test_closed_pooled_connection_is_replaced() -> None:
     async with started(nodes=2) as broker:
         peers = broker.local_node(1).node.peers
         ask = request(ApiKey.DESCRIBE_CLUSTER)
@@ -27,7 +27,7 @@ async def test_a_kept_connection_that_was_cut_is_made_anew() -> None:
         assert peers._pool[2] is not kept
 
 
-async def test_another_run_of_a_node_has_another_connection() -> None:
+async def test_restarted_node_gets_new_connection() -> None:
     async with started(nodes=2) as broker:
         peers = broker.local_node(1).node.peers
         ask = request(ApiKey.DESCRIBE_CLUSTER)
@@ -41,7 +41,7 @@ async def test_another_run_of_a_node_has_another_connection() -> None:
         assert peers._pool[2].registration.epoch > before
 
 
-async def test_tasks_that_ask_at_once_share_a_connection() -> None:
+async def test_concurrent_tasks_share_pooled_connection() -> None:
     async with started(nodes=2) as broker:
         peers = broker.local_node(1).node.peers
         async with trio.open_nursery() as nursery:
@@ -51,7 +51,7 @@ async def test_tasks_that_ask_at_once_share_a_connection() -> None:
         assert not peers._pool[2].broken
 
 
-async def test_an_answer_that_does_not_come_is_not_waited_for_long(
+async def test_missing_response_times_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with started(nodes=2, replica_socket_timeout_ms=50) as broker:
@@ -65,7 +65,7 @@ async def test_an_answer_that_does_not_come_is_not_waited_for_long(
 
 
 @pytest.mark.parametrize(("name", "port"), [("INSIDE", 2), ("NONE", 1), (None, 1)])
-async def test_nodes_use_the_listener_that_is_theirs(name: str | None, port: int) -> None:
+async def test_nodes_use_inter_broker_listener(name: str | None, port: int) -> None:
     settings = {"inter.broker.listener.name": name} if name else {}
     async with started(nodes=2, **settings) as broker:
         node = broker.local_node(1).node
@@ -75,7 +75,7 @@ async def test_nodes_use_the_listener_that_is_theirs(name: str | None, port: int
         assert node.peers.endpoint_of(registration) == Endpoint("h", port)
 
 
-async def test_nobody_there() -> None:
+async def test_refused_connection_raises_unreachable() -> None:
     async def refuse(endpoint: Endpoint) -> trio.abc.Stream:
         raise OSError("connection refused")
 

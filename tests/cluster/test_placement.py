@@ -1,4 +1,4 @@
-"""Where new partitions go, and what moves when a node goes or comes."""
+"""Placement of new partitions, draining and rebalancing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def counts(placed: list[list[int]]) -> tuple[Counter[int], Counter[int]]:
 
 
 @pytest.mark.parametrize("factor", [1, 2, 3])
-def test_leaders_and_followers_go_round(factor: int) -> None:
+def test_replicas_are_placed_round_robin(factor: int) -> None:
     placed = [*place(THREE, 9, factor)]
     leaders, replicas = counts(placed)
     assert leaders == {1: 3, 2: 3, 3: 3}
@@ -25,53 +25,53 @@ def test_leaders_and_followers_go_round(factor: int) -> None:
     assert all(len(set(nodes)) == factor for nodes in placed)
 
 
-def test_what_one_node_led_does_not_all_go_to_the_same_next_one() -> None:
+def test_next_leaders_of_a_node_are_spread() -> None:
     placed = place(dict.fromkeys(range(5)), 50, 3)
     seconds = Counter(nodes[1] for nodes in placed if nodes[0] == 0)
     assert len(seconds) > 1
 
 
-def test_what_a_node_led_is_divided_among_all_others_also_where_each_has_everything() -> None:
+def test_next_leaders_are_spread_with_full_replication() -> None:
     placed = [*place(THREE, 12, 3)]
     for leader in THREE:
         seconds = Counter(nodes[1] for nodes in placed if nodes[0] == leader)
         assert sorted(seconds.values()) == [2, 2]
 
 
-def test_topics_of_one_partition_spread_over_the_nodes() -> None:
+def test_single_partition_topics_are_spread() -> None:
     every: list[list[int]] = []
     for _ in range(6):
         every += place(THREE, 1, 1, load=Load(every))
     assert counts(every)[0] == {1: 2, 2: 2, 3: 2}
 
 
-def test_added_partitions_go_on_where_the_topic_stopped() -> None:
+def test_added_partitions_continue_round_robin() -> None:
     first = [*place(THREE, 4, 2)]
     leaders, replicas = counts([*first, *place(THREE, 2, 2, topic=first)])
     assert leaders == {1: 2, 2: 2, 3: 2}
     assert replicas == {1: 4, 2: 4, 3: 4}
 
 
-def test_a_partition_is_in_as_many_racks_as_there_are() -> None:
+def test_replicas_use_all_racks() -> None:
     racks = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"}
     placed = [*place(racks, 12, 3)]
     assert all({racks[each] for each in nodes} == {"a", "b", "c"} for nodes in placed)
     assert counts(placed) == (Counter(dict.fromkeys(racks, 2)), Counter(dict.fromkeys(racks, 6)))
 
 
-def test_more_replicas_than_racks() -> None:
+def test_replicas_share_racks_if_necessary() -> None:
     racks = {1: "a", 2: "a", 3: "b"}
     assert all(sorted(nodes) == [1, 2, 3] for nodes in place(racks, 3, 3))
 
 
-def test_nodes_that_are_down_come_last_and_do_not_lead() -> None:
+def test_down_nodes_are_used_last_and_never_lead() -> None:
     assert counts([*place(THREE, 4, 2, last=[2])])[1] == {1: 4, 3: 4}
     leaders, replicas = counts([*place(THREE, 4, 3, last=[2])])
     assert leaders == {1: 2, 3: 2}
     assert replicas == {1: 4, 2: 4, 3: 4}
 
 
-def test_a_drained_node_keeps_nothing_and_the_others_share_it() -> None:
+def test_drain_spreads_replicas_over_other_nodes() -> None:
     nodes = dict.fromkeys((1, 2, 3, 4))
     placed = {("t", i): each for i, each in enumerate(place(nodes, 12, 2))}
     moves = drain(placed, 4, nodes)
@@ -85,13 +85,13 @@ def test_a_drained_node_keeps_nothing_and_the_others_share_it() -> None:
     assert all(len(set(moved) - set(placed[key])) == 1 for key, moved in moves.items())
 
 
-def test_draining_without_another_node_leaves_fewer_replicas_but_not_none() -> None:
+def test_drain_without_spare_node_keeps_one_replica() -> None:
     placed = {("t", 0): [3, 1, 2], ("t", 1): [3]}
     assert drain(placed, 3, THREE) == {("t", 0): [2, 1], ("t", 1): [1]}
     assert drain({("t", 1): [3]}, 3, {3: None}) == {}
 
 
-def test_a_node_that_came_later_gets_its_share_and_little_moves() -> None:
+def test_rebalance_fills_new_node_with_few_moves() -> None:
     placed = {("t", i): each for i, each in enumerate(place(THREE, 12, 3))}
     nodes = dict.fromkeys((1, 2, 3, 4))
     moves = rebalance(placed, nodes)
@@ -102,7 +102,7 @@ def test_a_node_that_came_later_gets_its_share_and_little_moves() -> None:
     assert rebalance(placed | moves, nodes) == {}
 
 
-def test_partitions_get_more_replicas_as_far_as_there_are_nodes() -> None:
+def test_rebalance_adds_replicas_up_to_node_count() -> None:
     placed = {("t", i): [1] for i in range(6)} | {("u", 0): [2, 1]}
     moves = rebalance(placed, THREE, {each: 3 for each in placed if each[0] == "t"})
     leaders, replicas = counts(list((placed | moves).values()))
@@ -113,12 +113,12 @@ def test_partitions_get_more_replicas_as_far_as_there_are_nodes() -> None:
     assert rebalance({("t", 0): [1, 2, 3]}, THREE, {("t", 0): 1}) == {}, "none is taken away"
 
 
-def test_new_replicas_go_to_other_racks() -> None:
+def test_rebalance_adds_replicas_in_other_racks() -> None:
     racks = {1: "a", 2: "a", 3: "b"}
     assert rebalance({("t", 0): [1]}, racks, {("t", 0): 2}) == {("t", 0): [1, 3]}
 
 
-def test_balancing_keeps_racks_apart() -> None:
+def test_rebalance_keeps_rack_spread() -> None:
     racks = {1: "a", 2: "b", 3: "a", 4: "b"}
     placed = {("t", i): [1, 2] for i in range(8)}
     after = placed | rebalance(placed, racks)

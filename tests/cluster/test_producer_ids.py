@@ -1,4 +1,4 @@
-"""Producer ids: who gets one, also while the metadata cannot be written."""
+"""Allocation of producer IDs, including store failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..brokers import Start, started
 from ..wire import connected
 
 
-async def test_a_store_that_does_not_answer_is_said_to_the_client(
+async def test_unreachable_store_returns_retriable_error(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def no_answer(count: int) -> range:
@@ -70,10 +70,8 @@ async def test_warning_names_cause_and_action_once_while_no_ids_can_be_reserved(
 
 
 @pytest.mark.parametrize("version", range(3, 6))
-async def test_a_producer_is_named_by_id_and_epoch_or_not_at_all(
-    start: Start, version: int
-) -> None:
-    """As Kafka, also where there is no transactional id to go on with (KIP-360)."""
+async def test_producer_id_without_epoch_is_rejected(start: Start, version: int) -> None:
+    """As in Kafka, this holds even without a transactional ID (KIP-360)."""
     async with start() as broker, connected(broker.endpoint) as wire:
         for producer_id, epoch in ((-1, 0), (7, -1), (0, -1), (-1, 7), (-7, -1)):
             request = InitProducerIdRequest(producer_id=producer_id, producer_epoch=epoch)

@@ -23,7 +23,7 @@ from ..wire import (
 )
 
 
-async def test_there_are_no_more_entities_than_there_may_be(
+async def test_number_of_quota_entities_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert quota_changes.QUOTAS_MAX == 10_000
@@ -41,7 +41,7 @@ async def test_there_are_no_more_entities_than_there_may_be(
         assert await alter(wire, rows[3]) == [0]
 
 
-async def test_quotas_outlive_a_restart(tmp_path: Path) -> None:
+async def test_quotas_survive_restart(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         await set_quota(wire, {"user": "al"}, producer_byte_rate=1024)
         before = await known(wire)
@@ -50,7 +50,7 @@ async def test_quotas_outlive_a_restart(tmp_path: Path) -> None:
         assert broker.node.cluster.client_quotas.of_clients is not None
 
 
-async def test_all_nodes_know_them_at_once() -> None:
+async def test_quotas_are_known_to_all_nodes() -> None:
     async with started(nodes=2) as broker, connected(broker.local_node(2).endpoint) as wire:
         async with connected(broker.local_node(1).endpoint) as first:
             await set_quota(first, USER, producer_byte_rate=10)

@@ -1,4 +1,4 @@
-"""Partitions that move to other replicas."""
+"""Reassignment of partitions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .clusters import move
 from .members import lease_ends, make_topic, members, settled
 
 
-async def test_a_partition_moves_when_those_that_come_are_in_sync(
+async def test_reassignment_completes_when_added_replicas_are_in_sync(
     autojump_clock: MockClock,
 ) -> None:
     async with members() as (one, two, three):
@@ -28,7 +28,7 @@ async def test_a_partition_moves_when_those_that_come_are_in_sync(
         assert not is_moving(done)
 
 
-async def test_a_move_that_is_cancelled_leaves_the_partition_where_it_was(
+async def test_cancelled_reassignment_restores_replicas(
     autojump_clock: MockClock,
 ) -> None:
     async with members() as (one, two, _):
@@ -43,7 +43,7 @@ async def test_a_move_that_is_cancelled_leaves_the_partition_where_it_was(
         assert not is_moving(now)
 
 
-async def test_a_cancelled_move_elects_nobody_who_lacks_records(autojump_clock: MockClock) -> None:
+async def test_cancel_elects_no_leader_that_lacks_records(autojump_clock: MockClock) -> None:
     async with members(4) as (one, two, three, four):
         await make_topic(one, [1, 2], min_insync_replicas="2")
         await move(one, [3, 4])
@@ -62,7 +62,7 @@ async def test_a_cancelled_move_elects_nobody_who_lacks_records(autojump_clock: 
         assert three.partition().leader == 1
 
 
-async def test_a_move_waits_while_only_those_that_come_have_everything(
+async def test_cancel_is_rejected_if_only_added_replicas_are_in_sync(
     autojump_clock: MockClock,
 ) -> None:
     async with members(4) as (one, two, _, four):
@@ -78,7 +78,7 @@ async def test_a_move_waits_while_only_those_that_come_have_everything(
         assert four.partition().leader == 3
 
 
-async def test_another_target_replaces_the_one_before(autojump_clock: MockClock) -> None:
+async def test_new_reassignment_replaces_pending_one(autojump_clock: MockClock) -> None:
     async with members(4) as (one, *_):
         await make_topic(one, [1, 2])
         await move(one, [3, 2])
@@ -87,7 +87,9 @@ async def test_another_target_replaces_the_one_before(autojump_clock: MockClock)
         assert (now.replicas, list(now.adding), list(now.removing)) == ([4, 2, 1], [4], [1])
 
 
-async def test_fewer_replicas_at_once_and_the_leader_moves(autojump_clock: MockClock) -> None:
+async def test_reassignment_to_fewer_replicas_completes_immediately(
+    autojump_clock: MockClock,
+) -> None:
     async with members() as (one, *_):
         await make_topic(one, [1, 2, 3])
         await move(one, [2, 3])

@@ -1,4 +1,4 @@
-"""A store in another process: what its clients and it do when the connection ends."""
+"""A metadata store in another process, and the end of its connections."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .contract import must_put, put
 from .remote_stores import process_of, truth
 
 
-async def test_who_waits_for_an_answer_that_never_comes_is_told() -> None:
+async def test_pending_request_fails_when_connection_closes() -> None:
     store = truth()
     async with process_of(store) as process:
         await must_put(process.store, "a", 1)
-        async with store._writing, trio.open_nursery() as nursery:  # nothing is written meanwhile
+        async with store._writing, trio.open_nursery() as nursery:  # blocks all writes
             nursery.start_soon(_fails_unknown, process.store)
             await trio.testing.wait_all_tasks_blocked()
             await process.theirs.aclose()
@@ -54,6 +54,6 @@ async def test_trouble_of_the_store_comes_with_the_next_response() -> None:
         assert process.store.trouble is other.store.trouble is None
 
 
-async def test_where_nobody_listens_is_one_sentence() -> None:
+async def test_missing_socket_gives_clear_error() -> None:
     with pytest.raises(StorageError, match="has terminated"):
         await RemoteStore.open("/no/such/socket")

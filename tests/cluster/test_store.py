@@ -1,4 +1,4 @@
-"""The contract of metadata stores over each of them, and over broken ones that it must catch."""
+"""The contract of metadata stores, run on each store and on broken ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SLOW = StoreFaults(
     delay_seconds=0.1,
     timeout_seconds=60,
 )
-"""Everything that a store may do while every answer comes in the end."""
+"""Faults of a network that delivers every response eventually."""
 
 CHECK_SECONDS_MAX = 1000
 
@@ -36,7 +36,7 @@ Build = Callable[[trio.Nursery], World]
 
 
 def local(nursery: trio.Nursery, store_class: type[LocalStore] = LocalStore) -> World:
-    """One store that all nodes of a process share."""
+    """Return a store that all nodes of a process share."""
     files = MemFiles()
     files.mkdir("data")
     store = store_class(files, "data/journal")
@@ -52,7 +52,7 @@ def simulated(
     truth_class: type[SharedTruth] = SharedTruth,
     client_class: type[SimulatedStore] = SimulatedStore,
 ) -> World:
-    """Clients of a store behind a network."""
+    """Return a store behind a simulated network."""
     truth = truth_class(Random(seed), faults)
     nursery.start_soon(truth.run)
 
@@ -65,7 +65,7 @@ def simulated(
 
 
 def remote(nursery: trio.Nursery) -> World:
-    """Clients in other processes of one machine."""
+    """Return a store for clients in other processes."""
     truth = local(nursery).client()
 
     def client() -> RemoteStore:
@@ -102,15 +102,15 @@ def run(check: Check, build: Build) -> None:
 
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("name", CHECKS)
-def test_a_store_keeps_the_contract(name: str, store: str) -> None:
+def test_store_fulfils_contract(name: str, store: str) -> None:
     run(CHECKS[name], STORES[store])
 
 
-# Stores with a defect
+# Broken stores
 
 
 class ComparesValues(LocalStore):
-    """Holds an entry for unchanged when it has the value that it had at the compared revision."""
+    """Compares values instead of revisions."""
 
     def __init__(self, files: MemFiles, path: str) -> None:
         super().__init__(files, path)
@@ -127,7 +127,7 @@ class ComparesValues(LocalStore):
 
 
 class ForgetsToLookBack(LocalStore):
-    """Tells a watcher what comes next, and not what came since the read."""
+    """Delivers only future changes to a new watcher, not those since the read."""
 
     def watch(self, watcher: Watcher, *, after: int) -> None:
         super().watch(watcher, after=self.revision)
@@ -144,7 +144,7 @@ class ClientThatForgetsToLookBack(SimulatedStore):
 
 
 class WritesInParts(LocalStore):
-    """Writes key by key."""
+    """Writes key by key instead of atomically."""
 
     async def transact(self, puts, *, compares, cause, lease=None):  # type: ignore[no-untyped-def]
         revision = None
@@ -156,7 +156,7 @@ class WritesInParts(LocalStore):
 
 
 class CountsOnTheEntries(LocalStore):
-    """Numbers revisions by what is there."""
+    """Derives revisions from the existing entries."""
 
     def _commit(self, *arguments):  # type: ignore[no-untyped-def]
         self._revision = len(self._entries)
@@ -169,7 +169,7 @@ class LeavesEntriesOfLeases(LocalStore):
 
 
 class LeasesKeepWhatTheyHad(LocalStore):
-    """Deletes at the end of a lease also what was written without it since."""
+    """Deletes, with a lease, entries that were rewritten without it."""
 
     def _attach(self, entries, lease):  # type: ignore[no-untyped-def]
         if lease is not None:
@@ -177,7 +177,7 @@ class LeasesKeepWhatTheyHad(LocalStore):
 
 
 class KeepsWhatItIsGiven(LocalStore):
-    """Stores the very objects of its caller."""
+    """Stores the objects of the caller without copying them."""
 
     async def _commit(self, puts, cause, lease):  # type: ignore[no-untyped-def]
         revision = await super()._commit(puts, cause, lease)
@@ -226,7 +226,7 @@ BROKEN: dict[str, tuple[Build, str]] = {
 
 
 @pytest.mark.parametrize("defect", BROKEN)
-def test_a_broken_store_is_caught(defect: str) -> None:
+def test_contract_detects_broken_store(defect: str) -> None:
     build, by = BROKEN[defect]
     with pytest.raises(BaseExceptionGroup) as raised:
         run(CHECKS[by], build)

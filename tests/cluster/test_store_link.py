@@ -14,7 +14,7 @@ from .contract import put
 from .remote_stores import process_of, truth
 
 
-async def test_a_caller_that_is_cancelled_does_not_cut_a_message() -> None:
+async def test_cancelled_send_completes_message() -> None:
     store = truth()
     async with process_of(store) as process:
         for number in range(20):
@@ -25,7 +25,7 @@ async def test_a_caller_that_is_cancelled_does_not_cut_a_message() -> None:
         assert "end" in (await process.store.range("end")).entries
 
 
-async def test_errors_of_the_store_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_store_errors_reach_client(monkeypatch: pytest.MonkeyPatch) -> None:
     store = truth()
 
     async def fails(*_: object, **__: object) -> int | None:

@@ -15,7 +15,7 @@ from .contract import must_put
 from .remote_stores import process_of, truth
 
 
-async def test_the_leases_of_a_process_end_with_it() -> None:
+async def test_leases_end_when_client_disconnects() -> None:
     store = truth()
     async with process_of(store) as other:
         async with process_of(store) as process:
@@ -26,14 +26,14 @@ async def test_the_leases_of_a_process_end_with_it() -> None:
             assert "live/1" in (await other.store.range("")).entries
             heard = trio.Event()
             other.store.watch(lambda _: heard.set(), after=other.store.revision)
-            await process.ours.aclose()  # as the system does when it has ended
+            await process.ours.aclose()  # as the operating system does when the process terminates
             await process.ended.wait()
             with trio.fail_after(5):
                 await heard.wait()
         assert (await other.store.range("")).entries == {}
 
 
-async def test_a_process_that_stands_still_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stalled_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_server, "UNSENT_MAX", 10)
     store = truth()
     async with process_of(store) as sound:

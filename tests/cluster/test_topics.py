@@ -29,7 +29,7 @@ async def started(store: LocalStore, node_id: int) -> Member:
 
 
 async def touch_all(cluster: Cluster, name: str) -> None:
-    """Change each partition of a topic, so that it has an entry of its own."""
+    """Change each partition of a topic, so that each has its own entry."""
     topic = cluster.topics[name]
     for first in range(0, len(topic.partitions), 100):
         some = topic.partitions[first : first + 100]
@@ -41,7 +41,7 @@ async def left_of(store: LocalStore, prefix: str) -> list[str]:
     return [*(await store.range(prefix)).entries]
 
 
-async def test_a_large_topic_is_made_by_one_put_and_read_back_the_same() -> None:
+async def test_large_topic_is_created_by_one_put() -> None:
     files = MemFiles()
     store = Strict(files)
     member = await started(store, 1)
@@ -58,14 +58,14 @@ async def test_a_large_topic_is_made_by_one_put_and_read_back_the_same() -> None
     assert again.topics["a"].partitions == made.partitions
 
 
-async def test_nodes_that_are_not_ready_neither_lead_nor_are_in_sync() -> None:
+async def test_unready_nodes_are_not_in_isr_of_new_topic() -> None:
     store = Strict(MemFiles())
     cluster = (await started(store, 1)).cluster
     topic = await cluster.create_topic("a", [[2, 1], [2, 3]], {}, cause="test")
     assert [(each.leader, each.isr) for each in topic.partitions] == [(1, [1]), (-1, [2, 3])]
 
 
-async def test_partitions_that_are_added_are_placed_as_it_is_then() -> None:
+async def test_added_partitions_use_current_ready_nodes() -> None:
     files = MemFiles()
     store = Strict(files)
     cluster = (await started(store, 1)).cluster
@@ -82,7 +82,7 @@ async def test_partitions_that_are_added_are_placed_as_it_is_then() -> None:
     assert again.topics["a"].partitions == partitions
 
 
-async def test_settings_of_a_large_topic_change_by_one_put() -> None:
+async def test_large_topic_configs_change_by_one_put() -> None:
     files = MemFiles()
     store = Strict(files)
     cluster = (await started(store, 1)).cluster
@@ -93,7 +93,7 @@ async def test_settings_of_a_large_topic_change_by_one_put() -> None:
     assert len(again.topics["a"].partitions) == COUNT
 
 
-async def test_a_change_of_a_partition_that_has_no_entry_is_compared_with_that() -> None:
+async def test_first_partition_change_compares_with_absent_entry() -> None:
     store = Strict(MemFiles())
     cluster = (await started(store, 1)).cluster
     topic = await cluster.create_topic("a", [[1]], {}, cause="test")
@@ -104,7 +104,7 @@ async def test_a_change_of_a_partition_that_has_no_entry_is_compared_with_that()
     assert await cluster.put_partitions(change, fences={}, cause="test") is None
 
 
-async def test_a_large_topic_is_deleted_and_nothing_of_it_stays() -> None:
+async def test_deleted_large_topic_leaves_no_entries() -> None:
     store = Strict(MemFiles())
     member = await started(store, 1)
     await member.cluster.create_topic("a", [[1]] * COUNT, {}, cause="test")
@@ -118,7 +118,7 @@ async def test_a_large_topic_is_deleted_and_nothing_of_it_stays() -> None:
 
 
 @pytest.mark.parametrize("hears_of_it", [True, False])
-async def test_what_a_crash_left_of_a_deleted_topic_goes_with_the_next_controller(
+async def test_next_controller_removes_leftovers_of_deleted_topic(
     hears_of_it: bool,
 ) -> None:
     store = Strict(MemFiles())
@@ -135,7 +135,7 @@ async def test_what_a_crash_left_of_a_deleted_topic_goes_with_the_next_controlle
     assert await left_of(store, PARTITIONS) == []
 
 
-async def test_a_change_that_comes_after_the_end_of_its_topic_stays_nowhere() -> None:
+async def test_late_change_of_deleted_topic_is_removed() -> None:
     store = Strict(MemFiles())
     member = await started(store, 1)
     topic = await member.cluster.create_topic("a", [[1]], {}, cause="test")
@@ -147,7 +147,7 @@ async def test_a_change_that_comes_after_the_end_of_its_topic_stays_nowhere() ->
     assert await left_of(store, PARTITIONS) == []
 
 
-async def test_when_a_node_is_gone_others_lead_before_in_sync_sets_are_put_right() -> None:
+async def test_leaders_are_elected_before_isrs_are_updated() -> None:
     store = Strict(MemFiles())
     second = await started(store, 2)
     first = await started(store, 1)
@@ -163,7 +163,7 @@ async def test_when_a_node_is_gone_others_lead_before_in_sync_sets_are_put_right
     assert all((each.leader, each.isr) == (2, [2]) for each in partitions)
 
 
-async def test_many_leaders_are_elected_by_few_changes() -> None:
+async def test_many_leaders_are_elected_in_batches() -> None:
     store = Strict(MemFiles())
     member = await started(store, 1)
     await member.cluster.create_topic("a", [[2, 1]] * BATCH_MAX, {}, cause="test")
@@ -183,15 +183,15 @@ async def test_many_leaders_are_elected_by_few_changes() -> None:
 
 
 async def say_in_sync(member: Member, name: str, index: int) -> None:
-    """Let all replicas be in sync, as the leader finds."""
+    """Store an ISR with all replicas as the leader."""
     topic, partition = member.cluster.existing(name, index)
     after = replace(partition, isr=[*partition.replicas])
     change = PartitionChange(topic, partition, after)
     assert await member.cluster.put_partitions([change], fences={}, cause="test")
 
 
-async def test_how_much_nodes_have_is_counted_as_it_changes() -> None:
-    """Not anew for each topic that is made: of all partitions there may be many."""
+async def test_load_is_counted_incrementally() -> None:
+    """Recounting all partitions for each new topic would be slow."""
     store = Strict(MemFiles())
     member = await started(store, 1)
     await started(store, 2)
@@ -210,8 +210,8 @@ async def test_how_much_nodes_have_is_counted_as_it_changes() -> None:
         assert view.load.successors == Load(every).successors
 
 
-async def test_metadata_of_before_is_read() -> None:
-    """Once each partition had an entry from the beginning, and topics did not say where they are."""
+async def test_metadata_of_older_format_is_read() -> None:
+    """In format 1 each partition had an entry, and topics contained no placement."""
     store = Strict(MemFiles())
     member = await started(store, 1)
     topic = await member.cluster.create_topic("a", [[1], [1]], {}, cause="test")
@@ -226,7 +226,7 @@ async def test_metadata_of_before_is_read() -> None:
     assert [each.leader for each in third.topics["a"].partitions] == [1, 1, 1]
 
 
-async def test_metadata_of_a_newer_format_is_refused() -> None:
+async def test_metadata_of_newer_format_is_rejected() -> None:
     store = Strict(MemFiles())
     await store.transact({META: {"cluster_id": "a", "format": 3}}, compares={}, cause="newer")
     with pytest.raises(StorageError, match="newer format"):

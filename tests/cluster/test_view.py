@@ -6,7 +6,7 @@ from kbroker.storage.files import MemFiles
 from .clusters import open_cluster
 
 
-async def test_listeners_hear_what_changed_and_why() -> None:
+async def test_listeners_get_changes_and_cause() -> None:
     cluster = await open_cluster(MemFiles())
     heard: list[TopicsChanged] = []
     cluster.subscribe(heard.append)

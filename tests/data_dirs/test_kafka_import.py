@@ -1,6 +1,6 @@
-"""`kbroker log import`: the directory of a stopped Kafka becomes a data directory, with everything in it.
+"""`kbroker log import`: import of a stopped Kafka's directory.
 
-The directory is kbroker's own in the form that Kafka gives it; compat-tests do the same with a real one.
+kbroker writes the directory in Kafka's format; compat-tests use a directory of a real Kafka.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def frame(record: object, version: int = 0) -> bytes:
 
 
 def metadata_log(directory: Path, *records: object) -> None:
-    """Write Kafka's metadata log with these records, and one that nobody here knows."""
+    """Write Kafka's metadata log with these records and one of an unknown type."""
     values = [b"\x01\x02\x00\x00", *map(frame, records)]
     batches = [
         encode_batch([Record(None, value, 0)], base_offset=i) for i, value in enumerate(values)
@@ -89,7 +89,7 @@ def topic_id(kafka: Path, topic: str) -> UUID:
 
 
 async def write(directory: Path) -> None:
-    """Two topics, a group, and an idempotent producer."""
+    """Create two topics, a group, and records of an idempotent producer."""
     async with started(directory, offsets_topic_num_partitions=1) as broker:
         await broker.create_topic("orders", 2, {"retention.ms": "-1"})
         await broker.create_topic("users", 1)
@@ -118,7 +118,9 @@ async def write(directory: Path) -> None:
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("original") / "data"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kbroker.storage.log.SHORT_LOG_BYTES", -1)  # Kafka has all files for any log
+        patch.setattr(
+            "kbroker.storage.log.SHORT_LOG_BYTES", -1
+        )  # Kafka writes all files for every log
         trio.run(write, directory)
     (directory / "cluster.journal").unlink()
     (directory / "meta.properties").write_text(META.format(cluster=CLUSTER))
@@ -127,7 +129,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def kafka(original: Path, tmp_path: Path) -> Path:
-    """A directory as a stopped Kafka leaves it."""
+    """Return a directory in the state of a stopped Kafka."""
     directory = Path(shutil.copytree(original, tmp_path / "kafka"))
     metadata_log(
         directory,
@@ -146,7 +148,7 @@ def kafka(original: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("flags", [(), ("--move",), ("--link",)], ids=["copy", "move", "link"])
-async def test_everything_goes_on(
+async def test_imported_data_is_complete_and_usable(
     cli: Cli, read_json: ReadJson, kafka: Path, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
     target, orders = tmp_path / "new", topic_id(kafka, "orders")
@@ -168,7 +170,7 @@ async def test_everything_goes_on(
         assert found.partitions[0].leader_epoch > 8
         (group,) = await read_json("group", "describe", "g", *address)
         assert [each["current_offset"] for each in group["partitions"]] == [2, 2]
-        # The producer goes on with its sequence, and no other one gets its id.
+        # The producer continues its sequence, and no other producer gets its ID.
         again = sequenced(0, 2, [b"4"])
         assert (await produce(wire, Topic("orders"), again)).base_offset == 2
         next_one = sequenced(0, 3, [b"6"])
@@ -182,7 +184,7 @@ async def test_everything_goes_on(
         assert ends["orders-0"] == 3
 
 
-def test_links_are_for_segments_that_nobody_writes_to(kafka: Path, tmp_path: Path) -> None:
+def test_only_closed_segments_are_linked(kafka: Path, tmp_path: Path) -> None:
     sealed = kafka / "users-0" / "00000000000000000000.log"
     active = kafka / "users-0" / "00000000000000000001.log"
     active.write_bytes(encode_batch([Record(None, b"v", 0)], base_offset=1))
@@ -193,10 +195,10 @@ def test_links_are_for_segments_that_nobody_writes_to(kafka: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("has_epochs", [True, False])
-async def test_log_whose_first_segment_kafka_has_deleted_begins_at_the_next_one(
+async def test_log_start_is_first_remaining_segment(
     cli: Cli, kafka: Path, tmp_path: Path, has_epochs: bool
 ) -> None:
-    """Kafka checkpoints no log start at which a segment begins."""
+    """Kafka omits log starts that equal a segment's base offset from its checkpoint."""
     directory, target = kafka / "users-0", tmp_path / "new"
     for path in directory.glob("0*"):
         path.unlink()
@@ -213,8 +215,10 @@ async def test_log_whose_first_segment_kafka_has_deleted_begins_at_the_next_one(
         assert (log.log_start_offset, log.log_end_offset) == (1, 2)
 
 
-async def test_a_kafka_that_was_killed(cli: Cli, kafka: Path, tmp_path: Path) -> None:
-    """The first start looks through all logs; links would let it cut Kafka's own files."""
+async def test_import_after_unclean_shutdown_copies_and_recovers(
+    cli: Cli, kafka: Path, tmp_path: Path
+) -> None:
+    """The first start recovers all logs; with links it could truncate Kafka's own files."""
     (kafka / ".kafka_cleanshutdown").unlink()
     with (kafka / "orders-0" / "00000000000000000000.log").open("ab") as segment:
         segment.write(b"torn")
@@ -229,7 +233,7 @@ async def test_a_kafka_that_was_killed(cli: Cli, kafka: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("transfer", Transfer)
-async def test_an_interrupted_run_is_continued(
+async def test_interrupted_import_is_continued(
     kafka: Path, tmp_path: Path, transfer: Transfer
 ) -> None:
     target = tmp_path / "new"
@@ -249,7 +253,7 @@ async def test_an_interrupted_run_is_continued(
     with pytest.raises(ValueError, match="the metadata belongs to cluster"):
         async with started(target):
             pass
-    os.unlink(target / "meta.properties")  # that start's, of a cluster of its own
+    os.unlink(target / "meta.properties")  # written by the rejected start, for a new cluster
     await kafka_import.import_logs(
         kafka_import.plan([kafka], tmp_path / "new"), target, node_id=1, transfer=transfer
     )
@@ -258,7 +262,7 @@ async def test_an_interrupted_run_is_continued(
         assert broker.node.partitions.named_replica("orders", 1).log.high_watermark == 3
 
 
-def test_what_is_refused(kafka: Path, tmp_path: Path) -> None:
+def test_unusable_directories_are_rejected(kafka: Path, tmp_path: Path) -> None:
     def refused(*args: str) -> str:
         return invoke("log", "import", *args, "--data-dir", str(tmp_path / "x"), status=1).stderr
 
@@ -279,8 +283,8 @@ def test_what_is_refused(kafka: Path, tmp_path: Path) -> None:
     invoke("log", "import", str(kafka), "--move", "--link", status=2)
 
 
-def test_a_running_kafka_is_seen(kafka: Path, tmp_path: Path) -> None:
-    """Java's lock on a file is one of fcntl, and of a process: so another process holds it."""
+def test_running_kafka_is_detected(kafka: Path, tmp_path: Path) -> None:
+    """Java uses fcntl locks, which belong to a process, so another process holds the lock."""
     with (kafka / ".lock").open("r+b") as file:
         child = os.fork()
         if child == 0:  # pragma: no cover
@@ -297,7 +301,9 @@ def test_a_running_kafka_is_seen(kafka: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("snapshots", [True, False])
-def test_without_a_metadata_log(kafka: Path, tmp_path: Path, snapshots: bool) -> None:
+def test_import_without_metadata_log_estimates_producer_ids(
+    kafka: Path, tmp_path: Path, snapshots: bool
+) -> None:
     shutil.rmtree(kafka / "__cluster_metadata-0")
     for path in kafka.glob("orders-*/*.log" if snapshots else "*/*.snapshot"):
         path.write_bytes(b"") if snapshots else path.unlink()
@@ -312,8 +318,8 @@ def test_without_a_metadata_log(kafka: Path, tmp_path: Path, snapshots: bool) ->
     assert not any(configs.values())
 
 
-def test_producers_behind_a_snapshot_within_a_segment(kafka: Path, tmp_path: Path) -> None:
-    """Kafka was stopped, was started, took more, and was killed."""
+def test_producers_after_last_snapshot_are_found(kafka: Path, tmp_path: Path) -> None:
+    """Kafka was restarted after the snapshot, received more records, and was killed."""
     shutil.rmtree(kafka / "__cluster_metadata-0")
     path = kafka / "orders-0" / "00000000000000000000.log"
     record = Record(None, b"x", 0)
@@ -349,7 +355,7 @@ def quota(
     return ClientQuotaRecord(entity=entity, key=key, value=value, remove=remove)
 
 
-async def test_users_acls_and_quotas_come_along(kafka: Path, tmp_path: Path) -> None:
+async def test_users_acls_and_quotas_are_imported(kafka: Path, tmp_path: Path) -> None:
     metadata_log(
         kafka,
         user("bob", 1),
@@ -392,7 +398,7 @@ async def test_users_acls_and_quotas_come_along(kafka: Path, tmp_path: Path) -> 
         assert cluster.client_quotas.all == [({"user": None}, {"producer_byte_rate": 7.0})]
 
 
-def test_a_snapshot_of_the_metadata_comes_before_the_log(kafka: Path, tmp_path: Path) -> None:
+def test_metadata_snapshot_is_replayed_before_log(kafka: Path, tmp_path: Path) -> None:
     log = kafka / "__cluster_metadata-0"
     ids = ProducerIdsRecord(next_producer_id=9000)
     config = ConfigRecord(resource_type=2, resource_name="users", name="segment.ms", value="77")
@@ -404,7 +410,7 @@ def test_a_snapshot_of_the_metadata_comes_before_the_log(kafka: Path, tmp_path: 
     assert {topic.name: topic.configs for topic in plan.topics}["orders"] == {}
 
 
-def test_records_that_are_none() -> None:
+def test_malformed_metadata_records_are_rejected() -> None:
     for value in (b"", b"\x01", b"\x02\x04\x00", b"\x01\x04\x00"):
         with pytest.raises(DecodeError):
             decode_metadata_record(value)
@@ -420,8 +426,8 @@ def test_records_that_are_none() -> None:
         *("__cluster_metadata-0", "__cluster_metadata-0/00000000000000000000.log"),
     ],
 )
-def test_links_lead_nowhere(kafka: Path, tmp_path: Path, name: str) -> None:
-    """What they lead to is no part of the directory: it may be anybody's."""
+def test_symbolic_links_are_rejected(kafka: Path, tmp_path: Path, name: str) -> None:
+    """The target of a link is outside the directory and may belong to another user."""
     elsewhere = tmp_path / "elsewhere"
     if not (kafka / name).exists():
         (kafka / name).touch()
@@ -441,7 +447,7 @@ def test_links_lead_nowhere(kafka: Path, tmp_path: Path, name: str) -> None:
         "users-0/00000000000000000001.snapshot",
     ],
 )
-def test_a_pipe_is_not_waited_for(kafka: Path, tmp_path: Path, name: str) -> None:
+def test_pipes_are_rejected_without_blocking(kafka: Path, tmp_path: Path, name: str) -> None:
     (kafka / name).unlink(missing_ok=True)
     os.mkfifo(kafka / name)
     command = ["log", "import", str(kafka), "--data-dir", str(tmp_path / "new")]
@@ -456,7 +462,7 @@ def test_a_pipe_is_not_waited_for(kafka: Path, tmp_path: Path, name: str) -> Non
     assert f"{kafka / name} is neither a file nor a directory; remove it" in done.stderr
 
 
-def test_directories_that_only_look_like_those_of_partitions(kafka: Path, tmp_path: Path) -> None:
+def test_directories_with_invalid_partition_names_are_reported(kafka: Path, tmp_path: Path) -> None:
     foreign = ["..-0", ".-1", "my holiday-2026", "orders-007", "orders-٣", f"t-{2**31}"]
     for name in foreign:
         (kafka / name).mkdir()

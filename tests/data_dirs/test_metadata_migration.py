@@ -1,4 +1,4 @@
-"""The metadata of a stopped cluster goes to another store, and comes back."""
+"""Migration of a stopped cluster's metadata to another store and back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BOB = credential_from(ScramMechanism.SHA_256, b"hash of a password", b"salt", 40
 
 
 async def fill(directory: Path, nodes: int) -> object:
-    """Make topics and records, and return what clients see."""
+    """Create topics and records, and return the state that clients see."""
     async with started(directory, nodes=nodes) as broker, connected(broker.endpoint) as wire:
         for number in range(3):
             topic = await create_topic(wire, f"t{number}", 100, {"retention.ms": "-1"})
@@ -40,7 +40,7 @@ async def fill(directory: Path, nodes: int) -> object:
 
 
 def leader_of(broker: Broker, name: str) -> AbstractAsyncContextManager[Wire]:
-    """A connection to the node that leads partition 0."""
+    """Connect to the leader of partition 0."""
     node_id = broker.node.cluster.topics[name].partitions[0].leader
     return connected(broker.local_node(node_id).endpoint)
 
@@ -67,7 +67,7 @@ async def check(directory: Path, nodes: int, before: object) -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-async def test_there_and_back(tmp_path: Path, nodes: int) -> None:
+async def test_metadata_migrates_to_store_and_back(tmp_path: Path, nodes: int) -> None:
     directory = tmp_path / "data"
     before = await fill(directory, nodes)
     store = Strict()
@@ -82,7 +82,7 @@ async def test_there_and_back(tmp_path: Path, nodes: int) -> None:
     await check(directory, nodes, before)
 
 
-async def test_what_breaks_off_is_finished_by_the_same_command(tmp_path: Path) -> None:
+async def test_interrupted_migration_is_continued(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     before = await fill(directory, 1)
     store = Strict()
@@ -110,7 +110,7 @@ async def test_what_breaks_off_is_finished_by_the_same_command(tmp_path: Path) -
     await check(directory, 1, before)
 
 
-async def test_another_cluster_there_is_refused_and_nothing_has_changed(tmp_path: Path) -> None:
+async def test_target_with_another_cluster_is_rejected_unchanged(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     before = await fill(directory, 1)
     store = Strict()
@@ -120,7 +120,7 @@ async def test_another_cluster_there_is_refused_and_nothing_has_changed(tmp_path
     await check(directory, 1, before)
 
 
-async def test_nodes_that_run_are_named(tmp_path: Path) -> None:
+async def test_running_nodes_are_named(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     await fill(directory, 1)
     store = Strict()
@@ -130,7 +130,7 @@ async def test_nodes_that_run_are_named(tmp_path: Path) -> None:
         await move_to_directories(FILES, [str(directory)], store)
 
 
-async def test_directories_that_are_elsewhere_are_named(tmp_path: Path) -> None:
+async def test_missing_directories_are_named(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     await fill(directory, 3)
     store = Strict()
@@ -140,6 +140,6 @@ async def test_directories_that_are_elsewhere_are_named(tmp_path: Path) -> None:
         await move_to_directories(FILES, [str(directory)], store)
 
 
-async def test_a_directory_without_a_cluster_is_refused(tmp_path: Path) -> None:
+async def test_directory_without_cluster_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no data of a cluster"):
         await move_to_store(FILES, [str(tmp_path)], Strict())

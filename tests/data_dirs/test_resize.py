@@ -1,4 +1,4 @@
-"""A data directory of one node becomes that of three, and the other way round, whatever breaks off."""
+"""Conversion of data directories between one and several nodes, with crashes at every step."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ pytestmark = pytest.mark.usefixtures("no_settings_of_this_machine")
 
 VALUES = [b"a", b"b", b"c"]
 TOPICS = ("orders", "node")
-"""Partition 1 of the second one has a directory that is called as that of node 1."""
+"""Partition 1 of the second topic has the same directory name as node 1."""
 
 
 class Killed(Exception):
-    """The process ended here."""
+    """Simulated death of the process."""
 
 
 class MortalFiles(OsFiles):
-    """Files whose user is killed before change number `left`."""
+    """Files that raise Killed before change number `left`."""
 
     def __init__(self, left: int) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class MortalFiles(OsFiles):
 
 @pytest.fixture
 async def alone(tmp_path: Path) -> Path:
-    """The directory of a node that is alone, stopped."""
+    """Return the directory of a stopped single node."""
     directory = tmp_path / "alone"
     async with started(directory) as broker, connected(broker.endpoint) as wire:
         for name in TOPICS:
@@ -79,7 +79,7 @@ async def alone(tmp_path: Path) -> Path:
 
 
 async def _check(broker: Broker) -> None:
-    """Everything is there."""
+    """Check that all data exists."""
     for name in TOPICS:
         topic = broker.node.cluster.topics[name]
         for partition in topic.partitions:
@@ -89,7 +89,7 @@ async def _check(broker: Broker) -> None:
                 assert values_of(row) == VALUES
 
 
-async def test_one_node_becomes_three_and_one_again(alone: Path) -> None:
+async def test_cluster_grows_to_three_nodes_and_shrinks_back(alone: Path) -> None:
     assert grow(OsFiles(), [str(alone)], 3) == [1, 2, 3]
     there = {METADATA_JOURNAL, JOURNAL_RESERVE, JOURNAL_END, ".lock"}
     there |= {"node-1", "node-2", "node-3"}
@@ -106,7 +106,7 @@ async def test_one_node_becomes_three_and_one_again(alone: Path) -> None:
         await _check(broker)
 
 
-async def test_several_directories_grow_together(tmp_path: Path) -> None:
+async def test_all_data_directories_are_converted(tmp_path: Path) -> None:
     directories = [tmp_path / "a", tmp_path / "b"]
     async with started(directories) as broker, connected(broker.endpoint) as wire:
         for name in TOPICS:
@@ -123,7 +123,7 @@ async def test_several_directories_grow_together(tmp_path: Path) -> None:
         await _check(broker)
 
 
-async def test_a_cluster_of_several_grows_on(tmp_path: Path) -> None:
+async def test_multi_node_cluster_grows_further(tmp_path: Path) -> None:
     async with started(tmp_path, nodes=2):
         pass
     assert grow(OsFiles(), [str(tmp_path)], 4) == [1, 2, 3, 4]
@@ -132,9 +132,7 @@ async def test_a_cluster_of_several_grows_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_growth_that_breaks_off_anywhere_leaves_one_of_two_states(
-    alone: Path, tmp_path: Path
-) -> None:
+async def test_interrupted_growth_is_atomic(alone: Path, tmp_path: Path) -> None:
     seen = set()
     for left in range(1000):
         directory = tmp_path / "copy"
@@ -155,9 +153,7 @@ async def test_growth_that_breaks_off_anywhere_leaves_one_of_two_states(
     assert left > 10
 
 
-async def test_shrinking_that_breaks_off_anywhere_leaves_one_of_two_states(
-    alone: Path, tmp_path: Path
-) -> None:
+async def test_interrupted_shrinking_is_atomic(alone: Path, tmp_path: Path) -> None:
     grow(OsFiles(), [str(alone)], 3)
     seen = set()
     for left in range(1000):
@@ -179,20 +175,20 @@ async def test_shrinking_that_breaks_off_anywhere_leaves_one_of_two_states(
     assert left > 10
 
 
-async def test_a_directory_in_use_stays_as_it_is(tmp_path: Path) -> None:
+async def test_directory_in_use_is_rejected_unchanged(tmp_path: Path) -> None:
     async with started(tmp_path):
         with pytest.raises(StorageError, match="another broker uses this data directory"):
             grow(OsFiles(), [str(tmp_path)], 3)
 
 
-async def test_partitions_on_several_nodes_do_not_shrink(tmp_path: Path) -> None:
+async def test_shrink_with_partitions_on_several_nodes_is_rejected(tmp_path: Path) -> None:
     async with started(tmp_path, nodes=2) as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "orders", 3)
     with pytest.raises(StorageError, match=r"on several nodes \(node 1 has 2; node 2 has 1\)"):
         await shrink(OsFiles(), [str(tmp_path)])
 
 
-async def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
+async def test_invalid_resize_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(
         StorageError, match="the directories are empty; start with `kbroker serve --nodes 3`"
     ):
@@ -206,8 +202,8 @@ async def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change", [{"paths": ["OTHER"]}, {"node_id": "../x"}, {"others": ["../x"]}]
 )
-def test_noted_change_of_other_places_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
-    """A note in a data directory moves nothing outside of the broker's data directories."""
+def test_plan_file_with_other_paths_is_rejected(tmp_path: Path, change: dict[str, object]) -> None:
+    """A plan file must not move files outside the broker's data directories."""
     directory, other = tmp_path / "data", tmp_path / "other"
     for each in (directory, other):
         each.mkdir()
@@ -222,7 +218,7 @@ def test_noted_change_of_other_places_is_refused(tmp_path: Path, change: dict[st
     assert sorted(tmp_path.rglob("*")) == before
 
 
-async def test_shrink_refuses_to_remove_records_that_the_metadata_does_not_know(
+async def test_shrink_keeps_records_unknown_to_metadata(
     tmp_path: Path,
 ) -> None:
     async with started(tmp_path, nodes=2) as broker, connected(broker.endpoint) as wire:

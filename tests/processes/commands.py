@@ -1,4 +1,4 @@
-"""Commands against nodes that are processes."""
+"""CLI commands against nodes in processes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ WAIT_SECONDS = 120
 
 
 def kbroker(bootstrap: str, *words: str, given: str = "", status: int = 0) -> str:
-    """Run a command against a node; returns what it prints."""
+    """Run a command against a node and return its output."""
     done = run(*words, "--bootstrap", bootstrap, given=given)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout
 
 
 def refused(*words: str) -> str:
-    """The sentence with which a start of `kbroker serve` ends that cannot be."""
+    """Return the error message of a rejected `kbroker serve`."""
     done = run("serve", *words)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
@@ -28,7 +28,7 @@ def refused(*words: str) -> str:
 
 
 def run(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
+    """Run a command until it exits."""
     return subprocess.run(
         [sys.executable, "-m", "kbroker", *words],
         input=given,
@@ -40,7 +40,7 @@ def run(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
 
 
 def ailments(bootstrap: str) -> str:
-    """What is wrong with a cluster, as a replica that is not in sync; nothing when it is healthy."""
+    """Return the problems of a cluster; empty if it is healthy."""
     done = run("cluster", "health", "--bootstrap", bootstrap)
     return done.stdout + done.stderr if done.returncode else ""
 
@@ -50,7 +50,7 @@ def wait_until_healthy(bootstrap: str) -> None:
 
 
 def wait_until(condition: Callable[[], bool], why_not: Callable[[], str] = str) -> None:
-    """Wait; who waits too long is told `why_not`."""
+    """Wait for a condition; after a timeout fail with the text of `why_not`."""
     ends_at = time.monotonic() + WAIT_SECONDS
     while not condition():
         assert time.monotonic() < ends_at, why_not() or condition
@@ -67,19 +67,19 @@ def produce(bootstrap: str, first: int, last: int) -> None:
 
 
 def consume(bootstrap: str) -> list[int]:
-    """The numbers in `orders`, in their order as numbers."""
+    """Return the numbers in `orders`, sorted."""
     got = kbroker(bootstrap, "topic", "consume", "orders", "-o", ":end", "-f", "%v\\n")
     return sorted(map(int, got.split()))
 
 
 def children_of(parent: int) -> dict[int, list[str]]:
-    """The command lines of the processes that a process has started."""
+    """Return the command lines of a process's children by process ID."""
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
             status = (path / "stat").read_text().rpartition(")")[2].split()
             words = (path / "cmdline").read_text().split("\0")[:-1]
-        except OSError:  # it has ended
+        except OSError:  # the process has exited
             continue
         if int(status[1]) == parent and words:
             found[int(path.name)] = words

@@ -1,4 +1,4 @@
-"""What the examples of deployment describe, as processes of this machine."""
+"""Deployment examples run as local processes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 class Deployed:
-    """One broker. It is not started yet.
+    """One broker, initially stopped.
 
-    Parameters: `address` is where it is to answer; `words` are those behind `kbroker`; `environment`
-    is what it has besides ours.
+    Args:
+        address: Address at which it must respond.
+        words: Arguments of `kbroker`.
+        environment: Additional environment variables.
     """
 
     def __init__(self, address: str, words: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -32,7 +34,7 @@ class Deployed:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the broker and wait until it responds."""
         self._process = subprocess.Popen(_program(self._words), env=self._environment)
         wait_until(self._answers)
 
@@ -45,19 +47,19 @@ class Deployed:
         return True
 
     def run(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        """Run a command of kbroker where the broker is."""
+        """Run a kbroker command in the environment of the broker."""
         return subprocess.run(
             _program(words), env=self._environment, check=False, text=True, capture_output=True
         )
 
     def terminate(self) -> None:
-        """Stop it as all of these do, and wait until it has ended."""
+        """Send SIGTERM and wait until the broker has exited."""
         assert self._process is not None
         self._process.terminate()
         assert self._process.wait(60) == 0
 
     def kill(self) -> None:
-        """End it at once; one that does not run is none the worse for it."""
+        """Kill the broker if it runs."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -68,7 +70,7 @@ def _program(words: Sequence[str]) -> list[str]:
 
 
 class Members:
-    """Members of etcd, each with the settings in its environment. Call `stop` at the end."""
+    """Members of etcd with settings in their environments. Call `stop` at the end."""
 
     def __init__(self, environments: Iterable[Mapping[str, str]]) -> None:
         check_there()
@@ -84,7 +86,7 @@ class Members:
 
 
 def replaced(values: Mapping[str, str], places: Mapping[str, str]) -> dict[str, str]:
-    """Settings with the places of this machine, such as addresses and directories, for those named."""
+    """Return settings with addresses and directories replaced by local ones."""
     result = {}
     for name, value in values.items():
         for place, here in places.items():

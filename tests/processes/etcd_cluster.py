@@ -1,4 +1,4 @@
-"""Three processes over an etcd, as the crash tests see three nodes of one process."""
+"""Three node processes on an etcd, with the interface of the crash tests."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ SESSION = (
 
 
 class EtcdCluster(Cluster):
-    """Each node has a process, so a crash of one is a kill -9.
+    """Three nodes in processes; a crash is a kill -9.
 
-    Every second one is a pause instead: the process stands still, and wakes when others lead.
+    Every second crash is a pause instead: the process resumes when others lead its partitions.
 
-    Parameters:
-        directory: where their files are.
-        address: that of the cluster on etcd.
-        settings: more of them, of all nodes.
-        machines: where each node runs.
-        topics: what is made at the first start, as for `--topic`.
-        names: topics that `look` describes.
+    Args:
+        directory: Directory of the nodes' files.
+        address: Address of the cluster on etcd.
+        settings: Additional settings of all nodes.
+        machines: Machine of each node.
+        topics: Values of `--topic` at the first start.
+        names: Topics that `look` describes.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class EtcdCluster(Cluster):
         return [server.log_path for server in self._nodes.values()]
 
     def server(self, node: int) -> Server:
-        """The process of a node."""
+        """Return the server process of a node."""
         return self._nodes[node]
 
     def start(self) -> Restart:
@@ -131,7 +131,7 @@ class EtcdCluster(Cluster):
             self._nodes[node].start()
 
     def lose_directory(self, node: int) -> None:
-        """A disk is replaced when its node is missed; before, docs/explanation/replication.md has what may happen."""
+        """Replace a disk after the node's lease expired; see docs/explanation/replication.md."""
         super().lose_directory(node)
         time.sleep(SESSION_SECONDS)
         lost = self._settings[-1]

@@ -1,4 +1,4 @@
-"""A disk of a real process whose calls fail at random, until it is healed."""
+"""A disk of a real process with random I/O errors until it is healed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ..machine import LOCAL, Machine
 SOURCE = Path(__file__).with_suffix(".c")
 OPERATIONS = ("open", "create", "read", "write", "sync", "rename", "remove", "list")
 CALLS = 10_000
-"""A rate is the number of failures in so many calls."""
+"""Calls to which failure rates refer."""
 _ORDERS = struct.Struct(f"=I{len(OPERATIONS)}I{len(OPERATIONS)}I")
 _RATES = struct.Struct(f"=I{len(OPERATIONS)}I")
 
 
 def compiled(directory: Path) -> Path:
-    """Compile the library that makes calls fail."""
+    """Compile the library that injects errors."""
     library = directory / "failing_disk.so"
     words = ("cc", "-O2", "-shared", "-fPIC", "-Wall", "-Werror")
     subprocess.run([*words, "-o", library, SOURCE, "-ldl"], check=True)
@@ -34,7 +34,7 @@ class FailingDisk:
     """The disk of one process; it works until `fail`.
 
     Attributes:
-        machine: where to run the process.
+        machine: Machine that runs the process.
     """
 
     def __init__(self, library: Path, directory: Path, orders: Path) -> None:
@@ -46,7 +46,7 @@ class FailingDisk:
         self.machine = Machine(LOCAL.address, ("env", f"LD_PRELOAD={library}", *names))
 
     def fail(self, error: int, rates: Mapping[str, int]) -> None:
-        """Let these operations fail with an errno, each so often in 10,000 calls."""
+        """Inject an errno into operations, at rates per 10,000 calls."""
         _RATES.pack_into(self._orders, 0, error, *(rates.get(each, 0) for each in OPERATIONS))
 
     def heal(self) -> None:
@@ -54,19 +54,19 @@ class FailingDisk:
 
     @property
     def failed(self) -> dict[str, int]:
-        """Number of failed calls by operation."""
+        """Return the number of failed calls by operation."""
         counts = _ORDERS.unpack_from(self._orders)[1 + len(OPERATIONS) :]
         return dict(zip(OPERATIONS, counts, strict=True))
 
 
 class Fault(NamedTuple):
-    """Calls that fail for some time.
+    """Injected errors for some time.
 
     Attributes:
-        name: what it is.
-        error: errno of the calls.
-        rates: failures in 10,000 calls, for each operation.
-        seconds: how long.
+        name: Description.
+        error: errno of the failing calls.
+        rates: Failures per 10,000 calls, by operation.
+        seconds: Duration.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Fault(NamedTuple):
 
 
 def drawn(draw: random.Random) -> Fault:
-    """A disk that is full, broken or fails now and then."""
+    """Return a random fault: a full, broken or unreliable disk."""
     name = draw.choice(["full", "broken", "flaky", "flaky", "flaky"])
     seconds = draw.uniform(0.1, 1.0)
     if name == "full":

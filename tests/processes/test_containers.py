@@ -1,4 +1,4 @@
-"""The examples for containers: what compose and Kubernetes would run, with the settings they would give."""
+"""Container examples: commands and settings of compose and Kubernetes, run locally."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BROKERS = 3
 
 
 class Container(NamedTuple):
-    """What is run: settings and the words of a command; `probe` says whether the broker is ready."""
+    """A container: settings, command, and the readiness `probe` of the broker."""
 
     environment: Mapping[str, str]
     words: Sequence[str] = ()
@@ -32,7 +32,7 @@ class Container(NamedTuple):
 
 
 def composed() -> tuple[list[Container], list[Container]]:
-    """The members of etcd and the brokers of compose.yaml."""
+    """Return the etcd members and the brokers of compose.yaml."""
     services = yaml.safe_load(COMPOSE.read_text())["services"]
     members, brokers = [], []
     for name, service in services.items():
@@ -47,7 +47,7 @@ def composed() -> tuple[list[Container], list[Container]]:
 
 
 def pods(manifest: str) -> list[Container]:
-    """The containers of a StatefulSet, with what Kubernetes puts into their environment."""
+    """Return the containers of a StatefulSet with the environment that Kubernetes sets."""
     documents = yaml.safe_load_all((KUBERNETES / manifest).read_text())
     (found,) = (each for each in documents if each["kind"] == "StatefulSet")
     (container,) = found["spec"]["template"]["spec"]["containers"]
@@ -83,7 +83,7 @@ def _environment(name: str, index: int, rows: Sequence[Mapping[str, Any]]) -> di
 def running(
     members: Sequence[Container], brokers: Sequence[Container], directory: Path
 ) -> Iterator[list[Deployed]]:
-    """All of it, each on ports and in a directory of its own."""
+    """Run all containers, each with its own ports and directory."""
     here = addresses([*members, *brokers])
     etcd = Members(
         placed(each.environment, here) | {"ETCD_DATA_DIR": str(directory / f"etcd-{number}")}
@@ -108,19 +108,17 @@ def _broker(container: Container, here: Mapping[str, str], data: Path) -> Deploy
     address = here[named(told)[-1]]
     port = {} if "KBROKER_CFG_LISTENERS" in settings else {"KBROKER_PORT": address.split(":")[1]}
     words = [word.replace("/data", str(data)) for word in container.words]
-    bootstrap = {
-        "KBROKER_BOOTSTRAP": address
-    }  # commands are given none: theirs is the default port
+    bootstrap = {"KBROKER_BOOTSTRAP": address}  # commands get no address: they use the default port
     return Deployed(address, words, placed(settings, here) | port | bootstrap)
 
 
 def named(text: str) -> list[str]:
-    """The addresses with the name of a host."""
+    """Return the addresses that contain a host name."""
     return re.findall(r"[a-z][\w.-]*:\d+", text)
 
 
 def addresses(containers: Sequence[Container]) -> dict[str, str]:
-    """Each address that settings name, and which one it is here."""
+    """Map each address in the settings to a local one."""
     found = {
         it for each in containers for value in each.environment.values() for it in named(value)
     }
@@ -133,11 +131,11 @@ LISTENING = {
     "ETCD_LISTEN_CLIENT_URLS": "ETCD_ADVERTISE_CLIENT_URLS",
     "KBROKER_CFG_LISTENERS": "KBROKER_CFG_ADVERTISED_LISTENERS",
 }
-"""Where a container listens, and as what that is known to the others."""
+"""Settings with listen and advertised addresses."""
 
 
 def placed(settings: Mapping[str, str], here: Mapping[str, str]) -> dict[str, str]:
-    """Settings with the addresses of this machine."""
+    """Return settings with local addresses."""
     own: dict[str, str] = {}
     for listening, told in LISTENING.items():
         everywhere = re.findall(r"0\.0\.0\.0:\d+", settings.get(listening, ""))
@@ -152,8 +150,8 @@ def _is_ready(broker: Deployed, probe: Sequence[str]) -> bool:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["compose", "kubernetes"])
-def test_brokers_replicate_and_are_upgraded_one_after_the_other(kind: str, tmp_path: Path) -> None:
-    """As an upgrade does it: the next one when the probe of the one before says that it is ready."""
+def test_containers_replicate_during_rolling_restart(kind: str, tmp_path: Path) -> None:
+    """As in an upgrade, the next broker restarts when the previous one is ready."""
     if kind == "compose":
         members, brokers = composed()
     else:
@@ -175,7 +173,7 @@ def test_brokers_replicate_and_are_upgraded_one_after_the_other(kind: str, tmp_p
 
 
 @pytest.mark.parametrize("manifest", ["etcd.yaml", "kbroker.yaml"])
-def test_the_manifests_keep_the_schema_of_kubernetes(manifest: str) -> None:
+def test_manifests_match_kubernetes_schema(manifest: str) -> None:
     command = [sys.executable, "-m", "kubernetes_validate", "--strict", str(KUBERNETES / manifest)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

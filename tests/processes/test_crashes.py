@@ -1,4 +1,4 @@
-"""As the crash tests of one process: what was acknowledged is on all nodes, whatever is killed."""
+"""Crash tests with nodes in processes: all acknowledged records are on all nodes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from .etcd_cluster import EtcdCluster
 pytestmark = pytest.mark.long
 
 
-def test_nothing_acknowledged_is_lost(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """In half as many rounds: it takes some seconds until a node is missed."""
+def test_crashes_lose_no_acknowledged_records(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Half as many rounds as in one process, because leases take seconds to expire."""
     rounds = request.config.getoption("rounds") // 2
     etcd = Etcd(tmp_path, members=3)
     try:

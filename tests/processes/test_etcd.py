@@ -1,4 +1,4 @@
-"""Nodes with their metadata on a real etcd, and starts that are refused."""
+"""Nodes with metadata on a real etcd, and rejected starts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 
 @pytest.fixture
 def address(etcd: Etcd, tmp_path: Path) -> str:
-    """That of a cluster of this test alone."""
+    """Return the address of a cluster for this test."""
     return f"etcd://{etcd.endpoints[0].removeprefix('http://')}/{tmp_path.name}"
 
 
@@ -69,15 +69,13 @@ def refused_at(address: str, directory: Path, *words: str) -> str:
     return refused("--cluster", address, "--data-dir", str(directory), *words, *session)
 
 
-def test_nodes_in_processes_replicate_and_one_that_is_killed_comes_back(
-    address: str, tmp_path: Path
-) -> None:
+def test_killed_node_returns_and_replicates(address: str, tmp_path: Path) -> None:
     with nodes_of(address, tmp_path) as nodes:
         words = ("--partitions", "3", "--replication-factor", "3", "-c", "min.insync.replicas=2")
         kbroker(nodes[1].bootstrap, "topic", "create", "orders", *words)
         produce(nodes[1].bootstrap, 0, 100)
         nodes[2].kill()
-        produce(nodes[1].bootstrap, 100, 200)  # also to partitions that node 2 led
+        produce(nodes[1].bootstrap, 100, 200)  # includes partitions that node 2 led
         assert "under-replicated: not in sync on 2" in kbroker(
             nodes[3].bootstrap, "cluster", "health", status=1
         )
@@ -87,7 +85,7 @@ def test_nodes_in_processes_replicate_and_one_that_is_killed_comes_back(
         assert consume(nodes[3].bootstrap) == [*range(300)]
 
 
-def test_a_node_that_is_stopped_gives_its_leaderships_away(address: str, tmp_path: Path) -> None:
+def test_stopped_node_hands_over_leaderships(address: str, tmp_path: Path) -> None:
     with nodes_of(address, tmp_path) as nodes:
         words = ("--partitions", "3", "--replication-factor", "3")
         kbroker(nodes[1].bootstrap, "topic", "create", "orders", *words)
@@ -106,7 +104,7 @@ def test_a_node_that_is_stopped_gives_its_leaderships_away(address: str, tmp_pat
         assert f"{address}  nodes that run: 1, 2, 3" in banner
 
 
-def test_all_nodes_are_killed_and_nothing_is_lost(address: str, tmp_path: Path) -> None:
+def test_killing_all_nodes_loses_no_records(address: str, tmp_path: Path) -> None:
     with nodes_of(address, tmp_path) as nodes:
         kbroker(nodes[1].bootstrap, "topic", "create", "orders", "--replication-factor", "3")
         produce(nodes[1].bootstrap, 0, 100)
@@ -118,9 +116,7 @@ def test_all_nodes_are_killed_and_nothing_is_lost(address: str, tmp_path: Path) 
         assert consume(nodes[2].bootstrap) == [*range(100)]
 
 
-def test_nobody_waits_for_the_lease_of_a_process_that_is_said_to_be_gone(
-    address: str, tmp_path: Path
-) -> None:
+def test_mark_dead_ends_lease_immediately(address: str, tmp_path: Path) -> None:
     nodes = {each: node_of(address, tmp_path, each, session_seconds=3600) for each in NODES}
     with ExitStack() as stack:
         for node in nodes.values():
@@ -133,7 +129,7 @@ def test_nobody_waits_for_the_lease_of_a_process_that_is_said_to_be_gone(
         nodes[2].kill()
         said = say_gone(address, nodes[2].data)
         assert said.stdout == "node 2 is marked dead\n"
-        produce(nodes[1].bootstrap, 0, 100)  # its lease is one of an hour
+        produce(nodes[1].bootstrap, 0, 100)  # its lease would last an hour
         assert say_gone(address, nodes[2].data).stdout == "node 2 was already marked dead\n"
         nodes[2].start()
         wait_until_healthy(nodes[2].bootstrap)
@@ -145,7 +141,7 @@ def say_gone(address: str, directory: Path) -> subprocess.CompletedProcess[str]:
     return run("cluster", "node", "mark-dead", "--cluster", address, str(directory))
 
 
-def test_a_leader_that_etcd_does_not_hear_acknowledges_what_followers_have(
+def test_leader_without_etcd_acknowledges_replicated_records(
     etcd: Etcd, address: str, tmp_path: Path
 ) -> None:
     node = node_of(address, tmp_path, 1)
@@ -166,7 +162,7 @@ def test_a_leader_that_etcd_does_not_hear_acknowledges_what_followers_have(
 
 
 def error_of(node: Server, acks: int) -> int:
-    """That with which a node answers a Produce."""
+    """Return the error code of a Produce response."""
 
     async def ask() -> int:
         async with connected(node.address) as wire:
@@ -177,7 +173,9 @@ def error_of(node: Server, acks: int) -> int:
 
 
 @pytest.mark.long
-def test_a_topic_of_ten_thousand_partitions_comes_and_goes(address: str, tmp_path: Path) -> None:
+def test_topic_with_ten_thousand_partitions_is_created_and_deleted(
+    address: str, tmp_path: Path
+) -> None:
     node = node_of(address, tmp_path, 1)
     try:
         node.start()
@@ -189,7 +187,7 @@ def test_a_topic_of_ten_thousand_partitions_comes_and_goes(address: str, tmp_pat
         node.close()
 
 
-def test_two_processes_cannot_be_one_node(address: str, tmp_path: Path) -> None:
+def test_second_process_with_same_node_id_is_rejected(address: str, tmp_path: Path) -> None:
     node = node_of(address, tmp_path, 1)
     try:
         node.start()
@@ -201,7 +199,7 @@ def test_two_processes_cannot_be_one_node(address: str, tmp_path: Path) -> None:
         node.close()
 
 
-def test_two_nodes_cannot_have_one_address(address: str, tmp_path: Path) -> None:
+def test_second_node_with_same_address_is_rejected(address: str, tmp_path: Path) -> None:
     node = node_of(address, tmp_path, 1)
     try:
         node.start()
@@ -215,9 +213,7 @@ def test_two_nodes_cannot_have_one_address(address: str, tmp_path: Path) -> None
         node.close()
 
 
-def test_a_directory_of_another_cluster_is_refused(
-    etcd: Etcd, address: str, tmp_path: Path
-) -> None:
+def test_directory_of_another_cluster_is_rejected(etcd: Etcd, address: str, tmp_path: Path) -> None:
     for each in (address, f"{address}-2"):
         node = node_of(each, tmp_path / each[-2:], 1)
         try:
@@ -228,7 +224,7 @@ def test_a_directory_of_another_cluster_is_refused(
     assert "the metadata belongs to cluster" in said
 
 
-def test_a_directory_with_metadata_of_its_own_is_refused(address: str, tmp_path: Path) -> None:
+def test_directory_with_own_metadata_is_rejected(address: str, tmp_path: Path) -> None:
     node = Server(tmp_path, topics=("a:1",))
     try:
         node.start()
@@ -239,18 +235,18 @@ def test_a_directory_with_metadata_of_its_own_is_refused(address: str, tmp_path:
     assert "without --cluster" in said
 
 
-def test_an_address_that_nobody_can_reach_is_refused(address: str, tmp_path: Path) -> None:
+def test_wildcard_advertised_address_is_rejected(address: str, tmp_path: Path) -> None:
     said = refused_at(address, tmp_path / "data", "--host", "0.0.0.0", "--port", "0")
     assert "--advertise HOST:PORT" in said
 
 
-def test_an_address_that_is_none_is_one_sentence(tmp_path: Path) -> None:
+def test_invalid_cluster_address_gives_clear_error(tmp_path: Path) -> None:
     said = refused_at("etcd://one", tmp_path / "data")
     assert said.startswith("kbroker: cluster address: expected etcd://HOST:2379")
     assert not (tmp_path / "data").exists()
 
 
-def test_without_etcd_a_start_says_so(tmp_path: Path) -> None:
+def test_start_without_etcd_gives_clear_error(tmp_path: Path) -> None:
     nobody = f"etcd://127.0.0.1:{free_ports(1)}/test"
     said = refused_at(nobody, tmp_path / "data", "--port", "0")
     assert nobody in said

@@ -1,7 +1,7 @@
-"""A real process on a disk whose calls fail at random: what it acknowledged is there, once.
+"""Real processes on disks with random I/O errors: acknowledged records exist exactly once.
 
-Idempotent producers, members of a group, and the bank with its transactions go on all the time. When a
-disk works again, the broker goes on by itself, or `cluster health` says what is wrong and it is restarted.
+Idempotent producers, group members and transactions of the bank run all the time. When a disk works
+again, the broker recovers by itself, or `cluster health` reports the problem and it is restarted.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def goes_on(server: Server) -> bool:
 
 
 def end(server: Server) -> None:
-    """Wait for the end of a process that was told to stop, or could not start."""
+    """Wait until a process that stops or failed to start has exited."""
     assert server.process is not None
     server.process.wait(STOP_SECONDS)
     assert "Traceback" not in server.log_path.read_text(), server.log_path
@@ -85,7 +85,7 @@ class FailingRun(Run):
         self.failed: Counter[str] = Counter()
 
     def fail(self, bank: Bank, fault: Fault) -> None:
-        """Let the disk fail for a while, then check that everything is there."""
+        """Inject disk errors for a while, then check that all data exists."""
         self.await_work(bank)
         failed = Counter(self.disk.failed)
         self.disk.fail(fault.error, fault.rates)
@@ -122,7 +122,7 @@ class FailingRun(Run):
         return "restarted while the disk failed"
 
     def _bring_back(self, how: str) -> str:
-        """Restart the broker where it does not go on by itself; returns what was done."""
+        """Restart the broker if it does not recover by itself; return the action."""
         if goes_on(self.server):
             return how or "went on by itself"
         self._end()
@@ -131,7 +131,7 @@ class FailingRun(Run):
         return how or "restarted"
 
     def _end(self) -> None:
-        """Wait for the end of the process, and note what was durable of log starts."""
+        """Wait until the process has exited, and record the durable log starts."""
         end(self.server)
         starts = self.server.log_starts(TRIMMED)
         self.events.extend(Killed((TRIMMED, index), start) for index, start in starts.items())
@@ -142,10 +142,10 @@ class FailingRun(Run):
 
 @contextmanager
 def running(directory: Path, seed: int) -> Iterator[tuple[FailingRun, Bank]]:
-    """A run with its clients at work; all processes are gone at the end."""
+    """Start a run with its clients; all processes end with it."""
     directory.mkdir()
     run = FailingRun(directory, seed)
-    logging.disable(logging.ERROR)  # the clients report every connection that is refused
+    logging.disable(logging.ERROR)  # the clients log every refused connection
     with ExitStack() as stack:
         stack.callback(logging.disable, logging.NOTSET)
         stack.callback(run.server.close)
@@ -157,7 +157,7 @@ def running(directory: Path, seed: int) -> Iterator[tuple[FailingRun, Bank]]:
         yield run, stack.enter_context(opened(run.server, directory / "history", seed))
 
 
-def test_one_process_keeps_what_it_acknowledged(
+def test_failing_disk_loses_no_acknowledged_records(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     rounds: int = request.config.getoption("disk_faults")
@@ -198,7 +198,7 @@ class DiskRun(CrashRun):
         return super()._draw(LEADER) if kind == LEADER_DISK else [self.random.choice(NODES)]
 
     def _crash(self, kind: str, victims: list[int], before: dict[Place, State]) -> list[float]:
-        """Let a disk fail until all partitions have taken records without it."""
+        """Fail a disk until all partitions have accepted records without it."""
         (node,) = victims
         fault = drawn(self.random)
         self.load.watch(PLACES)
@@ -215,7 +215,7 @@ class DiskRun(CrashRun):
             server.start()
 
 
-def test_three_processes_keep_what_they_acknowledged_when_one_disk_fails(
+def test_failing_disk_of_one_node_loses_no_acknowledged_records(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     rounds = max(1, request.config.getoption("disk_faults") // ROUNDS_PER_CLUSTER)

@@ -1,4 +1,4 @@
-"""Idempotent producers of three libraries while etcd stands still for longer than the sessions of all nodes."""
+"""Idempotent producers of three libraries while etcd pauses longer than all leases."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ PARTITIONS = 3
 SESSION_SECONDS = 2
 BURST, UNACKED_MAX = 20, 300
 ROUNDS_PER_TEST = 3
-"""`--rounds` is meant for rounds that take a third of the time."""
+"""Divisor of `--rounds`, because rounds take three times as long as in other tests."""
 TOPIC = "orders"
 JARS = repository.ROOT / ".work" / "compat" / "kafka-4.3" / "lib"
-"""Kafka's own client, where compat-tests has brought it."""
+"""Kafka's own client, if compat-tests has downloaded it."""
 JAVA_PRODUCER = Path(__file__).with_name("IdempotentProducer.java")
 GIVEN_UP = "lost its registration"
 
 
 class Client(Protocol):
-    """A producer of one library with several requests in flight, which never gives up a record."""
+    """A producer of one library with several requests in flight and unlimited retries."""
 
     acked: Counter[bytes]
 
@@ -95,7 +95,7 @@ class KafkaPython:
         sent.add_callback(lambda _: self.acked.update([value]))
 
     def poll(self) -> None:
-        """Its own thread calls back."""
+        """Do nothing: the library calls back in its own thread."""
 
     def close(self) -> None:
         self._producer.flush(60)
@@ -168,7 +168,7 @@ class Load:
 
 
 def stored(bootstrap: str) -> Counter[bytes]:
-    """How often each value is stored."""
+    """Return the number of stored records by value."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "checker", "log_level": 0})
     partitions = [TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)]
     ends = [consumer.get_watermark_offsets(each, timeout=30)[1] for each in partitions]
@@ -183,12 +183,12 @@ def stored(bootstrap: str) -> Counter[bytes]:
 
 
 def given_up(nodes: Mapping[int, Server]) -> int:
-    """How often a node said that its lease had ended."""
+    """Return how often nodes have logged a lost registration."""
     return sum(node.log_path.read_text().count(GIVEN_UP) for node in nodes.values())
 
 
 def pause(etcd: Etcd, nodes: Mapping[int, Server], clients: Sequence[Client]) -> None:
-    """Stop etcd until all leases are over, then wait until every client is served again."""
+    """Pause etcd until all leases have expired, then wait until every client works again."""
     before = given_up(nodes)
     etcd.pause(0)
     time.sleep(2.5 * SESSION_SECONDS)
@@ -204,7 +204,7 @@ def is_served(client: Client, acked: int) -> bool:
     return client.acked.total() > acked
 
 
-def test_nothing_is_doubled_when_all_leases_end_at_once(
+def test_expiry_of_all_leases_duplicates_no_records(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     rounds = max(1, request.config.getoption("rounds") // ROUNDS_PER_TEST)

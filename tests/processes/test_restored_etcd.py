@@ -1,4 +1,4 @@
-"""Nodes whose etcd is restored from an older snapshot keep every record, and say what to do."""
+"""Nodes keep all records and report an action if etcd is restored from an older snapshot."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def etcd_in(directory: Path) -> Iterator[Etcd]:
 
 
 def bytes_of_orders(node: Server) -> int:
-    """How many bytes of records a node has, whatever their directory is called."""
+    """Return the bytes of records of a node, including stray directories."""
     found = node.data.glob("orders-0*/*.log")
     return sum(path.stat().st_size for path in found)
 
@@ -50,7 +50,7 @@ def create_orders(nodes: Mapping[int, Server]) -> None:
     wait_until(lambda: all(seen(node) > before[node_id] for node_id, node in nodes.items()))
 
 
-def test_records_that_an_older_etcd_does_not_know_are_kept(tmp_path: Path) -> None:
+def test_records_unknown_to_restored_etcd_are_kept(tmp_path: Path) -> None:
     with etcd_in(tmp_path / "etcd") as etcd:
         address = f"etcd://{etcd.endpoints[0].removeprefix('http://')}/restored"
         with nodes_of(address, tmp_path) as nodes:
@@ -81,7 +81,7 @@ def test_records_that_an_older_etcd_does_not_know_are_kept(tmp_path: Path) -> No
             assert [bytes_of_orders(node) for node in nodes.values()] == sizes
 
 
-def test_nodes_go_on_when_the_newest_state_is_restored(tmp_path: Path) -> None:
+def test_nodes_resume_when_newest_state_is_restored(tmp_path: Path) -> None:
     with etcd_in(tmp_path / "etcd") as etcd:
         address = f"etcd://{etcd.endpoints[0].removeprefix('http://')}/restored"
         with nodes_of(address, tmp_path) as nodes:
@@ -97,7 +97,7 @@ def test_nodes_go_on_when_the_newest_state_is_restored(tmp_path: Path) -> None:
             assert consume(nodes[2].bootstrap) == [*range(2 * RECORDS)]
 
 
-def test_an_etcd_at_its_quota_is_a_problem_with_an_action(tmp_path: Path) -> None:
+def test_etcd_quota_alarm_is_reported_with_action(tmp_path: Path) -> None:
     with etcd_in(tmp_path / "etcd") as etcd:
         address = f"etcd://{etcd.endpoints[0].removeprefix('http://')}/full"
         with nodes_of(address, tmp_path) as nodes:

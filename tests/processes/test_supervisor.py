@@ -1,4 +1,4 @@
-"""`kbroker serve --processes`: a supervisor with the metadata, and its nodes."""
+"""`kbroker serve --processes`: a supervisor with the metadata store, and its nodes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ READY = "ready.json"
 
 
 class Supervised(Server):
-    """A server with several processes."""
+    """A server with several node processes."""
 
     def __init__(self, directory: Path, *words: str) -> None:
         options = ("--processes", str(NODES), "--port-file", str(directory / READY), *words)
@@ -43,7 +43,7 @@ class Supervised(Server):
         self.port = free_ports(NODES)
 
     def ready(self) -> dict[str, object]:
-        """Start, and wait until all nodes serve; returns the event."""
+        """Start, wait until all nodes serve, and return the ready event."""
         path = self.directory / READY
         path.unlink(missing_ok=True)
         self.launch()
@@ -59,7 +59,7 @@ class Supervised(Server):
         return self.log_path.read_text()
 
     def pid_of(self, node_id: int) -> int:
-        """That of a node's process."""
+        """Return the process ID of a node."""
         assert self.process is not None
         for pid, words in children_of(self.process.pid).items():
             if words[-1].endswith(f"/node-{node_id}"):
@@ -82,7 +82,7 @@ def supervised(directory: Path, *words: str) -> Iterator[Supervised]:
         server.close()
 
 
-def test_a_node_that_is_killed_is_started_again_and_nobody_waits_for_its_lease(
+def test_killed_node_is_restarted_without_lease_timeout(
     tmp_path: Path,
 ) -> None:
     with supervised(tmp_path) as server:
@@ -91,7 +91,7 @@ def test_a_node_that_is_killed_is_started_again_and_nobody_waits_for_its_lease(
         assert len(nodes) == NODES
         produce(nodes[0], 0, 100)
         os.kill(server.pid_of(2), signal.SIGKILL)
-        produce(nodes[0], 100, 200)  # within seconds, and the lease is one of nine
+        produce(nodes[0], 100, 200)  # within seconds, although the lease lasts nine
         wait_until_healthy(nodes[1])
         assert "node 2 ended with status -9; it is started again" in server.log
         produce(nodes[1], 200, 300)
@@ -100,7 +100,7 @@ def test_a_node_that_is_killed_is_started_again_and_nobody_waits_for_its_lease(
         assert "ERROR" not in server.log.partition("it is started again")[2]
 
 
-def test_the_directory_is_that_of_as_many_nodes_in_one_process(tmp_path: Path) -> None:
+def test_directory_layout_matches_single_process_nodes(tmp_path: Path) -> None:
     with supervised(tmp_path) as server:
         server.ready()
         produce(server.bootstrap, 0, 100)
@@ -114,7 +114,7 @@ def test_the_directory_is_that_of_as_many_nodes_in_one_process(tmp_path: Path) -
         assert kbroker(server.bootstrap, "topic", "describe", "orders") == before
 
 
-def test_when_the_supervisor_is_killed_its_nodes_end_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_nodes_end_when_supervisor_is_killed(tmp_path: Path) -> None:
     with supervised(tmp_path) as server:
         server.ready()
         produce(server.bootstrap, 0, 100)
@@ -128,7 +128,7 @@ def test_when_the_supervisor_is_killed_its_nodes_end_and_nothing_is_lost(tmp_pat
         assert consume(server.bootstrap) == [*range(100)]
 
 
-def test_when_the_supervisor_is_killed_in_its_start_its_nodes_end_quietly(tmp_path: Path) -> None:
+def test_nodes_end_quietly_when_supervisor_is_killed_during_start(tmp_path: Path) -> None:
     with supervised(tmp_path) as server:
         server.launch()
         assert server.process is not None
@@ -140,7 +140,7 @@ def test_when_the_supervisor_is_killed_in_its_start_its_nodes_end_quietly(tmp_pa
         assert "Traceback" not in server.log
 
 
-def test_all_nodes_are_killed_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_killing_all_nodes_loses_no_records(tmp_path: Path) -> None:
     with supervised(tmp_path) as server:
         server.ready()
         produce(server.bootstrap, 0, 100)
@@ -150,7 +150,7 @@ def test_all_nodes_are_killed_and_nothing_is_lost(tmp_path: Path) -> None:
         assert consume(server.bootstrap) == [*range(100)]
 
 
-def test_one_node_is_stopped_in_order_and_comes_back(tmp_path: Path) -> None:
+def test_stopped_node_is_restarted(tmp_path: Path) -> None:
     with supervised(tmp_path) as server:
         server.ready()
         os.kill(server.pid_of(3), signal.SIGTERM)
@@ -159,7 +159,7 @@ def test_one_node_is_stopped_in_order_and_comes_back(tmp_path: Path) -> None:
         wait_until_healthy(server.bootstrap)
 
 
-def test_the_ready_event_and_the_banner_name_all_nodes(tmp_path: Path) -> None:
+def test_ready_event_and_banner_list_all_nodes(tmp_path: Path) -> None:
     with supervised(tmp_path, "--racks", "a,b,c") as server:
         ready = server.ready()
         assert [each["node_id"] for each in ready["nodes"]] == [1, 2, 3]  # type: ignore[attr-defined]
@@ -170,14 +170,14 @@ def test_the_ready_event_and_the_banner_name_all_nodes(tmp_path: Path) -> None:
         assert [each["rack"] for each in rows["brokers"]] == ["a", "b", "c"]
 
 
-def test_a_port_that_is_taken_refuses_the_whole_start(tmp_path: Path) -> None:
+def test_port_in_use_rejects_start(tmp_path: Path) -> None:
     first = free_ports(NODES)
     with socket.create_server(("127.0.0.1", first + 2)):
         said = refused("--processes", "3", "--port", str(first), "--data-dir", str(tmp_path / "d"))
     assert f"port {first + 2}" in said
 
 
-def test_a_second_server_on_the_directory_is_refused(tmp_path: Path) -> None:
+def test_second_server_on_directory_is_rejected(tmp_path: Path) -> None:
     with supervised(tmp_path) as server:
         server.ready()
         for words in (["--processes", "3"], ["--nodes", "3"]):
@@ -186,7 +186,7 @@ def test_a_second_server_on_the_directory_is_refused(tmp_path: Path) -> None:
         assert not ailments(server.bootstrap)
 
 
-def test_a_directory_of_one_node_has_to_grow_first(tmp_path: Path) -> None:
+def test_directory_of_single_node_must_be_resized_first(tmp_path: Path) -> None:
     server = Server(tmp_path, topics=("a:1",))
     try:
         server.start()

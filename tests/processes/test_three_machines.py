@@ -1,4 +1,4 @@
-"""The unit of examples/three-machines: what systemd would run, with the settings that it would give."""
+"""The systemd unit of examples/three-machines: its commands and settings, run locally."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MACHINES = (1, 2, 3)
 
 
 def words(name: str, data: Path) -> list[str]:
-    """A command of the unit, without the program, with its data directory here."""
+    """Return a command of the unit without the program name, with a local data directory."""
     (line,) = re.findall(rf"^{name}=-?(.*)$", UNIT, re.MULTILINE)
     program, *rest = shlex.split(line)
     assert program.endswith("/kbroker")
@@ -31,7 +31,7 @@ def words(name: str, data: Path) -> list[str]:
 
 
 def machine(number: int, data: Path, cluster: str, port: int) -> Deployed:
-    """One of them, on a port of this one."""
+    """Return a machine's broker on a local port."""
     lines = (EXAMPLE / "kbroker.env").read_text().splitlines()
     settings = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
     mine = {
@@ -70,7 +70,7 @@ def data(directory: Path, number: int) -> Path:
     return directory / f"machine-{number}"
 
 
-def test_a_process_that_dies_is_missed_at_once_and_comes_back(tmp_path: Path) -> None:
+def test_terminated_process_is_replaced_at_once_and_returns(tmp_path: Path) -> None:
     with machines(tmp_path) as (every, _):
         kbroker(every[1].address, "topic", "create", "orders", "--partitions", "12")
         described = kbroker(every[1].address, "topic", "describe", "orders")
@@ -85,14 +85,14 @@ def test_a_process_that_dies_is_missed_at_once_and_comes_back(tmp_path: Path) ->
         assert consume(every[2].address) == [*range(200)]
 
 
-def test_two_members_of_etcd_that_are_lost_for_good_are_done_without(tmp_path: Path) -> None:
-    """As docs/how-to/cluster.md says: nodes need no restart, and nothing that was acknowledged is lost."""
+def test_two_lost_etcd_members_are_replaced(tmp_path: Path) -> None:
+    """As in docs/how-to/cluster.md, nodes need no restart and lose no acknowledged records."""
     with machines(tmp_path) as (every, etcd):
         kbroker(every[1].address, "topic", "create", "orders", "--partitions", "3")
         produce(every[1].address, 0, 100)
         etcd.kill(1)
         etcd.kill(2)
-        produce(every[1].address, 100, 200)  # it has producer ids already
+        produce(every[1].address, 100, 200)  # it has already reserved producer IDs
         create = ("topic", "create", "others", "--bootstrap", every[1].address)
         refused = run(*create)
         assert refused.returncode == 1

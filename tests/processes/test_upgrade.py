@@ -1,4 +1,4 @@
-"""Nodes of two versions of kbroker in one cluster: the newer one is this one, with one level more."""
+"""Nodes of two versions in one cluster; the newer version is this one plus a feature level."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NODES = 3
 
 @pytest.fixture
 def newer(tmp_path: Path) -> str:
-    """A directory with a kbroker that can run level 3 of the feature."""
+    """Return a directory with a kbroker that supports level 3 of the feature."""
     directory = tmp_path / "newer"
     shutil.copytree(Path(kbroker.__file__).parent, directory / "kbroker")
     features = directory / "kbroker/cluster/features.py"
@@ -50,7 +50,7 @@ def etcd(tmp_path: Path) -> Iterator[Etcd]:
 
 
 class Cluster:
-    """Three nodes, of which each can be started in either version."""
+    """Three nodes that can be started in either version."""
 
     def __init__(self, directory: Path, etcd: Etcd, newer: str) -> None:
         member = etcd.endpoints[0].removeprefix("http://")
@@ -79,7 +79,7 @@ class Cluster:
         node.start()
 
     def replace(self, node_id: int, *, is_newer: bool) -> None:
-        """Stop a node in order, start it in a version, and wait until it is in sync."""
+        """Stop a node cleanly, start it in a version, and wait until it is in sync."""
         self.nodes[node_id].terminate()
         self.start_in_sync(node_id, is_newer=is_newer)
 
@@ -89,7 +89,7 @@ class Cluster:
         wait_until_healthy(self.nodes[node_id].address)
 
     def finalize(self, level: int, kind: int) -> tuple[int, str | None]:
-        """The error of an update of the feature, and its message."""
+        """Update the feature and return the error code and message."""
         row = UpdateFeaturesRequest.Feature(
             feature=FEATURE, max_version_level=level, upgrade_type=kind
         )
@@ -103,7 +103,7 @@ class Cluster:
         return trio.run(ask)
 
 
-def test_an_upgrade_and_the_way_back(tmp_path: Path, etcd: Etcd, newer: str) -> None:
+def test_rolling_upgrade_and_downgrade_work(tmp_path: Path, etcd: Etcd, newer: str) -> None:
     cluster = Cluster(tmp_path, etcd, newer)
     sent = 0
 

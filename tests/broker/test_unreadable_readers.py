@@ -172,7 +172,7 @@ async def look_up_the_latest_record(world: World) -> None:
 async def read_with_our_client(world: World) -> None:
     """The command line and the schema registry read with it."""
     async with open_cluster([world.broker.endpoint]) as cluster:
-        with pytest.raises(CannotRead, match=r"partition 0 of t cannot be read .*cluster health"):
+        with pytest.raises(CannotRead, match=r"partition 0 of t: cannot be read .*cluster health"):
             await _read_all(cluster, 0)
         assert await _read_all(cluster, 1) == RECORDS
 

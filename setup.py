@@ -25,7 +25,14 @@ BUILDING = {"bdist_wheel", "build", "build_ext"}
 EDITABLE = "editable_wheel"
 BUILD = Path("build").resolve()
 COMPILED = {
-    "protocol": ("framing", "headers", "log_validator", "record_walk", "records", "stencil"),
+    "protocol": (
+        "framing",
+        "headers",
+        "log_validator",
+        "record_walk",
+        "records",
+        "response_template",
+    ),
     "storage": (
         "epochs",
         "index",

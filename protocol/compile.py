@@ -27,7 +27,7 @@ __all__ = [
     "EncodeError",
     "Encoded",
     "Part",
-    "TooManyElements",
+    "TooManyElementsError",
     "decode",
     "decode_counted",
     "decode_in_slices",
@@ -150,7 +150,7 @@ def decode_counted(
 ) -> tuple[M, int, int]:
     """Decode as `decode`, and also return the number of array elements of the message.
 
-    Raises TooManyElements if there are more than `objects_max`.
+    Raises TooManyElementsError if there are more than `objects_max`.
     """
     assert issubclass(cls, Message)
     function = cls.DECODERS.get(version) or _compile(_Decoder, cls, version)
@@ -177,7 +177,7 @@ def decode_in_slices(
     return message, end, objects_max - left
 
 
-class TooManyElements(DecodeError):
+class TooManyElementsError(DecodeError):
     """Too many array elements in a message."""
 
 
@@ -808,7 +808,7 @@ def _reject(what: str, n: int) -> None:
 
 def _reject_count(what: str, n: int, left: int) -> None:
     if left < 0:
-        raise TooManyElements(f"{what}: with these {n} elements there are more than the limit")
+        raise TooManyElementsError(f"{what}: with these {n} elements there are more than the limit")
     raise DecodeError(f"{what}: {n} elements are more than the frame can hold")
 
 

@@ -28,14 +28,14 @@ from .records import (
     TRANSACTIONAL_BIT,
     BatchHeader,
     ProduceRules,
-    RecordsRefusedError,
+    RecordsRejectedError,
     check_crc,
     claimed_codec_and_count,
     errors_as,
+    kafka_error_of,
     read_header,
-    refusal_of,
-    restamped,
     with_payload,
+    with_timestamps,
 )
 
 # Bytes of an uncompressed batch that are copied for the check at a time. The allocator keeps blocks
@@ -136,7 +136,7 @@ class LogValidator:
             True once the batch is valid, and `result` may be called.
 
         Raises:
-            RecordsRefusedError: INVALID_TIMESTAMP or INVALID_RECORD, with the invalid records.
+            RecordsRejectedError: INVALID_TIMESTAMP or INVALID_RECORD, with the invalid records.
             DecompressedTooLargeError: The records are larger than the rules allow.
             KafkaError: INVALID_RECORD (the stream or its records are malformed), or
                 MESSAGE_TOO_LARGE (too many headers, or too large in the topic's codec).
@@ -149,7 +149,7 @@ class LogValidator:
                     return False
                 self._walk.finish()
         except ValueError as error:
-            raise refusal_of(error, ErrorCode.INVALID_RECORD) from None
+            raise kafka_error_of(error, ErrorCode.INVALID_RECORD) from None
         if self._walk.errors:
             self._refuse_wrong_records()
         self._is_done = True
@@ -182,7 +182,7 @@ class LogValidator:
         code = ErrorCode.INVALID_TIMESTAMP if self._walk.untimely else ErrorCode.INVALID_RECORD
         count = self._header.record_count
         summary = f"{len(errors)} of {count} records refused: {errors[0].message}"
-        raise RecordsRefusedError(code, summary, errors)
+        raise RecordsRejectedError(code, summary, errors)
 
     def result(self) -> tuple[memoryview, BatchHeader]:
         """Return the batch as the log stores it, and its header.
@@ -210,7 +210,7 @@ class LogValidator:
                 raise _too_large(len(batch), rules)
             return memoryview(batch), header
         if attributes != header.attributes or max_timestamp != header.max_timestamp:
-            header = restamped(self._batch, header, attributes, max_timestamp)
+            header = with_timestamps(self._batch, header, attributes, max_timestamp)
         return self._batch, header
 
 
@@ -241,7 +241,7 @@ def validated_at_once(
     if max_timestamp is None:
         return None
     if max_timestamp != header.max_timestamp:
-        header = restamped(batch, header, header.attributes, max_timestamp)
+        header = with_timestamps(batch, header, header.attributes, max_timestamp)
     return batch, header
 
 

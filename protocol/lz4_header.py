@@ -61,7 +61,7 @@ def check_frame(stream: Buffer) -> None:
         raise DecompressionError(f"{len(stream) - position} bytes after the LZ4 frame")
 
 
-def with_right_checksum(stream: Buffer) -> bytes:
+def with_correct_checksum(stream: Buffer) -> bytes:
     """Return the stream with the header checksum of the LZ4 specification."""
     return _with_checksum(stream, start=len(_MAGIC))
 

@@ -29,7 +29,7 @@ from zlib import crc32
 
 from .compression import Codec, OutputLimitError, compress, decompressed_chunks
 from .errors import ErrorCode, KafkaError
-from .lz4_header import with_old_checksum, with_right_checksum
+from .lz4_header import with_correct_checksum, with_old_checksum
 from .primitives import Buffer
 from .record_stream import OversizedRecord, stream_records
 from .records import (
@@ -232,7 +232,7 @@ def _unwrapped(wrapper: Message, magic: int, limit: int) -> Iterator[bytes]:
         raise _invalid(f"a compressed message without a value, or in codec {wrapper.codec}")
     stream = wrapper.value
     if magic == 0 and wrapper.codec == Codec.LZ4:
-        stream = with_right_checksum(stream)
+        stream = with_correct_checksum(stream)
     try:
         yield from decompressed_chunks(wrapper.codec, stream, limit)
     except OutputLimitError as error:

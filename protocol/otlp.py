@@ -28,7 +28,7 @@ KEY, VALUE = 1, 2
 Field: TypeAlias = tuple[int, int, "int | memoryview"]
 
 
-class BadMetrics(ValueError):
+class InvalidMetricsError(ValueError):
     """Bytes that are not valid metrics."""
 
 
@@ -49,7 +49,7 @@ def read_metrics(data: bytes, limit: int) -> list[Metric]:
         limit: Maximum number of data points; the rest of the push is not read.
 
     Raises:
-        BadMetrics: The bytes are not metrics, or more than `FIELDS_MAX` fields must be read.
+        InvalidMetricsError: The bytes are not metrics, or more than `FIELDS_MAX` fields must be read.
     """
     return [*islice(_Reader().metrics(memoryview(data)), limit)]
 
@@ -114,7 +114,7 @@ class _Reader:
     def _fields(self, data: memoryview) -> Iterator[Field]:
         for field in _fields(data):
             if not self._fields_left:
-                raise BadMetrics(f"more than {FIELDS_MAX} fields")
+                raise InvalidMetricsError(f"more than {FIELDS_MAX} fields")
             self._fields_left -= 1
             yield field
 
@@ -144,9 +144,9 @@ def _fields(data: memoryview) -> Iterator[Field]:
             begin, position = position, position + size
             content = data[begin:position]
         else:
-            raise BadMetrics(f"wire type {kind}")
+            raise InvalidMetricsError(f"wire type {kind}")
         if position > len(data):
-            raise BadMetrics("a field goes beyond the end")
+            raise InvalidMetricsError("a field goes beyond the end")
         yield key >> 3, kind, content
 
 
@@ -154,13 +154,13 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 7 * VARINT_BYTES_MAX, 7):
         if position >= len(data):
-            raise BadMetrics("a number goes beyond the end")
+            raise InvalidMetricsError("a number goes beyond the end")
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-    raise BadMetrics("a number of more than ten bytes")
+    raise InvalidMetricsError("a number of more than ten bytes")
 
 
 def _double(bits: int) -> float:

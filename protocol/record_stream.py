@@ -27,7 +27,7 @@ from .records import (
     errors_as,
     iter_headers,
     long_varint,
-    wrapped,
+    wrap_timestamp,
 )
 
 # Records whose heads are parsed per step (about 0.3 ms).
@@ -445,7 +445,7 @@ def _record_timestamps(timestamps: list[int], header: BatchHeader) -> list[int]:
     if header.is_log_append_time:
         return [header.max_timestamp] * len(timestamps)
     if timestamps and not TIMESTAMP_MIN <= min(timestamps) <= max(timestamps) <= TIMESTAMP_MAX:
-        return [wrapped(each) for each in timestamps]
+        return [wrap_timestamp(each) for each in timestamps]
     return timestamps
 
 

@@ -25,7 +25,7 @@ from .records import (
     ProduceRules,
     RecordError,
     RecordLimitError,
-    wrapped,
+    wrap_timestamp,
 )
 
 _UINT32_MAX = 0xFFFFFFFF
@@ -197,7 +197,7 @@ class RecordWalk:
                     raw, position = _long_varint(data, position, raw & 0x7F, 7, _LONG_BYTES_MAX)
                 timestamp = base + ((raw >> 1) ^ -(raw & 1))
                 if not earliest <= timestamp <= latest_seen:
-                    latest_seen = max(latest_seen, self._judged(index, timestamp))
+                    latest_seen = max(latest_seen, self._checked_timestamp(index, timestamp))
                 raw, position = data[position], position + 1
                 if raw > 0x7F:
                     raw, position = raw & 0x7F | data[position] << 7, position + 1
@@ -229,7 +229,7 @@ class RecordWalk:
                     raise _malformed(index, "a length that differs from its length field")
                 index += 1
                 if index == run_at:
-                    following = self._like(start, end, index, stop)
+                    following = self._count_same_layout(start, end, index, stop)
                     index, position = index + following, end + following * (end - start)
                     run_at = index + (1 if following else RUN_INTERVAL)
                 start = position
@@ -237,7 +237,7 @@ class RecordWalk:
             self._position, self.index = start, index
             self.max_timestamp = max(self.max_timestamp, latest_seen)
 
-    def _like(self, start: int, end: int, index: int, stop: int) -> int:
+    def _count_same_layout(self, start: int, end: int, index: int, stop: int) -> int:
         """Count the records after a checked one that have the same layout and are therefore valid.
 
         Records of one size, with keys of one size, have each field at the same position. So all
@@ -287,9 +287,9 @@ class RecordWalk:
             != _DELTAS_HIGH[index : index + count]
         ):
             return 0
-        return count if self._takes_times(data[time_at + size : time_at + reach : size]) else 0
+        return count if self._add_timestamps(data[time_at + size : time_at + reach : size]) else 0
 
-    def _takes_times(self, deltas: bytes) -> bool:
+    def _add_timestamps(self, deltas: bytes) -> bool:
         """Update `max_timestamp` from one-byte deltas; return False if they need single checks."""
         base = self._base_timestamp
         if max(deltas) > 0x7F or not self._earliest <= base - 64 < base + 64 <= self._latest:
@@ -356,7 +356,7 @@ class RecordWalk:
         yield from self._skip(1, end)
         raw = yield from self._varint(_LONG_BYTES_MAX)
         timestamp = self._base_timestamp + ((raw >> 1) ^ -(raw & 1))
-        self.max_timestamp = max(self.max_timestamp, self._judged(index, timestamp))
+        self.max_timestamp = max(self.max_timestamp, self._checked_timestamp(index, timestamp))
         raw = yield from self._varint(_INT_BYTES_MAX)
         if raw != index << 1:
             raise _malformed(index, f"offset delta {(raw >> 1) ^ -(raw & 1)}")
@@ -434,7 +434,7 @@ class RecordWalk:
         if self._wrong_time:
             self._earliest, self._latest = 1, 0  # so that each record is rejected
 
-    def _judged(self, index: int, timestamp: int) -> int:
+    def _checked_timestamp(self, index: int, timestamp: int) -> int:
         """Check a timestamp that exceeds its limits or the maximum so far.
 
         Returns:
@@ -443,7 +443,7 @@ class RecordWalk:
             one.
         """
         if not TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
-            timestamp = wrapped(timestamp)
+            timestamp = wrap_timestamp(timestamp)
         if self._wrong_time:
             self._report_time(index, self._wrong_time)
             return TIMESTAMP_MIN

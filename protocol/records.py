@@ -165,7 +165,7 @@ class RecordError(NamedTuple):
     message: str
 
 
-class RecordsRefusedError(KafkaError):
+class RecordsRejectedError(KafkaError):
     """Rejection of a batch because of some of its records.
 
     `record_errors` lists them in order, at most `RECORD_ERRORS_MAX` (KIP-467).
@@ -332,7 +332,7 @@ def placed(
     return [head, memoryview(buffer)[HEADER_SIZE : header.batch_length + LENGTH_END]]
 
 
-def restamped(
+def with_timestamps(
     buffer: Buffer, header: BatchHeader, attributes: int, max_timestamp: int
 ) -> BatchHeader:
     """Return the header with other attributes and another `max_timestamp` (ms), and the new CRC."""
@@ -433,10 +433,10 @@ def errors_as(code: ErrorCode) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise refusal_of(error, code) from None
+        raise kafka_error_of(error, code) from None
 
 
-def refusal_of(error: ValueError, code: ErrorCode) -> KafkaError:
+def kafka_error_of(error: ValueError, code: ErrorCode) -> KafkaError:
     """Return the KafkaError for a parser or codec error; `code` is used except for limits."""
     if isinstance(error, OutputLimitError):
         return DecompressedTooLargeError(f"the batch {error}")
@@ -564,7 +564,7 @@ def long_varint(data: Buffer, position: int, raw: int) -> tuple[int, int]:
     raise MalformedError("a varint of more than ten bytes")
 
 
-def wrapped(number: int) -> int:
+def wrap_timestamp(number: int) -> int:
     """Wrap a sum or difference of timestamps at 64 bits, as Java's `long`."""
     return (number - TIMESTAMP_MIN) % (1 << 64) + TIMESTAMP_MIN
 
@@ -573,7 +573,7 @@ def _long_sum(base: int, total: int) -> int:
     """Return a timestamp that wraps at 64 bits. Raises MalformedError if its delta does not fit."""
     if not TIMESTAMP_MIN <= total - base <= TIMESTAMP_MAX:
         raise MalformedError(f"timestamp {total}")
-    return wrapped(total)
+    return wrap_timestamp(total)
 
 
 def _bad_length(raw: int) -> NoReturn:
@@ -654,7 +654,9 @@ class BatchBuilder:
             raise ValueError("offsets do not increase")
         if not self.count:
             self._first = self._latest = record.timestamp
-        self._payload += _encode_record(record, delta, wrapped(record.timestamp - self._first))
+        self._payload += _encode_record(
+            record, delta, wrap_timestamp(record.timestamp - self._first)
+        )
         self.count, self._last_delta = self.count + 1, delta
         self._latest = max(self._latest, record.timestamp)
 

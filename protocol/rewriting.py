@@ -27,7 +27,7 @@ from .records import (
     errors_as,
     long_varint,
     with_payload,
-    wrapped,
+    wrap_timestamp,
 )
 
 
@@ -163,7 +163,7 @@ class BatchRewriter:
         header = self._header
         latest = header.max_timestamp
         if not header.is_log_append_time:
-            latest = wrapped(header.base_timestamp + self._latest_delta)
+            latest = wrap_timestamp(header.base_timestamp + self._latest_delta)
         attributes = header.attributes
         if self._delete_horizon is not None:
             attributes |= DELETE_HORIZON_BIT
@@ -193,7 +193,7 @@ def _moved(data: bytes, record: RawRecord, by: int) -> bytes:
     """Return the bytes of a record with a shifted timestamp delta."""
     body = (
         data[record.body : record.body + 1]
-        + write_varint(wrapped(record.timestamp_delta + by))
+        + write_varint(wrap_timestamp(record.timestamp_delta + by))
         + data[record.offset_start : record.end]
     )
     return write_varint(len(body)) + body

@@ -87,7 +87,7 @@ class AbortedIndex:
         except FileNotFoundError:
             return b""
 
-    def forget_from(self, offset: int) -> None:
+    def drop_from(self, offset: int) -> None:
         """Drop the markers from `offset` on, which a crash or truncation made uncertain."""
         data = self._read()
         self._entries = aborted_before(data, offset)
@@ -111,7 +111,7 @@ class AbortedIndex:
         # The name of a new file must be durable before something relies on it.
         return [write, DirectorySync(self._files, self._path.rpartition("/")[0])]
 
-    def take_place(self) -> None:
+    def move_to_final_name(self) -> None:
         """Use the final file name; the entries are not saved under it yet."""
         self._suffix = ""
         self._saved = 0

@@ -290,7 +290,7 @@ class PartitionMetadata(NamedTuple):
     topic_id: UUID
     partition: int | None
 
-    def is_of(self, topic_id: UUID, partition: int) -> bool:
+    def belongs_to(self, topic_id: UUID, partition: int) -> bool:
         """Return False if the file names another partition."""
         return self.topic_id == topic_id and self.partition in (None, partition)
 

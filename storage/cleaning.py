@@ -36,7 +36,7 @@ from typing import NamedTuple
 from .checkpoints import lines, parse_lines
 from .compaction import (
     CleanedSegment,
-    Compacted,
+    CompactionResult,
     CompactionTask,
     LastEntry,
     Source,
@@ -125,7 +125,7 @@ def plan(
     No checkpoint of the log may be pending: it could overwrite files that the run replaces.
     """
     cleanable = _cleanable(log, now_ms)
-    if not cleanable or log.pending.wants_checkpoint:
+    if not cleanable or log.pending.needs_checkpoint:
         return None
     end = cleanable[-1][1]
     config = log.config
@@ -152,7 +152,7 @@ def plan(
     )
 
 
-def prepare(files: Files, task: CompactionTask, result: Compacted) -> list[Segment]:
+def prepare(files: Files, task: CompactionTask, result: CompactionResult) -> list[Segment]:
     """Load the new segments and record the segments that they replace; blocks.
 
     Raises StorageError if a write fails or a new segment is not as described.
@@ -175,11 +175,11 @@ def _prepared(files: Files, task: CompactionTask, cleaned: CleanedSegment) -> Se
             path = f"{task.directory}/{file_name(base, REPLACES)}"
             files.write_atomic(path, replaced_to_bytes(cleaned))
     except FileNotFoundError as error:
-        raise _gone(error) from None
+        raise _missing_segment(error) from None
     return segment
 
 
-def _gone(error: FileNotFoundError) -> StorageError:
+def _missing_segment(error: FileNotFoundError) -> StorageError:
     return StorageError(f"{error.filename}: the compacted segment is missing")
 
 
@@ -202,11 +202,11 @@ def install(log: Log, cleaned: CleanedSegment, segment: Segment) -> bool:
     try:
         log.replace(replaced, segment)
     except FileNotFoundError as error:
-        raise _gone(error) from None
+        raise _missing_segment(error) from None
     return True
 
 
-def finish(log: Log, result: Compacted) -> None:
+def finish(log: Log, result: CompactionResult) -> None:
     """Raise the first dirty offset after all segments of a run are installed."""
     log.first_dirty_offset = max(log.first_dirty_offset, result.end_offset)
 

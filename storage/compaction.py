@@ -136,7 +136,7 @@ class CleanedSegment(NamedTuple):
     max_timestamp_offset: int
 
 
-class Compacted(NamedTuple):
+class CompactionResult(NamedTuple):
     """Result of a run.
 
     `segments` are the new segments that differ from their sources; the log is clean up to
@@ -359,8 +359,8 @@ class Compaction:
         yield from self._write()
 
     @property
-    def result(self) -> Compacted:
-        return Compacted(
+    def result(self) -> CompactionResult:
+        return CompactionResult(
             tuple(self._cleaned),
             self._end_offset,
             self._records_read,

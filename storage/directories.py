@@ -47,10 +47,10 @@ class DirectoryJobs:
         """Run all checkpoints, even if one fails. Raises the first StorageError."""
         _call_each([job.run for job in self._jobs])
 
-    def put_back(self) -> None:
+    def requeue(self) -> None:
         """Requeue the unfinished work in the logs."""
         for job in self._jobs:
-            job.put_back()
+            job.requeue()
 
 
 def _call_each(calls: Iterable[Callable[[], None]]) -> None:
@@ -140,8 +140,8 @@ class LogDirectories:
         for future in manager.partition_directories.futures():
             holder = self._holder(future.key)
             if holder is None and manager.is_finished(future):
-                manager.take_over(future.key, future.name)
-            elif holder is not None and holder.is_copy_of(future):
+                manager.install_future(future.key, future.name)
+            elif holder is not None and holder.belongs_to_log(future):
                 manager.discard_future(future)
                 self.interrupted.append((future.key, manager.data_dir))
             else:
@@ -185,11 +185,11 @@ class LogDirectories:
         return manager
 
     @property
-    def refuses(self) -> bool:
+    def has_read_only(self) -> bool:
         """True if a directory is read-only."""
-        return any(manager.refusal is not None for manager in self.managers)
+        return any(manager.read_only_reason is not None for manager in self.managers)
 
-    def refusal(self, topic: str, partition: int) -> str | None:
+    def read_only_reason(self, topic: str, partition: int) -> str | None:
         """Return the reason why a partition is read-only, or None.
 
         A partition without a directory is writable if any directory is.
@@ -197,8 +197,8 @@ class LogDirectories:
         key = (topic, partition)
         manager = self._holder(key) or self._placed.get(key)
         if manager is not None:
-            return manager.refusal
-        refusals = [each.refusal for each in self.managers]
+            return manager.read_only_reason
+        refusals = [each.read_only_reason for each in self.managers]
         return None if None in refusals else refusals[0]
 
     def _forget_place(self, key: Partition) -> None:
@@ -221,7 +221,7 @@ class LogDirectories:
         working = [manager for manager in self.managers if manager.failed is None]
         if not working:
             raise StorageError(self.managers[0].failed or "all data directories are offline")
-        accepting = [each for each in working if each.refusal is None]
+        accepting = [each for each in working if each.read_only_reason is None]
         open_ones = [each for each in accepting if each.data_dir not in self.cordoned]
         # Use a cordoned or read-only directory if there is no other.
         return min(
@@ -285,14 +285,14 @@ class LogDirectories:
             for directory in manager.delete_logs(keys, topic_id)
         ]
 
-    def set_aside(self, partitions: Iterable[Partition]) -> list[str]:
-        """Move stray partitions aside (`LogManager.set_aside`)."""
+    def move_aside(self, partitions: Iterable[Partition]) -> list[str]:
+        """Move stray partitions aside (`LogManager.move_aside`)."""
         keys = list(partitions)
         for key in keys:
             self._forget_place(key)
-        return [directory for manager in self.managers for directory in manager.set_aside(keys)]
+        return [directory for manager in self.managers for directory in manager.move_aside(keys)]
 
-    def fail_at(self, error: SyncFailedError) -> None:
+    def fail_directory_of(self, error: SyncFailedError) -> None:
         """Take the directory of a failed sync offline."""
         for manager in self.managers:
             if error.path == manager.data_dir or error.path.startswith(f"{manager.data_dir}/"):
@@ -303,9 +303,9 @@ class LogDirectories:
         for manager in self.managers:
             manager.empty_trash()
 
-    def settle(self) -> None:
-        """Sync all data that a crashed owner wrote (`LogManager.settle`)."""
-        _call_each([manager.settle for manager in self.managers])
+    def sync_recovered(self) -> None:
+        """Sync all data that a crashed owner wrote (`LogManager.sync_recovered`)."""
+        _call_each([manager.sync_recovered for manager in self.managers])
 
     def sync(self, logs: Iterable[Log]) -> list[tuple[Log, int]]:
         """Sync many logs (`sync_logs`); a failed sync takes its whole directory offline."""
@@ -335,7 +335,7 @@ class LogDirectories:
         """Return the future replica that was started first."""
         return next(iter(self._futures.values()), None)
 
-    def begin_move(self, source: Log, path: str) -> FutureLog:
+    def start_move(self, source: Log, path: str) -> FutureLog:
         """Start to copy a log to the directory at `path`; an earlier copy is dropped.
 
         Raises StorageError.
@@ -372,10 +372,10 @@ class LogDirectories:
         key = (source.topic, source.partition)
         here, there = self.where(*key), self._by_path[future.data_dir]
         offsets = future.finish()
-        there.expect(key, offsets)
+        there.checkpoint_future(key, offsets)
         del self._futures[key]  # from here on the future replica must not be dropped
         here.delete_logs([key], source.topic_id)
-        there.take_over(key, future.directory.rpartition("/")[2])
+        there.install_future(key, future.directory.rpartition("/")[2])
         return there.open_log(
             source.topic, source.topic_id, source.partition, config, now_ms=now_ms
         )

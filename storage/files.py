@@ -379,7 +379,7 @@ class _Handle:
         return data
 
 
-def cut_torn(file: File) -> None:
+def truncate_torn(file: File) -> None:
     """Truncate the bytes that a failed append left at the end. Raises WriteRefusedError."""
     if file.is_torn:
         file.truncate(file.size)

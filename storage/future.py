@@ -78,7 +78,7 @@ class FutureLog:
             self._begin_at(end, now_ms)
         return self._next >= source.log_end_offset
 
-    def begin_again(self) -> None:
+    def restart_copy(self) -> None:
         """Restart the copy, because the source was truncated and the copy may have more."""
         self._begun = False
         self._next = self.source.log_start_offset
@@ -116,7 +116,7 @@ class FutureLog:
         )
         if not log.close(clean=True):
             raise StorageError(log.offline or "the copy cannot be synced")
-        before, after = log.unsettled()
+        before, after = log.take_checkpoint_work()
         sync_in_order(before)
         for segment in after:
             segment.remove()

@@ -67,7 +67,7 @@ RECALL_BYTES = 4 * 1024 * 1024
 NEVER_COMPACTED = -1
 
 
-class Appended(NamedTuple):
+class LogAppendInfo(NamedTuple):
     """Offsets and append time of a batch.
 
     Attributes:
@@ -108,15 +108,15 @@ class Log:
         "log_end_offset",
         "log_start_offset",
         "offline",
+        "on_offline",
         "partition",
         "pending",
         "producers",
-        "refusal",
+        "read_only_reason",
         "segments",
         "synced_offset",
         "topic",
         "topic_id",
-        "when_offline",
     )
 
     def __init__(
@@ -150,9 +150,9 @@ class Log:
         self.active: Segment | None = None
         self.offline: str | None = None
         # Reason why the log is read-only, None if it accepts appends.
-        self.refusal: str | None = None
+        self.read_only_reason: str | None = None
         # Called when the log goes offline, possibly from a worker thread.
-        self.when_offline: Callable[[Log], None] | None = None
+        self.on_offline: Callable[[Log], None] | None = None
         # True once the partition is deleted; its paths may then belong to another log.
         self.deleted = False
         # Bytes appended since the log was opened.
@@ -223,7 +223,7 @@ class Log:
 
     def append(
         self, batch: memoryview, header: BatchHeader, *, leader_epoch: int, now_ms: int
-    ) -> Appended:
+    ) -> LogAppendInfo:
         """Append one validated batch as the leader, and return its offsets.
 
         Args:
@@ -247,7 +247,9 @@ class Log:
             else:
                 known = self.producers.check(header)
                 if known is not None:
-                    return Appended(known.base_offset, known.last_offset, known.timestamp, True)
+                    return LogAppendInfo(
+                        known.base_offset, known.last_offset, known.timestamp, True
+                    )
         base = self.log_end_offset
         last = base + header.last_offset_delta
         segment = self.active
@@ -257,7 +259,7 @@ class Log:
             or header.max_timestamp > segment.roll_at_ms
             or last - segment.base_offset > RELATIVE_OFFSET_MAX
             or self.offline is not None
-            or self.refusal is not None
+            or self.read_only_reason is not None
         ):
             self._check_fits(length)
             segment = self._segment_for(length, last, header.max_timestamp, now_ms)
@@ -280,7 +282,7 @@ class Log:
             else:
                 end_transaction(self.producers, segment.aborted, header, marker, base, now_ms)
         stamped = header.attributes & LOG_APPEND_TIME_BIT
-        return Appended(base, last, header.max_timestamp if stamped else -1, False)
+        return LogAppendInfo(base, last, header.max_timestamp if stamped else -1, False)
 
     def _announce(self, segment: Segment) -> None:
         segment.file.dirty = True
@@ -333,7 +335,7 @@ class Log:
             or header.max_timestamp > segment.roll_at_ms
             or last - segment.base_offset > RELATIVE_OFFSET_MAX
             or self.offline is not None
-            or self.refusal is not None
+            or self.read_only_reason is not None
         ):
             segment = self._segment_for(length, last, header.max_timestamp, now_ms)
         segment.append([batch], length, last, header.max_timestamp)
@@ -406,7 +408,7 @@ class Log:
         segment.roll_at_ms = FULL  # the first batch decides
         self.active = segment
         self._announce(segment)
-        self.segments.distrust_names()
+        self.segments.schedule_directory_sync()
         return segment
 
     def _roll_after_ms(self, config: LogConfig, segment: Segment) -> int:
@@ -421,15 +423,15 @@ class Log:
 
     def _check_accepting(self) -> None:
         self.check_online()
-        if self.refusal is not None:
-            raise WriteRefusedError(self.refusal)
+        if self.read_only_reason is not None:
+            raise WriteRefusedError(self.read_only_reason)
 
     def fail(self, reason: str) -> None:
         """Take the log offline until it is reopened."""
         if self.offline is None:
             self.offline = reason
-            if self.when_offline is not None:
-                waiting(self.when_offline, self)
+            if self.on_offline is not None:
+                waiting(self.on_offline, self)
 
     @contextmanager
     def _offline_after_failed_sync(self) -> Iterator[None]:
@@ -440,7 +442,7 @@ class Log:
             raise
 
     @contextmanager
-    def damage_noted(self) -> Iterator[None]:
+    def offline_on_corruption(self) -> Iterator[None]:
         """Take the log offline if a read finds corruption."""
         try:
             yield
@@ -453,7 +455,7 @@ class Log:
     def _check_marker(self, batch: memoryview, header: BatchHeader) -> Marker | None:
         marker = marker_of(batch)
         if self.active is not None:
-            with self.damage_noted():
+            with self.offline_on_corruption():
                 # Load the entries now: the append must not fail later.
                 _ = self.active.aborted.entries
         if marker is not None:
@@ -469,15 +471,17 @@ class Log:
         start, self.producers = self.segments.snapshots.newest(
             self.log_start_offset, self.log_end_offset, now_ms
         )
-        if self.producers.is_brief:
+        if self.producers.has_newest_batches_only:
             self.producers.recall(self.segments.headers_before(start, RECALL_BYTES))
             self._changed[self] = None
-            self.pending.settle([self.segments.snapshots.rewrite(self.producers, start)])
+            self.pending.queue_for_checkpoint(
+                [self.segments.snapshots.rewrite(self.producers, start)]
+            )
         unsure: list[Segment] = []
         if start < self.log_end_offset or not self._intact:
             unsure = self.segments.since(start)
         for segment in unsure:
-            segment.aborted.forget_from(start)
+            segment.aborted.drop_from(start)
         if start < self.log_end_offset:
             for segment, position, header in self.segments.headers_since(start):
                 if header.producer_id >= 0:
@@ -486,13 +490,15 @@ class Log:
                         batch = segment.batch(position, header.size, self.epochs)
                     replay(self.producers, segment.aborted, batch, header, now_ms)
         for segment in unsure[:-1]:  # sealed segments are not saved again later
-            self.pending.settle(segment.aborted.unsaved())
+            self.pending.queue_for_checkpoint(segment.aborted.unsaved())
         self.producers.forget_ended(self.high_watermark)
 
     def _save_producers(self) -> None:
         """Queue a snapshot of the producer state at the log end."""
         self._changed[self] = None
-        self.pending.settle(self.segments.save_snapshot(self.producers, self.log_end_offset))
+        self.pending.queue_for_checkpoint(
+            self.segments.save_snapshot(self.producers, self.log_end_offset)
+        )
 
     def fence(self, producer_id: int) -> None:
         """Fence a producer (`ProducerStates.fence`) and save the new state."""
@@ -501,7 +507,7 @@ class Log:
         if self.log_end_offset in self.segments.snapshots.offsets:
             self._changed[self] = None
             rewritten = self.segments.snapshots.rewrite(self.producers, self.log_end_offset)
-            self.pending.settle([rewritten])
+            self.pending.queue_for_checkpoint([rewritten])
         else:
             self.save()
 
@@ -553,24 +559,24 @@ class Log:
             return self.high_watermark
         return max(first, self.log_start_offset)
 
-    def unsettled(self) -> tuple[list[SyncItem], list[Segment | LogStartMark]]:
+    def take_checkpoint_work(self) -> tuple[list[SyncItem], list[Segment | LogStartMark]]:
         """Return the work of the next checkpoint for this log.
 
         Returns:
             The files to sync before the checkpoint records `synced_offset`, and the files to remove
             after it has recorded `log_start_offset`.
         """
-        if self.wants_saving:
+        if self.needs_saving:
             self.save()
         epochs = self.epochs
-        if epochs.changed and self.segments.directory_exists and not self._batches_tell_the_epoch:
+        if epochs.changed and self.segments.directory_exists and not self._epoch_is_in_batches:
             path = f"{self.directory}/{LEADER_EPOCHS}"
-            self.pending.settle([AtomicWrite(self._files, path, epochs.to_bytes())])
+            self.pending.queue_for_checkpoint([AtomicWrite(self._files, path, epochs.to_bytes())])
             epochs.changed, epochs.has_file = False, True
         return self.pending.take()
 
     @property
-    def wants_saving(self) -> bool:
+    def needs_saving(self) -> bool:
         """True if a start after a crash would walk many batches that no saved index covers."""
         return self.appended_bytes - self._saved_bytes >= SAVE_EVERY_BYTES
 
@@ -579,7 +585,7 @@ class Log:
         return len(self.segments) == 1 and self.segments.size <= SHORT_LOG_BYTES
 
     @property
-    def _batches_tell_the_epoch(self) -> bool:
+    def _epoch_is_in_batches(self) -> bool:
         """True if the leader epoch is read from a few batches as fast as from its own file.
 
         This saves a write and a sync each for thousands of partitions that got their first record.
@@ -587,7 +593,7 @@ class Log:
         return self._is_short and len(self.epochs) == 1 and not self.epochs.has_file
 
     @property
-    def _batches_tell_all(self) -> bool:
+    def _batches_suffice(self) -> bool:
         """True if a few batches make indexes and producer snapshots unnecessary.
 
         There are no such files yet, and no state depends on batches before the log start.
@@ -603,17 +609,17 @@ class Log:
         """Include this log in the next checkpoint."""
         self._changed[self] = None
 
-    def put_back(self) -> None:
+    def requeue(self) -> None:
         """Requeue the work of a failed checkpoint."""
-        self.pending.put_back()
-        if self.pending.wants_checkpoint:
+        self.pending.requeue()
+        if self.pending.needs_checkpoint:
             self._changed[self] = None
 
     def save(self) -> None:
         """Queue saving the indexes and the producer state, for a quick next opening."""
         self._saved_bytes = self.appended_bytes
         if self.active is not None:
-            self.pending.settle(self.active.unsaved())
+            self.pending.queue_for_checkpoint(self.active.unsaved())
             self._save_producers()
 
     def close(self, *, clean: bool) -> bool:
@@ -629,7 +635,7 @@ class Log:
             self._changed[self] = None  # the high watermark may have moved
             try:
                 if self.active is not None:
-                    self.active.file.cut_torn()  # sealing closes the file
+                    self.active.file.truncate_torn()  # sealing closes the file
                     self._complete_active(self.active)
                 self.synced(self.sync())
             except StorageError:
@@ -642,8 +648,8 @@ class Log:
 
     def _complete_active(self, segment: Segment) -> None:
         """Seal the active segment and save the producers, if the batches alone do not suffice."""
-        if not (self._intact or self._batches_tell_all):
-            self.pending.settle(segment.seal())
+        if not (self._intact or self._batches_suffice):
+            self.pending.queue_for_checkpoint(segment.seal())
             self._save_producers()
 
     # -- reading
@@ -830,7 +836,7 @@ class Log:
         self._forget_from(min(base, offset))
         with self._all_or_offline():
             segments.snapshots.drop_after(self.log_end_offset)
-            segments.cut_after(number)
+            segments.remove_after(number)
             segment = segments[number]
             if segment is not self.active:
                 self._activate(segment)
@@ -853,7 +859,7 @@ class Log:
         with self._all_or_offline():
             self.segments.snapshots.drop_after(self.log_end_offset)
             self.log_end_offset = self.log_start_offset = offset
-            self.segments.cut_after(-1)
+            self.segments.remove_after(-1)
             self.active = None
             self._finish_cut(self.roll(), now_ms)
             self.high_watermark = offset
@@ -864,7 +870,7 @@ class Log:
 
         An unwritable disk is detected here. Raises StorageError; the log is then unchanged.
         """
-        self.pending.settle_now()  # some pending writes concern data that stays
+        self.pending.run_checkpoint_writes()  # some pending writes concern data that stays
         before = self.log_end_offset, self.synced_offset, self.high_watermark
         log_start_offset, first_dirty_offset = self.log_start_offset, self.first_dirty_offset
         self.log_end_offset = offset
@@ -895,7 +901,7 @@ class Log:
     def _finish_cut(self, segment: Segment, now_ms: int) -> None:
         """Make a truncation durable, so that a crash does not restore removed files."""
         self._announce(segment)
-        self.segments.distrust_names()
+        self.segments.schedule_directory_sync()
         self.synced(self.sync())
         self.epochs.changed = True
         self.reload_producers(now_ms)

@@ -32,7 +32,15 @@ from .pending import Pending
 from .producer_state import ProducerStates
 from .segment import Segment, SegmentRules
 from .snapshots import Snapshots
-from .sync import Closing, DirectorySync, FileSync, InOrder, Removal, SegmentRemoval, SyncItem
+from .sync import (
+    DirectorySync,
+    FileClosing,
+    FileRemoval,
+    FileSync,
+    OrderedItems,
+    SegmentRemoval,
+    SyncItem,
+)
 
 # Maximum number of sealed segments with indexes in memory.
 _LOADED_INDEXES_MAX = 8
@@ -171,23 +179,23 @@ class LogSegments:
         file.append([self._identity.to_bytes()])
         file.close()
         self._pending.must_sync(FileSync(self._files, path))
-        self._distrust_parent()
+        self._schedule_parent_sync()
         self.directory_exists = True
 
     def sync_directory(self) -> None:
         """Make the names of the files durable. Raises StorageError."""
         self._files.sync_dir(self._directory)
 
-    def distrust_names(self) -> None:
+    def schedule_directory_sync(self) -> None:
         """Sync the file names of the directory with the next sync."""
         self._pending.must_sync(DirectorySync(self._files, self._directory))
 
-    def distrust_all_names(self) -> None:
+    def schedule_all_directory_syncs(self) -> None:
         """Sync the directory and its parent with the next sync; the last owner may not have."""
-        self.distrust_names()
-        self._distrust_parent()
+        self.schedule_directory_sync()
+        self._schedule_parent_sync()
 
-    def _distrust_parent(self) -> None:
+    def _schedule_parent_sync(self) -> None:
         self._pending.must_sync(DirectorySync(self._files, self._directory.rpartition("/")[0]))
 
     # -- the last segment
@@ -201,7 +209,7 @@ class LogSegments:
             last = self._segments[-1]
             assert base_offset > last.base_offset, "two segments start at the same offset"
             assert base_offset >= last.end_offset, "a segment starts within the previous one"
-            last.file.cut_torn()
+            last.file.truncate_torn()
         if not self.directory_exists:
             self._create_directory()
         segment = Segment.create(
@@ -215,7 +223,7 @@ class LogSegments:
     def complete(self, segments: Sequence[Segment]) -> None:
         """Seal segments and queue saving their indexes."""
         for segment in segments:
-            self._pending.settle(segment.seal())
+            self._pending.queue_for_checkpoint(segment.seal())
             self.keep_indexes(segment)
 
     def open_for_append(self, segment: Segment) -> None:
@@ -236,9 +244,9 @@ class LogSegments:
             self._pending.schedule_removal(segment)
             if segment in self._indexed:
                 self._indexed.remove(segment)
-            self._pending.settle(self.snapshots.drop(base))
+            self._pending.queue_for_checkpoint(self.snapshots.drop(base))
 
-    def cut_after(self, number: int) -> None:
+    def remove_after(self, number: int) -> None:
         """Delete all segments after segment `number` (-1: all) at once. Raises StorageError."""
         for segment in self._segments[number + 1 :]:
             segment.remove()
@@ -257,7 +265,7 @@ class LogSegments:
         assert old[0].base_offset == new.base_offset, "records before the new segment are dropped"
         assert new.end_offset <= self._bases[end], "the new segment overlaps the next one"
         replaced = self._held(old[0])
-        new.take_place()
+        new.move_to_final_name()
         new.seen_ms = max(segment.seen_ms for segment in old)
         for segment in old:
             segment.close()
@@ -266,7 +274,9 @@ class LogSegments:
         self._segments[index:end] = [new]
         self._bases[index:end] = [new.base_offset]
         self.keep_indexes(new)
-        self._pending.settle([InOrder([*self._cleaning_up(old[1:], new), *replaced])])
+        self._pending.queue_for_checkpoint(
+            [OrderedItems([*self._cleanup_after_replace(old[1:], new), *replaced])]
+        )
 
     def _held(self, segment: Segment) -> list[SyncItem]:
         """Open the file of a replaced segment, and return the item that closes it.
@@ -275,19 +285,19 @@ class LogSegments:
         the checkpoint thread.
         """
         with suppress(FileNotFoundError):  # there are no blocks to free
-            return [Closing(self._files.open(segment.log_path))]
+            return [FileClosing(self._files.open(segment.log_path))]
         return []
 
-    def _cleaning_up(self, old: Sequence[Segment], new: Segment) -> list[SyncItem]:
+    def _cleanup_after_replace(self, old: Sequence[Segment], new: Segment) -> list[SyncItem]:
         """Return the ordered work that is left after a compacted segment was renamed."""
         path = f"{self._directory}/{file_name(new.base_offset, '')}"
         directory = DirectorySync(self._files, self._directory)
         items: list[SyncItem] = [directory, *new.unsaved()]
         if not new.aborted.entries:
-            items.append(Removal(self._files, path + TXN_INDEX))
+            items.append(FileRemoval(self._files, path + TXN_INDEX))
         for segment in old:
             items.append(SegmentRemoval(segment))
             items += self.snapshots.drop(segment.base_offset)
         items.append(directory)
         leftovers = (OFFSET_INDEX + CLEANED, TIME_INDEX + CLEANED, TXN_INDEX + CLEANED, REPLACES)
-        return items + [Removal(self._files, path + kind) for kind in leftovers]
+        return items + [FileRemoval(self._files, path + kind) for kind in leftovers]

@@ -41,7 +41,7 @@ def batch_since(log: Log, timestamp_ms: int, offset: int) -> StoredBatch | None:
         if segment.max_timestamp < timestamp_ms or segment.end_offset <= offset:
             continue
         log.segments.keep_indexes(segment)
-        with log.damage_noted():
+        with log.offline_on_corruption():
             found = segment_batch_since(segment, timestamp_ms, offset, log.epochs)
         if found is not None:
             return found
@@ -66,7 +66,7 @@ def latest_batch(log: Log, newer_than: int, tried: Collection[int]) -> StoredBat
         if segment.base_offset in tried:
             continue
         log.segments.keep_indexes(segment)
-        with log.damage_noted():
+        with log.offline_on_corruption():
             found = _latest_in(segment, log.epochs)
         if found is not None:  # compaction may have emptied the segment
             return found
@@ -83,7 +83,7 @@ def aborted_transactions(log: Log, offset: int, end_offset: int) -> list[tuple[i
         CorruptLogError: An index is damaged; the log is offline.
     """
     found = []
-    with log.damage_noted():
+    with log.offline_on_corruption():
         for segment in log.segments.since(offset):
             for entry in segment.aborted.entries:
                 if entry.last_offset >= offset and entry.first_offset < end_offset:
@@ -97,7 +97,7 @@ def segment_batch_since(
     segment: Segment, timestamp: int, offset: int, epochs: LeaderEpochs
 ) -> StoredBatch | None:
     """Find the next matching batch of a segment (`batch_since`). Raises CorruptLogError."""
-    start, _ = segment.find(max(segment.older_until(timestamp), offset))
+    start, _ = segment.find(max(segment.offset_before_timestamp(timestamp), offset))
     for position, header in segment.headers(start):
         if header.max_timestamp >= timestamp and header.last_offset >= offset:
             return _stored(segment, position, header, epochs)

@@ -44,8 +44,8 @@ from .naming import (
     parse_directory_name,
 )
 from .open_segments import OpenSegments
-from .partition_directories import Future, PartitionDirectories
-from .recovery import Cut, load_log
+from .partition_directories import FutureDirectory, PartitionDirectories
+from .recovery import QuarantinedData, load_log
 from .reserve import Reserve
 from .segment import Segment
 from .sync import SyncItem, sync_together
@@ -82,7 +82,7 @@ class CheckpointJob:
 
     `run` blocks and may run in a worker thread, one job at a time. It syncs the data that the
     offsets rely on, writes the offsets, then deletes obsolete segments. After a failed job the
-    owner calls `put_back`, and the next job does the rest. A failed sync takes the directory
+    owner calls `requeue`, and the next job does the rest. A failed sync takes the directory
     offline.
 
     The owner may delete a log concurrently, and even create another one at the same paths. So each
@@ -186,10 +186,10 @@ class CheckpointJob:
                 point = min(offsets.recovery_point, log.synced_offset)
                 yield _key(log), offsets._replace(recovery_point=point)
 
-    def put_back(self) -> None:
+    def requeue(self) -> None:
         """Requeue the unfinished work in the logs."""
         for each in self._logs:
-            each.log.put_back()
+            each.log.requeue()
 
 
 def _settle_first(collected: _Collected) -> None:
@@ -209,7 +209,7 @@ def _offsets_of(log: Log) -> Offsets:
     )
 
 
-class Repaired(NamedTuple):
+class RepairResult(NamedTuple):
     """Result of repairing a log.
 
     Attributes:
@@ -217,14 +217,14 @@ class Repaired(NamedTuple):
         known_start: Previous log start offset, from the checkpoints.
         known_end: Previous log end offset, from the checkpoints and valid batches after the damage.
         readable: Number of records in valid batches after the damage.
-        put_aside: Files that hold the bytes after the damage.
+        quarantined: Files that hold the bytes after the damage.
     """
 
     log: Log
     known_start: int
     known_end: int
     readable: int
-    put_aside: list[str]
+    quarantined: list[str]
 
 
 class LogManager:
@@ -237,7 +237,7 @@ class LogManager:
         partition_directories: Directories of the partitions, open or not.
         is_new: True if the directory was created by this manager.
         failed: Reason why the directory and all its logs are offline, or None.
-        refusal: Reason why all its logs are read-only, or None.
+        read_only_reason: Reason why all its logs are read-only, or None.
     """
 
     def __init__(
@@ -270,7 +270,7 @@ class LogManager:
         self.partition_directories = PartitionDirectories(files, data_dir)
         self.is_new = False
         self.failed: str | None = None
-        self.refusal: str | None = None
+        self.read_only_reason: str | None = None
         _make_directory(files, data_dir)
         self._lock: Lock = files.lock(f"{data_dir}/{LOCK}")
         try:
@@ -286,7 +286,7 @@ class LogManager:
             self._find_directories()
             self._reserve = Reserve(files, f"{data_dir}/{RESERVE}")
             if files.durable:
-                self._keep_room()
+                self._create_reserve()
             self.clean = self._take_clean_marker()
         except BaseException:
             self._lock.release()
@@ -337,21 +337,21 @@ class LogManager:
 
     # -- full or unwritable disk
 
-    def _keep_room(self) -> None:
+    def _create_reserve(self) -> None:
         """Create the reserve file; start read-only if the disk is full."""
         try:
             self._reserve.make()
         except StorageError as error:
-            self.refuse(error.message or str(error))
+            self.make_read_only(error.message or str(error))
 
-    def refuse(self, reason: str) -> None:
-        """Make all logs of this directory read-only until `accept`.
+    def make_read_only(self, reason: str) -> None:
+        """Make all logs of this directory read-only until `make_writable`.
 
         This releases the reserved space, so that retention and compaction can free more.
         """
-        self.refusal = reason
+        self.read_only_reason = reason
         for log in self._logs.values():
-            log.refusal = reason
+            log.read_only_reason = reason
         with suppress(StorageError):  # the disk may not even delete the file
             self._reserve.release()
 
@@ -369,11 +369,11 @@ class LogManager:
             self._reserve.release()
             raise
 
-    def accept(self) -> None:
+    def make_writable(self) -> None:
         """Make all logs of this directory writable again."""
-        self.refusal = None
+        self.read_only_reason = None
         for log in self._logs.values():
-            log.refusal = None
+            log.read_only_reason = None
 
     # -- logs
 
@@ -431,18 +431,18 @@ class LogManager:
         """
         return [(*partition, self._topic_id(partition)) for partition in self.directories()]
 
-    def settle(self) -> None:
+    def sync_recovered(self) -> None:
         """Sync all data that a crashed owner wrote, several logs concurrently; blocks.
 
         Otherwise each log is synced when it is opened. A worker thread may call this while the
         owner opens logs. Raises StorageError.
         """
-        calls = [partial(self._settle_log, key) for key in tuple(self._unopened)]
+        calls = [partial(self._sync_log, key) for key in tuple(self._unopened)]
         self._files.at_once(calls, SETTLING_THREADS)
         self._files.sync_dir(self.data_dir)
         self._durable = True
 
-    def _settle_log(self, key: Partition) -> None:
+    def _sync_log(self, key: Partition) -> None:
         """Sync the data of a log from its recovery point on, and its file names."""
         self.partition_directories.sync(key, self._checkpoints.get(key).recovery_point, self.fail)
 
@@ -499,7 +499,7 @@ class LogManager:
 
     def repair_log(
         self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int
-    ) -> Repaired:
+    ) -> RepairResult:
         """Open a damaged log with the records before the damage.
 
         All batches are checked as after a crash without checkpoints. The log ends at the first bad
@@ -510,14 +510,14 @@ class LogManager:
         """
         key = (topic, partition)
         offsets = self._checkpoints.get(key)
-        cut = Cut()
+        cut = QuarantinedData()
         distrusted = offsets._replace(recovery_point=0, high_watermark=0)
         self._checkpoints.update([(key, distrusted)])
         log = self._keep(key, self._load(key, topic_id, config, now_ms, clean=False, cut=cut))
         known_end = max(log.log_end_offset, cut.end, offsets.recovery_point, offsets.high_watermark)
-        return Repaired(log, offsets.log_start, known_end, cut.records, cut.paths)
+        return RepairResult(log, offsets.log_start, known_end, cut.records, cut.paths)
 
-    def give_up_missing(self, key: Partition) -> Offsets:
+    def forget_missing(self, key: Partition) -> Offsets:
         """Accept that a partition directory is missing: remove and return its checkpoints.
 
         Raises StorageError.
@@ -527,7 +527,7 @@ class LogManager:
         return known
 
     def _keep(self, key: Partition, log: Log) -> Log:
-        log.refusal = self.refusal
+        log.read_only_reason = self.read_only_reason
         self._logs[key] = log
         self._directories[key] = None
         self._unopened.discard(key)
@@ -541,7 +541,7 @@ class LogManager:
         now_ms: int,
         *,
         clean: bool,
-        cut: Cut | None = None,
+        cut: QuarantinedData | None = None,
     ) -> Log:
         topic, partition = key
         log = Log(
@@ -600,8 +600,8 @@ class LogManager:
         """
         keys = [key for key in partitions if key in self._directories]
         own = [key for key in keys if self._is_known_to_be(key, topic_id)]
-        self._trash += self._take_out(own, self.partition_directories.free_deleted)
-        return self.set_aside(key for key in keys if key in self._directories)
+        self._trash += self._remove_from_service(own, self.partition_directories.free_deleted)
+        return self.move_aside(key for key in keys if key in self._directories)
 
     def _is_known_to_be(self, key: Partition, topic_id: UUID) -> bool:
         """Return False if the directory of a partition holds another topic ID or is unreadable."""
@@ -612,9 +612,9 @@ class LogManager:
             held = self.partition_directories.held(key)
         except StorageError:
             return False
-        return held is None or held.is_of(topic_id, key[1])
+        return held is None or held.belongs_to(topic_id, key[1])
 
-    def set_aside(self, partitions: Iterable[Partition]) -> list[str]:
+    def move_aside(self, partitions: Iterable[Partition]) -> list[str]:
         """Move the directories of stray partitions aside, and keep their data.
 
         As in Kafka, records are kept if the metadata is older than they are.
@@ -628,9 +628,9 @@ class LogManager:
         Raises:
             StorageError: A directory cannot be renamed.
         """
-        return self._take_out(partitions, self.partition_directories.free_stray)
+        return self._remove_from_service(partitions, self.partition_directories.free_stray)
 
-    def _take_out(
+    def _remove_from_service(
         self, partitions: Iterable[Partition], name: Callable[[Partition, UUID], str]
     ) -> list[str]:
         """Rename the directories of partitions; return the new paths of those that existed."""
@@ -643,11 +643,11 @@ class LogManager:
                 log.deleted = True
         self._checkpoints.forget(gone)
         with self._checkpoints.guard:
-            renamed = [self._put_aside(key, name) for key in gone]
+            renamed = [self._rename_aside(key, name) for key in gone]
         self._files.sync_dir(self.data_dir)
         return [directory for directory in renamed if directory is not None]
 
-    def _put_aside(self, key: Partition, name: Callable[[Partition, UUID], str]) -> str | None:
+    def _rename_aside(self, key: Partition, name: Callable[[Partition, UUID], str]) -> str | None:
         path = self.partition_directories.path(key)
         topic_id = self._topic_id(key) or _NO_ID
         log = self._logs.pop(key, None)
@@ -670,25 +670,25 @@ class LogManager:
 
     # -- future replicas
 
-    def is_copy_of(self, future: Future) -> bool:
+    def belongs_to_log(self, future: FutureDirectory) -> bool:
         """Return True if a future replica belongs to the current log of its partition."""
         return self._is_known_to_be(future.key, future.topic_id)
 
-    def is_finished(self, future: Future) -> bool:
+    def is_finished(self, future: FutureDirectory) -> bool:
         """Return True if a future replica was complete and durable when its move stopped."""
         return self._checkpoints.get(future.key) != Offsets()
 
-    def discard_future(self, future: Future) -> None:
+    def discard_future(self, future: FutureDirectory) -> None:
         """Remove an unfinished future replica and its checkpoint."""
         self._files.rmtree(f"{self.data_dir}/{future.name}")
         if future.key not in self._directories:
             self._checkpoints.forget([future.key])
 
-    def expect(self, key: Partition, offsets: Offsets) -> None:
-        """Checkpoint a future replica before `take_over`. Raises StorageError."""
+    def checkpoint_future(self, key: Partition, offsets: Offsets) -> None:
+        """Checkpoint a future replica before `install_future`. Raises StorageError."""
         self._checkpoints.update([(key, offsets)])
 
-    def take_over(self, key: Partition, name: str) -> None:
+    def install_future(self, key: Partition, name: str) -> None:
         """Rename the future replica in directory `name` to the log of a partition, durably.
 
         Raises StorageError.
@@ -708,7 +708,7 @@ class LogManager:
         if waited_ms >= CHECKPOINT_EVERY_MS or waited_ms < 0:
             return True
         if waited_ms >= _ROLLED_EVERY_MS and any(
-            log.pending.wants_checkpoint for log in self._changed
+            log.pending.needs_checkpoint for log in self._changed
         ):
             return True
         return any(
@@ -720,12 +720,12 @@ class LogManager:
         """Collect a checkpoint of all changed logs; `CheckpointJob.run` writes it."""
         self._checkpointed_ms = now_ms
         if self._job is not None:
-            self._job.put_back()
+            self._job.requeue()
         collected = []
         for log in self._changed:
             self._checkpointed_bytes[log] = log.appended_bytes
-            if log.log_end_offset or log.pending.wants_checkpoint:
-                collected.append(_Collected(log, _offsets_of(log), *log.unsettled()))
+            if log.log_end_offset or log.pending.needs_checkpoint:
+                collected.append(_Collected(log, _offsets_of(log), *log.take_checkpoint_work()))
         # In place: the logs share this dict. Logs that are not synced will change again.
         for log in [log for log in self._changed if not log.pending.dirty]:
             del self._changed[log]

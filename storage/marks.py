@@ -27,9 +27,9 @@ def seal(log: Log) -> None:
     if log.offline is not None or log.active is None:
         return
     log.roll()
-    items, _ = log.unsettled()
+    items, _ = log.take_checkpoint_work()
     write_ahead(items)
-    log.put_back()  # the next checkpoint makes them durable
+    log.requeue()  # the next checkpoint makes them durable
 
 
 def complete(files: Files, directory: str, manager: LogManager) -> None:

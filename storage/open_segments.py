@@ -14,10 +14,10 @@ from typing import Protocol
 LOOKS_MAX = 16
 
 
-class Closable(Protocol):
+class ClosableFile(Protocol):
     """The file of an active segment, as seen by `OpenSegments`."""
 
-    def let_go(self, *, at_once: bool) -> bool:
+    def close_if_idle(self, *, at_once: bool) -> bool:
         """Close the file if it is idle or `at_once` is set; return True if it is closed."""
         ...
 
@@ -30,12 +30,12 @@ class OpenSegments:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._open: OrderedDict[Closable, None] = OrderedDict()
+        self._open: OrderedDict[ClosableFile, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def opened(self, file: Closable) -> None:
+    def opened(self, file: ClosableFile) -> None:
         """Register an open file, and close another one if there are too many."""
         self._open[file] = None
         for look in range(2 * LOOKS_MAX):
@@ -43,9 +43,9 @@ class OpenSegments:
                 return
             oldest = next(iter(self._open))
             # A file in use or not yet durable is skipped in the first LOOKS_MAX checks.
-            if oldest is file or not oldest.let_go(at_once=look >= LOOKS_MAX):
+            if oldest is file or not oldest.close_if_idle(at_once=look >= LOOKS_MAX):
                 self._open.move_to_end(oldest)
 
-    def closed(self, file: Closable) -> None:
+    def closed(self, file: ClosableFile) -> None:
         """Unregister a closed file."""
         self._open.pop(file, None)

@@ -26,7 +26,7 @@ from .naming import (
 logger = logging.getLogger(__name__)
 
 
-class Future(NamedTuple):
+class FutureDirectory(NamedTuple):
     """The directory of a future replica that was found at the start: its partition and name."""
 
     key: Partition
@@ -60,11 +60,13 @@ class PartitionDirectories:
         names = [name for name in self._files.listdir(directory) if name.endswith(LOG)]
         return sum(self._files.size(f"{directory}/{name}") for name in names)
 
-    def futures(self) -> list[Future]:
+    def futures(self) -> list[FutureDirectory]:
         """Return the future replicas in the log directory."""
         names = self._files.listdir(self._data_dir)
         found = [(parse_future_directory_name(name), name) for name in names]
-        return [Future((it[0], it[1]), it[2], name) for it, name in found if it is not None]
+        return [
+            FutureDirectory((it[0], it[1]), it[2], name) for it, name in found if it is not None
+        ]
 
     def free_deleted(self, key: Partition, topic_id: UUID) -> str:
         """Return the path for the directory of a deleted partition; remove any old one there."""
@@ -103,7 +105,7 @@ class PartitionDirectories:
                 another reason than a full disk.
         """
         directory, held = self.path(key), self.held(key)
-        if held is not None and not held.is_of(topic_id, key[1]):
+        if held is not None and not held.belongs_to(topic_id, key[1]):
             number = "" if held.partition is None else f", partition {held.partition}"
             raise ForeignLogError(
                 f"{directory}: holds topic ID {encode_id(held.topic_id)}{number}, but the metadata "

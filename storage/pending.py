@@ -52,12 +52,12 @@ class Pending:
             items.append(dirty.pop(0))
         return items
 
-    def settle(self, items: Iterable[SyncItem]) -> None:
+    def queue_for_checkpoint(self, items: Iterable[SyncItem]) -> None:
         """Queue ordered items that the next checkpoint runs before it records offsets."""
         self._unsettled += items
         self.is_bare = self.is_bare and not self._unsettled
 
-    def settle_now(self) -> None:
+    def run_checkpoint_writes(self) -> None:
         """Run the items that wait for a checkpoint; blocks.
 
         Raises StorageError; the remaining items stay queued.
@@ -71,7 +71,7 @@ class Pending:
         self._to_remove.append(item)
 
     @property
-    def wants_checkpoint(self) -> bool:
+    def needs_checkpoint(self) -> bool:
         """True if the log has work for a checkpoint, or a running checkpoint has work left."""
         return bool(self._unsettled or self._to_remove or any(self._taken))
 
@@ -80,13 +80,13 @@ class Pending:
 
         The checkpoint removes finished items from the lists.
         """
-        self.put_back()
+        self.requeue()
         items, self._unsettled = self._unsettled, []
         to_remove, self._to_remove = self._to_remove, []
         self._taken = items, to_remove
         return items, to_remove
 
-    def put_back(self) -> None:
+    def requeue(self) -> None:
         """Requeue the unfinished work of a failed checkpoint."""
         items, to_remove = self._taken
         self._unsettled[:0] = items

@@ -128,7 +128,7 @@ class Producer:
 class ProducerStates:
     """The states of all producers of one partition."""
 
-    __slots__ = ("_producers", "_transactions", "ended", "is_brief")
+    __slots__ = ("_producers", "_transactions", "ended", "has_newest_batches_only")
 
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
@@ -137,7 +137,7 @@ class ProducerStates:
         # offset.
         self.ended: dict[int, int] = {}
         # True if loaded from a snapshot that holds only the newest batch of each producer.
-        self.is_brief = False
+        self.has_newest_batches_only = False
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -169,7 +169,7 @@ class ProducerStates:
         producer = self._producers.get(producer_id)
         return producer is not None and producer.transaction_start >= 0 and producer.epoch == epoch
 
-    def markers_of(self, producer_id: int) -> int:
+    def ended_transactions(self, producer_id: int) -> int:
         """Return the number of transactions of a producer that ended since the state was built."""
         producer = self._producers.get(producer_id)
         return producer.markers if producer is not None else 0
@@ -284,7 +284,7 @@ class ProducerStates:
                 )
         for producer_id, batches in earlier.items():
             self._producers[producer_id].batches.extendleft(reversed(batches))
-        self.is_brief = False
+        self.has_newest_batches_only = False
 
     def fence(self, producer_id: int) -> None:
         """Reject later batches of a producer, as if another instance had bumped the epoch.
@@ -443,7 +443,7 @@ class ProducerStates:
         if rest.startswith(_EARLIER_HEAD):
             states._restore_earlier(rest[len(_EARLIER_HEAD) :])
         else:
-            states.is_brief = count > 0
+            states.has_newest_batches_only = count > 0
         return states
 
     def _restore(self, fields: tuple[int, ...], now_ms: int) -> None:

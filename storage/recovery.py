@@ -63,7 +63,7 @@ _LEFTOVERS = (".tmp", ".deleted", CLEANED)
 
 
 @dataclass(slots=True)
-class Cut:
+class QuarantinedData:
     """Data after the log end that was moved aside.
 
     Attributes:
@@ -103,7 +103,7 @@ def load_log(
     clean: bool,
     now_ms: int,
     durable: bool = False,
-    cut: Cut | None = None,
+    cut: QuarantinedData | None = None,
 ) -> None:
     """Load a log from its directory.
 
@@ -123,8 +123,8 @@ def load_log(
     """
     log.first_dirty_offset = known.first_dirty
     directory = _Directory(files, log.directory, log.segment_rules)
-    directory.tidy(known.log_start)
-    if cut is not None and directory.set_replaced_aside(cut):
+    directory.clean_up(known.log_start)
+    if cut is not None and directory.move_replaced_aside(cut):
         log.first_dirty_offset = max(log.first_dirty_offset, 0)  # the compacted segment has gaps
     log.pending.is_bare = directory.is_bare
     segments = [
@@ -146,7 +146,7 @@ def load_log(
             cut=cut,
         )
         log.reload_producers(now_ms)
-    if log.pending.wants_checkpoint or log.wants_saving or end != known.recovery_point:
+    if log.pending.needs_checkpoint or log.needs_saving or end != known.recovery_point:
         log.note_change()
 
 
@@ -160,7 +160,7 @@ def _take_over(
     *,
     clean: bool,
     durable: bool,
-    cut: Cut | None,
+    cut: QuarantinedData | None,
 ) -> int:
     """Check the segments and pass them to the log; return its end offset."""
     _check_first(files, log, segments, known, marks)
@@ -177,7 +177,7 @@ def _take_over(
         log.epochs, recovered_bytes = recovery.epochs, recovery.recovered_bytes
         log.segments.complete(recovery.scanned[:-1])
         if not durable:
-            log.segments.distrust_all_names()
+            log.segments.schedule_all_directory_syncs()
         # A repair rebuilds the indexes of aborted transactions from scratch.
         if snapshots.drop_after(end if cut is None else log_start):
             log.segments.sync_directory()  # before new records reuse their offsets
@@ -222,7 +222,7 @@ class _Directory:
     def _offsets(self, suffix: str) -> list[int]:
         return sorted(offset for _, offset, kind in self._numbered if kind == suffix)
 
-    def tidy(self, log_start: int) -> None:
+    def clean_up(self, log_start: int) -> None:
         """Remove files that a crash left behind.
 
         These are temporary files, segments before the log start, index files without a segment, and
@@ -261,7 +261,7 @@ class _Directory:
         # Before the `.replaces` file is removed.
         self._files.sync_dir(self._path)
 
-    def set_replaced_aside(self, cut: Cut) -> bool:
+    def move_replaced_aside(self, cut: QuarantinedData) -> bool:
         """Move segments aside that lie within a valid one, for a repair.
 
         Compaction had replaced them, and a failing disk restored them. If they stayed, the log
@@ -280,7 +280,7 @@ class _Directory:
                 own_end = segment.find_end()
                 is_within = covering is not None and base < end and own_end <= end
                 if is_within and covering is not None and _is_sound(self._files, covering):
-                    self._set_aside(segment, cut)
+                    self._move_aside(segment, cut)
                     found = True
                     continue
             except CorruptLogError:
@@ -290,7 +290,7 @@ class _Directory:
             self._files.sync_dir(self._path)
         return found
 
-    def _set_aside(self, segment: Segment, cut: Cut) -> None:
+    def _move_aside(self, segment: Segment, cut: QuarantinedData) -> None:
         path = segment.log_path + CORRUPT
         self._files.rename(segment.log_path, path)
         segment.remove_indexes()
@@ -517,7 +517,7 @@ class _Recovery:
         known: Offsets,
         *,
         durable: bool,
-        cut: Cut | None,
+        cut: QuarantinedData | None,
     ) -> None:
         self._files = files
         self._log = log
@@ -645,7 +645,7 @@ class _Recovery:
         """End the log in segment `number` at `position`; keep truncated bytes that have batches."""
         assert end >= self._point, "the truncation removes synced records"
         segment = self._segments[number]
-        keep_all, cut = self._cut is not None, self._cut or Cut()
+        keep_all, cut = self._cut is not None, self._cut or QuarantinedData()
         tail = _read_from(self._files, segment.log_path, position)
         if cut.find(tail) or (tail and keep_all):
             path = f"{segment.log_path}.{position}{CORRUPT}"
@@ -659,7 +659,7 @@ class _Recovery:
                 cut.paths.append(path)
             later.remove()
         del self._segments[number + 1 :]
-        segment.cut_file(position)
+        segment.truncate_file(position)
         if position == 0:
             segment.remove_indexes()
         if cut.paths:

@@ -25,7 +25,7 @@ def scrub(log: Log, bytes_max: int) -> int:
         return 0
     if segment is not log.active:
         log.segments.keep_indexes(segment)
-    with log.damage_noted():
+    with log.offline_on_corruption():
         return segment.scrub(bytes_max, log.epochs)
 
 
@@ -41,7 +41,7 @@ def scrub_again(log: Log) -> None:
     """Mark all sealed segments as unchecked: disks can lose data later."""
     for segment in log.segments:
         if segment is not log.active:
-            segment.checks.distrust(segment.size)
+            segment.checks.mark_unchecked(segment.size)
 
 
 def _first_unchecked(log: Log) -> Segment | None:

@@ -31,7 +31,7 @@ from .naming import LOG, file_name
 from .open_segments import OpenSegments
 from .segment_checks import SegmentChecks
 from .segment_file import SegmentFile
-from .segment_indexes import Latest, SegmentIndexes, WrongIndexError
+from .segment_indexes import InvalidIndexError, Latest, SegmentIndexes
 from .sync import SyncItem
 
 # A time in ms that never comes.
@@ -180,7 +180,7 @@ class Segment:
         """Load an existing sealed segment; this reads only the size of its file."""
         segment = cls(files, directory, base_offset, rules, suffix)
         segment.size = Position(files.size(segment.log_path))
-        segment.checks.distrust(segment.size)
+        segment.checks.mark_unchecked(segment.size)
         return segment
 
     @property
@@ -256,14 +256,14 @@ class Segment:
             self._files.remove(path)
 
     def load_cleaned(self, end_offset: int, max_timestamp: int, max_timestamp_offset: int) -> None:
-        """Load a segment that compaction has just written, for `take_place`."""
+        """Load a segment that compaction has just written, for `move_to_final_name`."""
         self.end_offset = end_offset
         self.max_timestamp, self.max_timestamp_offset = max_timestamp, max_timestamp_offset
         self._with_indexes(lambda batches: self.indexes.load(batches.size))
         _ = self.aborted.entries
         self.checks.checked(BEGINNING, self.size)
 
-    def take_place(self) -> None:
+    def move_to_final_name(self) -> None:
         """Rename a segment with a suffix to its final name, replacing the existing one.
 
         Its indexes must be in memory (`load_cleaned`); `unsaved` returns their writes. Until then
@@ -274,8 +274,8 @@ class Segment:
         assert self.aborted.in_memory
         self._files.rename(self.log_path, self._path + LOG)
         self.file.path = self._path + LOG
-        self.indexes.take_place()
-        self.aborted.take_place()
+        self.indexes.move_to_final_name()
+        self.aborted.move_to_final_name()
 
     # -- appending to a loaded segment
 
@@ -321,7 +321,7 @@ class Segment:
         self._since_index += header.size
         self.end_offset = header.next_offset
 
-    def cut_file(self, position: Position) -> None:
+    def truncate_file(self, position: Position) -> None:
         """Truncate the file of a segment that was scanned up to `position`; not durable yet."""
         file = self.file.reader()
         file.truncate(position)
@@ -392,7 +392,7 @@ class Segment:
         self, batches: Batches, start: Position, end: Position, epochs: LeaderEpochs
     ) -> None:
         self._with_indexes(
-            lambda _: self.checks.look_through(
+            lambda _: self.checks.check_range(
                 batches, self.indexes, start, end, end_offset=self.end_offset, epochs=epochs
             )
         )
@@ -436,19 +436,21 @@ class Segment:
         """Return the bytes of one batch. Raises CorruptLogError."""
         return self.range(position, size, epochs).read()
 
-    def older_until(self, timestamp: int) -> int:
+    def offset_before_timestamp(self, timestamp: int) -> int:
         """Return an offset before which the index shows only records before `timestamp` (ms)."""
-        return self._with_indexes(lambda batches: self.indexes.older_until(batches, timestamp))
+        return self._with_indexes(
+            lambda batches: self.indexes.offset_before_timestamp(batches, timestamp)
+        )
 
     def _with_indexes(self, look: Callable[[Batches], Found]) -> Found:
         """Run a look-up; rebuild wrong indexes and retry once."""
         try:
             return look(self._batches())
-        except WrongIndexError:
+        except InvalidIndexError:
             waiting(self.rebuild_indexes)
         try:
             return look(self._batches())
-        except WrongIndexError:
+        except InvalidIndexError:
             raise CorruptLogError(self.log_path, 0, "it changed while it was read") from None
 
     # -- loaded data
@@ -479,7 +481,7 @@ class Segment:
         """
         try:
             self.max_timestamp, self.max_timestamp_offset = self.indexes.latest(self._batches())
-        except WrongIndexError:
+        except InvalidIndexError:
             self.rebuild_indexes()
 
     def rebuild_indexes(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from .batches import BEGINNING, Batches, Intervals, Position, check
 from .epochs import LeaderEpochs
 from .errors import CorruptLogError
-from .segment_indexes import SegmentIndexes, WrongIndexError
+from .segment_indexes import InvalidIndexError, SegmentIndexes
 
 
 class SegmentChecks:
@@ -35,11 +35,11 @@ class SegmentChecks:
         """Record that a byte range was checked."""
         self.unchecked.remove(start, end)
 
-    def distrust(self, size: Position) -> None:
+    def mark_unchecked(self, size: Position) -> None:
         """Mark a whole segment of `size` bytes as unchecked."""
         self.unchecked = Intervals(size)
 
-    def look_through(
+    def check_range(
         self,
         batches: Batches,
         indexes: SegmentIndexes,
@@ -63,7 +63,7 @@ class SegmentChecks:
 
         Raises:
             CorruptLogError: The bytes are corrupt.
-            WrongIndexError: The index may be wrong.
+            InvalidIndexError: The index may be wrong.
         """
         if not self.unchecked.overlaps(start, end):
             return
@@ -81,7 +81,7 @@ class SegmentChecks:
         except CorruptLogError:
             if indexes.is_trusted:
                 raise
-            raise WrongIndexError from None
+            raise InvalidIndexError from None
         self.unchecked.remove(low, high)
 
     def _check(

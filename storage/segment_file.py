@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from .errors import CorruptLogError, StorageError
-from .files import File, Files, cut_torn
+from .files import File, Files, truncate_torn
 from .open_segments import OpenSegments
 
 
@@ -142,13 +142,13 @@ class SegmentFile:
 
     # -- close
 
-    def cut_torn(self) -> None:
+    def truncate_torn(self) -> None:
         """Truncate the bytes that a failed append left at the end. Raises WriteRefusedError.
 
         A sealed segment, and each segment after a clean shutdown, must end with its last batch.
         """
         if self.opened is not None:
-            cut_torn(self.opened)
+            truncate_torn(self.opened)
 
     def seal(self) -> None:
         """Close the file if it is durable, otherwise with its next sync."""
@@ -156,7 +156,7 @@ class SegmentFile:
         if self._is_durable():
             self.close()
 
-    def let_go(self, *, at_once: bool) -> bool:
+    def close_if_idle(self, *, at_once: bool) -> bool:
         """Close the file if it is idle; the next append reopens it. Return True if it is closed.
 
         A file that was used since the last call or that waits for a sync stays open, unless
@@ -166,7 +166,7 @@ class SegmentFile:
             self.used = False
             return False
         try:
-            self.cut_torn()
+            self.truncate_torn()
         except StorageError:
             return False
         if self.dirty:

@@ -3,7 +3,7 @@
 The indexes grow as batches are appended, are saved later, and are loaded on demand. A look-up walks
 at most a few kB from the batch of an index entry.
 
-Loaded indexes are not trusted: each entry that is used is compared with its batch. WrongIndexError
+Loaded indexes are not trusted: each entry that is used is compared with its batch. InvalidIndexError
 means that they differ or that there is no index. The segment then rebuilds its indexes and retries.
 """
 
@@ -23,7 +23,7 @@ from .sync import FileWrite, SyncItem
 _LATEST_WALK = 64 * 1024
 
 
-class WrongIndexError(Exception):
+class InvalidIndexError(Exception):
     """An index is missing, or does not fit its segment."""
 
 
@@ -127,7 +127,7 @@ class SegmentIndexes:
             self.times.append(latest.timestamp, latest.offset - self._base_offset)
 
     def load(self, segment_size: int) -> None:
-        """Load the indexes. Raises WrongIndexError if one is missing or damaged."""
+        """Load the indexes. Raises InvalidIndexError if one is missing or damaged."""
         if self._offsets is not None:
             return
         self._offsets_saved = self._times_saved = 0
@@ -138,9 +138,9 @@ class SegmentIndexes:
             )
             times = TimeIndex.from_bytes(self._files.read_bytes(self._name(TIME_INDEX)))
         except FileNotFoundError:
-            raise WrongIndexError from None
+            raise InvalidIndexError from None
         if offsets is None or times is None:
-            raise WrongIndexError
+            raise InvalidIndexError
         self._offsets, self._times = offsets, times
         self._offsets_saved, self._times_saved = len(offsets), len(times)
 
@@ -160,7 +160,7 @@ class SegmentIndexes:
         data, path = self.offsets.to_bytes(at), self._name(OFFSET_INDEX)
         return [times, FileWrite(self._files, path, at * OFFSET_ENTRY_SIZE, data)]
 
-    def take_place(self) -> None:
+    def move_to_final_name(self) -> None:
         """Use the final file names; the indexes are not saved under them yet."""
         self._suffix = ""
         self._offsets_saved = self._times_saved = 0
@@ -171,7 +171,7 @@ class SegmentIndexes:
         """Drop the entries from `offset` on, and return the end of the remaining indexed part."""
         try:
             self.load(batches.size)
-        except WrongIndexError:
+        except InvalidIndexError:
             self._offsets, self._times = OffsetIndex(), TimeIndex()
         offsets, times = self.offsets, self.times
         slot = offsets.floor(offset - 1 - self._base_offset)
@@ -245,17 +245,17 @@ class SegmentIndexes:
             return None
         return entry if entry.strip(b"\0") else None
 
-    # -- look-ups; they raise WrongIndexError and CorruptLogError
+    # -- look-ups; they raise InvalidIndexError and CorruptLogError
 
     def latest(self, batches: Batches) -> Latest:
         """Return the maximum timestamp from the last entry, after comparing it with its batch."""
         entry = self._last_entry(TIME_INDEX, TIME_ENTRY_SIZE)
         times = TimeIndex.from_bytes(entry) if entry else None
         if times is None:
-            raise WrongIndexError
+            raise InvalidIndexError
         latest = self._last_of(times)
         if not self._agrees(latest, batches):
-            raise WrongIndexError
+            raise InvalidIndexError
         return latest
 
     def end(self, batches: Batches) -> int:
@@ -265,7 +265,7 @@ class SegmentIndexes:
         if last is not None:
             try:
                 return self._end(batches, last)
-            except (WrongIndexError, CorruptLogError):
+            except (InvalidIndexError, CorruptLogError):
                 pass  # the entry may be wrong: try the whole index
         self.load(batches.size)
         return self._end(batches, self.offsets)
@@ -328,13 +328,13 @@ class SegmentIndexes:
         except CorruptLogError:
             if self.is_trusted:
                 raise
-            raise WrongIndexError from None
+            raise InvalidIndexError from None
         if first is None or first.last_offset != index.offsets[slot] + self._base_offset:
-            raise WrongIndexError
+            raise InvalidIndexError
         yield first
         yield from places
 
-    def older_until(self, batches: Batches, timestamp: int) -> int:
+    def offset_before_timestamp(self, batches: Batches, timestamp: int) -> int:
         """Return an offset before which the time index shows only records before `timestamp`."""
         self.load(batches.size)
         times = self.times
@@ -346,7 +346,7 @@ class SegmentIndexes:
             header = batches.header_at(self.find(batches, reached)[0])
             entry = (reached, times.timestamps[slot])
             if header is None or (header.last_offset, header.max_timestamp) != entry:
-                raise WrongIndexError
+                raise InvalidIndexError
         return reached
 
     def base_at(self, batches: Batches, slot: int) -> int:
@@ -355,5 +355,5 @@ class SegmentIndexes:
             return self._base_offset
         header = batches.header_at(self.offsets.position(slot))
         if header is None:
-            raise WrongIndexError
+            raise InvalidIndexError
         return self.offsets.offsets[slot] + self._base_offset - header.last_offset_delta

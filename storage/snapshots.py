@@ -11,7 +11,7 @@ from collections.abc import Container
 from .files import Files
 from .naming import SNAPSHOT, file_name
 from .producer_state import ProducerStates
-from .sync import AtomicWrite, Removal, SyncItem
+from .sync import AtomicWrite, FileRemoval, SyncItem
 
 
 class Snapshots:
@@ -58,7 +58,7 @@ class Snapshots:
             return []
         items: list[SyncItem] = [AtomicWrite(self._files, self._path(offset), states.to_bytes())]
         if last >= 0 and last not in segment_bases:
-            items.append(Removal(self._files, self._path(last)))
+            items.append(FileRemoval(self._files, self._path(last)))
             self.offsets.pop()
         self.offsets.append(offset)
         return items
@@ -72,7 +72,7 @@ class Snapshots:
         if offset not in self.offsets:
             return []
         self.offsets.remove(offset)
-        return [Removal(self._files, self._path(offset))]
+        return [FileRemoval(self._files, self._path(offset))]
 
     def drop_after(self, offset: int) -> bool:
         """Remove the snapshots after `offset` at once; return True if there were any.

@@ -97,7 +97,7 @@ class AtomicWrite:
         self._files.sync_dir(self._path.rpartition("/")[0])
 
 
-class Removal:
+class FileRemoval:
     """Removal of a file that earlier items have replaced."""
 
     __slots__ = ("_files", "_path")
@@ -110,7 +110,7 @@ class Removal:
         self._files.remove(self._path)
 
 
-class Closing:
+class FileClosing:
     """Closing of a file."""
 
     __slots__ = ("_file",)
@@ -161,7 +161,7 @@ class SegmentRemoval:
         self._segment.remove()
 
 
-class InOrder:
+class OrderedItems:
     """Items that run in order; each one starts only after the previous one is durable."""
 
     __slots__ = ("_items",)

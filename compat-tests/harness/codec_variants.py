@@ -15,7 +15,7 @@ import snappy
 import zstandard
 
 from kbroker.protocol.compression import Codec
-from kbroker.protocol.lz4_header import with_right_checksum
+from kbroker.protocol.lz4_header import with_correct_checksum
 
 
 class Variant(NamedTuple):
@@ -179,13 +179,13 @@ def _lz4_headers(data: bytes, frame: bytearray) -> Streams:
         changed = bytearray(frame)
         changed[place] = value
         yield f"{name}, old checksum", bytes(changed)
-        yield f"{name}, new checksum", with_right_checksum(changed)
+        yield f"{name}, new checksum", with_correct_checksum(changed)
     with_dictionary = bytearray(frame[:6] + struct.pack("<I", 7) + frame[6:])
     with_dictionary[4] |= 0x01
-    yield "dictionary id of four bytes", with_right_checksum(with_dictionary)
+    yield "dictionary id of four bytes", with_correct_checksum(with_dictionary)
     sized = bytearray(lz4.frame.compress(data, block_linked=False, store_size=True))
     sized[6:14] = struct.pack("<Q", len(data) + 1)
-    yield "wrong content size", with_right_checksum(sized)
+    yield "wrong content size", with_correct_checksum(sized)
 
 
 def _lz4_blocks(data: bytes, frame: bytearray) -> Streams:

@@ -15,7 +15,7 @@ from .target import fail
 
 if TYPE_CHECKING:
     from kbroker.storage.checkpoints import Offsets
-    from kbroker.storage.manager import Repaired
+    from kbroker.storage.manager import RepairResult
     from kbroker.storage.verify import Problem, Report
 
 COMMANDS = {
@@ -158,7 +158,7 @@ def repair(directory: Path) -> None:
         meta = MetaProperties.from_bytes(meta_path.read_bytes(), str(meta_path))
         manager = LogManager(OsFiles(), data_dir.as_posix(), meta)
         if named not in manager:
-            lost = manager.give_up_missing(named)
+            lost = manager.forget_missing(named)
             manager.close(clean=manager.clean, now_ms=now_ms)
             say(*_loss_lines(directory.resolve().name, lost))
             return
@@ -184,7 +184,7 @@ def _loss_lines(name: str, known: Offsets) -> list[str]:
     ]
 
 
-def _repaired(name: str, repaired: Repaired) -> list[str]:
+def _repaired(name: str, repaired: RepairResult) -> list[str]:
     start, end = repaired.log.log_start_offset, repaired.log.log_end_offset
     known_end = repaired.known_end
     holds = f"offsets {start} to {end - 1}" if end > start else f"no records, and ends at {end}"
@@ -199,7 +199,7 @@ def _repaired(name: str, repaired: Repaired) -> list[str]:
     else:
         lines.append(f"  lost: no known records; the next offset is {end}")
     return lines + [
-        f"  moved to: {path} ({Path(path).stat().st_size:,} bytes)" for path in repaired.put_aside
+        f"  moved to: {path} ({Path(path).stat().st_size:,} bytes)" for path in repaired.quarantined
     ]
 
 

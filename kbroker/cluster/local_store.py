@@ -16,7 +16,7 @@ import trio
 from kbroker.runtime.threads import InThread
 from kbroker.runtime.time_slices import DutyCycle
 from kbroker.storage.errors import StorageError, SyncFailedError, WriteRefusedError
-from kbroker.storage.files import File, Files, cut_torn
+from kbroker.storage.files import File, Files, truncate_torn
 from kbroker.storage.naming import RESERVE
 from kbroker.storage.reserve import Reserve
 
@@ -477,7 +477,7 @@ class LocalStore:
         if journal is None:
             return
         try:
-            cut_torn(journal)
+            truncate_torn(journal)
             if not self._is_failed and self._files.durable:
                 self._note_clean_end()
         except StorageError as error:

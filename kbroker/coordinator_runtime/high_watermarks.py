@@ -69,7 +69,11 @@ def _end_here(partitions: PartitionWriter, partition: TopicPartition) -> int | E
         replica = partitions.named_replica(*partition)
     except KafkaError as error:
         return error.code
-    return replica.log.high_watermark if replica.knows_its_end else ErrorCode.OFFSET_NOT_AVAILABLE
+    return (
+        replica.log.high_watermark
+        if replica.is_high_watermark_current
+        else ErrorCode.OFFSET_NOT_AVAILABLE
+    )
 
 
 async def _ask(peers: Peers, node_id: int, requested: list[TopicPartition], ends: Ends) -> None:

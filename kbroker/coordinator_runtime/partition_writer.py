@@ -121,7 +121,7 @@ class LeaderReplica(Protocol):
         ...
 
     @property
-    def knows_its_end(self) -> bool:
+    def is_high_watermark_current(self) -> bool:
         """True if the high watermark includes all that earlier leaders committed."""
         ...
 

@@ -498,7 +498,7 @@ class SharePartitionManager:
         if initial_offset == "earliest":
             return log.log_start_offset
         if initial_offset == "latest":
-            if not replica.knows_its_end:
+            if not replica.is_high_watermark_current:
                 raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
             return log.high_watermark
         matched = _DURATION.fullmatch(initial_offset)

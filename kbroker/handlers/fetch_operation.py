@@ -614,14 +614,14 @@ class FetchOperation:
         replicas += [replica for _, replica in self._idle]
         of_follower = self.follower is not None
         for replica in replicas:
-            replica.park(wait, of_follower=of_follower)
+            replica.add_fetch(wait, of_follower=of_follower)
         try:
             if not paused or not await self._anything_changed(rows):
                 await wait.wait()
         finally:
             self.deadline = wait.deadline
             for replica in replicas:
-                replica.unpark(wait)
+                replica.remove_fetch(wait)
 
     async def _anything_changed(self, rows: list[_Row]) -> bool:
         """Return True if a partition changed between its read and the start of the wait."""

@@ -70,7 +70,7 @@ class FetchingFollower(NamedTuple):
             self.node_id, self.broker_epoch, target.fetch_offset, target.log_start_offset
         )
         if should_join:
-            node.replication.isr_manager.look_at(replica)
+            node.replication.isr_manager.check_isr(replica)
 
 
 def fetching_follower(request: FetchRequest) -> FetchingFollower | None:

@@ -160,7 +160,7 @@ def _lookup(ctx: Context, replica: Replica) -> TimeLookup:
 
 
 def _check_end_is_known(replica: Replica) -> None:
-    if not replica.knows_its_end:
+    if not replica.is_high_watermark_current:
         raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
 
 

@@ -100,7 +100,7 @@ def _directory(
     except KafkaError as error:
         answer.error_code = error.code
         return answer
-    if directory.refusal is not None:
+    if directory.read_only_reason is not None:
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     answer.topics = [
         DescribeLogDirsResponse.Topic(name=name, partitions=parts) for name, parts in rows.items()

@@ -24,11 +24,11 @@ from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.protocol.records import (
     BatchHeader,
     ProduceRules,
-    RecordsRefusedError,
+    RecordsRejectedError,
     claimed_codec,
     claims_transaction,
 )
-from kbroker.protocol.stencil import Stencil
+from kbroker.protocol.response_template import ResponseTemplate
 from kbroker.runtime.heavy_work import Steps
 from kbroker.runtime.time_slices import Later
 from kbroker.security.acls import AclOperation
@@ -187,7 +187,7 @@ class ProduceOperation:
         ):
             self._add_topic(topic).append(row)
             return self._appended()
-        return _stencil(self.version, topic.name, topic.topic_id.int).filled(
+        return _response_template(self.version, topic.name, topic.topic_id.int).fill(
             row.index,
             ErrorCode.NONE,
             row.base_offset,
@@ -504,13 +504,13 @@ class ProduceOperation:
         for replica, end_offset, row in self.waiting:
             if self._reached(replica) < end_offset and not row.error_code:
                 all_in_sync = self.acks == ALL_IN_SYNC
-                late = replica.why_late() if all_in_sync else ErrorCode.REQUEST_TIMED_OUT
+                late = replica.timeout_error() if all_in_sync else ErrorCode.REQUEST_TIMED_OUT
                 self._fail(replica, row, late)
         return self._finished()
 
 
 @lru_cache(maxsize=STENCILS_MAX)
-def _stencil(version: int, name: str, topic_id: int) -> Stencil:
+def _response_template(version: int, name: str, topic_id: int) -> ResponseTemplate:
     """Return the encoded response to one appended batch, with placeholders for the row's numbers.
 
     Args:
@@ -527,7 +527,7 @@ def _stencil(version: int, name: str, topic_id: int) -> Stencil:
     )
     topic = ProduceResponse.Topic(name=name, topic_id=UUID(int=topic_id), partition_responses=[row])
     response = ProduceResponse(responses=[topic])
-    return Stencil(
+    return ResponseTemplate(
         response, version, ROW_LAYOUT, index, ErrorCode.NONE, base_offset, time_ms, log_start
     )
 
@@ -560,7 +560,7 @@ def _lease_may_have_expired(node: Node) -> bool:
 
 def _error_row(index: int, error: KafkaError) -> ProduceResponse.Partition:
     record_errors = []
-    if isinstance(error, RecordsRefusedError):
+    if isinstance(error, RecordsRejectedError):
         record_errors = [
             ProduceResponse.RecordError(batch_index=i, batch_index_error_message=message)
             for i, message in error.record_errors

@@ -47,7 +47,7 @@ class PartitionSnapshot(NamedTuple):
     @classmethod
     def of(cls, replica: LeaderReplica, producer_id: int) -> PartitionSnapshot:
         """Return the current state of a partition."""
-        return cls(replica.term, replica.log.producers.markers_of(producer_id))
+        return cls(replica.term, replica.log.producers.ended_transactions(producer_id))
 
 
 class ProduceTransaction:

@@ -29,7 +29,7 @@ from kbroker.handlers.context import Api, DisconnectError, Peer
 from kbroker.node.node import Node
 from kbroker.node.request_memory import Claim
 from kbroker.partitions.waiters import Pending
-from kbroker.protocol.compile import DecodeError, TooManyElements
+from kbroker.protocol.compile import DecodeError, TooManyElementsError
 from kbroker.protocol.framing import FrameError
 from kbroker.protocol.schema import Message
 from kbroker.runtime.time_slices import TimeSlice
@@ -507,7 +507,7 @@ class Connection:
             if self._node.context.error_log.is_new(self._close_reason)
             else logging.DEBUG
         )
-        hint = TOO_MANY if isinstance(error, TooManyElements) else self.requests.frames.hint()
+        hint = TOO_MANY if isinstance(error, TooManyElementsError) else self.requests.frames.hint()
         # Log the text: some log handlers keep records, and an exception references its frames.
         logger.log(level, "closing the connection from %s: %s%s", self.peer.host, str(error), hint)
 

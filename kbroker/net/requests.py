@@ -25,7 +25,7 @@ from kbroker.partitions.waiters import Outcome, Pending, Waiting
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import (
     OBJECTS_MAX,
-    TooManyElements,
+    TooManyElementsError,
     decode_counted,
     decode_in_slices,
 )
@@ -281,7 +281,7 @@ class Requests:
             body, _, rows = decode_counted(
                 api.request_class, frame, header.api_version, offset, elements_max
             )
-        except TooManyElements:
+        except TooManyElementsError:
             return self._decode_in_slices(api, header, frame, offset)
         return self._decoded(api, header, body, rows)
 

@@ -22,7 +22,7 @@ from kbroker.coordinator import (
     some_of,
 )
 from kbroker.coordinator_runtime.causes import PREPARING, cause_of
-from kbroker.partitions.history import Line, clock_time, placing
+from kbroker.partitions.history import Line, clock_time, describe_state
 from kbroker.protocol.errors import KafkaError
 from kbroker.security.acls import AclResourceType, Resource
 from kbroker.storage.log import Log
@@ -234,14 +234,14 @@ def _partition_now(node: Node, topic: str, index: int, may_describe: MayDescribe
         return f"{name} has no leader: none of its nodes {partition.replicas} runs; start one"
     if partition.leader != node.id:
         return f"{name} is led by node {partition.leader}; ask that one"
-    reason = node.partitions.why_offline(topic, index)
+    reason = node.partitions.offline_reason(topic, index)
     if reason is not None:
         return f"{name} is offline on node {node.id}: {reason}"
-    refusal = node.partitions.logs.refusal(topic, index)
+    refusal = node.partitions.logs.read_only_reason(topic, index)
     if refusal is not None:
         return f"{name} can be read, but takes no records on node {node.id}: {refusal}"
     log = node.partitions.logs.get(topic, index)
-    now = f"{name} is online: {placing(partition)}"
+    now = f"{name} is online: {describe_state(partition)}"
     if log is not None and holds_back_readers(log):
         return f"{now}; {_held_up(node, topic, index, log, may_describe)}"
     return now

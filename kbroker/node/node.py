@@ -151,21 +151,21 @@ class Node:
     def _connect(self) -> None:
         """Who hears of what, in the order in which they do."""
         partitions, isr_manager = self.partitions, self.replication.isr_manager
-        partitions.when_unusable = partial(isr_manager.resign_leadership, eligible=False)
-        partitions.when_refused = self.maintenance.log_dir_monitor.refused
+        partitions.on_unusable = partial(isr_manager.resign_leadership, eligible=False)
+        partitions.on_write_rejected = self.maintenance.log_dir_monitor.refused
         isr_manager.resign_read_only = self.maintenance.log_dir_monitor.resign_leaderships
         self.maintenance.log_dir_monitor.resign_leadership = partial(
             isr_manager.resign_leadership, eligible=True
         )
-        self.maintenance.log_dir_monitor.when_refused = (
-            self.replication.fetcher_manager.leave_out_refused
+        self.maintenance.log_dir_monitor.on_read_only = (
+            self.replication.fetcher_manager.pause_read_only
         )
         cluster = self.cluster
         for security in self.listener_security:
             security.stored_users, security.delegation = cluster.scram_users, self.delegation
         cluster.subscribe_nodes(self.membership.nodes_changed)
         cluster.subscribe_nodes(self.controller.nodes_changed)
-        cluster.subscribe_nodes(lambda _: isr_manager.look_at_all())
+        cluster.subscribe_nodes(lambda _: isr_manager.check_all_isrs())
         cluster.subscribe_nodes(self.replication.fetcher_manager.nodes_changed)
         cluster.subscribe(partitions.topics_changed)  # the others ask who leads
         cluster.subscribe(self._log_topics)
@@ -212,7 +212,7 @@ class Node:
         """
         await self.controller.settle()
         await self._prepare_listener_security()
-        self.partitions.set_strays_aside()
+        self.partitions.move_strays_aside()
         for coordinators in self.coordinators:
             await coordinators.load()
         self.maintenance.log_dir_mover.resume()
@@ -287,7 +287,7 @@ class Node:
         partitions = self.partitions
         partitions.close()
         # What a thread has in hand already is neither lost nor done twice.
-        async with partitions.flusher.no_pass, partitions.no_checkpoint:
+        async with partitions.flusher.sync_lock, partitions.checkpoint_lock:
             try:
                 partitions.logs.close(now_ms=self.clock.log_ms())
                 clean = True

@@ -22,7 +22,7 @@ from kbroker.storage.cleaning import (
     prepare,
     remove_leftovers,
 )
-from kbroker.storage.compaction import Compacted, CompactionTask
+from kbroker.storage.compaction import CompactionResult, CompactionTask
 from kbroker.storage.errors import LostBytesError, StorageError
 from kbroker.storage.files import OsFiles
 from kbroker.storage.log import Log
@@ -107,7 +107,7 @@ class Cleaner:
         """Compact one log; return True if the log made progress."""
         log = replica.log
         try:
-            if log.pending.wants_checkpoint:
+            if log.pending.needs_checkpoint:
                 await self._log_manager_tasks.checkpoint()
             with self._partitions.storage_errors_reported(replica):
                 task = self._plan(log)
@@ -144,7 +144,7 @@ class Cleaner:
             decompressed_max=config.decompressed_batch_max_bytes,
         )
 
-    async def _put_in_place(self, log: Log, task: CompactionTask, result: Compacted) -> bool:
+    async def _put_in_place(self, log: Log, task: CompactionTask, result: CompactionResult) -> bool:
         """Install the new segments of a run in order; return True if all are installed.
 
         Raises StorageError.
@@ -182,7 +182,9 @@ class Cleaner:
             logger.warning("%s", text)
 
 
-def _report_success(log: Log, task: CompactionTask, result: Compacted, seconds: float) -> None:
+def _report_success(
+    log: Log, task: CompactionTask, result: CompactionResult, seconds: float
+) -> None:
     if result.unreadable:
         logger.warning(
             "%s: %d batches could not be parsed and were kept uncompacted",

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import NamedTuple, cast
 
 from kbroker.runtime.task_frames import program_of, read_tasks, write_result
-from kbroker.storage.compaction import Compacted, Compaction, CompactionTask
+from kbroker.storage.compaction import Compaction, CompactionResult, CompactionTask
 from kbroker.storage.errors import LostBytesError, StorageError
 from kbroker.storage.files import OsFiles
 
@@ -60,7 +60,7 @@ def main() -> None:
         write_result(pickle.dumps(_run(cast(CompactionTask, task), look)))
 
 
-def _run(task: CompactionTask, look: Callable[[], None]) -> Compacted | Failure:
+def _run(task: CompactionTask, look: Callable[[], None]) -> CompactionResult | Failure:
     run = Compaction(OsFiles(), task)
     try:
         began = time.perf_counter()

@@ -16,7 +16,7 @@ import trio
 from kbroker.runtime.child_process import ChildProcess
 from kbroker.runtime.threads import InThread, run_in_thread
 from kbroker.runtime.time_slices import DutyCycle
-from kbroker.storage.compaction import Compacted, Compaction, CompactionTask
+from kbroker.storage.compaction import Compaction, CompactionResult, CompactionTask
 from kbroker.storage.errors import LostBytesError, StorageError
 from kbroker.storage.files import Files
 
@@ -40,7 +40,7 @@ class CompactionFailed(Exception):
 class Compactor(Protocol):
     """Runs compactions, one at a time."""
 
-    async def compact(self, task: CompactionTask) -> Compacted:
+    async def compact(self, task: CompactionTask) -> CompactionResult:
         """Write the new segments of a task. Raises CompactionFailed and then removes them."""
         ...
 
@@ -56,7 +56,7 @@ class InlineCompactor:
         self._files = files
         self._in_thread = in_thread
 
-    async def compact(self, task: CompactionTask) -> Compacted:
+    async def compact(self, task: CompactionTask) -> CompactionResult:
         run = Compaction(self._files, task)
         duty_cycle = DutyCycle()
         try:
@@ -86,7 +86,7 @@ class ProcessCompactor:
         self._process: ChildProcess | None = None
         self._worked = -math.inf
 
-    async def compact(self, task: CompactionTask) -> Compacted:
+    async def compact(self, task: CompactionTask) -> CompactionResult:
         try:
             reply = await self._ask(task)
         except BaseException as error:
@@ -100,10 +100,10 @@ class ProcessCompactor:
             raise CompactionFailed(reply.message, has_lost_bytes=reply.has_lost_bytes)
         return reply
 
-    async def _ask(self, task: CompactionTask) -> Compacted | Failure:
+    async def _ask(self, task: CompactionTask) -> CompactionResult | Failure:
         if self._process is None:
             self._process = await ChildProcess.start(program())
-        return cast(Compacted | Failure, await self._process.ask(task))
+        return cast(CompactionResult | Failure, await self._process.ask(task))
 
     async def rest(self, seconds: float) -> None:
         if trio.current_time() + seconds - self._worked > KEPT_SECONDS:

@@ -83,9 +83,9 @@ class Flusher:
         self._appends = 0
         self._sooner = trio.Event()
         # Called with each replica whose log went offline after a failed sync.
-        self.when_failed: Callable[[Replica], None] = lambda _: None
+        self.on_sync_failed: Callable[[Replica], None] = lambda _: None
         # Held during a sync pass; other tasks hold it to prevent passes.
-        self.no_pass = trio.Lock()
+        self.sync_lock = trio.Lock()
         self._others = 0
 
     def appended(self, replica: Replica) -> None:
@@ -102,7 +102,7 @@ class Flusher:
         elif replica.flush_seconds < SECONDS_MAX:
             self._sync_at(trio.current_time() + replica.flush_seconds, replica)
 
-    def longest_wait(self, flush_ms: int) -> float:
+    def max_sync_delay(self, flush_ms: int) -> float:
         """Return the maximum delay of a sync after an append in seconds, for `flush.ms`."""
         return min(self._interval_seconds, flush_ms / 1000)
 
@@ -136,19 +136,19 @@ class Flusher:
         """Run sync passes until cancelled."""
         while True:
             await self._pass_is_due()
-            if self._appends == 1 and not self.no_pass.locked():
-                self.no_pass.acquire_nowait()  # no other append can share this pass
+            if self._appends == 1 and not self.sync_lock.locked():
+                self.sync_lock.acquire_nowait()  # no other append can share this pass
             else:
                 # This yields once: connections with pending bytes can still append and share the
                 # pass.
-                await self.no_pass.acquire()
+                await self.sync_lock.acquire()
             try:
                 some = [*self._take(LOGS_AT_ONCE)]
                 self._appends = 0
                 self._pass_at = AT_ONCE if self._dirty else NEVER
                 await self._pass(some)
             finally:
-                self.no_pass.release()
+                self.sync_lock.release()
 
     async def _pass_is_due(self) -> None:
         while self._pass_at == NEVER or self._pass_at > trio.current_time():
@@ -158,7 +158,7 @@ class Flusher:
 
     async def sync_now(self) -> None:
         """Sync all waiting replicas, after a running pass."""
-        async with self.no_pass:
+        async with self.sync_lock:
             await self._pass([*self._take(math.inf)])
 
     def _take(self, count: float) -> Iterator[Replica]:
@@ -173,7 +173,7 @@ class Flusher:
             yield replica
 
     @contextmanager
-    def beside_another(self) -> Iterator[None]:
+    def during_other_sync(self) -> Iterator[None]:
         """Run passes in a thread while another component syncs the same disk.
 
         The disk serializes syncs, so a pass may take long and must not block the event loop.
@@ -209,6 +209,6 @@ class Flusher:
         for replica in replicas:
             replica.commits.fail()
             replica.writes.fail()
-            self.when_failed(replica)
+            self.on_sync_failed(replica)
         for reason in {replica.log.offline for replica in replicas}:
             logger.error(DIRECTORY_IS_OFFLINE, reason)

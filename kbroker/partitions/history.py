@@ -57,15 +57,15 @@ def clock_time(at_ms: int) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at_ms / 1000))
 
 
-def change_of(change: PartitionChange) -> str:
+def describe_change(change: PartitionChange) -> str:
     """Describe a change of the leader, leader epoch or ISR of a partition."""
     after = change.after
     if after.leader == NO_LEADER:
         return f"lost its leader, node {change.before.leader}"
-    return placing(after)
+    return describe_state(after)
 
 
-def placing(partition: Partition) -> str:
+def describe_state(partition: Partition) -> str:
     """Describe the leader, leader epoch and ISR of a partition."""
     in_sync = ", ".join(map(str, partition.isr))
     return f"node {partition.leader} leads in epoch {partition.leader_epoch}, in sync: {in_sync}"

@@ -20,9 +20,9 @@ SECONDS_MAX = 1.0
 WAITING_MAX = 1000
 
 # Checks for a new leader after a metadata change; returns True if the wait is over.
-Heard: TypeAlias = Callable[[], bool]
+LeaderCheck: TypeAlias = Callable[[], bool]
 # Called after the maximum delay.
-GivenUp: TypeAlias = Callable[[], None]
+OnTimeout: TypeAlias = Callable[[], None]
 
 
 class LeaderChangeWaiters:
@@ -30,32 +30,32 @@ class LeaderChangeWaiters:
 
     def __init__(self) -> None:
         # In the order of their deadlines.
-        self._waiting: dict[Heard, tuple[float, GivenUp]] = {}
+        self._waiting: dict[LeaderCheck, tuple[float, OnTimeout]] = {}
         self._begun = trio.Event()
 
-    def wait(self, heard: Heard, given_up: GivenUp) -> None:
-        """Call `heard` after each change until it returns True, or `given_up` after the timeout."""
+    def wait(self, check: LeaderCheck, on_timeout: OnTimeout) -> None:
+        """Call `check` after each change until it is True, or `on_timeout` after the timeout."""
         if len(self._waiting) >= WAITING_MAX:
-            given_up()
+            on_timeout()
             return
-        self._waiting[heard] = trio.current_time() + SECONDS_MAX, given_up
+        self._waiting[check] = trio.current_time() + SECONDS_MAX, on_timeout
         self._begun.set()
 
     def topics_changed(self, _: TopicsChanged) -> None:
         """Call all waiters, because partitions may have new leaders."""
-        for heard in list(self._waiting):
-            if heard():
-                del self._waiting[heard]
+        for check in list(self._waiting):
+            if check():
+                del self._waiting[check]
 
     async def run(self) -> None:
         """Time out waiters until cancelled."""
         while True:
             await self._begun.wait()
             while self._waiting:
-                heard, (deadline, given_up) = next(iter(self._waiting.items()))
+                check, (deadline, on_timeout) = next(iter(self._waiting.items()))
                 if deadline <= trio.current_time():
-                    del self._waiting[heard]
-                    given_up()
+                    del self._waiting[check]
+                    on_timeout()
                 else:
                     await trio.sleep_until(deadline)
             self._begun = trio.Event()

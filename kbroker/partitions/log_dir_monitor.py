@@ -48,10 +48,10 @@ class _Directory:
         self._wait_seconds = PROBE_SECONDS
 
     @property
-    def refuses(self) -> bool:
-        return self.manager.refusal is not None
+    def is_read_only(self) -> bool:
+        return self.manager.read_only_reason is not None
 
-    def began_to_refuse(self, now: float) -> None:
+    def became_read_only(self, now: float) -> None:
         """Start the probe interval, longer if the last failure was recent: avoid leader changes."""
         steady = now - self.accepted_at >= STEADY_SECONDS
         longer = min(2 * self._wait_seconds, PROBE_SECONDS_MAX)
@@ -59,7 +59,7 @@ class _Directory:
         self.refused_at = now
 
     def is_probe_due(self, now: float) -> bool:
-        return self.refuses and now >= self.refused_at + self._wait_seconds
+        return self.is_read_only and now >= self.refused_at + self._wait_seconds
 
 
 class LogDirMonitor:
@@ -73,12 +73,12 @@ class LogDirMonitor:
         # Resigns the leadership of a partition that is read-only here.
         self.resign_leadership: Callable[[Topic, int], None] = lambda topic, index: None
         # Called when a directory becomes read-only.
-        self.when_refused: Callable[[], None] = lambda: None
+        self.on_read_only: Callable[[], None] = lambda: None
 
     async def run(self) -> None:
         """Probe read-only directories and check disk usage until cancelled."""
         for directory in self._directories.values():
-            if directory.refuses:  # read-only since it was opened
+            if directory.is_read_only:  # read-only since it was opened
                 self._begin(directory)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._probe_regularly)
@@ -89,22 +89,22 @@ class LogDirMonitor:
     def refused(self, replica: Replica, error: StorageError) -> None:
         """Make the directory of a failed append read-only until a probe succeeds."""
         manager = self._partitions.logs.where(replica.topic.name, replica.index)
-        if manager.refusal is None and manager.failed is None:
-            manager.refuse(error.message or str(error))
+        if manager.read_only_reason is None and manager.failed is None:
+            manager.make_read_only(error.message or str(error))
             self._begin(self._directories[manager.data_dir])
 
     def _begin(self, directory: _Directory) -> None:
-        directory.began_to_refuse(trio.current_time())
+        directory.became_read_only(trio.current_time())
         logger.error(
             "the log directory %s is read-only: %s; other nodes take over its partitions if they can, the "
             "other partitions can only be read until a probe succeeds; make the disk writable, or %s",
             directory.manager.data_dir,
-            directory.manager.refusal,
+            directory.manager.read_only_reason,
             TO_MAKE_ROOM,
         )
-        self._note(directory, f"read-only because {directory.manager.refusal}")
+        self._note(directory, f"read-only because {directory.manager.read_only_reason}")
         self.resign_leaderships()
-        self.when_refused()
+        self.on_read_only()
         self._refused.set()
 
     def _note(self, directory: _Directory, text: str) -> None:
@@ -113,19 +113,22 @@ class LogDirMonitor:
 
     def resign_leaderships(self) -> None:
         """Resign the leadership of all partitions in read-only log directories."""
-        if self._partitions.logs.refuses:
+        if self._partitions.logs.has_read_only:
             for topic in self._context.cluster.topics.values():
                 for partition in topic.partitions:
                     self._resign_if_read_only(topic, partition)
 
     def _resign_if_read_only(self, topic: Topic, partition: Partition) -> None:
         is_held = self._context.node_id in partition.isr and len(partition.isr) > 1
-        if is_held and self._partitions.logs.refusal(topic.name, partition.index) is not None:
+        if (
+            is_held
+            and self._partitions.logs.read_only_reason(topic.name, partition.index) is not None
+        ):
             self.resign_leadership(topic, partition.index)
 
     def topics_changed(self, event: TopicsChanged) -> None:
         """Resign partitions that another node can lead now."""
-        if self._partitions.logs.refuses:
+        if self._partitions.logs.has_read_only:
             for change in event.partitions:
                 self._resign_if_read_only(change.topic, change.after)
 
@@ -133,7 +136,7 @@ class LogDirMonitor:
         while True:
             await self._refused.wait()
             self._refused = trio.Event()
-            while self._partitions.logs.refuses:
+            while self._partitions.logs.has_read_only:
                 await trio.sleep(PROBE_SECONDS)
                 for directory in self._directories.values():
                     if directory.is_probe_due(trio.current_time()):
@@ -141,16 +144,16 @@ class LogDirMonitor:
 
     async def _probe(self, directory: _Directory) -> None:
         try:
-            with self._partitions.flusher.beside_another():
+            with self._partitions.flusher.during_other_sync():
                 await self._context.in_thread(directory.manager.probe)
         except SyncFailedError as error:
             self._partitions.sync_failed(error)
-            directory.manager.accept()  # it is offline now, so no more probes are needed
+            directory.manager.make_writable()  # it is offline now, so no more probes are needed
             return
         except StorageError as error:
             logger.debug("%s: the probe failed: %s", directory.manager.data_dir, error.message)
             return
-        directory.manager.accept()
+        directory.manager.make_writable()
         directory.accepted_at = trio.current_time()
         self._note(directory, "writable again")
         logger.warning(

@@ -65,7 +65,7 @@ class LogDirMover:
         if logs.where(name, index) is directory:
             logs.drop_future((name, index))
         elif future is None or future.data_dir != path:
-            logs.begin_move(replica.log, path)
+            logs.start_move(replica.log, path)
             self._more.set()
 
     def resume(self) -> None:
@@ -117,7 +117,7 @@ class LogDirMover:
     async def _swap(self, future: FutureLog) -> bool:
         """Replace the log with the copy; return False if the move was cancelled while waiting."""
         partitions, source = self._partitions, future.source
-        async with partitions.flusher.no_pass, partitions.no_checkpoint:
+        async with partitions.flusher.sync_lock, partitions.checkpoint_lock:
             if not self._is_wanted(future):
                 return False
             now_ms = self._context.clock.log_ms()
@@ -125,7 +125,7 @@ class LogDirMover:
                 pass
             replica = partitions.named_hosted(source.topic, source.partition)
             log = partitions.logs.swap(future, log_config(replica.config), now_ms=now_ms)
-            partitions.note_when_offline(log)
+            partitions.record_offline_events(log)
             replica.move_to(log)
         partitions.empty_trash_soon()
         logger.info("%s-%d moved to %s", source.topic, source.partition, future.data_dir)

@@ -47,8 +47,8 @@ class LogManagerTasks:
         partitions = self._partitions
         began = trio.current_time()
         try:
-            with partitions.flusher.beside_another():
-                await self._context.in_thread(partitions.logs.settle)
+            with partitions.flusher.during_other_sync():
+                await self._context.in_thread(partitions.logs.sync_recovered)
         except StorageError as error:
             logger.error(
                 "could not sync all logs after the crash: %s; check the disk", error.message
@@ -70,16 +70,16 @@ class LogManagerTasks:
     async def checkpoint(self) -> None:
         """Write a checkpoint of the synced offsets and log start offsets."""
         partitions = self._partitions
-        async with partitions.no_checkpoint:
+        async with partitions.checkpoint_lock:
             try:
                 job = partitions.logs.checkpoint(self._context.clock.log_ms())
-                with partitions.flusher.beside_another():
+                with partitions.flusher.during_other_sync():
                     await self._run(job)
             except SyncFailedError as error:
                 partitions.sync_failed(error)
             except StorageError as error:
                 text = f"checkpoint failed: {error.message}"
-                is_known = partitions.logs.refuses or not self._context.error_log.is_new(text)
+                is_known = partitions.logs.has_read_only or not self._context.error_log.is_new(text)
                 logger.log(logging.DEBUG if is_known else logging.ERROR, "%s", text)
 
     async def _run(self, job: DirectoryJobs) -> None:
@@ -87,7 +87,7 @@ class LogManagerTasks:
         try:
             await self._context.in_thread(job.run)
         except StorageError:
-            job.put_back()
+            job.requeue()
             raise
 
     async def _empty_trash(self) -> None:

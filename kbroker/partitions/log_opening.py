@@ -66,11 +66,11 @@ class LogOpening:
             return self._logs.open_log(topic.name, topic.id, index, config, now_ms=now_ms)
         except ForeignLogError as error:
             self._check_misplaced(error)
-            self._set_aside(topic, index, error)
+            self._move_aside(topic, index, error)
             self._check_may_begin_empty(topic, index)
             return self._logs.open_log(topic.name, topic.id, index, config, now_ms=now_ms)
 
-    def set_strays_aside(self) -> None:
+    def move_strays_aside(self) -> None:
         """Move directories aside whose partitions the metadata does not assign to this node.
 
         The topic does not exist, has fewer partitions, or has no replica on this node.
@@ -81,9 +81,9 @@ class LogOpening:
             if not self._is_placed_here(*key) and self._logs.is_directory(key)
         ]
         try:
-            kept = self._logs.set_aside(strays)
+            kept = self._logs.move_aside(strays)
         except StorageError:  # one directory cannot be renamed: move the others nevertheless
-            kept = [directory for key in strays for directory in self._set_one_aside(key)]
+            kept = [directory for key in strays for directory in self._move_one_aside(key)]
         if kept:
             logger.warning(
                 "directories of partitions that the cluster metadata does not assign to node %d are kept "
@@ -97,9 +97,9 @@ class LogOpening:
         partition = self._cluster.partition(name, index)
         return partition is not None and self._node_id in partition.replicas
 
-    def _set_one_aside(self, key: tuple[str, int]) -> list[str]:
+    def _move_one_aside(self, key: tuple[str, int]) -> list[str]:
         try:
-            return self._logs.set_aside([key])
+            return self._logs.move_aside([key])
         except StorageError as error:
             name = directory_name(*key)
             logger.error(
@@ -110,8 +110,8 @@ class LogOpening:
             )
             return []
 
-    def _set_aside(self, topic: Topic, index: int, error: ForeignLogError) -> None:
-        directories = self._logs.set_aside([(topic.name, index)])
+    def _move_aside(self, topic: Topic, index: int, error: ForeignLogError) -> None:
+        directories = self._logs.move_aside([(topic.name, index)])
         self._began_empty.add((topic.id, index))
         logger.warning(
             "partition %s-%d starts empty: %s. The records are kept in %s but not served. If the metadata "

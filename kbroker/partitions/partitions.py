@@ -34,7 +34,7 @@ from kbroker.storage.log_config import LogConfig
 
 from .epoch_renewal import EpochRenewal
 from .flusher import DIRECTORY_IS_OFFLINE, Flusher
-from .history import History, Line, change_of
+from .history import History, Line, describe_change
 from .leader_state import LeaderState
 from .log_opening import LogOpening
 from .log_settings import log_config
@@ -67,7 +67,7 @@ class Partitions:
 
     Attributes:
         epoch: Registration under which the node leads, `NO_EPOCH` before it is registered.
-        no_checkpoint: Held during a checkpoint; other tasks hold it to prevent checkpoints, and
+        checkpoint_lock: Held during a checkpoint; other tasks hold it to prevent checkpoints, and
             with them the deletion of files.
     """
 
@@ -81,22 +81,24 @@ class Partitions:
         self.epoch = NO_EPOCH
         self.logs = logs
         self.flusher = flusher
-        self.no_checkpoint = trio.Lock()
+        self.checkpoint_lock = trio.Lock()
         # Set when there are files to delete.
         self.trash = trio.Event()
         # Events of each partition with their causes; with None, of all partitions of a topic.
         self.history: History[tuple[str, int | None], Line] = History()
         # Called, possibly repeatedly, with each partition whose log cannot be appended to.
-        self.when_unusable: Callable[[Topic, int], None] = lambda topic, index: None
+        self.on_unusable: Callable[[Topic, int], None] = lambda topic, index: None
         # Called if the operating system rejects an append.
-        self.when_refused: Callable[[Replica, StorageError], None] = lambda replica, error: None
+        self.on_write_rejected: Callable[[Replica, StorageError], None] = lambda replica, error: (
+            None
+        )
         # Settings of the topics that have partitions here, by integer value of the topic ID.
         self._settings: dict[int, tuple[TopicConfig, LogConfig]] = {}
         self.epoch_renewal = EpochRenewal(context.cluster)
         self._opening = LogOpening(context.cluster, logs, context.node_id, self.note)
         # By integer value of the topic ID, whose hash is faster than that of the ID, and index.
         self._replicas: dict[tuple[int, int], Replica] = {}
-        flusher.when_failed = lambda replica: self.when_unusable(replica.topic, replica.index)
+        flusher.on_sync_failed = lambda replica: self.on_unusable(replica.topic, replica.index)
 
     # -- look-ups
 
@@ -186,7 +188,7 @@ class Partitions:
         ]
         return max(there)[1] if there else NO_NODE
 
-    def why_offline(self, topic: str, index: int) -> str | None:
+    def offline_reason(self, topic: str, index: int) -> str | None:
         """Return the reason why a hosted partition cannot be served, or None."""
         try:
             self.named_hosted(topic, index)
@@ -228,7 +230,7 @@ class Partitions:
         except StorageError as error:
             self.report_storage_error(topic, index, error)
             raise
-        self.note_when_offline(log)
+        self.record_offline_events(log)
         replica = Replica(
             topic, topic.partitions[index], log, config, self.flusher, self._append_refused
         )
@@ -238,16 +240,16 @@ class Partitions:
         self.flusher.opened(replica)
         return replica
 
-    def set_strays_aside(self) -> None:
+    def move_strays_aside(self) -> None:
         """Move the directories of partitions aside that the metadata does not assign to this node.
 
         A directory that belongs to another topic of the same name is moved aside when it is opened.
         """
-        self._opening.set_strays_aside()
+        self._opening.move_strays_aside()
 
     def _append_refused(self, replica: Replica, error: StorageError) -> None:
         if isinstance(error, WriteRefusedError):
-            self.when_refused(replica, error)
+            self.on_write_rejected(replica, error)
         else:
             self.report_storage_error(replica.topic, replica.index, error)
 
@@ -266,7 +268,7 @@ class Partitions:
         leads = self.leads(partition)
         is_same_term = partition.leader_epoch == replica.leader_epoch
         if is_same_term and leads == replica.is_leader:
-            replica.follow_cluster(partition)
+            replica.update_partition(partition)
         elif is_same_term and self._still_leads(replica, partition):
             replica.keep_leading_unregistered(partition)
         elif leads:
@@ -390,16 +392,16 @@ class Partitions:
             for topic in topics:
                 self.note(topic.name, None, f"topic {topic.name} {what}: {event.cause}")
         for change in event.moved:
-            text = f"{change_of(change)}: {event.cause}"
+            text = f"{describe_change(change)}: {event.cause}"
             self.note(change.topic.name, change.after.index, text)
 
     def note(self, topic: str, index: int | None, text: str) -> None:
         """Add an event to the history of a partition, or with None of a topic."""
         self.history.note((topic, index), Line(self._context.clock.log_ms(), text))
 
-    def note_when_offline(self, log: Log) -> None:
+    def record_offline_events(self, log: Log) -> None:
         """Add an event to the history when a log goes offline."""
-        log.when_offline = self._note_offline
+        log.on_offline = self._note_offline
 
     def _note_offline(self, log: Log) -> None:
         self.note(log.topic, log.partition, f"offline because {log.offline}")
@@ -412,7 +414,7 @@ class Partitions:
     def _tell_if_unusable(self, replica: Replica) -> None:
         # A node in a controlled shutdown stays in the ISR.
         if replica.log.offline is not None and not replica.closed:
-            self.when_unusable(replica.topic, replica.index)
+            self.on_unusable(replica.topic, replica.index)
 
     @contextlib.contextmanager
     def storage_errors_reported(self, replica: HostedPartition) -> Iterator[None]:
@@ -440,7 +442,7 @@ class Partitions:
             self.sync_failed(error)
             return
         is_refusal = isinstance(error, WriteRefusedError)
-        if is_refusal and self.logs.refusal(topic.name, index) is not None:
+        if is_refusal and self.logs.read_only_reason(topic.name, index) is not None:
             return  # already reported for the whole directory
         log = self.logs.get(topic.name, index)
         if log is not None and isinstance(error, LostBytesError) and error.is_below(log.directory):
@@ -455,7 +457,7 @@ class Partitions:
             replica = self.opened_replica(topic, index)
             if replica is not None:
                 replica.log_failed()
-            self.when_unusable(topic, index)
+            self.on_unusable(topic, index)
 
     def report_lost_bytes(self, error: LostBytesError) -> None:
         """Take the partition of an unreadable file offline; ignore files of other directories."""
@@ -465,7 +467,7 @@ class Partitions:
 
     def sync_failed(self, error: SyncFailedError) -> None:
         """Take the directory of a failed fsync offline, and fail all waiters of its logs."""
-        self.logs.fail_at(error)
+        self.logs.fail_directory_of(error)
         for replica in self.opened():
             if replica.log.offline is not None and not replica.closed:
                 replica.commits.fail()

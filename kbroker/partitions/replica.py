@@ -20,12 +20,12 @@ from kbroker.storage.errors import (
     SyncFailedError,
     WriteRefusedError,
 )
-from kbroker.storage.log import Appended, Log
+from kbroker.storage.log import Log, LogAppendInfo
 
 from .leader_state import LeaderState
 from .log_settings import log_config
 from .traffic import ReplicaTraffic
-from .waiters import CommitWaiters, FetchWait, Parked
+from .waiters import CommitWaiters, FetchListener, FetchWait
 
 # Leader epoch of a request that skips the epoch check.
 ANY_EPOCH = -1
@@ -36,7 +36,7 @@ class Flushing(Protocol):
 
     changes: Changes
 
-    def longest_wait(self, flush_ms: int) -> float: ...
+    def max_sync_delay(self, flush_ms: int) -> float: ...
 
     def opened(self, replica: Replica) -> None: ...
 
@@ -68,9 +68,9 @@ class Replica:
         "_flusher",
         "_follower_fetches",
         "_in_sync_min",
+        "_on_write_rejected",
         "_segment",
         "_unread_bytes",
-        "_when_refused",
         "closed",
         "commits",
         "config",
@@ -95,9 +95,9 @@ class Replica:
         log: Log,
         config: TopicConfig,
         flusher: Flushing,
-        when_refused: Callable[[Replica, StorageError], None],
+        on_write_rejected: Callable[[Replica, StorageError], None],
     ) -> None:
-        """Create a replica; `when_refused` is called if an append fails or bytes are lost."""
+        """Create a replica; `on_write_rejected` is called if an append fails or bytes are lost."""
         self.topic = topic
         self.index = partition.index
         self.log = log
@@ -113,8 +113,8 @@ class Replica:
         self._deleted = False
         self._segment = log.active
         self._flusher = flusher
-        self._when_refused = when_refused
-        self._fetches: dict[Parked, None] = {}  # in the order of their arrival
+        self._on_write_rejected = on_write_rejected
+        self._fetches: dict[FetchListener, None] = {}  # in the order of their arrival
         self._follower_fetches: dict[FetchWait, None] = {}
         self._unread_bytes = 0
         self._take_over(config)
@@ -128,7 +128,7 @@ class Replica:
     def _take_over(self, config: TopicConfig) -> None:
         self.config = config
         self.flush_messages = config.flush_messages
-        self.flush_seconds = self._flusher.longest_wait(config.flush_ms)
+        self.flush_seconds = self._flusher.max_sync_delay(config.flush_ms)
         self._count_required()
 
     def _count_required(self) -> None:
@@ -155,7 +155,7 @@ class Replica:
 
     def keep_leading_unregistered(self, partition: Partition) -> None:
         """Stay leader after this node's registration ended: fail waiters with acks=1 only."""
-        self.follow_cluster(partition)
+        self.update_partition(partition)
         self.writes.fail()
 
     def become_follower(self, partition: Partition) -> None:
@@ -177,7 +177,7 @@ class Replica:
         self.leader_epoch = max(self.leader_epoch, partition.leader_epoch)
         self._count_required()
 
-    def follow_cluster(self, partition: Partition) -> None:
+    def update_partition(self, partition: Partition) -> None:
         """Apply a newer state of the partition under the same leader and leader epoch."""
         if self.leader_state is not None:
             self.leader_state.follow(partition)
@@ -240,7 +240,7 @@ class Replica:
 
     def append_produced(
         self, batch: memoryview, header: BatchHeader, now_ms: int, *, all_in_sync: bool
-    ) -> Appended:
+    ) -> LogAppendInfo:
         """Append a validated batch of a client.
 
         Args:
@@ -257,12 +257,12 @@ class Replica:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
         return self.append(batch, header, now_ms)
 
-    def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
+    def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> LogAppendInfo:
         """Append one validated batch as the leader. Raises the errors of `Log.append`."""
         try:
             appended = self.log.append(batch, header, leader_epoch=self.leader_epoch, now_ms=now_ms)
         except (WriteRefusedError, SyncFailedError, LostBytesError) as error:
-            self._when_refused(self, error)
+            self._on_write_rejected(self, error)
             raise
         self.traffic.appends += 1
         if not appended.duplicate:
@@ -281,7 +281,7 @@ class Replica:
         """
         before = self.log.log_end_offset
         try:
-            with self._refusals_told():
+            with self._rejections_reported():
                 return self.log.append_replicated(batches, now_ms=now_ms)
         finally:
             if self.log.log_end_offset > before:  # even if a later batch was rejected
@@ -289,12 +289,12 @@ class Replica:
                 self._flusher.appended(self)
 
     @contextmanager
-    def _refusals_told(self) -> Iterator[None]:
+    def _rejections_reported(self) -> Iterator[None]:
         """Report rejected writes and lost bytes to the node."""
         try:
             yield
         except (WriteRefusedError, SyncFailedError, LostBytesError) as error:
-            self._when_refused(self, error)
+            self._on_write_rejected(self, error)
             raise
 
     def has_rolled(self) -> bool:
@@ -313,20 +313,20 @@ class Replica:
 
         Raises StorageError.
         """
-        with self._refusals_told():
+        with self._rejections_reported():
             self.log.truncate_to(offset, now_ms=now_ms)
-        self._was_cut()
+        self._after_truncation()
 
     def restart_at(self, offset: int, now_ms: int) -> None:
         """Drop all records and continue at `offset`. No append may wait for a sync.
 
         Raises StorageError.
         """
-        with self._refusals_told():
+        with self._rejections_reported():
             self.log.restart_at(offset, now_ms=now_ms)
-        self._was_cut()
+        self._after_truncation()
 
-    def _was_cut(self) -> None:
+    def _after_truncation(self) -> None:
         self.durable_end = self.log.log_end_offset
         self._segment = self.log.active
         self.wake()
@@ -339,7 +339,7 @@ class Replica:
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    def why_late(self) -> ErrorCode:
+    def timeout_error(self) -> ErrorCode:
         """Return the error for an appended batch that is not committed in time."""
         if self.leader_state is not None and self.leader_state.is_below_minimum():
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -367,7 +367,7 @@ class Replica:
             end = self.log.log_end_offset
             self._commit(leader_state.high_watermark(self.durable_end, end, trio.current_time()))
 
-    def committed_by_leader(self, offset: int) -> None:
+    def update_high_watermark(self, offset: int) -> None:
         """Advance the high watermark to that of the leader, as a follower."""
         self._commit(min(offset, self.durable_end))
 
@@ -425,7 +425,7 @@ class Replica:
         return self.leader_state.low_watermark(self.log.log_start_offset)
 
     @property
-    def knows_its_end(self) -> bool:
+    def is_high_watermark_current(self) -> bool:
         """True if the high watermark covers all records committed under earlier leaders.
 
         Before that, the high watermark of a new leader may be lower than the one clients have seen.
@@ -439,8 +439,8 @@ class Replica:
 
     # -- waiting
 
-    def park(self, fetch: FetchWait, *, of_follower: bool = False) -> None:
-        """Notify `fetch` of every change until `unpark`.
+    def add_fetch(self, fetch: FetchWait, *, of_follower: bool = False) -> None:
+        """Notify `fetch` of every change until `remove_fetch`.
 
         A consumer's fetch is notified of readable records, a follower's fetch of appended records
         and of the high watermark.
@@ -450,15 +450,15 @@ class Replica:
         else:
             self._fetches[fetch] = None
 
-    def unpark(self, fetch: FetchWait) -> None:
+    def remove_fetch(self, fetch: FetchWait) -> None:
         self._fetches.pop(fetch, None)
         self._follower_fetches.pop(fetch, None)
 
-    def add_listener(self, parked: Parked) -> None:
+    def add_listener(self, parked: FetchListener) -> None:
         """Notify a listener with its own readers of each change, until `remove_listener`."""
         self._fetches[parked] = None
 
-    def remove_listener(self, parked: Parked) -> None:
+    def remove_listener(self, parked: FetchListener) -> None:
         self._fetches.pop(parked, None)
 
     def wake(self) -> None:

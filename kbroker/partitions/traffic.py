@@ -8,7 +8,7 @@ from kbroker.storage.log import Log
 class ReplicaTraffic:
     """Traffic of one replica since the node started.
 
-    Appended records and bytes are derived from the log, so an append changes one number only.
+    LogAppendInfo records and bytes are derived from the log, so an append changes one number only.
 
     Attributes:
         reads: Number of reads by clients.

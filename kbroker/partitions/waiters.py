@@ -138,7 +138,7 @@ class CommitWaiters:
 NEWS_SECONDS = 0.01
 
 
-class Parked(Protocol):
+class FetchListener(Protocol):
     """A listener for changes of a partition."""
 
     def grow(self, size: int) -> None:

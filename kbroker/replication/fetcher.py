@@ -25,7 +25,7 @@ from kbroker.protocol.records import read_header
 from kbroker.runtime.backoff import Backoff
 from kbroker.storage.errors import StorageError
 
-from .followed import Followed
+from .followed import FollowedPartition
 from .follower_session import (
     FollowerSession,
     PartitionKey,
@@ -87,7 +87,7 @@ class Fetcher:
         self._peers = peers
         self._leader_id = leader_id
         self._quota = quota
-        self._followed: dict[PartitionKey, Followed] = {}
+        self._followed: dict[PartitionKey, FollowedPartition] = {}
         # Partitions whose positions the leader may not know.
         self._changed: set[PartitionKey] = set()
         # Partitions that are not fetched until a time of trio's clock.
@@ -115,7 +115,7 @@ class Fetcher:
         key = (replica.topic.id, replica.index)
         known = self._followed.get(key)
         if known is None or known.replica is not replica or known.leader_epoch != leader_epoch:
-            self._followed[key] = Followed(replica, leader_epoch, self._new_backoff())
+            self._followed[key] = FollowedPartition(replica, leader_epoch, self._new_backoff())
             self._paused.pop(key, None)
             self._changed.add(key)
             self.wake()
@@ -134,10 +134,10 @@ class Fetcher:
         if self._held_back is not None and self._held_back.deadline == math.inf:
             self._held_back.deadline = trio.current_time() + self._patience.next()
 
-    def leave_out_refused(self) -> None:
+    def pause_read_only(self) -> None:
         """Stop fetching partitions whose logs cannot be appended to."""
         for key, followed in self._followed.items():
-            if not followed.may_go_on:
+            if not followed.can_append:
                 self._changed.add(key)
         self.wake()
 
@@ -237,11 +237,11 @@ class Fetcher:
             followed = self._followed.get(key)
             if followed is None or key in self._paused:
                 continue
-            if not followed.may_go_on:
+            if not followed.can_append:
                 self._pause(followed)
                 continue
             try:
-                followed.apply_marks()
+                followed.apply_leader_offsets()
             except StorageError as error:
                 self._failed(followed, error)
                 continue
@@ -289,7 +289,7 @@ class Fetcher:
             return
         try:
             if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                if not await self._log_reconciler.find_place(followed, self._ask_again):
+                if not await self._log_reconciler.align_with_leader(followed, self._ask_again):
                     self._pause(followed)
                     return
             elif row.error_code:
@@ -307,7 +307,7 @@ class Fetcher:
         else:
             followed.backoff.reset()
 
-    def _asked(self, key: PartitionKey) -> Followed | None:
+    def _asked(self, key: PartitionKey) -> FollowedPartition | None:
         """Return the partition of a response row, or None if its position has changed."""
         followed, asked = self._followed.get(key), self._session.told(key)
         if followed is None or asked is None or not followed.is_current:
@@ -318,7 +318,7 @@ class Fetcher:
         )
         return followed if is_answered else None
 
-    async def _copy(self, followed: Followed, row: FetchResponse.Partition) -> None:
+    async def _copy(self, followed: FollowedPartition, row: FetchResponse.Partition) -> None:
         followed.high_watermark = row.high_watermark
         followed.log_start = row.log_start_offset
         if row.records:
@@ -327,7 +327,7 @@ class Fetcher:
             await self._append(followed, row.records)
             await trio.lowlevel.checkpoint()  # let clients run during a large response
 
-    async def _append(self, followed: Followed, records: memoryview) -> None:
+    async def _append(self, followed: FollowedPartition, records: memoryview) -> None:
         log, before = followed.replica.log, followed.replica.log.log_end_offset
         try:
             followed.replica.append_replicated(records, self._context.clock.log_ms())
@@ -336,7 +336,7 @@ class Fetcher:
             if error.code != ErrorCode.OFFSET_OUT_OF_RANGE or not is_empty:
                 raise
             first = read_header(records).base_offset
-            await self._log_reconciler.begin_within(followed, records, first)
+            await self._log_reconciler.restart_within_batch(followed, records, first)
             return
         if log.log_end_offset == before:
             raise KafkaError(
@@ -344,20 +344,20 @@ class Fetcher:
                 f"no batch at offset {before} or later in {len(records)} bytes",
             )
 
-    def _failed(self, followed: Followed, error: StorageError) -> None:
+    def _failed(self, followed: FollowedPartition, error: StorageError) -> None:
         """Report an error of this node's log, and pause the partition."""
         replica = followed.replica
         self._partitions.report_storage_error(replica.topic, replica.index, error)
         self._pause(followed)
 
-    def _refused(self, followed: Followed, code: int) -> None:
+    def _refused(self, followed: FollowedPartition, code: int) -> None:
         if code not in EXPECTED:
             name = error_code(code).name
             denied = code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
             self._say_why(followed, name + (_TO_BE_ALLOWED if denied else ""))
         self._pause(followed)
 
-    def _say_why(self, followed: Followed, reason: str) -> None:
+    def _say_why(self, followed: FollowedPartition, reason: str) -> None:
         self._say_once(f"{followed}: cannot fetch from node {self._leader_id}: {reason}")
 
     def _say_once(self, text: str) -> None:
@@ -372,7 +372,7 @@ class Fetcher:
 
     # -- pauses
 
-    def _pause(self, followed: Followed) -> None:
+    def _pause(self, followed: FollowedPartition) -> None:
         """Stop fetching a partition for the backoff time."""
         if self._followed.get(followed.key) is followed:
             self._paused[followed.key] = trio.current_time() + followed.backoff.next()

@@ -8,7 +8,7 @@ from kbroker.runtime.backoff import Backoff
 from .follower_session import PartitionKey, Position
 
 
-class Followed:
+class FollowedPartition:
     """One followed partition under one leader and leader epoch."""
 
     __slots__ = ("backoff", "high_watermark", "key", "leader_epoch", "log_start", "replica")
@@ -41,13 +41,13 @@ class Followed:
         return log.offline is None and self.replica.durable_end >= log.log_end_offset
 
     @property
-    def may_go_on(self) -> bool:
+    def can_append(self) -> bool:
         """True if the log can be appended to; a fetch implies that the replica keeps up."""
-        return self.is_durable and self.replica.log.refusal is None
+        return self.is_durable and self.replica.log.read_only_reason is None
 
-    def apply_marks(self) -> None:
+    def apply_leader_offsets(self) -> None:
         """Apply the high watermark and the log start offset of the leader."""
-        self.replica.committed_by_leader(self.high_watermark)
+        self.replica.update_high_watermark(self.high_watermark)
         log = self.replica.log
         start = min(self.log_start, log.high_watermark)
         if start > log.log_start_offset:

@@ -70,7 +70,7 @@ class IsrManager:
         self._more = trio.Event()
         self._all = trio.Event()
 
-    def look_at(self, replica: Replica) -> None:
+    def check_isr(self, replica: Replica) -> None:
         """Queue a partition whose ISR may have to change."""
         if replica not in self._changing:
             self._waiting[replica] = None
@@ -91,12 +91,12 @@ class IsrManager:
             self._leaving[topic.id, index] = eligible
             self._leaves.set()
 
-    def look_at_all(self) -> None:
+    def check_all_isrs(self) -> None:
         """Check all led partitions, because nodes changed or time passed."""
         self.resign_read_only()
         self._all.set()
 
-    async def _look_at_all(self) -> None:
+    async def _check_all_isrs(self) -> None:
         while True:
             await self._all.wait()
             self._all = trio.Event()
@@ -113,13 +113,13 @@ class IsrManager:
         if replica.leader_state is not None and not replica.leader_state.alone:
             replica.commit()  # the high watermark may have waited for a node that is gone
             if replica.isr_proposal() is not None:
-                self.look_at(replica)
+                self.check_isr(replica)
 
     async def run(self) -> None:
         """Change ISRs until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look_regularly)
-            nursery.start_soon(self._look_at_all)
+            nursery.start_soon(self._check_all_isrs)
             nursery.start_soon(self._leave)
             for _ in range(TRANSACTIONS_AT_ONCE):
                 nursery.start_soon(self._settle_waiting)
@@ -147,12 +147,12 @@ class IsrManager:
                     del self._changing[replica]
             for replica in batch:
                 if replica.isr_proposal() is not None:
-                    self.look_at(replica)  # at the end of the queue
+                    self.check_isr(replica)  # at the end of the queue
 
     async def _look_regularly(self) -> None:
         while True:
             await trio.sleep(self._context.config.replica_lag_time_max_ms / 1000 / 2)
-            self.look_at_all()
+            self.check_all_isrs()
 
     async def _settle(self, batch: Sequence[Replica]) -> None:
         """Store ISRs once; after a failure, pause."""

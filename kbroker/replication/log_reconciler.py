@@ -23,8 +23,8 @@ from kbroker.protocol.messages.list_offsets import (
     OffsetForLeaderEpochRequest,
 )
 
-from .followed import Followed
-from .truncation import cut_at
+from .followed import FollowedPartition
+from .truncation import truncation_offset
 
 logger = logging.getLogger(__name__)
 
@@ -41,13 +41,15 @@ class LogReconciler:
         self._context = context
         self._partitions = partitions
 
-    async def cut(self, followed: Followed, diverging: FetchResponse.EpochEnd) -> None:
+    async def cut(self, followed: FollowedPartition, diverging: FetchResponse.EpochEnd) -> None:
         """Truncate records that the leader does not have.
 
         Raises StorageError, or KafkaError if there is nothing to truncate.
         """
         log = followed.replica.log
-        offset = cut_at(log.epochs, log.log_end_offset, diverging.epoch, diverging.end_offset)
+        offset = truncation_offset(
+            log.epochs, log.log_end_offset, diverging.epoch, diverging.end_offset
+        )
         if offset >= log.log_end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -57,7 +59,7 @@ class LogReconciler:
         reason = f"its leader's epoch {diverging.epoch} ends at {diverging.end_offset}"
         await self._cut_to(followed, offset, reason)
 
-    async def find_place(self, followed: Followed, ask: Ask) -> bool:
+    async def align_with_leader(self, followed: FollowedPartition, ask: Ask) -> bool:
         """Restart or truncate a log whose end is out of the leader's range.
 
         Args:
@@ -83,8 +85,8 @@ class LogReconciler:
             return False
         return True
 
-    async def begin_within(
-        self, followed: Followed, records: memoryview, first_offset: int
+    async def restart_within_batch(
+        self, followed: FollowedPartition, records: memoryview, first_offset: int
     ) -> None:
         """Restart an empty log at the base offset of a batch that contains its start offset."""
         async with self._alone(followed) as replica:
@@ -92,19 +94,19 @@ class LogReconciler:
                 self._restart(replica, first_offset)
                 replica.append_replicated(records, self._context.clock.log_ms())
 
-    async def _begin_at(self, followed: Followed, start: int) -> None:
+    async def _begin_at(self, followed: FollowedPartition, start: int) -> None:
         async with self._alone(followed) as replica:
             if replica is not None:
                 self._restart(replica, start)
                 self._tell(replica, f"restarted at {start} because the leader's log starts there")
 
-    async def _cut_to(self, followed: Followed, offset: int, reason: str) -> None:
+    async def _cut_to(self, followed: FollowedPartition, offset: int, reason: str) -> None:
         async with self._alone(followed) as replica:
             if replica is None:
                 return
             end, committed = replica.log.log_end_offset, replica.log.high_watermark
             replica.truncate_to(offset, self._context.clock.log_ms())
-            self._copy_anew(replica)
+            self._restart_move(replica)
             now = replica.log.log_end_offset
         self._tell(followed.replica, f"truncated from {end} to {now} because {reason}")
         if now < committed:
@@ -122,21 +124,21 @@ class LogReconciler:
 
     def _restart(self, replica: Replica, offset: int) -> None:
         replica.restart_at(offset, self._context.clock.log_ms())
-        self._copy_anew(replica)
+        self._restart_move(replica)
 
-    def _copy_anew(self, replica: Replica) -> None:
+    def _restart_move(self, replica: Replica) -> None:
         """Restart a running move to another directory, as the copy may have truncated records."""
         future = self._partitions.logs.future(replica.topic.name, replica.index)
         if future is not None:
-            future.begin_again()
+            future.restart_copy()
 
     @asynccontextmanager
-    async def _alone(self, followed: Followed) -> AsyncIterator[Replica | None]:
+    async def _alone(self, followed: FollowedPartition) -> AsyncIterator[Replica | None]:
         """Prevent syncs and checkpoints; yields None if this leader is no longer followed."""
-        async with self._partitions.flusher.no_pass, self._partitions.no_checkpoint:
+        async with self._partitions.flusher.sync_lock, self._partitions.checkpoint_lock:
             yield followed.replica if followed.is_current else None
 
-    async def _leader_start(self, followed: Followed, ask: Ask) -> int:
+    async def _leader_start(self, followed: FollowedPartition, ask: Ask) -> int:
         cls = ListOffsetsRequest
         row = cls.Partition(
             partition_index=followed.replica.index,
@@ -147,7 +149,7 @@ class LogReconciler:
         answer = await ask(cls(replica_id=self._context.node_id, topics=[topic]))
         return int(_only_row(answer).offset)
 
-    async def _leader_end(self, followed: Followed, ask: Ask) -> int:
+    async def _leader_end(self, followed: FollowedPartition, ask: Ask) -> int:
         cls = OffsetForLeaderEpochRequest
         row = cls.Partition(
             partition=followed.replica.index,

@@ -81,10 +81,10 @@ class ReplicaFetcherManager:
         fetcher = self._fetchers.get(node_id)
         return fetcher is not None and fetcher.is_leader_unreachable
 
-    def leave_out_refused(self) -> None:
+    def pause_read_only(self) -> None:
         """Stop fetching partitions whose logs cannot be appended to; tell the leaders at once."""
         for fetcher in self._fetchers.values():
-            fetcher.leave_out_refused()
+            fetcher.pause_read_only()
 
     # -- metadata changes
 

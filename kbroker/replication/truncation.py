@@ -11,7 +11,9 @@ from __future__ import annotations
 from kbroker.storage.epochs import UNDEFINED, LeaderEpochs
 
 
-def cut_at(epochs: LeaderEpochs, log_end: int, leader_epoch: int, leader_end: int) -> int:
+def truncation_offset(
+    epochs: LeaderEpochs, log_end: int, leader_epoch: int, leader_end: int
+) -> int:
     """Return the offset to which a follower truncates its log.
 
     Args:

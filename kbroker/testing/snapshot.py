@@ -88,7 +88,7 @@ def _read_clocks(path: Path) -> ClockStates:
 async def take_snapshot(node: Node, store: Store, clocks: ClockStates) -> Snapshot:
     """What a running node holds now. Raises StorageError."""
     await node.partitions.open_all()
-    async with node.partitions.no_checkpoint:
+    async with node.partitions.checkpoint_lock:
         return Snapshot(store.copy(node.partitions.logs), clocks)
 
 

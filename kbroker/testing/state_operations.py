@@ -227,7 +227,7 @@ class StateOperations:
         replica = node.partitions.named_replica(topic, partition)
         self.record_action(f"lost all records of {topic}-{partition}", topic=topic)
         await node.partitions.flusher.sync_now()
-        async with node.partitions.flusher.no_pass, node.partitions.no_checkpoint:
+        async with node.partitions.flusher.sync_lock, node.partitions.checkpoint_lock:
             start = replica.log.log_end_offset + 1
             replica.restart_at(start, node.clock.log_ms())
         await node.maintenance.log_manager_tasks.checkpoint()

@@ -78,7 +78,7 @@ async def _checks(local: LocalNode) -> AsyncIterator[Check]:
     node = local.node
     yield Check("cluster", None if node.membership.is_registered else "it is no member now")
     yield Check("listeners", None if local.server.is_accepting else "they are closed")
-    refused = [each.failed or each.refusal for each in node.partitions.logs.managers]
+    refused = [each.failed or each.read_only_reason for each in node.partitions.logs.managers]
     yield Check("data", next(filter(None, refused), None))
     yield Check("round_trip", await _round_trip(local))
 

@@ -211,10 +211,10 @@ async def too_few_replicas_refuse_a_write_for_all(trial: Trial) -> None:
     """Of two replicas one is in sync; that a partition has only one is never held against it."""
     replica = trial.broker.node.partitions.named_replica(T.name, 0)
     behind = replace(replica.partition, replicas=[1, 2], isr=[1])
-    replica.follow_cluster(behind)
+    replica.update_partition(behind)
     assert await trial.produce() == 0
     await trial.set("min.insync.replicas", "2")
-    replica.follow_cluster(behind)
+    replica.update_partition(behind)
     assert await trial.produce() == ErrorCode.NOT_ENOUGH_REPLICAS
     assert await trial.produce(acks=1) == 0
 

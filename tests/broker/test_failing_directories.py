@@ -75,7 +75,7 @@ async def test_failed_sync_of_any_file_takes_the_directory_offline_and_health_sa
         is_failing = True
         if ending.endswith(("a-0", "one")):
             log = broker.node.partitions.named_hosted("a", 0).log
-            log.segments.distrust_all_names()
+            log.segments.schedule_all_directory_syncs()
             await produce(wire, topic, batch([b"x"]))
         await broker.node.maintenance.log_manager_tasks.checkpoint()
         row = await produce(wire, topic, batch([b"x"]))

@@ -193,7 +193,7 @@ async def test_records_that_wait_for_the_disk_are_not_kept(tmp_path: Path) -> No
         topic = await create_topic(wire, "orders")
         partitions = broker.node.partitions
         replica = partitions.named_replica(topic.name, 0)
-        async with partitions.flusher.no_pass:
+        async with partitions.flusher.sync_lock:
             for _ in range(TIMES):
                 await wire.send(ApiKey.PRODUCE, 9, produce_request(topic, batch()))
             await until(lambda: replica.log.log_end_offset == TIMES)

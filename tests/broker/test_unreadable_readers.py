@@ -532,7 +532,7 @@ def broken_disk(monkeypatch: pytest.MonkeyPatch, directory: Path, reader: Reader
 
 async def check(world: World, broken: str, caplog: pytest.LogCaptureFixture) -> None:
     topic, _, index = broken.rpartition("-")
-    reason = world.broker.node.partitions.why_offline(topic, int(index))
+    reason = world.broker.node.partitions.offline_reason(topic, int(index))
     assert reason is not None
     assert "cannot read" in reason
     async with open_cluster([world.broker.endpoint]) as cluster:

@@ -84,7 +84,7 @@ async def test_health_names_a_metadata_journal_that_cannot_be_written(cli: Cli) 
         assert "make it writable" in row["action"]
         files.heal()
         await cli("topic", "create", "t", *address)
-        await until(lambda: not broker.node.partitions.logs.refuses)
+        await until(lambda: not broker.node.partitions.logs.has_read_only)
         assert (await cli("cluster", "health", *address)).stdout == "healthy\n"
 
 
@@ -119,7 +119,7 @@ async def test_health_names_what_refuses_records(cli: Cli) -> None:
         assert "kbroker topic trim" in rows["partition alone-0"]
         assert "under-replicated: not in sync on 2" in rows["partition shared-0"]
         files.heal()
-        await until(lambda: not broker.local_node(2).node.partitions.logs.refuses)
+        await until(lambda: not broker.local_node(2).node.partitions.logs.has_read_only)
         await until(lambda: len(broker.node.cluster.topics["shared"].partitions[0].isr) == 3)
         assert (await cli("cluster", "health", *address)).stdout == "healthy\n"
 

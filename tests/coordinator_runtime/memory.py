@@ -68,7 +68,7 @@ class ReplicaInMemory:
         self.log = LogInMemory()
         self.commits = CommitWaiters()
         self.term = 0
-        self.is_leader = self.knows_its_end = True
+        self.is_leader = self.is_high_watermark_current = True
         self.closed = False
         self.commits_at_once = True
         self.refusal: KafkaError | None = None

@@ -69,7 +69,7 @@ async def make_templates(root: Path) -> Templates:
         await _write(broker, truth, b"third")
         # What came later could not be told from the torn end that a power cut leaves.
         await broker.node.maintenance.log_manager_tasks.checkpoint()
-        async with broker.node.partitions.no_checkpoint:  # which makes and renames files
+        async with broker.node.partitions.checkpoint_lock:  # which makes and renames files
             shutil.copytree(made.clean, made.crashed, ignore=shutil.ignore_patterns(".lock"))
     return made
 

@@ -72,8 +72,8 @@ def plant_silent_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a directory of another topic id were deleted without a word."""
     monkeypatch.setattr(
         LogOpening,
-        "_set_aside",
-        lambda self, topic, index, error: self._logs.set_aside([(topic.name, index)]) and None,
+        "_move_aside",
+        lambda self, topic, index, error: self._logs.move_aside([(topic.name, index)]) and None,
     )
 
 

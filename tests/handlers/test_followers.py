@@ -131,7 +131,7 @@ async def test_produce_is_refused_when_another_node_is_elected(
     broker: Broker, wire: Wire, follower: PlayedFollower, acks: int
 ) -> None:
     topic = await replicated(broker, 1, 2, flush_messages=1)
-    async with broker.node.partitions.flusher.no_pass:  # so that acks=1 has to wait too
+    async with broker.node.partitions.flusher.sync_lock:  # so that acks=1 has to wait too
         request = produce_request(topic, batch(), acks=acks, timeout_ms=NEVER)
         await wire.send(ApiKey.PRODUCE, 9, request)
         await until(lambda: replica_of(broker, topic).log.log_end_offset == 1)
@@ -144,7 +144,7 @@ async def test_acks_1_is_refused_when_the_registration_is_lost(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     topic = await replicated(broker, 1, 2, flush_messages=1)
-    async with broker.node.partitions.flusher.no_pass:
+    async with broker.node.partitions.flusher.sync_lock:
         await wire.send(ApiKey.PRODUCE, 9, produce_request(topic, batch(), acks=1))
         await until(lambda: replica_of(broker, topic).log.log_end_offset == 1)
         broker.node.registered(NO_EPOCH)
@@ -434,7 +434,7 @@ async def test_a_follower_serves_up_to_its_own_high_watermark(broker: Broker, wi
         assert not replica.is_leader
         replica.append_replicated(memoryview(batch([b"a"])), node.clock.log_ms())
         assert values_of(await fetch(wire, topic, version=12)) == []
-        replica.committed_by_leader(5)
+        replica.update_high_watermark(5)
         row = await fetch(wire, topic, version=12)
         assert (values_of(row), row.high_watermark) == ([b"a"], 1)
         for version, offset, code in (

@@ -338,7 +338,7 @@ async def test_a_commit_is_answered_when_it_is_durable(tmp_path: Path) -> None:
             ask = DescribeGroupsRequest(groups=["g"])
             described.append(await third.ask(ApiKey.DESCRIBE_GROUPS, 5, ask))
 
-        async with broker.node.partitions.flusher.no_pass:
+        async with broker.node.partitions.flusher.sync_lock:
             nursery.start_soon(commit)
             await trio.sleep(0.1)
             nursery.start_soon(look)

@@ -430,7 +430,7 @@ async def test_a_move_that_a_stop_broke_off_goes_on(directories: list[Path]) -> 
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch([b"a"]))
         replica = broker.node.partitions.named_replica("t", 0)
-        broker.node.partitions.logs.begin_move(
+        broker.node.partitions.logs.start_move(
             replica.log, str(directories[1])
         )  # nobody carries it out
         broker.node.partitions.logs.next_future().copy(100, now_ms=0)  # type: ignore[union-attr]
@@ -499,7 +499,7 @@ async def test_to_stay_ends_a_move(two: Broker, client: Wire, directories: list[
     topic = await create_topic(client, "t")
     await produce(client, topic, batch([b"a"]))
     logs = two.node.partitions.logs
-    logs.begin_move(two.node.partitions.named_replica("t", 0).log, str(directories[1]))
+    logs.start_move(two.node.partitions.named_replica("t", 0).log, str(directories[1]))
     assert await move(client, directories[0], ("t", [0])) == [0]
     assert logs.future("t", 0) is None
     assert (await places(client))["t", 0][0] == "one"
@@ -532,7 +532,7 @@ async def test_a_move_that_fails_between_the_names_is_finished_by_the_next_start
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch([b"a"]))
         with monkeypatch.context() as patch:
-            patch.setattr("kbroker.storage.manager.LogManager.take_over", refuse)
+            patch.setattr("kbroker.storage.manager.LogManager.install_future", refuse)
             assert await move(wire, directories[1], ("t", [0])) == [0]
             await until(lambda: "offline until the node restarts" in caplog.text)
         row = await produce(wire, topic, batch([b"b"]))

@@ -307,7 +307,7 @@ async def test_a_commit_is_answered_when_it_is_durable(
         async def commit() -> None:
             codes.append(await txn_commit(wire, 2))
 
-        async with broker.node.partitions.flusher.no_pass:
+        async with broker.node.partitions.flusher.sync_lock:
             nursery.start_soon(commit)
             await until(lambda: log_of(broker).log_end_offset)
             await trio.sleep(0.1)

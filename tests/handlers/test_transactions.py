@@ -23,7 +23,7 @@ from kbroker.protocol.messages.transactions import (
 )
 from kbroker.protocol.records import iter_headers
 from kbroker.storage.errors import StorageError
-from kbroker.storage.log import Appended
+from kbroker.storage.log import LogAppendInfo
 
 from ..brokers import started
 from ..wire import (
@@ -576,7 +576,7 @@ async def test_an_end_that_cannot_be_stored(
     coordinators = broker.node.transactions.shard(NAME).replica
     outcomes = iter([None, StorageError("the disk is full")])
 
-    def append(replica: Replica, *args: Any) -> Appended:
+    def append(replica: Replica, *args: Any) -> LogAppendInfo:
         outcome = next(outcomes, None) if replica is coordinators else None
         if outcome is not None:
             raise outcome

@@ -607,8 +607,8 @@ async def test_an_answer_that_cannot_be_sent_ends_its_own_connection_only(
     ):
         topic = await create_topic(wire, "orders")
         ask = produce_request(topic, batch())
-        no_pass = broker.nodes[0].node.partitions.flusher.no_pass
-        async with no_pass:
+        sync_lock = broker.nodes[0].node.partitions.flusher.sync_lock
+        async with sync_lock:
             await unlucky.send(ApiKey.PRODUCE, 9, ask, client_id="unlucky")
             await wire.send(ApiKey.PRODUCE, 9, ask)
             await trio.testing.wait_all_tasks_blocked(0.01)

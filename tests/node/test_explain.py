@@ -15,7 +15,7 @@ from kbroker.node.explain import (
     explain_transaction,
     group_lines,
 )
-from kbroker.partitions.history import Line, change_of, clock_time
+from kbroker.partitions.history import Line, clock_time, describe_change
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, LeaveGroupRequest
 
@@ -135,7 +135,7 @@ async def test_a_leader_that_is_missing(broker: Broker, wire: Wire) -> None:
 def test_a_leader_that_moves() -> None:
     before = Partition(0, [1, 2], [1, 2], 1, 4)
     after = Partition(0, [1, 2], [2], 2, 5)
-    assert change_of(PartitionChange(None, before, after)) == (  # type: ignore[arg-type]
+    assert describe_change(PartitionChange(None, before, after)) == (  # type: ignore[arg-type]
         "node 2 leads in epoch 5, in sync: 2"
     )
 

@@ -227,8 +227,8 @@ async def test_model_reports_runs_that_begin_before_the_last_swap_is_cleaned_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The second run overwrites the note of what the first one replaced."""
-    monkeypatch.setattr(DirectoryJobs, "put_back", lambda self: None)
-    monkeypatch.setattr(Pending, "wants_checkpoint", property(_wants_checkpoint))
+    monkeypatch.setattr(DirectoryJobs, "requeue", lambda self: None)
+    monkeypatch.setattr(Pending, "needs_checkpoint", property(_wants_checkpoint))
     assert any("but the log continues at" in fault for fault in await faults_of_failing_removal())
 
 

@@ -34,7 +34,7 @@ async def test_a_pass_beside_another_sync_holds_up_nobody(
         monkeypatch.setattr(flusher, "_sync", noted)
         monkeypatch.setattr("kbroker.runtime.disk_work.AT_ONCE_SECONDS_MAX", 1000)
         await produce(wire, topic, batch())
-        with flusher.beside_another(), flusher.beside_another():
+        with flusher.during_other_sync(), flusher.during_other_sync():
             await produce(wire, topic, batch())
         await produce(wire, topic, batch())
         assert threads == [False, True, False]
@@ -62,7 +62,7 @@ async def test_one_log_does_not_wait_for_all_that_another_client_appends_to(
             return sync(logs)
 
         monkeypatch.setattr(flusher, "_sync", noted)
-        async with flusher.no_pass:  # all of it waits for the disk
+        async with flusher.sync_lock:  # all of it waits for the disk
             asked = produce_request(many, None)
             asked.topic_data[0].partition_data = [
                 ProduceRequest.Partition(index=index, records=batch()) for index in range(count)

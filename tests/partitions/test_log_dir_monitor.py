@@ -146,7 +146,7 @@ async def test_what_nobody_else_has_can_be_read_and_goes_on_later(
     assert now.startswith("partition t-0 can be read, but takes no records on node 2: cannot write")
     files.heal()
     watch = broker.local_node(2).node.partitions.logs
-    await until(lambda: watch.refusal("t", 0) is None)
+    await until(lambda: watch.read_only_reason("t", 0) is None)
     assert await send(broker, 2, topic, b"after") == 1
 
 
@@ -194,7 +194,7 @@ async def test_a_directory_that_refuses_again_and_again_is_tried_less_often(
         row = await try_send(broker, 2, topic, b"refused")
         assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         files.heal()
-        await until(lambda: logs.refusal("t", 0) is None)
+        await until(lambda: logs.read_only_reason("t", 0) is None)
         lasted.append(trio.current_time() - began)
     assert lasted[1] >= 1
     assert lasted[2] >= 2

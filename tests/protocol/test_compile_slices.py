@@ -16,7 +16,7 @@ from kbroker.protocol.compile import (
     SLICE_OBJECTS,
     DecodeError,
     EncodeError,
-    TooManyElements,
+    TooManyElementsError,
     decode,
     decode_counted,
     decode_in_slices,
@@ -164,7 +164,7 @@ def test_the_elements_of_all_arrays_count_against_the_limit() -> None:
 
     assert in_slices(count) == decode_counted(MetadataResponse, data, 9)
     assert in_slices(count)[1:] == (len(data), count)
-    with pytest.raises(TooManyElements):
+    with pytest.raises(TooManyElementsError):
         in_slices(count - 1)
 
 
@@ -172,7 +172,7 @@ def test_a_claim_of_many_elements_is_refused_before_any_of_them_is_made() -> Non
     data = b"\xff\xff\xff\xff\x07" + b"\x01" * 1000
     slices = decode_in_slices(DescribeGroupsRequest, data, 5)
     next(slices)
-    with pytest.raises(TooManyElements):
+    with pytest.raises(TooManyElementsError):
         next(slices)
 
 

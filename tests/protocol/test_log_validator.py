@@ -13,7 +13,7 @@ from lz4 import frame
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.log_validator import validated_at_once
-from kbroker.protocol.lz4_header import with_old_checksum, with_right_checksum
+from kbroker.protocol.lz4_header import with_correct_checksum, with_old_checksum
 from kbroker.protocol.record_walk import ORDINARY_MAX
 from kbroker.protocol.records import (
     DEFAULT_RULES,
@@ -248,8 +248,8 @@ UNREADABLE_LZ4: dict[str, Callable[[], bytes]] = {
     "wrong header checksum": lambda: lz4()[:6] + b"\x00" + lz4()[7:],
     "checksum of Kafka before 0.10": lambda: with_old_checksum(lz4()),
     "a block of no bytes first": lambda: lz4()[:7] + struct.pack("<I", 1 << 31) + lz4()[7:],
-    "a dictionary": lambda: with_right_checksum(lz4()[:4] + b"\x61\x40" + bytes(5) + lz4()[7:]),
-    "another version": lambda: with_right_checksum(lz4()[:4] + b"\xa0" + lz4()[5:]),
+    "a dictionary": lambda: with_correct_checksum(lz4()[:4] + b"\x61\x40" + bytes(5) + lz4()[7:]),
+    "another version": lambda: with_correct_checksum(lz4()[:4] + b"\xa0" + lz4()[5:]),
     "nothing": lambda: b"",
 }
 

@@ -6,7 +6,7 @@ import lz4.frame
 import pytest
 
 from kbroker.protocol.compression import Codec, compress, decompress
-from kbroker.protocol.lz4_header import with_old_checksum, with_right_checksum
+from kbroker.protocol.lz4_header import with_correct_checksum, with_old_checksum
 
 KAFKA_0 = bytes.fromhex("04224d1860401a")
 """Header of a stream that Apache Kafka 3.9 wrote for a consumer of format 0."""
@@ -42,7 +42,7 @@ def test_there_and_back(block_size: int, store_size: bool, content_checksum: boo
     at = 14 if store_size else 6
     assert old[:at] + old[at + 1 :] == stream[:at] + stream[at + 1 :]
     assert old[at] != stream[at]
-    assert with_right_checksum(old) == with_right_checksum(stream) == stream
+    assert with_correct_checksum(old) == with_correct_checksum(stream) == stream
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_there_and_back(block_size: int, store_size: bool, content_checksum: boo
     [b"", b"\x04\x22\x4d\x18", KAFKA_1[:6], b"\x04\x22\x4d\x18\x68\x40" + bytes(8), b"garbage!"],
 )
 def test_what_is_no_frame_stays_as_it_is(stream: bytes) -> None:
-    assert with_right_checksum(stream) == with_old_checksum(stream) == stream
+    assert with_correct_checksum(stream) == with_old_checksum(stream) == stream

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from kbroker.protocol.otlp import FIELDS_MAX, BadMetrics, Metric, read_metrics
+from kbroker.protocol.otlp import FIELDS_MAX, InvalidMetricsError, Metric, read_metrics
 
 
 def varint(value: int) -> bytes:
@@ -90,7 +90,7 @@ def test_what_metrics_say() -> None:
     ],
 )
 def test_what_is_none_is_refused(data: bytes) -> None:
-    with pytest.raises(BadMetrics):
+    with pytest.raises(InvalidMetricsError):
         read_metrics(data, FIELDS_MAX)
 
 
@@ -104,6 +104,6 @@ def test_any_bytes_are_read_or_refused() -> None:
             data[rng.randrange(len(data))] = rng.randrange(256)
         try:
             read_metrics(bytes(data[: rng.randint(0, len(data))]), 100)
-        except BadMetrics:
+        except InvalidMetricsError:
             refused += 1
     assert 0 < refused < 20_000

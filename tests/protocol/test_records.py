@@ -42,7 +42,7 @@ from kbroker.protocol.records import (
     Marker,
     ProduceRules,
     Record,
-    RecordsRefusedError,
+    RecordsRejectedError,
     check_crc,
     encode_batch,
     end_transaction_marker,
@@ -131,7 +131,7 @@ def read_error(batch: bytes) -> ErrorCode:
     return caught.value.code
 
 
-# --- header, CRC, placing ---------------------------------------------------------------------
+# --- header, CRC, describe_state ---------------------------------------------------------------------
 
 
 def test_header_fields_and_properties() -> None:
@@ -628,7 +628,7 @@ def test_null_keys_in_a_compacted_topic(codec: Codec) -> None:
     keys = [b"a", None, b"", None, b"e"]
     batch = encode_batch([Record(key, b"v", NOW) for key in keys], codec=codec)
     error = refusal(batch, COMPACTED)
-    assert isinstance(error, RecordsRefusedError)
+    assert isinstance(error, RecordsRejectedError)
     assert error.code == ErrorCode.INVALID_RECORD
     assert [index for index, _ in error.record_errors] == [1, 3]
     keyed = encode_batch([Record(b"k", None, NOW)] * 5, codec=codec)
@@ -640,7 +640,7 @@ def test_null_keys_in_a_compacted_topic(codec: Codec) -> None:
 
 def test_record_errors_are_bounded() -> None:
     error = refusal(encode_batch([Record(timestamp=NOW)] * 12_000), COMPACTED)
-    assert isinstance(error, RecordsRefusedError)
+    assert isinstance(error, RecordsRejectedError)
     assert len(error.record_errors) == 10_000
 
 
@@ -656,7 +656,7 @@ def test_timestamps_too_far_ahead(codec: Codec) -> None:
     limit = NOW + HOUR
     batch = timed(NOW, limit, limit + 1, codec=codec)
     error = refusal(batch)
-    assert isinstance(error, RecordsRefusedError)
+    assert isinstance(error, RecordsRejectedError)
     assert error.code == ErrorCode.INVALID_TIMESTAMP
     assert [index for index, _ in error.record_errors] == [2]
     assert validate_produced(timed(NOW, limit, codec=codec), 9, NOW).max_timestamp == limit
@@ -669,7 +669,7 @@ def test_timestamps_too_old() -> None:
     batch = timed(NOW, NOW - HOUR, NOW - HOUR - 1, NOW)
     assert validate_produced(batch, 9, NOW) == read_header(batch)  # Kafka's default: no limit
     error = refusal(batch, ProduceRules(timestamp_before_max_ms=HOUR))
-    assert isinstance(error, RecordsRefusedError)
+    assert isinstance(error, RecordsRejectedError)
     assert error.code == ErrorCode.INVALID_TIMESTAMP
     assert [index for index, _ in error.record_errors] == [2]
 
@@ -682,7 +682,7 @@ def test_records_without_a_timestamp_have_no_limit() -> None:
 def test_a_bad_timestamp_decides_the_code() -> None:
     records = [Record(None, b"", NOW), Record(b"k", b"", NOW + 2 * HOUR)]
     error = refusal(encode_batch(records), COMPACTED)
-    assert isinstance(error, RecordsRefusedError)
+    assert isinstance(error, RecordsRejectedError)
     assert error.code == ErrorCode.INVALID_TIMESTAMP
     assert [index for index, _ in error.record_errors] == [0, 1]
 
@@ -690,7 +690,7 @@ def test_a_bad_timestamp_decides_the_code() -> None:
 def test_record_without_key_and_with_bad_time_is_refused_once() -> None:
     records = [Record(None, b"", NOW + 2 * HOUR), Record(None, b"", NOW)]
     error = refusal(encode_batch(records), COMPACTED)
-    assert isinstance(error, RecordsRefusedError)
+    assert isinstance(error, RecordsRejectedError)
     assert error.code == ErrorCode.INVALID_RECORD
     assert [index for index, _ in error.record_errors] == [0, 1]
 
@@ -712,7 +712,7 @@ def test_max_timestamp_is_that_of_the_records(
 def test_record_in_the_future_is_refused_whatever_the_header_says() -> None:
     batch = changed(timed(NOW, NOW + 2 * HOUR, NOW), max_timestamp=NOW)
     error = refusal(batch)
-    assert isinstance(error, RecordsRefusedError)
+    assert isinstance(error, RecordsRejectedError)
     assert error.code == ErrorCode.INVALID_TIMESTAMP
     assert [index for index, _ in error.record_errors] == [1]
 
@@ -766,7 +766,7 @@ def test_log_append_time_from_a_client_is_refused_where_kafka_does(codec: Codec)
     ):
         attributes = codec | LOG_APPEND_TIME_BIT
         error = refusal(changed(batch, attributes=attributes, max_timestamp=stamp), rules)
-        assert isinstance(error, RecordsRefusedError)
+        assert isinstance(error, RecordsRejectedError)
         assert error.code == ErrorCode.INVALID_TIMESTAMP
         assert [index for index, _ in error.record_errors] == [0, 1]
 

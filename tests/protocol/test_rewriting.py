@@ -17,7 +17,7 @@ from kbroker.protocol.records import (
     encode_batch,
     read_header,
     read_records,
-    restamped,
+    with_timestamps,
 )
 from kbroker.protocol.rewriting import (
     raw_records,
@@ -89,7 +89,7 @@ def test_a_second_rewriting_keeps_the_horizon() -> None:
 
 def test_log_append_time_stays() -> None:
     batch = bytearray(encode_batch([Record(b"a", None, 5), Record(b"b", b"1", 9)]))
-    header = restamped(
+    header = with_timestamps(
         batch, read_header(batch), read_header(batch).attributes | LOG_APPEND_TIME_BIT, 1234
     )
     payload = unpacked_records(batch, header, MIB)

@@ -278,7 +278,7 @@ async def test_a_node_that_stops_in_order_stays_in_sync() -> None:
         await second.replication.fetcher_manager.stop()
         replica.close(deleted=False)
         replica.log.close(clean=True)  # it is offline from now on
-        second.replication.isr_manager.look_at_all()
+        second.replication.isr_manager.check_all_isrs()
         await trio.sleep(0.2)
         assert sorted(created.partitions[0].isr) == [1, 2, 3]
 

@@ -6,7 +6,7 @@ import trio
 import trio.testing
 
 from kbroker.protocol.messages.fetch import FetchResponse
-from kbroker.replication.followed import Followed
+from kbroker.replication.followed import FollowedPartition
 from kbroker.replication.log_reconciler import LogReconciler
 from kbroker.runtime.backoff import Backoff
 
@@ -20,9 +20,9 @@ async def test_a_node_that_leads_by_now_cuts_nothing() -> None:
         await send(broker, 1, topic, b"a", b"b")
         await until_equal(broker, "t", 1, 2)
         node, replica = broker.local_node(2).node, replica_on(broker, 2, "t")
-        followed = Followed(replica, replica.leader_epoch, Backoff(1))
+        followed = FollowedPartition(replica, replica.leader_epoch, Backoff(1))
         nothing_of_it = FetchResponse.EpochEnd(epoch=0, end_offset=0)
-        async with trio.open_nursery() as nursery, node.partitions.flusher.no_pass:
+        async with trio.open_nursery() as nursery, node.partitions.flusher.sync_lock:
             nursery.start_soon(
                 LogReconciler(node.context, node.partitions).cut, followed, nothing_of_it
             )
@@ -40,7 +40,7 @@ async def test_a_node_that_still_follows_cuts() -> None:
         await until_equal(broker, "t", 1, 2)
         node, replica = broker.local_node(2).node, replica_on(broker, 2, "t")
         await node.replication.fetcher_manager.stop()
-        followed = Followed(replica, replica.leader_epoch, Backoff(1))
+        followed = FollowedPartition(replica, replica.leader_epoch, Backoff(1))
         await LogReconciler(node.context, node.partitions).cut(
             followed, FetchResponse.EpochEnd(epoch=0, end_offset=0)
         )

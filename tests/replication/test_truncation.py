@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.replication.truncation import cut_at
+from kbroker.replication.truncation import truncation_offset
 from kbroker.storage.epochs import LeaderEpochs
 
 
@@ -37,4 +37,4 @@ def history(*entries: tuple[int, int]) -> LeaderEpochs:
 def test_the_earlier_of_both_ends(
     entries: tuple[tuple[int, int], ...], log_end: int, leader: tuple[int, int], cut: int
 ) -> None:
-    assert cut_at(history(*entries), log_end, *leader) == cut
+    assert truncation_offset(history(*entries), log_end, *leader) == cut

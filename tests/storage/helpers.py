@@ -18,7 +18,7 @@ from kbroker.protocol.records import (
 )
 from kbroker.storage.checkpoints import MetaProperties
 from kbroker.storage.files import Files
-from kbroker.storage.log import Appended, Log
+from kbroker.storage.log import Log, LogAppendInfo
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.lookups import aborted_transactions
 from kbroker.storage.manager import LogManager
@@ -57,7 +57,7 @@ def batch(
     return memoryview(data), read_header(data)
 
 
-def append(log: Log, *values: bytes, leader_epoch: int = 0, **fields: int) -> Appended:
+def append(log: Log, *values: bytes, leader_epoch: int = 0, **fields: int) -> LogAppendInfo:
     """Append one batch with a record for each value."""
     data, header = batch(*values, **fields)  # type: ignore[arg-type]
     return log.append(data, header, leader_epoch=leader_epoch, now_ms=NOW)
@@ -93,7 +93,7 @@ def values(log: Log, start: int | None = None) -> list[bytes | None]:
 
 def end_transaction(
     log: Log, producer_id: int, *, commit: bool, epoch: int = 0, leader_epoch: int = 0
-) -> Appended:
+) -> LogAppendInfo:
     """Append the marker that ends a producer's transaction."""
     data = end_transaction_marker(
         Marker(commit, coordinator_epoch=0),

@@ -116,8 +116,8 @@ class TestIds:
     ) -> None:
         identity = PartitionMetadata(UUID(int=7), partition)
         assert PartitionMetadata.from_bytes(identity.to_bytes()) == identity
-        assert identity.is_of(UUID(int=7), 12) == (partition != 0)
-        assert not identity.is_of(UUID(int=8), 12)
+        assert identity.belongs_to(UUID(int=7), 12) == (partition != 0)
+        assert not identity.belongs_to(UUID(int=8), 12)
 
     @pytest.mark.parametrize(
         "data", [b"", b"\0" * 43, KAFKA_PARTITION[:-3], b"version: 1" + KAFKA_PARTITION[10:]]

@@ -35,8 +35,8 @@ from kbroker.storage.cleaning import (
 )
 from kbroker.storage.compaction import (
     KEY_BYTES,
-    Compacted,
     Compaction,
+    CompactionResult,
     CompactionTask,
     digest,
 )
@@ -81,7 +81,7 @@ def mark(log: Log, producer_id: int, *, is_commit: bool) -> None:
 
 def compact(
     files: Files, manager: LogManager, log: Log, *, now_ms: int = NOW, key_map_bytes: int = KEYS
-) -> Compacted | None:
+) -> CompactionResult | None:
     """Seal what is there and compact it once."""
     log.roll()
     commit(log)
@@ -91,7 +91,7 @@ def compact(
 
 def compact_sealed(
     files: Files, manager: LogManager, log: Log, *, now_ms: int = NOW, key_map_bytes: int = KEYS
-) -> Compacted | None:
+) -> CompactionResult | None:
     found = replace_sealed(files, manager, log, now_ms=now_ms, key_map_bytes=key_map_bytes)
     if found is not None:
         manager.checkpoint(now_ms).run()
@@ -100,7 +100,7 @@ def compact_sealed(
 
 def replace_sealed(
     files: Files, manager: LogManager, log: Log, *, now_ms: int = NOW, key_map_bytes: int = KEYS
-) -> Compacted | None:
+) -> CompactionResult | None:
     """The same, but for the checkpoint that cleans up."""
     task = plan(log, now_ms, key_map_bytes=key_map_bytes, decompressed_max=1 << 20)
     if task is None:
@@ -122,7 +122,7 @@ def carry_out(run: Compaction) -> int:
     return count
 
 
-def put_in_place(files: Files, log: Log, task: CompactionTask, result: Compacted) -> bool:
+def put_in_place(files: Files, log: Log, task: CompactionTask, result: CompactionResult) -> bool:
     """Install the segments of a run, in order. Return True if all of them took their place."""
     segments = prepare(files, task, result)
     for cleaned, segment in zip(result.segments, segments, strict=True):
@@ -647,7 +647,7 @@ class TestRuns:
     def test_not_while_a_checkpoint_waits(self, log: Log, manager: LogManager) -> None:
         fill(log, 60)
         commit(log)
-        assert log.pending.wants_checkpoint
+        assert log.pending.needs_checkpoint
         assert plan(log, NOW, key_map_bytes=KEYS, decompressed_max=1) is None
         manager.checkpoint(NOW).run()
         assert plan(log, NOW, key_map_bytes=KEYS, decompressed_max=1) is not None

@@ -203,7 +203,7 @@ def find_faults(files: Files, truth: Truth, *, settle: bool = False) -> list[str
     """Recover, and compare with what was promised; `settle` makes all logs durable before."""
     manager = LogManager(files, "data", META)
     if settle:
-        manager.settle()
+        manager.sync_recovered()
     faults: list[str] = []
     for topic, config in CONFIGS.items():
         log = open_log(manager, topic, config)
@@ -410,7 +410,7 @@ def test_the_enumeration_sees_aborted_transactions_that_are_not_listed(
 ) -> None:
     """Indexes that are believed after a crash may be torn, or name what is gone."""
     monkeypatch.setattr("kbroker.storage.log.SAVE_EVERY_BYTES", 500)
-    monkeypatch.setattr(AbortedIndex, "forget_from", lambda self, offset: None)
+    monkeypatch.setattr(AbortedIndex, "drop_from", lambda self, offset: None)
     enumeration = Enumeration(find_faults, deep=False, modes=("mixed",))
     enumeration.run(Script)
     assert any("has no marker" in fault for fault in enumeration.faults)

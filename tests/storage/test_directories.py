@@ -37,7 +37,7 @@ def place(directories: LogDirectories, name: str = "a", index: int = 0) -> str:
 
 
 def move(directories: LogDirectories, source: Log, path: str) -> Log:
-    future = directories.begin_move(source, path)
+    future = directories.start_move(source, path)
     while not future.copy(300, now_ms=NOW):
         pass
     return directories.swap(future, SMALL, now_ms=NOW)
@@ -171,7 +171,7 @@ def test_a_log_is_written_and_cut_while_it_is_copied() -> None:
     directories = open_directories(CrashFiles())
     log = open_log(directories)
     written = fill(log, 20)
-    future = directories.begin_move(log, TWO)
+    future = directories.start_move(log, TWO)
     for number in range(20):
         future.copy(200, now_ms=NOW)
         written.append(b"later %d" % number)
@@ -233,11 +233,11 @@ def test_a_log_that_is_cut_while_it_moves() -> None:
     directories = open_directories(CrashFiles())
     log = open_log(directories)
     written = fill(log)
-    future = directories.begin_move(log, TWO)
+    future = directories.start_move(log, TWO)
     while not future.copy(300, now_ms=NOW):
         pass
     log.truncate_to(2, now_ms=NOW)
-    future.begin_again()
+    future.restart_copy()
     append(log, b"other", leader_epoch=1)
     commit(log)
     while not future.copy(300, now_ms=NOW):
@@ -254,7 +254,7 @@ def test_a_log_whose_records_are_deleted_while_it_moves() -> None:
     append(log, b"b")
     commit(log)
     log.delete_records_before(1)
-    future = directories.begin_move(log, TWO)
+    future = directories.start_move(log, TWO)
     while not future.copy(1000, now_ms=NOW):
         pass
     log.delete_records_before(2)
@@ -267,12 +267,12 @@ def test_a_move_is_given_up() -> None:
     directories = open_directories(files)
     log = open_log(directories)
     written = fill(log)
-    directories.begin_move(log, TWO).copy(300, now_ms=NOW)
+    directories.start_move(log, TWO).copy(300, now_ms=NOW)
     assert files.exists(FUTURE)
     directories.drop_future(("a", 0))
     assert not files.exists(FUTURE)
     assert values(log) == written
-    directories.begin_move(log, TWO).copy(300, now_ms=NOW)
+    directories.start_move(log, TWO).copy(300, now_ms=NOW)
     directories.delete_logs([("a", 0)], TOPIC_ID)
     assert not files.exists(FUTURE)
     assert directories.future("a", 0) is None
@@ -282,7 +282,7 @@ def test_a_copy_that_cannot_be_finished_changes_nothing(monkeypatch: pytest.Monk
     directories = open_directories(CrashFiles())
     log = open_log(directories)
     written = fill(log)
-    future = directories.begin_move(log, TWO)
+    future = directories.start_move(log, TWO)
     while not future.copy(300, now_ms=NOW):
         pass
 
@@ -303,7 +303,7 @@ def test_a_clean_stop_in_the_middle_begins_anew() -> None:
     directories = open_directories(files)
     log = open_log(directories)
     written = fill(log)
-    directories.begin_move(log, TWO).copy(300, now_ms=NOW)
+    directories.start_move(log, TWO).copy(300, now_ms=NOW)
     directories.close(now_ms=NOW)
     again = open_directories(files)
     assert again.interrupted == [(("a", 0), TWO)]
@@ -316,7 +316,7 @@ def test_a_name_that_is_too_long_for_a_copy() -> None:
     directories = open_directories(CrashFiles())
     log = directories.open_log("n" * 249, UUID(int=1), 0, SMALL, now_ms=NOW)
     with pytest.raises(StorageError, match="too long"):
-        directories.begin_move(log, TWO)
+        directories.start_move(log, TWO)
     assert directories.future("n" * 249, 0) is None
 
 
@@ -344,7 +344,7 @@ class MoveScript:
         for path in (TWO, ONE):
             self._write(log, 5)
             directories.checkpoint(NOW).run()
-            future = directories.begin_move(log, path)
+            future = directories.start_move(log, path)
             while not future.copy(400, now_ms=NOW):
                 self._write(log, 1)
             self._write(log, 2)
@@ -420,7 +420,7 @@ def _swap_in_the_wrong_order(
     here, there = self.where(*key), self.managers[future.data_dir == TWO]
     here.delete_logs([key], source.topic_id)
     offsets = future.finish()
-    there.expect(key, offsets)
+    there.checkpoint_future(key, offsets)
     del self._futures[key]
-    there.take_over(key, future.directory.rpartition("/")[2])
+    there.install_future(key, future.directory.rpartition("/")[2])
     return open_log(self)

@@ -104,7 +104,7 @@ def full_disk() -> tuple[CrashFiles, LogManager, Log]:
     commit(log)
     manager.checkpoint(NOW).run()
     files.capacity = 0
-    manager.refuse("full")  # the reserve is gone
+    manager.make_read_only("full")  # the reserve is gone
     return files, manager, log
 
 

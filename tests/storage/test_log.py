@@ -18,12 +18,12 @@ from kbroker.protocol.records import (
     placed,
     read_header,
     read_records,
-    restamped,
+    with_timestamps,
 )
 from kbroker.storage.crash_files import CrashFiles
 from kbroker.storage.errors import CorruptLogError, StorageError
 from kbroker.storage.files import FileRange, Files, OsFiles
-from kbroker.storage.log import Appended, Log
+from kbroker.storage.log import Log, LogAppendInfo
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.lookups import aborted_transactions
 from kbroker.storage.manager import LogManager
@@ -68,8 +68,8 @@ def error_of(error: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
 
 class TestAppend:
     def test_gives_offsets_and_epoch(self, log: Log) -> None:
-        assert append(log, b"a", b"b", leader_epoch=3) == Appended(0, 1, -1, False)
-        assert append(log, b"c", leader_epoch=3) == Appended(2, 2, -1, False)
+        assert append(log, b"a", b"b", leader_epoch=3) == LogAppendInfo(0, 1, -1, False)
+        assert append(log, b"c", leader_epoch=3) == LogAppendInfo(2, 2, -1, False)
         header = read_header(content(log.read(2, 1000, limit=3)))
         assert (header.base_offset, header.leader_epoch) == (2, 3)
         assert log.log_end_offset == 3
@@ -82,7 +82,7 @@ class TestAppend:
 
     def test_log_append_time_is_answered(self, log: Log) -> None:
         data, header = batch(b"a", timestamp=5)
-        header = restamped(data, header, header.attributes | LOG_APPEND_TIME_BIT, NOW)
+        header = with_timestamps(data, header, header.attributes | LOG_APPEND_TIME_BIT, NOW)
         assert log.append(data, header, leader_epoch=0, now_ms=NOW).log_append_time_ms == NOW
         assert next(records(log)).timestamp == NOW
 
@@ -228,7 +228,7 @@ class TestProducers:
             assert manager.clean == clean
             log = open_log(manager)
             again = append(log, b"39" * 30, producer_id=9, epoch=2, sequence=39)
-            assert again == Appended(39, 39, NOW, True)
+            assert again == LogAppendInfo(39, 39, NOW, True)
             with pytest.raises(KafkaError):
                 append(log, b"x", producer_id=9, epoch=2, sequence=41)
             manager._lock.release()

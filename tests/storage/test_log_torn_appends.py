@@ -79,8 +79,8 @@ def test_a_file_is_not_closed_with_them(manager: LogManager) -> None:
     log = torn_log(manager)
     file = log.segments[-1].file
     with refusing_cuts():
-        assert not file.let_go(at_once=True)
-    assert file.let_go(at_once=True)
+        assert not file.close_if_idle(at_once=True)
+    assert file.close_if_idle(at_once=True)
     manager.close(now_ms=NOW)
     following, log = reopened(manager)
     assert following.clean

@@ -93,7 +93,7 @@ def test_missing_directory_is_offline_until_it_is_given_up(place: Place, clean: 
     manager = open_manager(files, data_dir)
     with pytest.raises(CorruptLogError, match=f"missing.* offset {COUNT} was synced"):
         open_log(manager)
-    assert manager.give_up_missing(("orders", 0)).recovery_point == COUNT
+    assert manager.forget_missing(("orders", 0)).recovery_point == COUNT
     assert open_log(manager).log_end_offset == 0
 
 
@@ -214,12 +214,12 @@ def test_directory_that_cannot_be_read_takes_its_partition_offline_alone(
     with monkeypatch.context() as patch:
         plant(tmp_path / "data" / "orders-0", patch)
         manager = open_manager(*place)
-        manager.settle()
+        manager.sync_recovered()
         assert ("orders", 0, None) in manager.partitions()
         with pytest.raises(StorageError, match=r"orders-0.*unchanged; .*from a backup"):
             open_log(manager)
         assert values(open_log(manager, "other")) == [b"x"]
-        manager.set_aside([("orders", 0)])
+        manager.move_aside([("orders", 0)])
         manager.close(now_ms=NOW)
 
 

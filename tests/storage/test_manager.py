@@ -108,7 +108,7 @@ class TestOpen:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         fill(open_log(manager), 5)
-        kept = manager.set_aside([("orders", 0)])
+        kept = manager.move_aside([("orders", 0)])
         assert kept == [f"{data_dir}/orders-0.{TOPIC_ID.hex}-stray"]
         log = manager.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
         fill(log, 2)
@@ -259,7 +259,7 @@ class TestDelete:
             found = {topic_id for _, _, topic_id in again.partitions()}
             assert found <= {TOPIC_ID, UUID(int=8), None}
             if TOPIC_ID in found:
-                again.set_aside([("orders", 0)])
+                again.move_aside([("orders", 0)])
             log = again.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
             assert log.log_end_offset <= 3
             if number >= done:
@@ -561,7 +561,7 @@ class TestMany:
             for number in range(20):  # several segments
                 append(log, b"%d" % number * 20)
         manager = open_manager(files)
-        manager.settle()
+        manager.sync_recovered()
         kinds: Counter[str] = Counter()
         files.hook = lambda operation: kinds.update([operation.kind])
         logs = self.open_all(manager)
@@ -584,7 +584,7 @@ class TestMany:
 
         files.hook = hook
         with pytest.raises(StorageError, match="broken disk"):
-            manager.settle()
+            manager.sync_recovered()
         files.hook = None
         with pytest.raises(StorageError, match="broken disk"):
             open_log(manager)
@@ -594,7 +594,7 @@ class TestMany:
         files = CrashFiles()
         append(open_log(open_manager(files)), b"before")
         manager = open_manager(files)
-        manager.settle()
+        manager.sync_recovered()
         log = open_log(manager)
         append(log, b"since")
         again = manager.repair_log("orders", TOPIC_ID, 0, SMALL, now_ms=NOW).log

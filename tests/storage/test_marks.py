@@ -119,7 +119,7 @@ def test_indexes_are_whole_when_a_log_is_sealed(tmp_path: Path) -> None:
     (first, *_) = log.segments
     index = tmp_path / "data" / "t-0" / "00000000000000000000.index"
     assert index.read_bytes() == first.indexes.offsets.to_bytes() != b""
-    assert log.pending.wants_checkpoint, "and are made durable by the next checkpoint"
+    assert log.pending.needs_checkpoint, "and are made durable by the next checkpoint"
     manager.close(clean=False)
 
 

@@ -11,7 +11,7 @@ from kbroker.storage.checkpoints import PartitionMetadata
 from kbroker.storage.errors import ForeignLogError, StorageError
 from kbroker.storage.files import OsFile, OsFiles
 from kbroker.storage.naming import PARTITION_METADATA
-from kbroker.storage.partition_directories import Future, PartitionDirectories
+from kbroker.storage.partition_directories import FutureDirectory, PartitionDirectories
 
 from .helpers import TOPIC_ID
 
@@ -42,7 +42,7 @@ def test_copies_are_found_by_their_names(directories: PartitionDirectories, tmp_
     name = f"orders-0.{TOPIC_ID.hex}-future"
     (tmp_path / name).mkdir()
     (tmp_path / "orders-1").mkdir()
-    assert directories.futures() == [Future(KEY, TOPIC_ID, name)]
+    assert directories.futures() == [FutureDirectory(KEY, TOPIC_ID, name)]
 
 
 def test_stray_directories_of_one_partition_get_different_names(

@@ -253,12 +253,12 @@ class TestExpiry:
 
 def test_ends_are_counted_by_producer() -> None:
     states = ProducerStates()
-    assert states.markers_of(1) == 0
+    assert states.ended_transactions(1) == 0
     states.end_transaction(control(producer_id=1), Marker(True, 9), 300, NOW)
     states.end_transaction(control(producer_id=1), Marker(False, 9), 301, NOW)
     states.end_transaction(control(producer_id=2), Marker(True, 9), 302, NOW)
     states.update(header(0, 1, producer_id=1), 303, NOW)
-    assert [states.markers_of(each) for each in (1, 2, 3)] == [2, 1, 0]
+    assert [states.ended_transactions(each) for each in (1, 2, 3)] == [2, 1, 0]
 
 
 class TestSnapshot:
@@ -271,7 +271,7 @@ class TestSnapshot:
             Batch(0x3B17 - 0xEC, 0x3B17, 0x3B17 - 0xEC, 0x3B17, 0x18BCFE7B6E6)
         ]
         assert (producer.epoch, producer.next_sequence, producer.seen_ms) == (0, 0x3B18, NOW)
-        assert states.is_brief
+        assert states.has_newest_batches_only
         written = states.to_bytes()
         crc = slice(2, 6)
         assert written[crc] != KAFKA_SNAPSHOT[crc]
@@ -290,7 +290,7 @@ class TestSnapshot:
         again = ProducerStates.from_bytes(states.to_bytes(), NOW)
         assert again is not None
         assert again.to_bytes() == states.to_bytes()
-        assert not again.is_brief
+        assert not again.has_newest_batches_only
         assert again.first_open_offset == 150
         for producer_id, producer in states:
             other = again.get(producer_id)

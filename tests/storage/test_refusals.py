@@ -69,13 +69,13 @@ def test_nothing_is_cut_in_a_directory_that_is_known_to_refuse() -> None:
         append(log, value)
     commit(log)
     files.refuse(log.directory)
-    manager.refuse("read-only")
+    manager.make_read_only("read-only")
     for cut in (log.truncate_to, log.restart_at):
         with pytest.raises(WriteRefusedError):
             cut(1, now_ms=NOW)
         assert (log.offline, values(log)) == (None, [b"a", b"b", b"c"])
     files.heal()
-    manager.accept()
+    manager.make_writable()
     log.truncate_to(1, now_ms=NOW)
     assert values(log) == [b"a"]
 
@@ -104,7 +104,7 @@ def test_a_directory_refuses_until_a_probe_gets_through() -> None:
     log = open_log(manager)
     append(log, b"a")
     assert files.exists(f"{DATA}/.reserve")
-    manager.refuse("read-only")
+    manager.make_read_only("read-only")
     assert not files.exists(f"{DATA}/.reserve")
     other = open_log(manager, "other")
     for each in (log, other):
@@ -119,7 +119,7 @@ def test_a_directory_refuses_until_a_probe_gets_through() -> None:
     manager.probe()
     assert files.listdir(DATA).count(".reserve") == 1
     assert ".probe" not in files.listdir(DATA)
-    manager.accept()
+    manager.make_writable()
     append(log, b"b")
     append(other, b"b")
 
@@ -133,7 +133,7 @@ def as_a_leader_has_it(offset: int) -> bytes:
 def test_room_is_kept_back_only_while_there_is_as_much_again() -> None:
     files = CrashFiles()
     manager = open_manager(files)
-    manager.refuse("full")
+    manager.make_read_only("full")
     files.capacity = files.used() + 2 * RESERVE_BYTES_MAX - 1
     with pytest.raises(StorageError, match="is full"):
         manager.probe()
@@ -150,7 +150,7 @@ def test_a_start_on_a_full_disk_begins_with_refusals_and_room() -> None:
     manager.close(now_ms=NOW)
     files.capacity = files.used()
     manager = open_manager(files)
-    assert "is full: 0 bytes" in (manager.refusal or "")
+    assert "is full: 0 bytes" in (manager.read_only_reason or "")
     log = open_log(manager)
     with pytest.raises(WriteRefusedError, match="is full"):
         append(log, b"b")

@@ -6,9 +6,9 @@ from kbroker.storage.crash_files import CrashFiles, Operation
 from kbroker.storage.sync import (
     AtomicWrite,
     DirectorySync,
+    FileRemoval,
     FileSync,
     FileWrite,
-    Removal,
     sync_in_order,
     sync_together,
 )
@@ -40,8 +40,8 @@ def test_file_sync() -> None:
 
 def test_atomic_write_and_removal_in_order() -> None:
     files, operations = disk()
-    sync_in_order([AtomicWrite(files, "d/a", b"x"), Removal(files, "d/b")])
-    sync_in_order([AtomicWrite(files, "d/b", b"y"), Removal(files, "d/a")])
+    sync_in_order([AtomicWrite(files, "d/a", b"x"), FileRemoval(files, "d/b")])
+    sync_in_order([AtomicWrite(files, "d/b", b"y"), FileRemoval(files, "d/a")])
     assert files.listdir("d") == ["b"]
     assert operations[-1] == ("remove", "d/a")
 

@@ -53,7 +53,7 @@ async def test_each_node_speaks_for_itself() -> None:
 async def test_a_directory_that_takes_no_records_is_the_reason(tmp_path: Path) -> None:
     async with served(tmp_path) as (broker, http):
         (manager,) = broker.node.partitions.logs.managers
-        manager.refuse("there is no room")
+        manager.make_read_only("there is no room")
         answer = await get(http.endpoint_of(1), "/readyz")
         assert (answer.status, answer.json()["reason"]) == (503, "data: there is no room")
 

@@ -229,7 +229,7 @@ def _disks(api: Api) -> list[dict[str, object]]:
             total, free = manager.usage()
         except StorageError:
             total = free = -1
-        refusal = manager.failed or manager.refusal
+        refusal = manager.failed or manager.read_only_reason
         rows.append(
             {
                 "directory": manager.data_dir,

@@ -153,7 +153,7 @@ class Trends:
                 leader = here.get(partition.leader)
                 replica = _opened(here, topic, partition)
                 if replica is not None:
-                    if replica.knows_its_end:
+                    if replica.is_high_watermark_current:
                         ends[place] = replica.log.high_watermark
                     if leader is not None:
                         sizes[place] = replica.traffic.appended_bytes

@@ -155,7 +155,7 @@ class NodeMetrics:
         )
         for manager in self._local.node.partitions.logs.managers:
             labels = (manager.data_dir,)
-            read_only.add_metric(labels, int(bool(manager.failed or manager.refusal)))
+            read_only.add_metric(labels, int(bool(manager.failed or manager.read_only_reason)))
             try:
                 free.add_metric(labels, manager.usage()[1])
             except StorageError:

@@ -1,4 +1,4 @@
-"""A message that was filled in is the same as one that was made and encoded."""
+"""A message that was fill in is the same as one that was made and encoded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import Encoded, encode_bytes
 from kbroker.protocol.headers import encode_response
 from kbroker.protocol.messages.produce import ProduceResponse
-from kbroker.protocol.stencil import Stencil
+from kbroker.protocol.response_template import ResponseTemplate
 
 RESPONSE: Any = ProduceResponse
 
@@ -40,25 +40,25 @@ def answer(
 @pytest.mark.parametrize("version", range(5, RESPONSE.VERSIONS.stop))
 @given(numbers=st.tuples(INT, SHORT, LONG, LONG, LONG))
 def test_filled_in_as_made(version: int, numbers: tuple[int, int, int, int, int]) -> None:
-    filled = Stencil(answer(*NUMBERS), version, LAYOUT, *NUMBERS).filled(*numbers)
-    assert filled.body == encode_bytes(answer(*numbers), version)
+    fill = ResponseTemplate(answer(*NUMBERS), version, LAYOUT, *NUMBERS).fill(*numbers)
+    assert fill.body == encode_bytes(answer(*numbers), version)
 
 
 def test_one_can_be_filled_in_again() -> None:
-    stencil = Stencil(answer(*NUMBERS), 9, LAYOUT, *NUMBERS)
-    first, second = stencil.filled(1, 2, 3, 4, 5), stencil.filled(6, 7, 8, 9, 10)
+    template = ResponseTemplate(answer(*NUMBERS), 9, LAYOUT, *NUMBERS)
+    first, second = template.fill(1, 2, 3, 4, 5), template.fill(6, 7, 8, 9, 10)
     assert first.body == encode_bytes(answer(1, 2, 3, 4, 5), 9)
     assert second.body == encode_bytes(answer(6, 7, 8, 9, 10), 9)
 
 
 def test_numbers_that_do_not_stand_side_by_side_are_refused() -> None:
     with pytest.raises(ValueError, match="ProduceResponse version 4 has no such row of numbers"):
-        Stencil(answer(*NUMBERS), 4, LAYOUT, *NUMBERS)  # which has no log start offset
+        ResponseTemplate(answer(*NUMBERS), 4, LAYOUT, *NUMBERS)  # which has no log start offset
 
 
 def test_a_number_that_does_not_fit_is_refused() -> None:
     with pytest.raises(struct.error):
-        Stencil(answer(*NUMBERS), 9, LAYOUT, *NUMBERS).filled(0, 0, 2**63, 0, 0)
+        ResponseTemplate(answer(*NUMBERS), 9, LAYOUT, *NUMBERS).fill(0, 0, 2**63, 0, 0)
 
 
 @pytest.mark.parametrize("key", [ApiKey.PRODUCE, ApiKey.API_VERSIONS])

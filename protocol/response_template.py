@@ -8,7 +8,7 @@ from .compile import Encoded, encode_bytes
 from .schema import Message
 
 
-class Stencil:
+class ResponseTemplate:
     """An encoded message with adjacent numbers that can be replaced.
 
     Filling it takes a fifth of the time of creating and encoding the message.
@@ -37,7 +37,7 @@ class Stencil:
         if not found:
             raise ValueError(f"{self._cls.__name__} version {version} has no such row of numbers")
 
-    def filled(self, *numbers: int) -> Encoded:
+    def fill(self, *numbers: int) -> Encoded:
         """Return the message with other numbers. Raises struct.error if a number does not fit."""
         body = self._before + self._pack(*numbers) + self._after
         return Encoded(self._cls, self._version, body)

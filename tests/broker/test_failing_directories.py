@@ -39,7 +39,7 @@ async def test_partition_whose_directory_cannot_be_listed_is_offline_and_others_
     (line,) = [each for each in caplog.records if each.levelname == "ERROR"]
     assert line.getMessage().startswith("partition a-0: cannot ")
     assert f"{tmp_path}/a-0" in line.getMessage()
-    assert "restore it from a copy" in line.getMessage()
+    assert "restore it from a backup" in line.getMessage()
 
 
 def test_banner_leaves_out_the_size_of_what_cannot_be_listed(tmp_path: Path) -> None:

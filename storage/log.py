@@ -233,8 +233,7 @@ class Log:
             now_ms: Current time of the log clock in ms.
 
         Raises:
-            KafkaError: OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
-                TRANSACTION_COORDINATOR_FENCED or RECORD_LIST_TOO_LARGE.
+            KafkaError: An error of `ProducerStates.check` or `check_marker`, or RECORD_LIST_TOO_LARGE.
             StorageError: The batch could not be written; the log is unchanged.
         """
         config = self.config
@@ -268,8 +267,7 @@ class Log:
         if leader_epoch != self.epochs.latest:
             assert leader_epoch > self.epochs.latest, "an earlier leader appends"
             self.epochs.assign(leader_epoch, base)
-        # A sync may run in another thread. Hence this order: write the bytes, then list the file as
-        # dirty, then advance the log end offset.
+        # A concurrent sync requires this order: write, mark the file as dirty, advance the log end.
         if not segment.file.dirty:
             self._announce(segment)
         self.log_end_offset = last + 1

@@ -27,7 +27,7 @@ from .units import ParamType, parse_duration
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.offset_spec import OffsetSpec
-    from kbroker.pipelines.replay.job import Found, Order, Writing
+    from kbroker.pipelines.replay.job import Found, ReplayRequest, Writing
     from kbroker.pipelines.replay.pace import Pace
     from kbroker.pipelines.replay.replay import Replay
     from kbroker.pipelines.replay.values import Subject
@@ -198,20 +198,20 @@ def replay(
     sys.exit(status)
 
 
-def _order(asked: dict[str, Any], settings: Mapping[str, str]) -> Order:
+def _order(asked: dict[str, Any], settings: Mapping[str, str]) -> ReplayRequest:
     """Return the replay job that the options describe.
 
     Raises:
         BadParameter: An option is invalid.
         UsageError: Options cannot be combined.
     """
-    from kbroker.pipelines.replay.job import Order
+    from kbroker.pipelines.replay.job import ReplayRequest
     from kbroker.pipelines.replay.partitioners import PartitionerName
     from kbroker.protocol.compression import Codec
 
     now_ms = time.time_ns() // 1_000_000
     lines, said = asked["ndjson"], {name: _as_json(asked[name]) for name in WRITTEN}
-    return Order(
+    return ReplayRequest(
         to_topic=asked["to_topic"],
         first=_offset_spec(asked["begin"], now_ms, "--from"),
         last=_offset_spec(asked["end"], now_ms, "--to"),
@@ -296,7 +296,7 @@ def _shift(text: str) -> int | None:
 class _Command:
     """One run of `kbroker replay`."""
 
-    def __init__(self, order: Order, output: str, dry_run: bool) -> None:
+    def __init__(self, order: ReplayRequest, output: str, dry_run: bool) -> None:
         self._order = order
         self._output = output
         self._dry_run = dry_run
@@ -330,10 +330,10 @@ class _Command:
         )
 
     async def _preview(self, found: Found) -> None:
-        from kbroker.pipelines.replay.job import rehearse
+        from kbroker.pipelines.replay.job import dry_run
         from kbroker.pipelines.replay.target import missing
 
-        rehearsal = rehearse(self._order, found, lambda: self._show(rehearsal, found))
+        rehearsal = dry_run(self._order, found, lambda: self._show(rehearsal, found))
         await rehearsal.run()
         self.progress.clear()
         show(self._output, _rows(rehearsal), partial(_text, _rows(rehearsal)))

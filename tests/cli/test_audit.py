@@ -80,10 +80,10 @@ async def test_what_cannot_be_done_ends_with_status_3(cli: Cli, tmp_path: Path) 
         (["--match-by", "key"], "need --against TOPIC"),
         (["--distinct"], "need --against TOPIC"),
         (["--against", "u", "--distinct"], "--distinct needs --match-by FORM"),
-        (["--against", "u", "--match-by", "time"], "identifies no record"),
+        (["--against", "u", "--match-by", "time"], "unknown record identity"),
         (["--against", "u", "--against-lake", "."], "exclude each other"),
         (["--against", "u", "--unique-by", "key"], "--unique-by cannot be combined"),
-        (["--unique-by", "header"], "identifies no record"),
+        (["--unique-by", "header"], "unknown record identity"),
     ],
 )
 def test_wrong_usage_ends_with_status_2(words: list[str], why: str) -> None:

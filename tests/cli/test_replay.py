@@ -153,7 +153,7 @@ async def test_what_is_refused(filled: Cli, tmp_path: Path) -> None:
     async def said(*args: str, status: int = 1, stdin: str | None = None) -> str:
         return (await filled("replay", *args, status=status, stdin=stdin)).stderr
 
-    assert "into itself" in await said("orders", "--to-topic", "orders")
+    assert "to itself" in await said("orders", "--to-topic", "orders")
     assert "topic create nowhere -p 3" in await said("orders", "--to-topic", "nowhere")
     assert "'order' does not exist" in await said("order", "--to-topic", "copy")
     assert "no partition 7" in await said("orders", "-p", "7", "--to-topic", "copy")
@@ -173,8 +173,8 @@ async def test_what_is_refused(filled: Cli, tmp_path: Path) -> None:
     assert "line 2 of" in await said(
         "--ndjson", "-", "--to-topic", "copy", stdin='{"key":"a"}\nno\n'
     )
-    assert "counts from its ends" in await said("--ndjson", "-", "--to", "-1", "--to-topic", "copy")
-    assert "names no offset" in await said(
+    assert "relative to its start or end" in await said("--ndjson", "-", "--to", "-1", "--to-topic", "copy")
+    assert "line has no offset" in await said(
         "--ndjson", "-", "--to", "5", "--to-topic", "copy", stdin='{"key":"a"}\n'
     )
     assert "has 3 partitions" in await said(

@@ -40,12 +40,12 @@ def test_every_template_is_offered() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("My-Shop", "for instance my_shop"),
-        ("../shop", "for instance shop"),
-        ("1", "for instance my_pipeline"),
-        ("class", "cannot be the name of a Python package"),
-        ("json", "a package 'json' exists already"),
-        ("kbroker", "for instance kbroker_pipeline"),
+        ("My-Shop", "for example my_shop"),
+        ("../shop", "for example shop"),
+        ("1", "for example my_pipeline"),
+        ("class", "is not a valid name for a Python package"),
+        ("json", "a package 'json' already exists"),
+        ("kbroker", "for example kbroker_pipeline"),
         ("tests", "choose another name"),
     ],
 )
@@ -57,7 +57,7 @@ def test_names_that_would_not_work_are_refused(name: str, message: str, tmp_path
 
 def test_a_directory_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
-    with pytest.raises(TemplateError, match="exists already: choose another name, or remove it"):
+    with pytest.raises(TemplateError, match="already exists: choose another name, or delete it"):
         copy_project("custom", "shop", tmp_path)
     assert files(tmp_path) == set()
 
@@ -70,7 +70,7 @@ def test_the_command_says_what_comes_next(tmp_path: Path, monkeypatch: pytest.Mo
     again = CliRunner().invoke(main, ["init", "pipeline", "enrich", "shop"])
     assert (again.exit_code, again.output) == (
         1,
-        "kbroker init: shop exists already: choose another name, or remove it\n",
+        "kbroker init: shop already exists: choose another name, or delete it\n",
     )
     help_text = CliRunner().invoke(main, ["init", "pipeline", "--help"]).output
     assert all(kind in help_text for kind in KINDS)

@@ -1,9 +1,9 @@
-"""Audit: what a topic holds, whether all of it is sound, and whether another side has the same.
+"""Audit: checks the records of a topic, and compares topics with each other or with a lake.
 
-`audit_topic` looks at one topic, `compare_offsets` and `compare_contents` at two of them, and
-`kbroker.pipelines.audit.lake.compare_lake` at a topic and its archive (it alone needs pyarrow). Batches
-are read over the wire as they lie in the log, from any Kafka. For tests, `check_topic`, `check_same`
-and `check_lake` raise `AuditError` with the findings in words.
+`audit_topic` checks one topic, `compare_offsets` and `compare_contents` compare two, and
+`kbroker.pipelines.audit.lake.compare_lake` compares a topic with its archive (only this needs
+pyarrow). Batches are read over the wire unchanged, from any Kafka cluster. In tests, use
+`check_topic`, `check_same` and `check_lake`, which raise `AuditError` with the findings.
 """
 
 from .checks import check_lake, check_same, check_topic

@@ -1,4 +1,4 @@
-"""Audits for tests: they run to the end in one call, and raise with the findings in words."""
+"""Synchronous audits for tests, which raise an error that lists the findings."""
 
 from __future__ import annotations
 
@@ -36,11 +36,23 @@ def check_topic(
 ) -> TopicReport:
     """Audit a topic.
 
-    Parameters: `unique` is what identifies a record, as in `Identity.parse`; `settings` are Kafka's own
-    of a client about TLS and its login, such as ``security.protocol``.
+    This starts its own event loop: in trio code, call it in a thread.
 
-    Raises AuditError when something is found, ClientError or KafkaError when it cannot be read.
-    Not for use inside of trio: call it in a thread there.
+    Args:
+        bootstrap: Addresses of the brokers, as HOST:PORT separated by commas.
+        topic: Name of the topic.
+        settings: Security settings of the client, such as ``security.protocol``.
+        unique: Identity by which records must be unique, as in `Identity.parse`.
+        committed: Ignore records of aborted and open transactions.
+        partitions: Partitions to audit; empty for all.
+
+    Returns:
+        The report.
+
+    Raises:
+        AuditError: The audit has findings.
+        ClientError: The topic cannot be read.
+        KafkaError: The broker returned an error.
     """
     identity = None if unique is None else Identity.parse(unique)
 
@@ -60,9 +72,24 @@ def check_same(
     distinct: bool = False,
     committed: bool = True,
 ) -> PairReport:
-    """Compare two topics of a cluster by ``offset``, or by an identity as in `Identity.parse`.
+    """Compare two topics of a cluster.
 
-    Raises as `check_topic`.
+    Args:
+        bootstrap: Addresses of the brokers, as HOST:PORT separated by commas.
+        topic: Name of the first topic.
+        other: Name of the second topic.
+        settings: Security settings of the client.
+        by: ``offset``, or an identity as in `Identity.parse`.
+        distinct: With an identity: ignore how often a record occurs.
+        committed: Ignore records of aborted and open transactions.
+
+    Returns:
+        The report.
+
+    Raises:
+        AuditError: The topics differ.
+        ClientError: A topic cannot be read.
+        KafkaError: The broker returned an error.
     """
 
     async def work(source: Source) -> PairReport:
@@ -83,7 +110,24 @@ def check_lake(
     committed: bool = True,
     allow_lag: bool = False,
 ) -> PairReport:
-    """Compare a topic with its lake. Raises as `check_topic`."""
+    """Compare a topic with its lake.
+
+    Args:
+        bootstrap: Addresses of the brokers, as HOST:PORT separated by commas.
+        topic: Name of the topic.
+        lake: Directory of the lake.
+        settings: Security settings of the client.
+        committed: Ignore records of aborted and open transactions.
+        allow_lag: Do not report records after the last one in the lake.
+
+    Returns:
+        The report.
+
+    Raises:
+        AuditError: The lake differs.
+        ClientError: The topic or the lake cannot be read.
+        KafkaError: The broker returned an error.
+    """
     from .lake import compare_lake
 
     async def work(source: Source) -> PairReport:
@@ -100,7 +144,7 @@ def _checked(
     partitions: Collection[int],
     work: Callable[[Source], Awaitable[Report]],
 ) -> Report:
-    """Run an audit; raises AuditError when something is found, BadSecurity for bad settings."""
+    """Run an audit. Raises AuditError for findings, BadSecurity for invalid settings."""
     security = security_of(settings)
     endpoints = [Endpoint.parse(address) for address in bootstrap.split(",")]
 

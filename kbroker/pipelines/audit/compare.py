@@ -1,4 +1,4 @@
-"""Two sides of one partition compared offset by offset, in one pass over both."""
+"""Comparison of two sides of one partition by offset, in one pass over both."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from operator import lt
 from .findings import Finding, Findings, Kind, shown
 from .rows import FOREVER, Piece, Reason, Row, Rows
 
+# Reasons why a side may have lost a record; corruption is reported separately.
 LOSSES = frozenset({Reason.COMPACTION, Reason.DELETED, Reason.DAMAGED})
-"""Why a side may have lost a record that it once had; damage is a finding of its own."""
 
 
 @dataclass(slots=True)
 class Compared:
-    """One partition of a topic beside another side, and what came out."""
+    """Result of comparing one partition of a topic with another side."""
 
     topic: str
     partition: int
+    # Name of the other side.
     other: str
-    """The other side's name."""
+    # Records that are equal on both sides.
     equal: int = 0
-    """Records that are the same on both sides."""
+    # Records missing on one side, by the reason of their loss.
     excused: Counter[Reason] = field(default_factory=Counter)
-    """Records that one side only still has, by why the other one lost them."""
+    # Records after the end of the other side, if it may lag.
     pending: int = 0
-    """Records behind the end of the other side, which may lag."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What is compared, of the topic's offsets from `begin` on and below `end`."""
+    """Rules of a comparison, for the topic's offsets from `begin` to `end` (exclusive)."""
 
     begin: int
     end: int
+    # Offset from which the other side may still lack records.
     other_end: int = FOREVER
-    """From here on the other side may still lack records."""
+    # Compare values; otherwise only whether a value is null.
     values: bool = True
-    """Whether values are compared; else only whether there is one."""
 
 
 class Comparison:
-    """Compares the pieces of both sides."""
+    """Comparison of the pieces of both sides."""
 
     def __init__(self, compared: Compared, rules: Rules, findings: Findings) -> None:
         self._compared = compared
@@ -51,7 +51,7 @@ class Comparison:
         self._findings = findings
 
     async def run(self, topic: AsyncIterator[Piece], other: AsyncIterator[Piece]) -> None:
-        """Compare everything; both sides are read at the same pace."""
+        """Compare all records, reading both sides at the same pace."""
         left, right = _Side(topic), _Side(other)
         at = 0
         while at < FOREVER:
@@ -62,7 +62,7 @@ class Comparison:
             at = end
 
     def _compare(self, topic: Piece, other: Piece, at: int) -> None:
-        """Compare what lies between the offset `at` and the end of both pieces."""
+        """Compare the records between offset `at` and the end of both pieces."""
         ours, theirs = self._comparable(topic.rows), self._comparable(other.rows)
         if ours == theirs:
             self._compared.equal += ours.size
@@ -85,13 +85,13 @@ class Comparison:
         return rows._replace(values=[None if value is None else b"" for value in rows.values])
 
     def _once(self, theirs: Rows, at: int) -> dict[int, Row]:
-        """The other side's records by offset; those that come again are doubled."""
+        """Return the other side's records by offset, and report duplicate offsets."""
         if theirs.size and theirs.offsets[0] >= at and _rises(theirs.offsets):
             return {row.offset: row for row in theirs.rows()}
         found: dict[int, Row] = {}
         for row in theirs.rows():
             if row.offset < at or row.offset in found:
-                self._add(Kind.DOUBLED, row, f"{self._compared.other} has it again")
+                self._add(Kind.DOUBLED, row, f"{self._compared.other} has this record again")
             else:
                 found[row.offset] = row
         return found
@@ -103,7 +103,7 @@ class Comparison:
         elif row.offset >= self._rules.other_end:
             self._compared.pending += 1
         else:
-            self._add(Kind.MISSING, row, f"{self._compared.other} does not have it")
+            self._add(Kind.MISSING, row, f"{self._compared.other} lacks this record")
 
     def _only_in_other(self, row: Row, topic: Piece) -> None:
         reason = Reason.DELETED if row.offset < self._rules.begin else topic.reason(row.offset)
@@ -111,12 +111,12 @@ class Comparison:
             self._compared.excused[reason] += 1
             return
         why = {
-            Reason.CONTROL: "there the topic has the end of a transaction",
-            Reason.ABORTED: "in the topic its transaction was aborted",
-        }.get(reason or Reason.UNKNOWN, "the topic does not")
+            Reason.CONTROL: "but the topic has a transaction marker at this offset",
+            Reason.ABORTED: "but in the topic its transaction was aborted",
+        }.get(reason or Reason.UNKNOWN, "but the topic does not")
         if row.offset >= self._rules.end:
-            why = f"the topic ends at {self._rules.end}"
-        self._add(Kind.EXTRA, row, f"{self._compared.other} has it, {why}")
+            why = f"but the topic ends at {self._rules.end}"
+        self._add(Kind.EXTRA, row, f"{self._compared.other} has this record, {why}")
 
     def _add(self, kind: Kind, row: Row, what: str) -> None:
         compared = self._compared
@@ -125,19 +125,19 @@ class Comparison:
 
 
 class _Side:
-    """A side with one piece in memory."""
+    """One side with one piece in memory."""
 
     def __init__(self, pieces: AsyncIterator[Piece]) -> None:
         self._pieces = pieces
         self.piece = Piece(Rows.of([]), 0)
 
     async def fill(self, at: int) -> None:
-        """Have a piece that reaches beyond the offset `at`, or still has records before it."""
+        """Read pieces until one ends after offset `at` or has records."""
         while self.piece.end <= at and not self.piece.rows.size:
             self.piece = await anext(self._pieces, Piece(Rows.of([]), FOREVER))
 
     def cut(self, end: int) -> Piece:
-        """Take away what lies in front of an offset."""
+        """Remove and return the part before an offset."""
         piece = self.piece
         taken = Piece(piece.rows.between(0, end), end, piece.gaps)
         piece.rows = piece.rows.between(end, FOREVER)
@@ -149,7 +149,7 @@ def _rises(offsets: list[int]) -> bool:
 
 
 def _difference(ours: Row, theirs: Row) -> str:
-    """What of a record is different."""
+    """Describe the difference between two records."""
     if ours.key != theirs.key:
         return f"key {_shown(ours.key)} is {_shown(theirs.key)}"
     if ours.value != theirs.value:

@@ -1,30 +1,30 @@
-"""How many different keys there are, in bounded memory."""
+"""Count of distinct keys in bounded memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+# Number of hashes kept. Up to this number, the count is exact.
 KEPT = 100_000
-"""Hashes that are kept: fewer different keys are counted exactly."""
 _HALF, _ALL = 1 << 63, 1 << 64
 
 
 class Distinct:
-    """Counts different hashes: exactly below `kept`, and as an estimate above.
+    """Counter of distinct hashes: exact up to `kept`, an estimate above.
 
-    It keeps the `kept` smallest hashes that it has seen ("k minimum values"). Hashes are spread
-    evenly, so where the largest one kept stands among all possible ones tells how many there are;
-    the estimate's standard error is 1/sqrt(kept), 0.3 % by default. Memory: about 16 MB at most.
+    It keeps the `kept` smallest hashes ("k minimum values"). Hashes are distributed uniformly, so
+    the largest one kept determines the estimate. Its standard error is 1/sqrt(kept), 0.3 % by
+    default. Memory: at most about 16 MB.
     """
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
         self._hashes: set[int] = set()
+        # Larger hashes are ignored.
         self._below = _HALF
-        """Only smaller hashes matter."""
 
     def add(self, hashes: Iterable[int]) -> None:
-        """Take note of hashes, which are signed 64-bit numbers."""
+        """Add hashes (signed 64-bit integers)."""
         below = self._below
         self._hashes.update(one for one in hashes if one < below)
         if len(self._hashes) > 2 * self._kept:
@@ -37,12 +37,12 @@ class Distinct:
 
     @property
     def is_exact(self) -> bool:
-        """Whether `count` is the number itself."""
+        """True if `count` is exact."""
         self._shrink()
         return self._below == _HALF
 
     def count(self) -> int:
-        """How many different hashes there were."""
+        """Return the number of distinct hashes."""
         if self.is_exact:
             return len(self._hashes)
         return round((self._kept - 1) * _ALL / (max(self._hashes) + _HALF))

@@ -1,4 +1,4 @@
-"""What an audit finds: each kind counted, the first ones listed."""
+"""Findings of an audit: all are counted by kind, and the first ones are listed."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ from enum import StrEnum
 
 from kbroker.client.ndjson import bytes_field
 
+# Default number of findings listed per kind.
 LISTED = 20
-"""How many findings are listed unless the caller says otherwise."""
 
 
 class Kind(StrEnum):
-    """What can be wrong."""
+    """Kinds of findings."""
 
+    # A batch does not match its CRC.
     CRC = "crc"
-    """A batch does not match its CRC."""
+    # A batch or file is unreadable.
     DAMAGED = "damaged"
-    """A batch or a file that cannot be read."""
+    # Offsets without a record and without a known reason.
     GAP = "gap"
-    """Offsets without a record, and nothing explains them."""
+    # The sequence numbers of an idempotent producer skip or repeat.
     SEQUENCE = "sequence"
-    """The sequence numbers of an idempotent producer jump or repeat."""
+    # A record that must be unique in its topic occurs again.
     DUPLICATE = "duplicate"
-    """A record that has to be unique in its topic, and is not."""
+    # The other side lacks a record of the topic.
     MISSING = "missing"
-    """A record of the topic that the other side does not have."""
+    # The topic lacks a record of the other side.
     EXTRA = "extra"
-    """A record of the other side that the topic does not have."""
+    # The other side has a record more often than the topic.
     DOUBLED = "doubled"
-    """A record that the other side has more often than the topic."""
+    # Both sides have a record, with different content.
     DIFFERENT = "different"
-    """A record that both sides have, with other content."""
+    # The name or directory of a lake file does not match its content.
     MISPLACED = "misplaced"
-    """A file of a lake whose name or directory does not say what is in it."""
 
 
 @dataclass(slots=True)
 class Finding:
-    """One thing that is wrong, at a record or range of offsets, or in a file."""
+    """One problem, at a record, a range of offsets, or in a file."""
 
     kind: Kind
     topic: str
     what: str
     partition: int | None = None
     offset: int | None = None
+    # Number of records affected.
     count: int = 1
-    """Records that it stands for."""
+    # Key of the record; None if it has no key or the key is unknown.
     key: bytes | None = None
-    """Key of the record; None for none, and where it is not known."""
 
     def __str__(self) -> str:
         place = self.topic
@@ -61,7 +61,7 @@ class Finding:
         return f"{self.kind}: {place}: {self.what}{key}"
 
     def as_json(self) -> dict[str, object]:
-        """The finding as JSON says it."""
+        """Return the finding as a JSON object."""
         return {
             "kind": str(self.kind),
             "topic": self.topic,
@@ -78,13 +78,13 @@ class Findings:
     """Findings of one audit; at most `limit` of each kind are listed."""
 
     limit: int = LISTED
+    # Affected records (or batches, or files) by kind.
     counts: Counter[Kind] = field(default_factory=Counter)
-    """Records (or batches, or files) of each kind."""
     listed: list[Finding] = field(default_factory=list)
     _listed_of: Counter[Kind] = field(default_factory=Counter)
 
     def add(self, finding: Finding) -> None:
-        """Count a finding, and list it while there is room."""
+        """Count a finding, and list it unless the limit is reached."""
         self.counts[finding.kind] += finding.count
         if self._listed_of[finding.kind] < self.limit:
             self._listed_of[finding.kind] += 1
@@ -94,11 +94,11 @@ class Findings:
         return bool(self.counts)
 
     def words(self) -> str:
-        """All of it in words."""
+        """Return all findings as text."""
         return "\n".join(self.lines())
 
     def lines(self) -> list[str]:
-        """A line with the counts, and one for each finding that is listed."""
+        """Return a line with the counts, followed by one line per listed finding."""
         if not self:
             return ["nothing found"]
         counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.counts.items()))
@@ -109,7 +109,7 @@ class Findings:
 
 
 class AuditError(AssertionError):
-    """An audit that had to be clean is not; the message has the findings in words."""
+    """The audit has findings; the message lists them."""
 
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings.words())
@@ -117,6 +117,6 @@ class AuditError(AssertionError):
 
 
 def shown(data: bytes, length_max: int = 60) -> str:
-    """Bytes as a person reads them, cut when they are long."""
+    """Return bytes in readable form, shortened if necessary."""
     text = repr(data)[1:]
     return text if len(text) <= length_max else f"{text[:length_max]}... ({len(data)} bytes)"

@@ -1,4 +1,4 @@
-"""What identifies each record of a topic, as hashes in a `Spill`."""
+"""Hashes of the identities of a topic's records."""
 
 from __future__ import annotations
 
@@ -18,9 +18,17 @@ async def spill_hashes(
     spill: Spill,
     seen: Callable[[Rows], None] = lambda rows: None,
 ) -> None:
-    """Read a topic once; `seen` is called with all rows before they are hashed.
+    """Read a topic once and add the hashes of its records to a spill.
 
-    Raises ClientError or KafkaError; ClientError also for a value that has no such identity.
+    Args:
+        reader: Reader of the topic.
+        identity: Identity of records.
+        spill: Receives the hashes.
+        seen: Called with all rows before they are hashed.
+
+    Raises:
+        ClientError: The topic cannot be read, or exceeds the limits of the spill.
+        KafkaError: The broker returned an error.
     """
 
     def watch(partition: int, rows: Rows) -> None:

@@ -1,4 +1,4 @@
-"""What identifies a record: all of it, its key, a header, or a field of its JSON value."""
+"""Identity of a record: the whole record, its key, a header, or a field of its JSON value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .rows import Headers, Rows
 
 
 class By(StrEnum):
-    """What two records are compared by."""
+    """Parts of a record that can be its identity."""
 
     RECORD = "record"
     KEY = "key"
@@ -25,35 +25,35 @@ FORMS = "record, key, header:NAME, field:NAME"
 
 
 class BadIdentity(ValueError):
-    """A text that names nothing that could identify a record."""
+    """The text does not describe an identity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What identifies a record; `name` is that of the header, or of the field of a JSON object."""
+    """Identity of a record; `name` is the name of the header or JSON field."""
 
     by: By = By.RECORD
     name: str = ""
+    # For whole records: include the timestamp.
     with_time: bool = False
-    """For whole records: whether the timestamp counts too."""
 
     @classmethod
     def parse(cls, text: str) -> Identity:
-        """Read ``record``, ``key``, ``header:NAME`` or ``field:NAME``. Raises BadIdentity."""
+        """Parse ``record``, ``key``, ``header:NAME`` or ``field:NAME``. Raises BadIdentity."""
         by, separator, name = text.partition(":")
         named = by in (By.HEADER, By.FIELD)
         if by not in set(By) or named != bool(name) or named != bool(separator):
-            raise BadIdentity(f"{text!r} identifies no record; there are {FORMS}")
+            raise BadIdentity(f"unknown record identity {text!r} (valid: {FORMS})")
         return cls(By(by), name)
 
     def __str__(self) -> str:
         return f"{self.by}:{self.name}" if self.name else str(self.by)
 
     def hashes(self, rows: Rows) -> list[int]:
-        """A 64-bit hash of what identifies each record, the same in all of this process.
+        """Return a 64-bit hash of each record's identity, stable within this process only.
 
-        Python keys its hashes of bytes anew for each process. Records whose header or field is
-        missing, or whose value is no JSON object, all have that in common.
+        Python salts hashes of bytes per process. Records without the header or field, or whose
+        value is not a JSON object, all have the same identity.
         """
         if self.by is By.KEY:
             return list(map(hash, rows.keys))
@@ -67,7 +67,7 @@ class Identity:
         return list(map(hash, zip(*columns, strict=True)))
 
     def _header(self, headers: Headers) -> bytes | None:
-        """The first header of that name."""
+        """Return the first header with the name."""
         return next((value for name, value in headers if name == self.name), None)
 
     def _field(self, value: bytes | None) -> str | None:

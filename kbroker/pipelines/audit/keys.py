@@ -1,4 +1,4 @@
-"""The keys of records that are listed as findings, read when everything else is done."""
+"""Keys of the records in listed findings, looked up after the audit."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from kbroker.protocol.errors import KafkaError
 from .findings import Finding, Findings, Kind
 from .reader import Source
 
+# Kinds of findings that do not refer to a record.
 KEYLESS = frozenset({Kind.CRC, Kind.DAMAGED, Kind.GAP, Kind.MISPLACED})
-"""Findings that are about no record."""
+# Time limit in seconds for the lookup, which is only informative.
 SECONDS_MAX = 10
-"""How long looking for keys may take: they only help to understand."""
 
 
 async def name_keys(source: Source, findings: Findings) -> None:
-    """Give the listed findings of a topic the keys of their records, as far as they are there."""
+    """Add keys to the listed findings of a topic, as far as their records still exist."""
     with trio.move_on_after(SECONDS_MAX):
         for finding in findings.listed:
             is_about_record = finding.kind not in KEYLESS and finding.key is None
@@ -35,4 +35,4 @@ async def _name_key(source: Source, finding: Finding) -> None:
             async for found in channel:
                 finding.key = found[0].record.key
     except (ClientError, KafkaError):
-        return  # it is not there any more
+        return  # the record no longer exists

@@ -1,4 +1,4 @@
-"""A topic beside the lake that it is archived in. pyarrow is imported here and nowhere else."""
+"""Comparison of a topic with its lake; the only module of the package that needs pyarrow."""
 
 from __future__ import annotations
 
@@ -38,29 +38,41 @@ from .rows import FOREVER, Headers, Piece, Rows
 
 @dataclass(slots=True)
 class Archive:
-    """The files of one topic that can be read, with what their footers say."""
+    """Readable files of one topic."""
 
     files: list[LakeFile] = field(default_factory=list)
+    # True if values are stored as the topic's original bytes.
     raw: bool = True
-    """Whether values are the very bytes of the topic."""
+    # Number of rows in files of unreadable records.
     poison: int = 0
-    """Rows of the files with records that the archiver could not read."""
 
     def of(self, partition: int) -> list[LakeFile]:
-        """The files of a partition, by offset."""
+        """Return the files of a partition, sorted by offset."""
         return sorted(one for one in self.files if one.partition == partition)
 
 
 async def compare_lake(
     source: Source, lake: Path, *, allow_lag: bool = False, listed: int = LISTED
 ) -> PairReport:
-    """Compare each record of a topic with what a lake has of its partition and offset.
+    """Compare each record of a topic with the lake's record at its partition and offset.
 
-    Records that the archiver has put aside as unreadable count as archived. Values are compared
-    byte for byte where the lake is raw; elsewhere keys, headers and timestamps are, and whether a
-    record is a tombstone. With `allow_lag` what lies behind a partition's last record in the lake is
-    not missing. Files are listed before the topic's end is looked up. An archiver should not run
-    meanwhile: half of the files of a batch may be in their places. Raises ClientError or KafkaError.
+    Records that the archiver could not read count as archived. Keys, headers and timestamps are
+    compared. Values are compared byte for byte if the lake is raw, otherwise only for null. Files
+    are listed before the topic's end is looked up. Stop the archiver first, because a batch may be
+    only partly moved.
+
+    Args:
+        source: The topic.
+        lake: Directory of the lake.
+        allow_lag: Do not report records after a partition's last record in the lake.
+        listed: Maximum number of findings to list per kind.
+
+    Returns:
+        The report.
+
+    Raises:
+        ClientError: The topic or the lake cannot be read.
+        KafkaError: The broker returned an error.
     """
     findings = Findings(listed)
     archive = open_archive(lake, source.topic, findings)
@@ -97,13 +109,13 @@ async def compare_lake(
 
 def _unreadable(error: Exception) -> ClientError:
     return ClientError(
-        f"the lake cannot be read ({error}); when files were merged meanwhile, audit again"
+        f"the lake cannot be read ({error}); if files were merged during the audit, repeat it"
     )
 
 
 def _check_partitions(topic: str, archive: Archive, known: set[int], findings: Findings) -> None:
     for number in sorted({one.partition for one in archive.files} - known):
-        what = "the lake has files of this partition, the topic has no such partition"
+        what = "the lake has files of this partition, but the topic does not have it"
         findings.add(Finding(Kind.EXTRA, topic, what, number))
 
 
@@ -111,25 +123,27 @@ def _check_partitions(topic: str, archive: Archive, known: set[int], findings: F
 
 
 def open_archive(lake: Path, topic: str, findings: Findings) -> Archive:
-    """Look at the footers of all files of a topic; those that are torn are findings, and left out.
+    """Read the footers of all files of a topic; unreadable files are reported and left out.
 
-    Raises ClientError when there is nothing of the topic.
+    Raises:
+        ClientError: The lake has no files of the topic.
     """
     data, poison = data_files(lake, topic), poison_files(lake, topic)
     if not data and not poison:
         raise ClientError(
-            f"{lake} has no files of topic {topic!r}; `kbroker lake archive {lake} {topic}` archives it"
+            f"{lake} has no files of topic {topic!r}; archive it with `kbroker lake archive {lake} "
+            f"{topic}`"
         )
     archive = Archive()
     sound, _ = _sound(data, topic, findings)
-    put_aside, archive.poison = _sound(poison, topic, findings)
+    unreadable, archive.poison = _sound(poison, topic, findings)
     archive.raw = _is_raw(lake, topic, sound)
-    archive.files = sound + put_aside
+    archive.files = sound + unreadable
     return archive
 
 
 def _sound(found: list[LakeFile], topic: str, findings: Findings) -> tuple[list[LakeFile], int]:
-    """The files that can be read, with the offsets that are in them, and their rows."""
+    """Return the readable files with their actual offsets, and their number of rows."""
     sound, rows = [], 0
     for file in found:
         try:
@@ -144,7 +158,7 @@ def _sound(found: list[LakeFile], topic: str, findings: Findings) -> tuple[list[
 
 
 def _is_raw(lake: Path, topic: str, files: list[LakeFile]) -> bool:
-    """Whether values are kept as they are: the archiver's settings say so, else the columns do."""
+    """Return True for format raw, according to the archiver's settings or else to the columns."""
     with contextlib.suppress(LakeError):  # files without settings
         if settings := Settings.read(lake, topic):
             return settings.format == "raw"
@@ -156,7 +170,7 @@ def _is_raw(lake: Path, topic: str, files: list[LakeFile]) -> bool:
 
 
 class _Footer:
-    """The smallest and largest values of the columns of a file."""
+    """Column statistics of a file."""
 
     def __init__(self, footer: pq.FileMetaData) -> None:
         self._groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
@@ -167,7 +181,7 @@ class _Footer:
         }
 
     def range_of(self, column: str) -> tuple[Any, Any] | None:
-        """Smallest and largest value; None where the file does not say."""
+        """Return the smallest and largest value, or None if the file has no statistics."""
         number = self._at.get(f"{RECORD}.{column}")
         if number is None:
             return None
@@ -177,27 +191,25 @@ class _Footer:
         try:
             return min(one.min for one in found), max(one.max for one in found)
         except (OverflowError, ValueError):
-            return None  # times that have no date; poison may have such ones
+            return None  # timestamps outside Python's dates, possible in unreadable records
 
 
 def _checked(file: LakeFile, topic: str, footer: _Footer, findings: Findings) -> LakeFile:
-    """The file with the offsets that it holds; a name or directory that says otherwise is a finding."""
+    """Return the file with its actual offsets, and report a wrong name or directory."""
     offsets = footer.range_of("offset")
-    said = {
+    expected_ranges = {
         "topic": (topic, topic),
         "partition": (file.partition, file.partition),
         "offset": (file.first, file.last),
     }
-    for column, expected in said.items():
+    for column, expected in expected_ranges.items():
         actual = footer.range_of(column)
         if actual is not None and actual != expected:
-            what = f"{file.path} holds {column} {actual[0]} to {actual[1]}, its name says otherwise"
+            what = f"{file.path} has {column} {actual[0]} to {actual[1]}, unlike its name"
             findings.add(Finding(Kind.MISPLACED, topic, what, file.partition, file.first))
     times = footer.range_of("timestamp")
     if times is not None and not _is_in_hour(file.path, *times):
-        what = (
-            f"{file.path} holds times from {times[0]} to {times[1]}, its directory says otherwise"
-        )
+        what = f"{file.path} has timestamps from {times[0]} to {times[1]}, unlike its directory"
         findings.add(Finding(Kind.MISPLACED, topic, what, file.partition, file.first))
     if offsets is None:
         return file
@@ -205,12 +217,12 @@ def _checked(file: LakeFile, topic: str, footer: _Footer, findings: Findings) ->
 
 
 def _is_in_hour(path: Path, *times: datetime.datetime) -> bool:
-    """Whether times are of the hour that the directories of a file name; poison has no such directories."""
+    """Return True if times match the file's directories, or it has no such directories."""
     directories = dict(part.split("=", 1) for part in path.parts if "=" in part)
     if DATE not in directories or HOUR not in directories:
         return True
     named = directories[DATE], directories[HOUR]
-    # strftime does not fill up years before 1000.
+    # strftime does not zero-pad years before 1000.
     return all((time.date().isoformat(), f"{time.hour:02}") == named for time in times)
 
 
@@ -218,7 +230,7 @@ def _is_in_hour(path: Path, *times: datetime.datetime) -> bool:
 
 
 async def _in_lake_times(pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
-    """The records of the topic, with times that a lake has room for: it counts microseconds."""
+    """Yield the topic's records with timestamps limited to the lake's range in microseconds."""
     async for piece in pieces:
         times = piece.rows.timestamps
         if times and max(max(times), -min(times)) > MILLISECONDS_MAX:
@@ -230,23 +242,21 @@ async def _in_lake_times(pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
 async def _pieces(
     files: list[LakeFile], archive: Archive, findings: Findings
 ) -> AsyncIterator[Piece]:
-    """The records of one partition."""
+    """Yield the records of one partition."""
     if not files:
         return
     schema = common_schema(files, [PAYLOAD_OF_RAW] if archive.raw else [])
     for batch in merged(files, schema):
         rows = _rows(batch, archive.raw)
         if not all(map(le, rows.offsets, rows.offsets[1:])):
-            what = (
-                f"a file has records that are not in the order of offsets, near {rows.offsets[0]}"
-            )
+            what = f"a file has records that are not sorted by offset, near {rows.offsets[0]}"
             findings.add(Finding(Kind.MISPLACED, "", what, files[0].partition, rows.offsets[0]))
         if rows.size:
             yield Piece(rows, rows.offsets[-1] + 1)
 
 
 def _rows(batch: pa.RecordBatch, raw: bool) -> Rows:
-    """The records of a batch; where the lake is not raw, values say only whether there is one."""
+    """Return the records of a batch; unless the lake is raw, values only indicate null."""
     record = batch.column(RECORD)
 
     def column(name: str) -> pa.Array:
@@ -268,13 +278,13 @@ def _rows(batch: pa.RecordBatch, raw: bool) -> Rows:
 
 
 def _objects(array: pa.Array) -> list[bytes | None]:
-    """The values of a binary column. By way of NumPy: `to_pylist` takes ten times as long."""
+    """Return the values of a binary column through NumPy; `to_pylist` is ten times slower."""
     found: list[bytes | None] = array.to_numpy(zero_copy_only=False).tolist()
     return found
 
 
 def _headers(array: pa.ListArray) -> list[Headers]:
-    """The headers of each record; where there are none the column has null or an empty list."""
+    """Return the headers of each record; records without headers have null or an empty list."""
     if not len(array.flatten()):
         return [()] * len(array)
     return [tuple((one["key"], one["value"]) for one in found or ()) for found in array.to_pylist()]

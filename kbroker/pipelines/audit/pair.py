@@ -1,4 +1,4 @@
-"""A topic beside another topic."""
+"""Comparison of two topics."""
 
 from __future__ import annotations
 
@@ -17,37 +17,47 @@ from .spill import Difference, Spill
 
 @dataclass(slots=True)
 class PairReport:
-    """What came out of comparing a topic with another side."""
+    """Report of comparing a topic with another side."""
 
     topic: str
     other: str
+    # ``offset``, or the identity by which records were compared.
     by: str
-    """What records were compared by: ``offset``, or an identity."""
+    # Partitions of the topic.
     partitions: list[PartitionFacts]
-    """Of the topic."""
+    # Partitions of the other topic; empty for a lake.
     other_partitions: list[PartitionFacts]
-    """Of the other topic; empty for a lake."""
+    # Results by partition of the topic; empty if records were not compared by offset.
     compared: list[Compared]
-    """By partition of the topic; empty where records were not compared by their offsets."""
     findings: Findings
+    # Number of lake files read.
     files: int = 0
-    """Files of a lake that were read."""
+    # Number of records that the archiver could not read.
     poison: int = 0
-    """Records among them that the archiver could not read."""
 
     @property
     def records(self) -> int:
-        """Records of the topic."""
+        """Number of records in the topic."""
         return sum(one.records for one in self.partitions)
 
 
 async def compare_offsets(
     source: Source, other: Source, *, allow_lag: bool = False, listed: int = LISTED
 ) -> PairReport:
-    """Compare each record of a topic with the one at the same offset of another topic.
+    """Compare each record of a topic with the record at the same offset of another topic.
 
-    With `allow_lag` what lies behind the end of the other partition is not missing. Raises ClientError
-    or KafkaError.
+    Args:
+        source: The topic.
+        other: The other topic.
+        allow_lag: Do not report records after the end of the other partition.
+        listed: Maximum number of findings to list per kind.
+
+    Returns:
+        The report.
+
+    Raises:
+        ClientError: A topic cannot be read.
+        KafkaError: The broker returned an error.
     """
     findings = Findings(listed)
     right = await open_topic(other, findings)
@@ -66,7 +76,7 @@ async def compare_offsets(
         async with left.pieces(facts) as ours, right.pieces(theirs) as pieces:
             await Comparison(one, rules, findings).run(ours, pieces)
     for number in others:
-        what = f"{other.topic} has this partition, the topic has not"
+        what = f"{other.topic} has this partition, but the topic does not"
         findings.add(Finding(Kind.EXTRA, source.topic, what, number))
     await name_keys(source, findings)
     return PairReport(
@@ -82,10 +92,23 @@ async def compare_contents(
     distinct: bool = False,
     listed: int = LISTED,
 ) -> PairReport:
-    """Compare which records two topics hold, wherever in them they are.
+    """Compare the sets of records of two topics, regardless of their positions.
 
-    A record counts as often as it is there, or once with `distinct`. Memory is bounded, see
-    `Spill`. Raises ClientError or KafkaError.
+    Memory is bounded, see `Spill`.
+
+    Args:
+        source: The topic.
+        other: The other topic.
+        identity: Identity by which records are compared.
+        distinct: Ignore how often a record occurs.
+        listed: Maximum number of findings to list per kind.
+
+    Returns:
+        The report.
+
+    Raises:
+        ClientError: A topic cannot be read.
+        KafkaError: The broker returned an error.
     """
     findings = Findings(listed)
     right = await open_topic(other, findings)
@@ -113,6 +136,6 @@ def _report(
         kind, where = Kind.DOUBLED if left else Kind.EXTRA, other
         what = f"{topic} does not have this {identity}"
     if left and right:
-        what = f"this {identity} is {left} times in {topic}, {right} times in {other}"
+        what = f"this {identity} occurs {left} times in {topic}, {right} times in {other}"
     for place in places:
         findings.add(Finding(kind, where, what, *place))

@@ -1,4 +1,4 @@
-"""What one partition holds, from its batches as they lie in the log."""
+"""Audit of one partition, from its batches as stored in the log."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from .findings import Finding, Findings, Kind
 from .rows import Gap, Piece, Reason, Rows
 from .sequences import Sequences
 
+# Minimum number of records per piece; the last batch may add more.
 PIECE_RECORDS = 10_000
-"""Records of one piece, and as many more as the last batch of it has."""
 
+# Position of a batch in the fetched bytes, and its header.
 Batch = tuple[int, BatchHeader]
-"""Where a batch begins in what was fetched, and its header."""
 
 
 @dataclass(slots=True)
 class PartitionFacts:
-    """What is known of the offsets from `begin` on and below `end`; times are ms, sizes bytes."""
+    """Facts about the offsets from `begin` to `end` (exclusive); times in ms, sizes in bytes."""
 
     topic: str
     partition: int
@@ -47,28 +47,32 @@ class PartitionFacts:
     last_offset: int | None = None
     first_timestamp: int | None = None
     last_timestamp: int | None = None
+    # Records with an older timestamp than the record before.
     times_back: int = 0
-    """Records that are older than the one before them."""
     tombstones: int = 0
     without_key: int = 0
     with_headers: int = 0
     batches: int = 0
     bytes: int = 0
+    # Batches by compression codec.
     codecs: Counter[str] = field(default_factory=Counter)
-    """Batches by codec."""
+    # Number of distinct idempotent producer IDs.
     producers: int = 0
-    """Idempotent producers: different producer ids."""
+    # Offsets without a record, by reason.
     absent: Counter[Reason] = field(default_factory=Counter)
-    """Offsets without a record, by why."""
+    # Offsets after `end` that read_committed consumers cannot read yet because of open
+    # transactions.
     beyond_stable: int = 0
-    """Offsets behind `end` that transactions in progress keep from readers of committed records."""
 
 
 class PartitionAudit:
-    """Reads the batches of one partition in order and takes note of what they are.
+    """Audit that reads the batches of one partition in order.
 
-    Parameters: `facts` says which partition and which offsets; `compacted`: gaps are explained by
-    compaction; `committed`: records of aborted transactions do not count.
+    Args:
+        facts: Partition and offset range; filled in by the audit.
+        findings: Receives the findings.
+        compacted: Gaps are explained by compaction.
+        committed: Ignore records of aborted transactions.
     """
 
     def __init__(
@@ -79,19 +83,19 @@ class PartitionAudit:
         self._compacted = compacted
         self._committed = committed
         self._sequences = Sequences(gapless=not compacted)
+        # Lower offsets are accounted for.
         self._next = facts.begin
-        """Offsets below are accounted for."""
+        # Batch headers below this offset have been read, or are known to be deleted.
         self._scanned = facts.begin
-        """Headers of batches below have been seen, or are known to be deleted."""
         self._batch_end = 0
+        # Ranges from `_next` on without a record, with their reason.
         self._known: deque[Gap] = deque()
-        """Offsets from `_next` on that have no record, and why."""
         self._latest = TIMESTAMP_MIN
 
     def read(self, fetched: Fetched) -> Iterator[Piece]:
-        """What an answer to a fetch holds, in pieces of bounded size."""
+        """Yield the records of a Fetch response in pieces of bounded size."""
         if fetched.log_start > self._scanned:
-            self._know(self._scanned, fetched.log_start, Reason.DELETED)
+            self._add_gap(self._scanned, fetched.log_start, Reason.DELETED)
             self._sequences.skip()
         wanted = list(self._with_records(fetched))
         for rows in self._decoded(fetched.batches, wanted):
@@ -99,7 +103,7 @@ class PartitionAudit:
         yield self._empty_piece(self._scanned)
 
     def _decoded(self, batches: bytes, wanted: list[Batch]) -> Iterator[Rows]:
-        """The records of batches, those of small ones together."""
+        """Yield the records of batches; small batches are combined."""
         records: list[Record] = []
         for position, header in wanted:
             try:
@@ -110,26 +114,26 @@ class PartitionAudit:
                         yield Rows.of(records)
                         records = []
             except KafkaError as error:
-                what = f"the batch to offset {header.last_offset} cannot be read ({error})"
+                what = f"the batch up to offset {header.last_offset} cannot be read ({error})"
                 self._add(Kind.DAMAGED, header.base_offset, what)
-                self._know(header.base_offset, header.next_offset, Reason.DAMAGED)
+                self._add_gap(header.base_offset, header.next_offset, Reason.DAMAGED)
         yield Rows.of(records)
 
     def finish(self) -> Piece:
-        """What is left to account for when everything has been read."""
+        """Account for the remaining offsets after the last batch."""
         self.facts.producers = self._sequences.producers
         return self._empty_piece(self.facts.end)
 
     def unreadable(self, why: str) -> None:
-        """Nothing more can be read of the partition."""
+        """Report that the rest of the partition cannot be read."""
         self._add(Kind.DAMAGED, self._next, why)
         self._known.clear()
-        self._know(self._next, self.facts.end, Reason.DAMAGED)
+        self._add_gap(self._next, self.facts.end, Reason.DAMAGED)
 
     # -- batches
 
     def _with_records(self, fetched: Fetched) -> Iterator[Batch]:
-        """The batches whose records count; of the others it notes why they do not."""
+        """Yield the batches with visible records, and note the reason for other batches."""
         facts = self.facts
         for position, header in iter_headers(fetched.batches):
             if header.next_offset <= facts.begin:
@@ -137,20 +141,22 @@ class PartitionAudit:
             if header.base_offset >= facts.end:
                 return
             if header.base_offset < self._batch_end:
-                self._add(Kind.DAMAGED, header.base_offset, "a batch with offsets that were there")
+                self._add(
+                    Kind.DAMAGED, header.base_offset, "the batch overlaps the offsets before it"
+                )
                 continue
             self._batch_end = self._scanned = header.next_offset
             facts.batches += 1
             facts.bytes += header.size
             if reason := self._without_records(fetched, position, header):
-                self._know(header.base_offset, header.next_offset, reason)
+                self._add_gap(header.base_offset, header.next_offset, reason)
             else:
                 yield position, header
 
     def _without_records(
         self, fetched: Fetched, position: int, header: BatchHeader
     ) -> Reason | None:
-        """Check a batch; returns why its records do not count, None when they do."""
+        """Check a batch; return why its records are not visible, or None."""
         first = header.base_offset
         if not check_crc(fetched.batches, position, header):
             what = f"the batch of offsets {first} to {header.last_offset} does not match its CRC"
@@ -177,14 +183,14 @@ class PartitionAudit:
     # -- records
 
     def _piece(self, decoded: Rows) -> Piece:
-        """Take note of decoded records."""
+        """Update the facts with decoded records."""
         facts = self.facts
         rows = decoded.between(facts.begin, facts.end)
         if not rows.size:
             return Piece(rows, self._next)
         offsets = rows.offsets
         if not all(map(lt, offsets, offsets[1:])):
-            self._add(Kind.DAMAGED, offsets[0], "offsets do not rise in the batches from here")
+            self._add(Kind.DAMAGED, offsets[0], "offsets do not increase in the batches from here")
         facts.records += rows.size
         if facts.first_offset is None:
             facts.first_offset = offsets[0]
@@ -213,7 +219,7 @@ class PartitionAudit:
     # -- gaps
 
     def _gaps(self, offsets: list[int]) -> list[Gap]:
-        """Account for what lies in front of and between records, which reach to the last one."""
+        """Account for the gaps before and between records, up to the last record."""
         first, end = self._next, offsets[-1] + 1
         if end - first == len(offsets):
             self._next = end
@@ -221,24 +227,24 @@ class PartitionAudit:
         gaps: list[Gap] = []
         for before, after in pairwise([first - 1, *offsets]):
             if after - before > 1:
-                gaps += self._explained(before + 1, after)
+                gaps += self._explain(before + 1, after)
         self._next = end
         return gaps
 
     def _empty_piece(self, end: int) -> Piece:
-        """Account for offsets up to `end`, where there are no records."""
+        """Account for offsets up to `end`, which have no records."""
         end = min(end, self.facts.end)
-        gaps = list(self._explained(self._next, end)) if end > self._next else []
+        gaps = list(self._explain(self._next, end)) if end > self._next else []
         self._next = max(self._next, end)
         return Piece(Rows.of([]), self._next, gaps)
 
-    def _know(self, first: int, end: int, reason: Reason) -> None:
-        """Remember why there is no record at some offsets."""
+    def _add_gap(self, first: int, end: int, reason: Reason) -> None:
+        """Store the reason why offsets have no record."""
         self._scanned = max(self._scanned, end)
         insort(self._known, Gap(max(first, self._next), min(end, self.facts.end), reason))
 
-    def _explained(self, first: int, end: int) -> Iterator[Gap]:
-        """Say for each offset of a gap why there is no record."""
+    def _explain(self, first: int, end: int) -> Iterator[Gap]:
+        """Yield the gaps in a range of offsets with their reasons."""
         while first < end:
             while self._known and self._known[0].end <= first:
                 self._known.popleft()
@@ -255,8 +261,8 @@ class PartitionAudit:
         if self._compacted:
             return Reason.COMPACTION
         count = end - first
-        what = f"offsets {first} to {end - 1} have no record" if count > 1 else "there is no record"
-        self._add(Kind.GAP, first, f"{what}, and nothing explains it", count)
+        what = f"offsets {first} to {end - 1} have no record" if count > 1 else "no record"
+        self._add(Kind.GAP, first, f"{what}, for an unknown reason", count)
         return Reason.UNKNOWN
 
 
@@ -268,13 +274,13 @@ def _codec_name(codec: int) -> str:
 
 
 def _pieces_of(batch: memoryview, header: BatchHeader) -> Iterator[list[Record]]:
-    """The records of one batch in bounded pieces; none of them if the batch cannot be read.
+    """Yield the records of one batch in bounded pieces; none if the batch is corrupt.
 
     Raises KafkaError.
     """
     if header.record_count > PIECE_RECORDS:
         for _ in batch_records(batch, header):
-            pass  # a batch that is damaged at its end counts as damaged as a whole
+            pass  # a batch that is corrupt at its end counts as corrupt as a whole
     records = batch_records(batch, header)
     while some := list(islice(records, PIECE_RECORDS)):
         yield some

@@ -1,4 +1,4 @@
-"""One topic as an audit reads it: its partitions in pieces, and the facts about them."""
+"""Reader of a topic for an audit: pieces of its partitions, and facts about them."""
 
 from __future__ import annotations
 
@@ -20,21 +20,24 @@ from .findings import Findings
 from .partition import PartitionAudit, PartitionFacts
 from .rows import Piece, Rows
 
+# Error codes of partitions with corrupt files.
 DAMAGE = frozenset({ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.CORRUPT_MESSAGE})
-"""What a partition answers whose files are broken."""
+# Maximum wait for data before the end of a partition, in seconds.
 QUIET_SECONDS = 60
-"""How long nothing may come before the end of a partition is reached."""
 
+# Callback that gets all records with their partition.
 Watch = Callable[[int, Rows], None]
-"""Is shown all records, with their partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A topic of a cluster, as the readers of an audit see it.
+    """A topic to audit.
 
-    With `committed`, records of aborted transactions do not count and reading ends in front of the
-    first transaction that is open. `partitions` are those to look at, all when it is empty.
+    Attributes:
+        cluster: Client of the cluster.
+        topic: Name of the topic.
+        committed: Ignore records of aborted transactions, and stop at the first open transaction.
+        partitions: Partitions to read; empty for all.
     """
 
     cluster: ClusterClient
@@ -44,7 +47,7 @@ class Source:
 
 
 class TopicReader:
-    """Reads the partitions of a topic once each. Get one from `open_topic`."""
+    """Reader of each partition of a topic. Create it with `open_topic`."""
 
     def __init__(
         self, source: Source, facts: list[PartitionFacts], findings: Findings, *, compacted: bool
@@ -58,7 +61,7 @@ class TopicReader:
     async def pieces(
         self, facts: PartitionFacts, watch: Watch | None = None
     ) -> AsyncIterator[AsyncIterator[Piece]]:
-        """Read one partition; gives its pieces in order. Raises ClientError or KafkaError."""
+        """Read one partition; yields its pieces in order. Raises ClientError or KafkaError."""
         audit = PartitionAudit(
             facts, self.findings, compacted=self.compacted, committed=self.source.committed
         )
@@ -68,13 +71,13 @@ class TopicReader:
                 nursery.start_soon(self._feed, facts, send)
                 yield _pieces(audit, receive, watch)
                 nursery.cancel_scope.cancel()
-        except ExceptionGroup as group:  # who compares need not know that there are tasks
+        except ExceptionGroup as group:  # hide the nursery from the caller
             raise first_error(group) from None
 
     async def _feed(
         self, facts: PartitionFacts, send: trio.MemorySendChannel[Fetched | str]
     ) -> None:
-        """Send what is fetched; a text says why nothing more can be read."""
+        """Send the fetched batches, or a string if the rest cannot be read."""
         partition = facts.topic, facts.partition
         begin = facts.begin
         with send:
@@ -99,7 +102,7 @@ class TopicReader:
     async def _moved_start(
         self, partition: Partition, begin: int, error: CannotRead | KafkaError
     ) -> int:
-        """Where the log begins after retention has moved on; raises the error when it has not."""
+        """Return the log start offset if it advanced; otherwise raise the error."""
         if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
             raise error
         starts = await offsets_at(self.source.cluster, [partition], EARLIEST)
@@ -109,7 +112,7 @@ class TopicReader:
 
 
 async def _next(channel: trio.MemoryReceiveChannel[Fetched]) -> Fetched | None:
-    """What is fetched next; None at the end, or when nothing comes: a log may end too early."""
+    """Return the next Fetch response; None at the end, or after a timeout."""
     with trio.move_on_after(QUIET_SECONDS):
         async for fetched in channel:
             return fetched
@@ -131,9 +134,12 @@ async def _pieces(
 
 
 async def open_topic(source: Source, findings: Findings) -> TopicReader:
-    """Look up partitions, where they begin and end, and whether the topic is compacted.
+    """Look up partitions, their start and end offsets, and whether the topic is compacted.
 
-    Raises NoSuchTopic, NoSuchPartition, and ClientError for what cannot be read now.
+    Raises:
+        NoSuchTopic: The topic does not exist.
+        NoSuchPartition: A selected partition does not exist.
+        ClientError: The topic cannot be read now.
     """
     cluster, topic = source.cluster, source.topic
     (row,) = await cluster.topics([topic])

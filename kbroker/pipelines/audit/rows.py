@@ -1,4 +1,4 @@
-"""Records as columns, and pieces of a partition: what an audit compares."""
+"""Records as columns, and pieces of a partition, as compared by an audit."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kbroker.protocol.records import Record
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
+# Offset after every record.
 FOREVER = 1 << 62
-"""An offset behind every record."""
 
 
 class Row(NamedTuple):
@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Records in the order of their offsets, as columns of the same length; times are ms."""
+    """Records in offset order as columns of equal length; times in ms."""
 
     offsets: list[int]
     timestamps: list[int]
@@ -37,7 +37,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> Rows:
-        """The columns of records."""
+        """Return the columns of records."""
         if not records:
             return cls([], [], [], [], [])
         keys, values, timestamps, headers, offsets = zip(*records, strict=True)
@@ -47,40 +47,41 @@ class Rows(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many records there are."""
+        """Number of records."""
         return len(self.offsets)
 
     def between(self, first: int, end: int) -> Rows:
-        """The records with offsets from `first` on and below `end`."""
+        """Return the records with offsets from `first` to `end` (exclusive)."""
         start, stop = bisect_left(self.offsets, first), bisect_left(self.offsets, end)
         if start == 0 and stop == len(self.offsets):
             return self
         return Rows(*(column[start:stop] for column in self))  # type: ignore[arg-type]
 
     def rows(self) -> Iterator[Row]:
-        """The records one by one."""
+        """Iterate over the records."""
         return map(Row._make, zip(*self, strict=True))
 
 
 class Reason(StrEnum):
-    """Why there is no record at an offset."""
+    """Reasons why an offset has no record."""
 
+    # A control record: the end of a transaction.
     CONTROL = "control"
-    """A control record: the end of a transaction."""
+    # A record of an aborted transaction, if only committed records are read.
     ABORTED = "aborted"
-    """A record of an aborted transaction, for readers of committed records."""
+    # The topic is compacted and has a newer record with the same key, or the record was a
+    # tombstone.
     COMPACTION = "compaction"
-    """The topic is compacted, a newer record has the same key (or was a tombstone)."""
+    # The log start offset advanced: retention or DeleteRecords.
     DELETED = "deleted"
-    """The start of the log moved: retention, or DeleteRecords."""
+    # The batch is corrupt, which is a finding of its own.
     DAMAGED = "damaged"
-    """The batch cannot be read; that is a finding of its own."""
+    # No reason is known, which is a finding.
     UNKNOWN = "unknown"
-    """Nothing explains it; that is a finding."""
 
 
 class Gap(NamedTuple):
-    """Offsets from `first` on and below `end` at which there is no record."""
+    """Offsets from `first` to `end` (exclusive) without a record."""
 
     first: int
     end: int
@@ -89,14 +90,14 @@ class Gap(NamedTuple):
 
 @dataclass(slots=True)
 class Piece:
-    """What one side has below the offset `end`, from where the piece before it ended."""
+    """Records of one side from the end of the previous piece to `end` (exclusive)."""
 
     rows: Rows
     end: int
     gaps: list[Gap] = field(default_factory=list)
 
     def reason(self, offset: int) -> Reason | None:
-        """Why there is no record at `offset`; None when the side does not say."""
+        """Return why there is no record at `offset`, or None if unknown."""
         found = bisect_left(self.gaps, offset + 1, key=lambda gap: gap.first) - 1
         if found >= 0 and offset < self.gaps[found].end:
             return self.gaps[found].reason

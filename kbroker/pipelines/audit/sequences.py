@@ -1,4 +1,4 @@
-"""Sequence numbers of idempotent producers: each batch goes on where the one before it ended."""
+"""Check of idempotent producers' sequence numbers, which must be consecutive."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ from collections import OrderedDict
 
 from kbroker.protocol.records import BatchHeader
 
+# Maximum number of producers tracked; the least recent ones are dropped.
 PRODUCERS_MAX = 100_000
-"""How many producers are remembered; of more the ones that wrote longest ago are forgotten."""
 _MASK = 0x7FFFFFFF
 
 
 class Sequences:
-    """The producers of one partition (KIP-98).
+    """Sequence numbers of the producers of one partition (KIP-98).
 
-    A producer's first batch may have any number: earlier ones may be deleted. A new epoch begins
-    at 0. Without `gapless` (compacted topics lose batches) numbers may jump, never repeat.
+    The first batch seen of a producer may have any sequence, because earlier batches may be
+    deleted. A new epoch starts at 0. Unless `gapless` is set (compacted topics lose batches),
+    sequences may skip but not repeat.
     """
 
     def __init__(self, *, gapless: bool) -> None:
         self._gapless = gapless
+        # Epoch and last sequence by producer ID, most recent writer last; None: any sequence is
+        # valid.
         self._last: OrderedDict[int, tuple[int, int] | None] = OrderedDict()
-        """Epoch and last sequence by producer id, the latest writer at the end; None: any is next."""
         self.producers = 0
 
     def skip(self) -> None:
-        """Batches were not seen, of whom is not known: every producer may go on anywhere."""
+        """Accept any next sequence of every producer, because batches were skipped."""
         self._last = OrderedDict.fromkeys(self._last)
 
     def check(self, header: BatchHeader) -> str | None:
-        """Take note of a batch; returns what is wrong with its sequence, in words."""
+        """Check a batch and return a description of its sequence error, or None."""
         producer_id, epoch, sequence = header[9:12]
         if producer_id < 0:
             return None
@@ -47,14 +49,14 @@ class Sequences:
     def _wrong(self, known: tuple[int, int], epoch: int, sequence: int) -> str | None:
         last_epoch, last = known
         if epoch < last_epoch:
-            return f"writes after its epoch {last_epoch}: it was fenced"
+            return f"wrote after epoch {last_epoch}, by which it was fenced"
         if epoch > last_epoch:
             last = -1
         ahead = (sequence - last - 1) & _MASK
         if not ahead:
             return None
         if ahead > _MASK >> 1:
-            return f"writes sequence {sequence} again, it was at {last}"
+            return f"repeats sequence {sequence} after {last}"
         if self._gapless:
             return f"jumps from sequence {last} to {sequence}"
         return None

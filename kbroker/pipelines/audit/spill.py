@@ -1,4 +1,4 @@
-"""Hashes of many records in bounded memory, to find those that come more than once."""
+"""Hashes of many records in bounded memory, to find duplicates."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 BUCKETS = 1024
+# Records whose hashes are kept in memory before they are spilled to disk (64 MB).
 IN_MEMORY = 4_000_000
-"""Records whose hashes are in memory before they go to a file: 64 MB."""
 PARTITIONS_MAX, OFFSETS_MAX = 1 << 15, 1 << 48
 _OFFSET = OFFSETS_MAX - 1
 
 
 class Place(NamedTuple):
-    """Where a record is."""
+    """Position of a record."""
 
     partition: int
     offset: int
 
 
 class Difference(NamedTuple):
-    """Records with the same hash: those that one side has more of than the other one.
+    """Records with the same hash that one side has more often.
 
-    `left` and `right` say how many each side has, `places` where the surplus lies.
+    Attributes:
+        left: Number of records on the first side.
+        right: Number of records on the second side.
+        places: Positions of the surplus.
     """
 
     left: int
@@ -36,16 +39,16 @@ class Difference(NamedTuple):
 
 
 class Spill:
-    """The hashes and places of records, in `BUCKETS` groups by hash; a group fits into memory.
+    """Hashes and positions of records, in `BUCKETS` groups by hash.
 
-    Memory: 16 bytes for each of `in_memory` records, and 100 to 200 for each record of one group
-    while groups are looked at, which is one of 1024. Disk: 16 bytes a record, in a temporary directory
-    that goes with the context. At most 32,768 partitions.
+    Memory: 16 bytes for each of `in_memory` records, plus 100 to 200 bytes for each record of one
+    of the 1024 groups while groups are compared. Disk: 16 bytes per record, in a temporary
+    directory that is deleted with the context. At most 32,768 partitions.
     """
 
     def __init__(self, in_memory: int = IN_MEMORY) -> None:
         self._buckets = [array("q") for _ in range(BUCKETS)]
-        self._room = self._in_memory = in_memory
+        self._free = self._in_memory = in_memory
         self._directory: TemporaryDirectory[str] | None = None
         self.count = 0
 
@@ -62,10 +65,11 @@ class Spill:
             self._directory.cleanup()
 
     def add(self, partition: int, offsets: list[int], hashes: list[int]) -> None:
-        """Take note of records of one partition. Raises ValueError beyond the limits."""
+        """Add records of one partition. Raises ValueError beyond the limits."""
         if partition >= PARTITIONS_MAX or (offsets and offsets[-1] >= OFFSETS_MAX):
             raise ValueError(
-                f"partition {partition} with offset {offsets[-1]} is beyond the limits"
+                f"partition {partition} with offset {offsets[-1]} exceeds the limits (partition "
+                f"< {PARTITIONS_MAX}, offset < {OFFSETS_MAX})"
             )
         base = partition * OFFSETS_MAX
         buckets = self._buckets
@@ -74,12 +78,12 @@ class Spill:
             bucket.append(one)
             bucket.append(base + offset)
         self.count += len(offsets)
-        self._room -= len(offsets)
-        if self._room <= 0:
+        self._free -= len(offsets)
+        if self._free <= 0:
             self._to_disk()
 
     def _to_disk(self) -> None:
-        self._room = self._in_memory
+        self._free = self._in_memory
         if self._directory is None:
             self._directory = TemporaryDirectory(prefix="kbroker-audit-")
         for number, bucket in enumerate(self._buckets):
@@ -97,7 +101,7 @@ class Spill:
                 yield whole
 
     def repeated(self) -> Iterator[Difference]:
-        """Hashes that come more than once; the places are those after the first."""
+        """Yield hashes that occur more than once, with all positions but the first."""
         for group in self._groups():
             hashes = group[::2]
             if len(set(hashes)) < len(hashes):
@@ -106,9 +110,14 @@ class Spill:
                         yield Difference(1, len(places), places[1:])
 
     def differences(self, other: Spill, *, distinct: bool) -> Iterator[Difference]:
-        """Hashes that this side and the other one do not have equally often.
+        """Yield hashes that occur a different number of times on the other side.
 
-        With `distinct` only whether they have them counts.
+        Args:
+            other: The other side.
+            distinct: Ignore how often a hash occurs.
+
+        Yields:
+            The differences.
         """
         for ours, theirs in zip_longest(self._groups(), other._groups()):
             same = set if distinct else sorted
@@ -129,7 +138,7 @@ def _unequal(
 
 
 def _by_hash(group: array[int]) -> dict[int, list[Place]]:
-    """The places of each hash of a group, in order."""
+    """Return the sorted positions of each hash of a group."""
     found: dict[int, list[Place]] = {}
     for one, place in zip(group[::2], group[1::2], strict=True):
         found.setdefault(one, []).append(Place(place // OFFSETS_MAX, place & _OFFSET))

@@ -1,4 +1,4 @@
-"""What a topic holds."""
+"""Audit of one topic."""
 
 from __future__ import annotations
 
@@ -14,41 +14,52 @@ from .reader import Source, open_topic
 from .rows import Rows
 from .spill import Spill
 
+# Identity of records with equal key, value, headers and timestamp.
 EXACT = Identity(By.RECORD, with_time=True)
-"""Equal key, value, headers and timestamp."""
 
 
 @dataclass(slots=True)
 class TopicReport:
-    """What an audit of one topic says."""
+    """Report of the audit of one topic."""
 
     topic: str
     committed: bool
     compacted: bool
     partitions: list[PartitionFacts]
+    # Number of distinct keys.
     keys: int
-    """How many different keys there are."""
+    # False if `keys` is an estimate, see `Distinct`.
     keys_exact: bool
-    """Else `keys` is an estimate, see `Distinct`."""
+    # Records that repeat an earlier one: in key, value, headers and timestamp, or in the identity
+    # that the audit was given.
     repeated: int
-    """Records that are there again: equal in key, value, headers and timestamp, or in what the
-    audit was told that identifies a record."""
     findings: Findings
 
     @property
     def records(self) -> int:
-        """Records of all partitions."""
+        """Number of records in all partitions."""
         return sum(one.records for one in self.partitions)
 
 
 async def audit_topic(
     source: Source, *, unique: Identity | None = None, listed: int = LISTED
 ) -> TopicReport:
-    """Read a topic from its start to its present end and say what is in it.
+    """Read a topic from its start to its current end and report its contents.
 
-    Parameters: `unique` is what identifies a record, and then a record that comes again is a
-    finding; without it exact repetitions are only counted. At most `listed` findings of each kind
-    are listed. Memory is bounded, see `Spill` and `Distinct`. Raises ClientError or KafkaError.
+    Memory is bounded, see `Spill` and `Distinct`.
+
+    Args:
+        source: The topic.
+        unique: Identity by which records must be unique; repetitions are findings. Without it,
+            exact repetitions are only counted.
+        listed: Maximum number of findings to list per kind.
+
+    Returns:
+        The report.
+
+    Raises:
+        ClientError: The topic cannot be read.
+        KafkaError: The broker returned an error.
     """
     findings = Findings(listed)
     reader = await open_topic(source, findings)
@@ -75,12 +86,12 @@ async def audit_topic(
 
 
 def _repeated(spill: Spill, topic: str, identity: str, findings: Findings | None) -> int:
-    """How many records come again; they are findings if there are any to be."""
+    """Return the number of repeated records, and add them to `findings` if given."""
     count = 0
     for difference in spill.repeated():
         count += difference.right - difference.left
         if findings is not None:
             for place in difference.places:
-                what = f"there is a record before it with the same {identity}"
+                what = f"an earlier record has the same {identity}"
                 findings.add(Finding(Kind.DUPLICATE, topic, what, *place))
     return count

@@ -1,6 +1,6 @@
-"""Write records again that were written once: from a topic, lines of JSON or the lake, to a topic.
+"""Replay: writes records from a topic, NDJSON or a lake to a topic again.
 
-`sources` says what a source is, one module each is a source. `replay` reads it, waits until records
-are due (`pace`), chooses partitions (`partitioners`) and writes. `journal` lets a later run go on. No group
-is ever asked or changed. docs/how-to/replay.md has the use of it.
+`sources` defines a source, with one module per source. `replay` reads it, waits until records are
+due (`pace`), chooses partitions (`partitioners`), and writes. `journal` lets a later run resume. No
+consumer group is used. See docs/how-to/replay.md.
 """

@@ -1,4 +1,4 @@
-"""A replay as the command asks for it: the source, the target and the journal put together."""
+"""Setup of a replay from a command's options: source, target and journal."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from kbroker.client.producer import AWAY_SECONDS, Identity, Producer, new_identi
 from kbroker.client.record_filter import RecordPredicate
 from kbroker.protocol.compression import Codec
 
-from .journal import Journal, ends_of, go_on, load
+from .journal import Journal, ends_of, load, resume
 from .lake_source import LakeSource
 from .ndjson_source import NdjsonSource
 from .pace import Pace, Unpaced
 from .partitioners import PartitionerName, RecordsByPartition, by_key, keeps_partitions, kept
-from .replay import Begun, Replay, Shift
+from .replay import Replay, ResumeState, Shift
 from .sources import Source
-from .target import Target, Writer, look_at, missing
+from .target import Target, Writer, describe_target, missing
 from .topic_source import remembered_topic, topic_source
 from .values import Encode, Subject, encoding
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What is to be replayed, and how.
+class ReplayRequest:
+    """Options of a replay.
 
-    The source is a `topic`, the `lines` of a stream that is called `lines_name`, or `topic` in the
-    directory `lake`. Values are written by the newest schema of `subject`, if there is one, else as they
-    are. `shift_ms` is None for timestamps of which the first is now. `asked` is what the
-    command said about what is written, by option: a run that goes on must be asked the same.
+    The source is a `topic`, the NDJSON `lines` of a stream named `lines_name`, or `topic` in the
+    directory `lake`. If `subject` is set, values are encoded with its newest schema. If `shift_ms`
+    is None, the first timestamp becomes the current time. `asked` has the options that affect the
+    output, by name: a resumed run must have the same.
     """
 
     to_topic: str
@@ -58,10 +58,14 @@ class Order:
 
 @dataclass(slots=True)
 class Found:
-    """What a replay has to do with.
+    """Source, target and state of a replay.
 
-    `encode` gives records their new values; `keeps` is whether records keep their partitions;
-    `journal` what an earlier run left.
+    Attributes:
+        source: Where records are read.
+        target: Where records are written.
+        encode: Returns records with the values to write.
+        keeps: Records keep their partitions.
+        journal: State of an earlier run, or None.
     """
 
     source: Source
@@ -72,20 +76,24 @@ class Found:
 
     @property
     def mixes(self) -> bool:
-        """Whether several partitions of the source write to one of the target."""
+        """True if several partitions of the source are written to one partition of the target."""
         return not self.keeps and self.source.partitions != 1
 
 
-async def find(order: Order, cluster: ClusterClient, to_cluster: ClusterClient) -> Found:
+async def find(order: ReplayRequest, cluster: ClusterClient, to_cluster: ClusterClient) -> Found:
     """Look up source, target and journal; the target may be missing.
 
-    Raises ClientError and KafkaError.
+    Raises:
+        ClientError: The source does not exist, or the journal does not match the options.
+        KafkaError: The broker returned an error.
     """
-    target = await look_at(to_cluster, order.to_topic)
-    await _refuse_itself(order, cluster, target)
+    target = await describe_target(to_cluster, order.to_topic)
+    await _reject_same_topic(order, cluster, target)
     journal = None if order.progress is None else load(order.progress, order.asked)
     if journal is not None and journal.finished:
-        raise ClientError(f"{order.progress} says that all is written; delete it to begin anew")
+        raise ClientError(
+            f"the replay of {order.progress} is finished; delete the file to replay again"
+        )
     source = await _source(order, cluster, {} if journal is None else journal.source)
     encode = await encoding(order.subject, source)
     count = target.partitions or source.partitions or 0
@@ -93,19 +101,21 @@ async def find(order: Order, cluster: ClusterClient, to_cluster: ClusterClient) 
     return Found(source, target, encode, keeps, journal)
 
 
-async def _refuse_itself(order: Order, cluster: ClusterClient, target: Target) -> None:
+async def _reject_same_topic(order: ReplayRequest, cluster: ClusterClient, target: Target) -> None:
     is_topic = order.lines is None and order.lake is None
     if not is_topic or order.allow_same_topic or order.topic != order.to_topic:
         return
     if (await cluster.metadata([])).cluster_id == target.cluster_id:
         raise ClientError(
-            f"this would write {order.topic} into itself; name another --to-topic, or say "
+            f"this would write topic {order.topic} to itself; name another --to-topic, or pass "
             "--allow-same-topic"
         )
 
 
-async def _source(order: Order, cluster: ClusterClient, remembered: Mapping[str, Any]) -> Source:
-    """The source; where it begins and ends was `remembered` if an earlier run found that out."""
+async def _source(
+    order: ReplayRequest, cluster: ClusterClient, remembered: Mapping[str, Any]
+) -> Source:
+    """Return the source, with the range that an earlier run determined, if any."""
     first, last = _bounds(order, remembered)
     if order.lines is not None:
         return NdjsonSource(
@@ -123,16 +133,16 @@ async def _source(order: Order, cluster: ClusterClient, remembered: Mapping[str,
     )
 
 
-def _bounds(order: Order, remembered: Mapping[str, Any]) -> tuple[OffsetSpec, OffsetSpec]:
-    """Where to begin and end: `-2h` still counts from when the first run began."""
+def _bounds(order: ReplayRequest, remembered: Mapping[str, Any]) -> tuple[OffsetSpec, OffsetSpec]:
+    """Return start and end; times such as `-2h` count from the start of the first run."""
     if "bounds" not in remembered:
         return order.first, order.last
     first, last = (OffsetSpec(Kind(kind), value) for kind, value in remembered["bounds"])
     return first, last
 
 
-def rehearse(order: Order, found: Found, written: Callable[[], None]) -> Replay:
-    """A replay that writes nothing. Raises ClientError when nothing tells the partitions."""
+def dry_run(order: ReplayRequest, found: Found, written: Callable[[], None]) -> Replay:
+    """Return a replay that writes nothing. Raises ClientError if the partition count is unknown."""
     count = found.target.partitions or found.source.partitions
     if not count:
         raise missing(found.target, None)
@@ -148,17 +158,14 @@ def rehearse(order: Order, found: Found, written: Callable[[], None]) -> Replay:
         Shift(order.shift_ms),
         wanted=order.wanted,
         encode=found.encode,
-        begun=None if found.journal is None else Begun(found.journal.positions),
+        begun=None if found.journal is None else ResumeState(found.journal.positions),
         written=written,
     )
 
 
 @dataclass(slots=True)
 class Writing:
-    """A replay that writes; `earlier` is how many records earlier runs have written.
-
-    `keep` saves how far it came.
-    """
+    """A replay that writes, with its journal; `earlier` counts the records of earlier runs."""
 
     source: Source
     replay: Replay
@@ -167,38 +174,44 @@ class Writing:
     earlier: int
 
     def keep(self, *, finished: bool = False) -> None:
-        """Save how far the replay came. Raises OSError."""
+        """Save the progress of the replay. Raises OSError."""
         self.journal.finished = finished
         if finished or not self.replay.is_behind:
             self.writer.keep(self.replay.positions, at_once=True)
 
     def left(self) -> list[str]:
-        """For each stream that is not done, the options that go on with it."""
+        """Return, for each unfinished stream, the options that resume it."""
         return self.source.left(self.replay.positions)
 
     def written(self) -> None:
-        """Save how far the replay came when it is time to.
+        """Save the progress if the interval has passed.
 
-        As long as it is behind the target, positions do not belong to the journal's sequences.
+        While the replay skips records that an earlier run has written, its positions do not match
+        the journal's sequences, so nothing is saved.
         """
         if not self.replay.is_behind:
             self.writer.keep(self.replay.positions)
 
 
 async def prepare(
-    order: Order, found: Found, to_cluster: ClusterClient, written: Callable[[], None]
+    order: ReplayRequest, found: Found, to_cluster: ClusterClient, written: Callable[[], None]
 ) -> Writing:
-    """A replay that writes; `written` is called whenever it has. Raises ClientError, KafkaError."""
+    """Return a replay that writes, and calls `written` after each write.
+
+    Raises:
+        ClientError: The target does not exist, or is not the one of the earlier run.
+        KafkaError: The broker returned an error.
+    """
     if not found.target.partitions:
         raise missing(found.target, found.source.partitions)
     count = found.target.partitions
-    journal, begun = found.journal, Begun()
+    journal, begun = found.journal, ResumeState()
     if journal is None:
         identity = await new_identity(to_cluster)
         journal = await _new_journal(order, found, to_cluster, identity)
     else:
-        identity, there = await go_on(to_cluster, order.to_topic, journal)
-        begun = Begun(journal.positions, there)
+        identity, there = await resume(to_cluster, order.to_topic, journal)
+        begun = ResumeState(journal.positions, there)
     producer = Producer(
         to_cluster, codec=order.codec, identity=identity, patience_seconds=AWAY_SECONDS
     )
@@ -230,7 +243,7 @@ async def prepare(
 
 
 async def _new_journal(
-    order: Order, found: Found, to_cluster: ClusterClient, identity: Identity
+    order: ReplayRequest, found: Found, to_cluster: ClusterClient, identity: Identity
 ) -> Journal:
     bounds = [[place.kind.value, place.value] for place in (order.first, order.last)]
     return Journal(

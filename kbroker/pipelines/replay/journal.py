@@ -1,11 +1,11 @@
-"""How far a replay came, in a file: the same command goes on from it, and doubles nothing.
+"""Progress file of a replay, which lets the same command resume without duplicates.
 
-The file says where each stream of the source stood at a moment when everything before was written,
-how many records each partition of the target had got by then (the producer's sequence numbers), and
-where the target ended. It may be older than the truth. A run that goes on looks through the target
-from there for batches of its producer id, whose sequence numbers tell how many records were written
-since; those are the next ones of the source, in the same order, and are left out. It goes on under
-the same producer id, so that even a request of the earlier run that arrives late is refused.
+The file has the position of each source stream up to which everything is written, the number of
+records written to each target partition (the producer's sequence numbers), and the target's end
+offsets. The file may be out of date. A resumed run therefore scans the target from these offsets
+for batches of its producer ID. Their sequence numbers tell how many of the source's next records
+are already written, and these are skipped. The run keeps the producer ID, so that a late request of
+the earlier run is rejected.
 """
 
 from __future__ import annotations
@@ -33,10 +33,21 @@ VERSION = 1
 
 @dataclass(slots=True)
 class Journal:
-    """The state of a replay.
+    """State of a replay.
 
-    `asked` is what the command said, `source` what was found out about the source, `sequences` and
-    `offsets` are by partition of the target. Partitions are texts, as keys are in JSON.
+    Partitions are strings, as JSON keys are.
+
+    Attributes:
+        asked: Options of the command.
+        source: Properties of the source determined by the first run.
+        producer_id: Producer ID of all runs.
+        epoch: Producer epoch.
+        offsets: End offset of each target partition.
+        sequences: Next sequence number of each target partition.
+        positions: Position of each source stream up to which everything is written.
+        shift_ms: Milliseconds added to timestamps.
+        finished: True if all records are written.
+        version: Format version.
     """
 
     asked: dict[str, object]
@@ -51,7 +62,7 @@ class Journal:
     version: int = VERSION
 
     def save(self, path: Path) -> None:
-        """Put it in a file, whole or not at all. Raises OSError."""
+        """Write the journal to a file atomically. Raises OSError."""
         beside = path.with_name(path.name + ".new")
         with beside.open("w", encoding="utf-8") as file:
             json.dump(asdict(self), file, indent=1)
@@ -60,7 +71,7 @@ class Journal:
         beside.replace(path)
 
     def note(self, written: list[Written]) -> None:
-        """Take note of what the target has got."""
+        """Update sequences and offsets after a write."""
         for topic_partition, records, base_offset, header in written:
             index = str(topic_partition[1])
             self.sequences[index] = (header.last_sequence + 1) & SEQUENCE_MASK
@@ -70,7 +81,7 @@ class Journal:
 
 @contextmanager
 def locked(path: Path | None) -> Iterator[None]:
-    """Keep other replays from a journal, if there is one. Raises ClientError when one is at it."""
+    """Lock a journal file, if given. Raises ClientError if another replay holds the lock."""
     if path is None:
         yield
         return
@@ -78,13 +89,14 @@ def locked(path: Path | None) -> Iterator[None]:
         with FileLock(f"{path}.lock", timeout=0):
             yield
     except Timeout:
-        raise ClientError(f"another replay is at work with {path}") from None
+        raise ClientError(f"another replay is using {path}") from None
 
 
 def load(path: Path, asked: dict[str, object]) -> Journal | None:
-    """What an earlier run left; None where there is no file.
+    """Return the journal of an earlier run, or None if the file does not exist.
 
-    Raises ClientError for a file of another replay, or of none.
+    Raises:
+        ClientError: The file is not a journal, or belongs to a replay with other options.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -97,32 +109,36 @@ def load(path: Path, asked: dict[str, object]) -> Journal | None:
         journal = Journal(**fields)
     except (ValueError, TypeError, KeyError) as error:
         raise ClientError(
-            f"{path} is no progress of a replay ({error}); name another file with --progress"
+            f"{path} is not a progress file of a replay ({error}); name another file with "
+            "--progress"
         ) from None
     differs = sorted(name for name in asked if journal.asked.get(name) != asked[name])
     if differs:
         name = differs[0]
         raise ClientError(
-            f"{path} is of another replay: {name} was {journal.asked.get(name)!r} there, not "
+            f"{path} belongs to another replay: its {name} is {journal.asked.get(name)!r}, not "
             f"{asked[name]!r}; name another file with --progress, or delete this one"
         )
     return journal
 
 
 async def ends_of(cluster: ClusterClient, topic: str, count: int) -> dict[str, int]:
-    """Where the partitions of the target end. Raises ClientError."""
+    """Return the end offsets of the target's partitions. Raises ClientError."""
     listed = [(topic, index) for index in range(count)]
     ends = await offsets_at(cluster, listed, LATEST)
     return {str(index): ends[topic, index] for index in range(count)}
 
 
-async def go_on(
+async def resume(
     cluster: ClusterClient, topic: str, journal: Journal
 ) -> tuple[Identity, dict[int, int]]:
-    """The identity to go on with, and how many records each partition has got since the file.
+    """Return the producer identity, and the records per partition written since the save.
 
-    From here on the journal is of the target as it is now, and belongs to the source's positions when
-    those records have come again. Raises ClientError when the target is not the one that was written.
+    The journal then describes the current target. It matches the source's positions again once
+    these records have been read.
+
+    Raises:
+        ClientError: The target is not the topic that the earlier run wrote.
     """
     listed = [(topic, int(index)) for index in journal.offsets]
     starts = await offsets_at(cluster, listed, EARLIEST)
@@ -132,8 +148,9 @@ async def go_on(
         seen = journal.offsets[str(one[1])]
         if seen > ends[one]:
             raise ClientError(
-                f"partition {one[1]} of {topic} ends at {ends[one]}, before what was written to it: "
-                "it was made anew or lost records; delete the --progress file to begin anew"
+                f"partition {one[1]} of {topic} ends at {ends[one]}, before the records written to "
+                "it: the topic was created again or lost records; to start over, delete the "
+                "--progress file"
             )
         if max(seen, starts[one]) < ends[one]:
             ranges[one] = max(seen, starts[one]), ends[one]

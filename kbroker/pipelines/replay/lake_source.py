@@ -1,4 +1,4 @@
-"""Replay from the lake; needs pyarrow."""
+"""Source that reads a lake; needs pyarrow."""
 
 from __future__ import annotations
 
@@ -24,10 +24,17 @@ if TYPE_CHECKING:
 
 
 class LakeSource:
-    """A topic as it lies in a lake. What the lake left out (poison, aborted records) is not there.
+    """Records of a topic in a lake, without unreadable records and aborted transactions.
 
-    Parameters: `only` are some of the partitions, none for all. Raises ClientError for a topic that
-    the lake does not have.
+    Args:
+        lake: Directory of the lake.
+        topic: Name of the topic.
+        first: Start of each partition.
+        last: End of each partition.
+        only: Partitions to read; empty for all.
+
+    Raises:
+        ClientError: The lake does not contain the topic.
     """
 
     def __init__(
@@ -49,7 +56,7 @@ class LakeSource:
             begin, end = self._ranges.get(file.partition, (file.first, 0))
             self._ranges[file.partition] = min(begin, file.first), max(end, file.last + 1)
         if not self._ranges:
-            raise ClientError(f"{lake} has no records of {topic}; `ls {lake}` shows its topics")
+            raise ClientError(f"{lake} has no records of {topic}; list its topics with `ls {lake}`")
         self.partitions: int | None = max(self._ranges) + 1
         self._ranges = {
             index: part for index, part in sorted(self._ranges.items()) if not only or index in only
@@ -76,7 +83,7 @@ class LakeSource:
     async def reading(
         self, positions: Mapping[str, int], wanted: RecordPredicate | None, *, in_order: bool
     ) -> AsyncIterator[Chunks]:
-        """See `Source`. Raises what pyarrow raises for files that it cannot read."""
+        """Implement `Source`. Raises pyarrow's errors for unreadable files."""
         async with AsyncExitStack() as stack:
             streams = [
                 await stack.enter_async_context(
@@ -101,7 +108,7 @@ class LakeSource:
                 return
 
     def _window(self, index: int, position: int | None) -> Window:
-        """The part of a partition that is asked for; one that was begun goes on at `position`."""
+        """Return the selected part of a partition; a resumed one starts at `position`."""
         begin, end = self._ranges[index]
         first, last = (
             OffsetSpec(Kind.OFFSET, (begin if spec.kind == Kind.START else end) + spec.value)
@@ -113,7 +120,7 @@ class LakeSource:
 
 
 def _next_records(batches: Iterator[RecordBatch]) -> list[Record]:
-    """The records of the next batch; empty at the end."""
+    """Return the records of the next batch; empty at the end."""
     batch = next((each for each in batches if each.num_rows), None)
     if batch is None:
         return []

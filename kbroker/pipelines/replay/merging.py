@@ -1,4 +1,4 @@
-"""Streams of several partitions as one, in the order of their timestamps."""
+"""Merge of several partitions into one stream in timestamp order."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ CHUNK_RECORDS = 1_000
 
 
 async def merge(streams: Sequence[Chunks]) -> Chunks:
-    """The records of some streams, at each step the one with the smallest timestamp.
+    """Yield the records of several streams, at each step the one with the smallest timestamp.
 
-    The order within a stream is kept, even where its timestamps fall. Of equal timestamps the first
-    stream's comes first, so the order depends on nothing but the records.
+    The order within a stream is kept, even if its timestamps decrease. For equal timestamps, the
+    first stream wins, so the order is deterministic.
     """
     heads = [_Head(stream) for stream in streams]
     heap = [(head.timestamp, at) for at, head in enumerate(heads) if await head.fill()]
@@ -40,7 +40,7 @@ async def merge(streams: Sequence[Chunks]) -> Chunks:
 
 
 class _Head:
-    """The next record of a stream, whose chunks are of one partition each."""
+    """Next record of a stream, whose chunks have one partition each."""
 
     def __init__(self, stream: Chunks) -> None:
         self._stream = stream
@@ -49,7 +49,7 @@ class _Head:
         self.partition: int | None = None
 
     async def fill(self) -> bool:
-        """Get the next chunk; False at the end."""
+        """Read the next chunk; return False at the end."""
         chunk = await anext(self._stream, None)
         if chunk is None:
             return False

@@ -1,4 +1,4 @@
-"""Replay from lines of JSON, as `kbroker topic consume` prints them."""
+"""Source that reads NDJSON, as printed by `kbroker topic consume`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,24 @@ from kbroker.protocol.records import Record
 from .sources import Chunk, Chunks
 from .window import Window
 
+# Name of a file's only stream; its positions are line numbers from 0.
 STREAM = "lines"
-"""The one stream of a file; positions in it are numbers of lines, from 0."""
 
 
 class NdjsonSource:
-    """The records of a file or of the standard input, in the order of its lines.
+    """Records of a file or of standard input, in line order.
 
-    Parameters: `first` and `last` bound each partition by the offsets and times that lines name, and
-    cannot count from a start or an end; with `topic` lines that name another one are left out, with
-    `only` those of other partitions. Raises ClientError.
+    Args:
+        name: Name of the stream, for messages.
+        stream: Stream of lines.
+        first: Start of each partition, by the offsets or timestamps in the lines. It cannot be
+            relative to a partition's start or end.
+        last: End of each partition, with the same restriction.
+        topic: Skip lines of other topics.
+        only: Skip lines of other partitions; empty for all.
+
+    Raises:
+        ClientError: A bound is relative to a partition's start or end.
     """
 
     def __init__(
@@ -50,7 +58,9 @@ class NdjsonSource:
         self._windows: dict[tuple[str | None, int | None], Window] = {}
         for spec in (first, last):
             if spec.kind in (Kind.START, Kind.END) and spec.value:
-                raise ClientError(f"{name} is read line by line: nothing counts from its ends")
+                raise ClientError(
+                    f"{name} is read line by line: bounds cannot be relative to its start or end"
+                )
 
     def remembered(self) -> dict[str, object]:
         return {}
@@ -68,7 +78,7 @@ class NdjsonSource:
     async def reading(
         self, positions: Mapping[str, int], wanted: RecordPredicate | None, *, in_order: bool
     ) -> AsyncIterator[Chunks]:
-        """See `Source`; the order is always the file's. Raises ClientError."""
+        """Implement `Source`; the order is always that of the lines. Raises ClientError."""
         async with aclosing(self._chunks(positions.get(STREAM, 0), wanted)) as chunks:
             yield chunks
 
@@ -86,7 +96,7 @@ class NdjsonSource:
                 number += len(texts)
 
     def _parsed(self, texts: Sequence[bytes], number: int) -> Iterable[Line]:
-        """The wanted lines of some that begin with line `number`; offsets are lines."""
+        """Yield the selected lines, numbered from `number`; record offsets are line numbers."""
         now_ms = time.time_ns() // 1_000_000
         for at, text in enumerate(texts, number):
             if not text.strip():
@@ -113,5 +123,5 @@ class NdjsonSource:
             self._windows[at] = Window(self._first, self._last)
         record = line.record
         if record.offset < 0 and Kind.OFFSET in (self._first.kind, self._last.kind):
-            raise BadLine("it names no offset, so it cannot be bounded by offset")
+            raise BadLine("line has no offset, so it cannot be selected by offset")
         return self._windows[at].has(record.offset, record.timestamp)

@@ -1,6 +1,6 @@
-"""When records are due: as fast as possible, so many a second, or as it happened.
+"""Pacing of a replay: as fast as possible, at a fixed rate, or with the original intervals.
 
-Times are seconds of a steady clock that the caller reads.
+Times are seconds of a monotonic clock that the caller reads.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ from typing import Protocol
 
 from kbroker.protocol.records import NO_TIMESTAMP, TIMESTAMP_MIN, Record
 
+# Maximum delay in seconds that is caught up by a burst; longer delays shift the schedule.
 LATE_SECONDS = 1.0
-"""What was lost when the target stalled for longer is not made up for by a burst."""
 
 
 class Pace(Protocol):
-    """Says how many records may be written."""
+    """Schedule that determines when records are due."""
 
     @property
     def in_order(self) -> bool:
-        """Whether records of several partitions must come in the order of their timestamps."""
+        """True if records of several partitions must come in timestamp order."""
 
     def due(self, records: Sequence[Record], now: float) -> int:
-        """How many of the next records are due; those count as written."""
+        """Return how many of the next records are due; they count as written."""
 
     def next_at(self, record: Record) -> float:
-        """When the next record is due."""
+        """Return the time at which the next record is due."""
 
     def seconds(self, records: int, first_ms: int, latest_ms: int) -> float:
-        """How long so many records take, whose timestamps begin and end there."""
+        """Return the duration of a replay of `records` with this first and last timestamp."""
 
 
 class Unpaced:
-    """As fast as possible."""
+    """Pace without waits: every record is due at once."""
 
     in_order = False
 
@@ -47,7 +47,7 @@ class Unpaced:
 
 
 class Rate:
-    """The same number of records each second: record n is due n / `per_second` after the first."""
+    """Fixed rate: record n is due n / `per_second` seconds after the first."""
 
     in_order = True
 
@@ -80,9 +80,9 @@ class Rate:
 
 
 class Speed:
-    """With the pauses that lie between the timestamps, divided by `factor`.
+    """Original intervals between timestamps, divided by `factor`.
 
-    A record whose timestamp is earlier than one before it is due at once, as is one without.
+    A record without a timestamp, or with an earlier one than a previous record, is due at once.
     """
 
     in_order = True

@@ -1,4 +1,4 @@
-"""Which partition of the target a record goes to."""
+"""Choice of the target partition of a record."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from kbroker.client.errors import ClientError
 from kbroker.client.partitioner import partition_of
 from kbroker.protocol.records import Record
 
+# Number of keys whose partition is cached; hashing a key takes longer than reading its record.
 KNOWN_KEYS_MAX = 100_000
-"""How many keys' partitions are kept: hashing one takes longer than reading its record."""
 
+# Records by target partition.
 RecordsByPartition = dict[int, list[Record]]
-"""Records by partition of the target."""
+# Returns the target partition for a record and its source partition (None if unknown).
 Partitioner = Callable[[int | None, Record], int]
-"""The partition of the target for a record of a partition, which is None where it is not known."""
 
 
 class PartitionerName(StrEnum):
-    """How partitions are chosen; AUTO keeps them where the target has as many."""
+    """Partitioners; AUTO keeps partitions if the target has as many."""
 
     AUTO = "auto"
     KEEP = "keep"
@@ -28,16 +28,16 @@ class PartitionerName(StrEnum):
 
 
 def keeps_partitions(partitioner: PartitionerName, source: int | None, target: int) -> bool:
-    """Whether records keep their partitions; `source` is None where only reading tells how many."""
+    """Return True if records keep their partitions; `source` is None if its count is unknown."""
     if partitioner == PartitionerName.AUTO:
         return source in (None, target)
     return partitioner == PartitionerName.KEEP
 
 
 def kept(count: int) -> Partitioner:
-    """Each record keeps its partition; what has none goes by its key.
+    """Return a partitioner that keeps partitions, or uses the key if the partition is unknown.
 
-    The result raises ClientError for a partition that a target of `count` partitions has not.
+    It raises ClientError for a partition that the target of `count` partitions lacks.
     """
     other = by_key(count)
 
@@ -46,8 +46,8 @@ def kept(count: int) -> Partitioner:
             return other(partition, record)
         if partition >= count:
             raise ClientError(
-                f"a record is of partition {partition}, the target has {count} partitions; "
-                "`--partitioner key` places records by their keys"
+                f"a record has partition {partition}, but the target has {count} partitions; use "
+                "`--partitioner key` to place records by their keys"
             )
         return partition
 
@@ -55,10 +55,10 @@ def kept(count: int) -> Partitioner:
 
 
 def by_key(count: int) -> Partitioner:
-    """Each record goes where Java's producer puts its key.
+    """Return a partitioner that places keys like Java's producer.
 
-    Records without a key stay together by their partition, so that they keep their order; what has
-    neither goes round.
+    Records without a key stay together by source partition, so that their order is kept. Records
+    without key and partition are distributed evenly.
     """
 
     @lru_cache(KNOWN_KEYS_MAX)

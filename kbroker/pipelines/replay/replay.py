@@ -1,4 +1,4 @@
-"""One replay: records come from a source, wait until they are due, and are written."""
+"""Replay loop: reads records from a source, waits until they are due, and writes them."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from kbroker.protocol.records import NO_TIMESTAMP, TIMESTAMP_MAX, TIMESTAMP_MIN,
 from .pace import Pace
 from .partitioners import Partitioner, RecordsByPartition
 from .sources import Chunk, Source
-from .values import Encode, as_they_are
+from .values import Encode, unchanged
 
+# Maximum number of records and bytes per write.
 RECORDS_MAX = 10_000
 BYTES_MAX = 8 * 1024 * 1024
-"""How much is written at once."""
+# Records due within this interval are written together.
 TICK_SECONDS = 0.01
-"""Records that are due within this are written together."""
+# Maximum time that records wait for others if the source is slower than the target.
 LINGER_SECONDS = 0.05
-"""How long records wait for others when the source is slower than the target."""
 CHUNKS_AHEAD = 8
 
+# Writes records by partition; returns when they are acknowledged.
 Write = Callable[[RecordsByPartition], Awaitable[None]]
-"""Writes records by partition; when it returns they are written."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What went to one partition: sizes are bytes of keys, values and headers, times ms.
+    """Totals of one partition: sizes in bytes of keys, values and headers, times in ms.
 
-    Times are None before there is a record that has one.
+    Times are None until a record has one.
     """
 
     records: int = 0
@@ -43,7 +43,7 @@ class Tally:
     latest_ms: int | None = None
 
     def add(self, records: Sequence[Record]) -> int:
-        """Count records; returns their size."""
+        """Add records to the totals, and return their size in bytes."""
         size = sum(map(_size, records))
         times = [record.timestamp for record in records if record.timestamp != NO_TIMESTAMP]
         if times:
@@ -64,9 +64,12 @@ def _size(record: Record) -> int:
 
 @dataclass(slots=True)
 class Shift:
-    """What is added to timestamps: `ms`; None until the first record, which is then of `now_ms`.
+    """Milliseconds added to timestamps.
 
-    `found` is told what came out of that.
+    Attributes:
+        ms: The shift. If None, the first record's timestamp becomes `now_ms`.
+        now_ms: Returns the current time.
+        found: Called with the shift when it has been determined.
     """
 
     ms: int | None
@@ -74,9 +77,10 @@ class Shift:
     found: Callable[[int], None] = lambda ms: None
 
     def apply(self, records: list[Record]) -> list[Record]:
-        """The records with their new timestamps; one that has none gets none.
+        """Return the records with shifted timestamps; records without a timestamp are unchanged.
 
-        Raises ClientError for a timestamp that leaves the 64 bits.
+        Raises:
+            ClientError: A timestamp exceeds 64 bits.
         """
         if self.ms is None:
             first = next((each for each in records if each.timestamp != NO_TIMESTAMP), None)
@@ -98,15 +102,17 @@ def _shifted(at: int, by: int) -> int:
         return at
     moved = at + by
     if not TIMESTAMP_MIN <= moved <= TIMESTAMP_MAX:
-        raise ClientError(f"the timestamp {at} cannot be moved by {by} ms: it has 64 bits")
-    return 0 if moved == NO_TIMESTAMP else moved  # a millisecond later: it has a time
+        raise ClientError(f"timestamp {at} shifted by {by} ms exceeds 64 bits")
+    return 0 if moved == NO_TIMESTAMP else moved  # -1 means no timestamp: use 0
 
 
 @dataclass(slots=True)
-class Begun:
-    """How far an earlier run came, for one that goes on.
+class ResumeState:
+    """Progress of an earlier run.
 
-    `there` has how many of the next records each partition of the target has already.
+    Attributes:
+        positions: Position of each source stream.
+        there: Number of next records that each target partition already has.
     """
 
     positions: Mapping[str, int] = field(default_factory=dict)
@@ -114,13 +120,24 @@ class Begun:
 
 
 class Replay:
-    """Reads a source once and writes what is wanted of it; see `run`.
+    """One pass over a source that writes the selected records; see `run`.
 
-    `positions` says how far each stream of the source is written; `tallies` what went to each
-    partition of the target.
+    Args:
+        source: Where records are read.
+        write: Writes records by partition.
+        partitioner: Returns the target partition of a record.
+        pace: Determines when records are due.
+        shift: Shift of timestamps.
+        wanted: Selects records; by default all.
+        encode: Returns records with the values to write.
+        in_order: Read records of several partitions in timestamp order.
+        begun: Progress of an earlier run.
+        written: Called after each write.
 
-    Parameters: `encode` gives records the values that are written; `partitioner` says where a record goes; `in_order` whether records of several partitions
-    must come in the order of time; `written` is called whenever something is written.
+    Attributes:
+        positions: Position of each source stream up to which everything is written.
+        tallies: Totals of each target partition.
+        count: Number of records written.
     """
 
     def __init__(
@@ -132,12 +149,12 @@ class Replay:
         shift: Shift,
         *,
         wanted: RecordPredicate | None = None,
-        encode: Encode = as_they_are,
+        encode: Encode = unchanged,
         in_order: bool = False,
-        begun: Begun | None = None,
+        begun: ResumeState | None = None,
         written: Callable[[], None] = lambda: None,
     ) -> None:
-        begun = begun or Begun()
+        begun = begun or ResumeState()
         self.positions = dict(begun.positions)
         self.tallies: dict[int, Tally] = {}
         self.count = 0
@@ -161,32 +178,32 @@ class Replay:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the target still has records of an earlier run that come again."""
+        """True if records that an earlier run has written are still being skipped."""
         return any(self._there.values())
 
     def stop(self) -> None:
-        """Let `run` write what it has and return."""
+        """Make `run` write the pending records and return."""
         self._stopped = True
         if self._idle is not None:
             self._idle.cancel()
 
     async def run(self) -> bool:
-        """Replay; returns whether all of it is done, and not stopped.
+        """Replay; return True if all records are written, False after `stop`.
 
-        Raises what reading and writing raise; then `positions` is how far it was sure.
+        Raises the errors of source and target; `positions` is then the last confirmed progress.
         """
         send, receive = trio.open_memory_channel[Chunk](CHUNKS_AHEAD)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._read, send)
-                await self._play_all(receive)
+                await self._write_all(receive)
                 nursery.cancel_scope.cancel()
-        except ExceptionGroup as group:  # the caller need not know that there are tasks
+        except ExceptionGroup as group:  # hide the nursery from the caller
             raise first_error(group) from None
         return not self._stopped
 
     async def _read(self, send: trio.MemorySendChannel[Chunk]) -> None:
-        # Not `async with`: its checkpoint would lose an error when the channel is not read any more.
+        # Not `async with`: its checkpoint would lose an error once the channel is no longer read.
         with send:
             async with self._source.reading(
                 self.positions, self._wanted, in_order=self._in_order
@@ -194,13 +211,13 @@ class Replay:
                 async for chunk in chunks:
                     await send.send(await self._encode(chunk))
 
-    async def _play_all(self, receive: trio.MemoryReceiveChannel[Chunk]) -> None:
+    async def _write_all(self, receive: trio.MemoryReceiveChannel[Chunk]) -> None:
         while not self._stopped and (chunk := await self._next(receive)) is not None:
-            await self._play(chunk)
+            await self._write_chunk(chunk)
         await self._flush()
 
     async def _next(self, receive: trio.MemoryReceiveChannel[Chunk]) -> Chunk | None:
-        """The next chunk; None at the end, and when the replay is stopped."""
+        """Return the next chunk; None at the end or after `stop`."""
         try:
             return receive.receive_nowait()
         except trio.EndOfChannel:
@@ -217,14 +234,14 @@ class Replay:
             pass
         return None
 
-    async def _play(self, chunk: Chunk) -> None:
+    async def _write_chunk(self, chunk: Chunk) -> None:
         """Write a chunk, each record when it is due."""
         rest = chunk
         while rest.records and not self._stopped:
             due = self._pace.due(rest.records, trio.current_time())
             if due:
                 part, rest = rest.cut(due)
-                self._take(part)
+                self._place(part)
             if self._placed_count >= RECORDS_MAX or self._placed_bytes >= BYTES_MAX:
                 await self._flush()
             elif rest.records:
@@ -237,8 +254,8 @@ class Replay:
             if not self._stopped:
                 await trio.sleep_until(max(until, self._flushed_at + TICK_SECONDS))
 
-    def _take(self, chunk: Chunk) -> None:
-        """Put records to those that are written next."""
+    def _place(self, chunk: Chunk) -> None:
+        """Add records to the next write, by target partition."""
         placed: RecordsByPartition = {}
         partitioner = self._partitioner
         for partition, record in zip(
@@ -246,22 +263,22 @@ class Replay:
         ):
             placed.setdefault(partitioner(partition, record), []).append(record)
         for index, records in placed.items():
-            new = self._not_there(index, records)
+            new = self._without_written(index, records)
             if new:
                 self._placed_bytes += self.tallies.setdefault(index, Tally()).add(new)
                 self._placed_count += len(new)
                 self._placed.setdefault(index, []).extend(new)
         self._seen |= self._source.positions(chunk)
 
-    def _not_there(self, index: int, records: list[Record]) -> list[Record]:
-        """Without those that an earlier run has written."""
+    def _without_written(self, index: int, records: list[Record]) -> list[Record]:
+        """Return the records without those that an earlier run has written."""
         there = self._there.get(index, 0)
         if there:
             self._there[index] = max(there - len(records), 0)
         return records[there:]
 
     async def _flush(self) -> None:
-        """Write what was taken. Then it counts, and the source is done up to here."""
+        """Write the pending records and update the progress."""
         if self._placed:
             await self._write(self._placed)
         self.count += self._placed_count

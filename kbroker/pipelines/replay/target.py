@@ -1,4 +1,4 @@
-"""The topic that is written: what it is like, and writing to it."""
+"""Target topic of a replay: its properties, and the writer."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ from kbroker.protocol.errors import ErrorCode
 from .journal import Journal
 from .partitioners import RecordsByPartition
 
+# Interval between saves of the progress, in seconds.
 SAVE_SECONDS = 1.0
-"""How often progress is saved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A topic that may be written; `partitions` 0: it does not exist.
+    """Target topic.
 
-    `retention_ms` is -1 for ever. `keeps_times` is False where the broker's time replaces that of
-    records.
+    Attributes:
+        topic: Name of the topic.
+        cluster_id: ID of its cluster.
+        partitions: Number of partitions; 0 if the topic does not exist.
+        retention_ms: Retention in ms; -1 for no limit.
+        keeps_times: False if the broker replaces timestamps (LogAppendTime).
+        compacted: True if the topic is compacted.
     """
 
     topic: str
@@ -36,23 +41,25 @@ class Target:
     compacted: bool = False
 
     def remarks(self, oldest_ms: int, now_ms: int) -> list[str]:
-        """What may surprise the one who writes records to it, of which the oldest is so old."""
+        """Return warnings for a user who writes records as old as `oldest_ms`."""
         found = []
         if not self.keeps_times:
-            found.append(f"{self.topic} has message.timestamp.type=LogAppendTime: times are lost")
+            found.append(
+                f"{self.topic} has message.timestamp.type=LogAppendTime: timestamps are replaced"
+            )
         if 0 <= self.retention_ms < now_ms - oldest_ms:
             found.append(
                 f"records older than {self.topic}'s retention.ms={self.retention_ms} will be deleted "
-                f"soon; `kbroker topic alter-config {self.topic} --set retention.ms=-1`, or "
-                "--timestamps now"
+                f"soon; run `kbroker topic alter-config {self.topic} --set retention.ms=-1`, or "
+                "use --timestamps now"
             )
         if self.compacted:
-            found.append(f"{self.topic} is compacted: it refuses records without a key")
+            found.append(f"{self.topic} is compacted: it rejects records without a key")
         return found
 
 
-async def look_at(cluster: ClusterClient, topic: str) -> Target:
-    """What a topic is like; it may be missing. Raises ClientError and KafkaError."""
+async def describe_target(cluster: ClusterClient, topic: str) -> Target:
+    """Look up a topic, which may not exist. Raises ClientError and KafkaError."""
     answer = await cluster.metadata([topic])
     (row,) = answer.topics
     code = error_code(row.error_code)
@@ -73,16 +80,24 @@ async def look_at(cluster: ClusterClient, topic: str) -> Target:
 
 
 def missing(target: Target, partitions: int | None) -> NoSuchTopic:
-    """The error for a target that does not exist; `partitions` is what the source has."""
+    """Return the error for a target that does not exist.
+
+    Args:
+        target: The target.
+        partitions: Partition count of the source, if known.
+
+    Returns:
+        The error.
+    """
     count = f" -p {partitions}" if partitions else ""
     return NoSuchTopic(
         f"topic {target.topic!r} does not exist; "
-        f"`kbroker topic create {target.topic}{count}` makes it"
+        f"create it with `kbroker topic create {target.topic}{count}`"
     )
 
 
 class Writer:
-    """Writes to the target, and keeps the journal if there is a file for it."""
+    """Writer to the target that also saves the journal, if it has a file."""
 
     def __init__(self, producer: Producer, topic: str, journal: Journal, path: Path | None) -> None:
         self._producer = producer
@@ -97,7 +112,7 @@ class Writer:
         self._journal.note(await self._producer.write(by_partition))
 
     def keep(self, positions: Mapping[str, int], *, at_once: bool = False) -> None:
-        """Everything before these positions is written: save that, now or when it is time.
+        """Save positions up to which everything is written, at once or after the save interval.
 
         Raises OSError.
         """

@@ -1,4 +1,4 @@
-"""Replay from a topic of any Kafka: no group, only Fetch."""
+"""Source that reads a topic of any Kafka cluster with Fetch requests, without a group."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from kbroker.protocol.records import Record
 from .merging import merge
 from .sources import Chunk, Chunks, by_partition, in_partition, of_partition
 
+# Start and end offset (exclusive).
 Range = tuple[int, int]
-"""The first offset, and the one to stop before."""
 
 
 class TopicSource:
-    """Ranges of offsets of a topic's partitions. Get one from `topic_source` or `remembered_topic`.
+    """Offset ranges of a topic. Create it with `topic_source` or `remembered_topic`.
 
-    Aborted transactions are left out unless `committed` is False; control records always are.
+    Records of aborted transactions are skipped unless `committed` is False. Control records are
+    always skipped.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class TopicSource:
     async def reading(
         self, positions: Mapping[str, int], wanted: RecordPredicate | None, *, in_order: bool
     ) -> AsyncIterator[Chunks]:
-        """See `Source`. Raises ClientError and KafkaError."""
+        """Implement `Source`. Raises ClientError and KafkaError."""
         left = {
             (self._topic, index): (max(begin, positions.get(str(index), begin)), end)
             for index, (begin, end) in self._ranges.items()
@@ -106,10 +107,25 @@ async def topic_source(
     only: Sequence[int] = (),
     committed: bool = True,
 ) -> TopicSource:
-    """What a topic has between two places now; of `only` some partitions, or of all.
+    """Return the source for the current records of a topic between two bounds.
 
-    Places outside of what a partition has stand for its start and end. Raises NoSuchTopic,
-    NoSuchPartition and ClientError.
+    Bounds outside a partition are limited to its start and end.
+
+    Args:
+        cluster: Client of the cluster.
+        topic: Name of the topic.
+        first: Start of each partition.
+        last: End of each partition.
+        only: Partitions to read; empty for all.
+        committed: Skip records of aborted transactions.
+
+    Returns:
+        The source.
+
+    Raises:
+        NoSuchTopic: The topic does not exist.
+        NoSuchPartition: A selected partition does not exist.
+        ClientError: The offsets cannot be looked up.
     """
     count = await _partition_count(cluster, topic)
     for index in only:
@@ -133,7 +149,7 @@ async def topic_source(
 async def remembered_topic(
     cluster: ClusterClient, topic: str, ranges: Mapping[str, Sequence[int]], *, committed: bool
 ) -> TopicSource:
-    """The source of an earlier run, from what its `remembered` said. Raises NoSuchTopic."""
+    """Return the source of an earlier run from its `remembered` state. Raises NoSuchTopic."""
     count = await _partition_count(cluster, topic)
     known = {int(index): (begin, end) for index, (begin, end) in ranges.items()}
     return TopicSource(cluster, topic, count, known, committed=committed)

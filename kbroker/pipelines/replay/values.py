@@ -1,4 +1,4 @@
-"""Values that are JSON, written as Avro by a schema of a registry; needs fastavro."""
+"""Encoding of JSON values as Avro with a schema of a registry; needs fastavro."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .sources import Chunk, Source
 if TYPE_CHECKING:
     from kbroker.spark.avro_json import JsonEncoder
 
+# Returns records with the values to write.
 Encode = Callable[[Chunk], Awaitable[Chunk]]
-"""Gives records with the values that are to be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A subject of a schema registry, whose newest schema values are written by.
+    """Subject of a schema registry with whose newest schema values are encoded.
 
-    A name and a password may stand in the registry's address.
+    The registry's URL may contain a user name and password.
     """
 
     name: str
@@ -32,29 +32,32 @@ class Subject:
 
 
 async def encoding(subject: Subject | None, source: Source) -> Encode:
-    """How values of a source are written: as they are, without a subject.
+    """Return the encoder for the values of a source; without a subject, values are unchanged.
 
-    The schema is looked up here, and no more. Raises ClientError when there is none to write by;
-    what it gives raises that for a value that does not fit.
+    The schema is looked up only once, here. The encoder raises ClientError for values that do not
+    match.
+
+    Raises:
+        ClientError: The subject has no Avro record schema, or the registry does not respond.
     """
     if subject is None:
-        return as_they_are
+        return unchanged
     encoder = await trio.to_thread.run_sync(_encoder, subject, abandon_on_cancel=True)
 
     async def encode(chunk: Chunk) -> Chunk:
-        # In a thread: a large chunk would keep what else runs here waiting.
+        # Encode in a thread, because a large chunk would block the event loop.
         return await trio.to_thread.run_sync(_encoded, chunk, encoder, source)
 
     return encode
 
 
-async def as_they_are(chunk: Chunk) -> Chunk:
-    """Records with the values that they have."""
+async def unchanged(chunk: Chunk) -> Chunk:
+    """Return the records unchanged."""
     return chunk
 
 
 def _encoder(subject: Subject) -> JsonEncoder:
-    """Of the newest schema of a subject. Raises ClientError."""
+    """Return the encoder for the newest schema of a subject. Raises ClientError."""
     from kbroker.spark.avro import Encoder
     from kbroker.spark.avro_json import JsonEncoder
     from kbroker.spark.schema_registry import SchemaError
@@ -65,13 +68,13 @@ def _encoder(subject: Subject) -> JsonEncoder:
         raise ClientError(f"--to-schema needs {error.name}: pip install 'kbroker[spark]'") from None
     except SchemaError as error:
         raise ClientError(
-            f"{error}; --to-schema takes a subject whose newest schema is a record of Avro, "
-            "--to-registry the address of its registry"
+            f"{error}; --to-schema needs a subject whose newest schema is an Avro record, "
+            "--to-registry the URL of its registry"
         ) from None
 
 
 def _encoded(chunk: Chunk, encoder: JsonEncoder, source: Source) -> Chunk:
-    """The records with their values encoded; nulls stay. Raises ClientError."""
+    """Return the records with encoded values; nulls are unchanged. Raises ClientError."""
     from kbroker.spark.schema_registry import UnencodableError
 
     records = []
@@ -81,8 +84,8 @@ def _encoded(chunk: Chunk, encoder: JsonEncoder, source: Source) -> Chunk:
             new = None if value is None else encoder.encode(value)
         except UnencodableError as error:
             raise ClientError(
-                f"{source.where(index, record)} cannot be written as {encoder.description}: {error}; correct "
-                "it, leave it out with a filter, or name another --to-schema"
+                f"{source.where(index, record)} cannot be written as {encoder.description}: "
+                f"{error}; correct it, exclude it with a filter, or name another --to-schema"
             ) from None
         records.append(Record(key, new, timestamp, headers, offset))
     return Chunk(chunk.partitions, records)

@@ -1,4 +1,4 @@
-"""The part of a partition between two places, found while its records pass by."""
+"""Selection of a partition's records between two bounds while they are read."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from kbroker.client.offset_spec import Kind, OffsetSpec
 
 
 class Window:
-    """Where a partition's part begins and ends, for sources that cannot look a time up.
+    """Selected part of a partition, for sources that cannot look up timestamps.
 
-    A time stands for the first record that is not earlier, as it does when a broker is asked.
+    A timestamp bound means the first record at or after it, as in ListOffsets.
     """
 
     def __init__(self, first: OffsetSpec, last: OffsetSpec) -> None:
@@ -18,7 +18,7 @@ class Window:
         self.is_over = False
 
     def has(self, offset: int, timestamp: int) -> bool:
-        """Whether the next record of the partition is in this part of it."""
+        """Return True if the partition's next record is selected."""
         if not self._begun:
             self._begun = self._first.kind == Kind.START or _is_at(self._first, offset, timestamp)
         if self._begun and not self.is_over and self._last.kind != Kind.END:

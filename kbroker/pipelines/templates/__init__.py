@@ -1,8 +1,8 @@
-"""Project directories for pipelines: what `kbroker init pipeline` copies.
+"""Project templates for pipelines, which `kbroker init pipeline` copies.
 
-Below `files` lies a directory for each kind of pipeline, beside `common` with what all of them get and
-`topics` with what those get that write to topics. Together they make a project called `my_pipeline`; a
-copy has its own name in file names and texts instead.
+`files` has one directory per kind of pipeline, `common` for all kinds, and `topics` for kinds that
+write to topics. Together they form a project named `my_pipeline`. A copy has its own name in file
+names and contents.
 """
 
 from .project import KINDS, TemplateError, copy_project

@@ -1,4 +1,4 @@
-"""Copying a template into a directory of its own."""
+"""Copies a template to a new project directory."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+# The templates with their descriptions.
 KINDS = {
-    "aggregate": "Totals per hour and customer; records that come too late are kept aside.",
-    "sessions": "Visitors' clicks become sessions; clicks that come too late are kept aside.",
-    "enrich": "Each record of a topic, with its row of a table that is a compacted topic.",
-    "lake": "Each record of a topic into Parquet files by date and hour, in columns of yours.",
-    "custom": "A topic, a function of yours, another topic.",
+    "aggregate": "Totals per hour and customer; late records go to a separate topic.",
+    "sessions": "Sessions from visitors' clicks; late clicks go to a separate topic.",
+    "enrich": "Join each record of a topic with a table in a compacted topic.",
+    "lake": "Write each record of a topic to Parquet files by date and hour, in your own columns.",
+    "custom": "Transform the records of a topic with your own function into another topic.",
 }
-"""The templates, and what each does."""
 
+# Directories whose files form a project, by template.
 LAYERS = {
     "aggregate": ("common", "topics", "aggregate"),
     "sessions": ("common", "topics", "sessions"),
@@ -25,7 +26,6 @@ LAYERS = {
     "lake": ("common", "lake"),
     "custom": ("common", "topics", "custom"),
 }
-"""The directories whose files make up a project."""
 
 FILES = Path(__file__).parent / "files"
 PLACEHOLDER = "my_pipeline"
@@ -33,20 +33,29 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class TemplateError(Exception):
-    """There can be no such project; the message says what can be done."""
+    """The project cannot be created; the message names the next action."""
 
 
 def copy_project(kind: str, name: str, parent: Path) -> Path:
-    """Make the project directory `name` in `parent` from the template `kind`; returns the directory.
+    """Create a project directory from a template.
+
+    Args:
+        kind: Name of the template.
+        name: Name of the project and its package.
+        parent: Directory in which the project is created.
+
+    Returns:
+        The project directory.
 
     Raises:
-        TemplateError: there is no such template, the name cannot be a package's, or the directory exists.
+        TemplateError: The template does not exist, the name is not valid for a package, or the
+            directory exists.
     """
     if kind not in KINDS:
-        raise TemplateError(f"there is no template {kind!r}; there are: {', '.join(KINDS)}")
+        raise TemplateError(f"unknown template {kind!r} (valid: {', '.join(KINDS)})")
     directory = parent / name
     if directory.exists():
-        raise TemplateError(f"{directory} exists already: choose another name, or remove it")
+        raise TemplateError(f"{directory} already exists: choose another name, or delete it")
     _check(name)
     for source, relative in _files(kind):
         target = directory / _named(str(relative), name)
@@ -56,22 +65,22 @@ def copy_project(kind: str, name: str, parent: Path) -> Path:
 
 
 def _check(name: str) -> None:
-    """Refuse what cannot be imported, and what would hide another module."""
+    """Reject names that cannot be imported or would hide another module."""
     if not NAME.fullmatch(name) or keyword.iskeyword(name):
         suggestion = re.sub(r"\W+", "_", name).lower().strip("_0123456789") or PLACEHOLDER
         raise TemplateError(
-            f"{name!r} cannot be the name of a Python package: take lower-case letters, digits and "
-            f"underscores, for instance {suggestion}"
+            f"{name!r} is not a valid name for a Python package: use lower-case letters, digits "
+            f"and underscores, for example {suggestion}"
         )
     if name == "tests" or name in sys.stdlib_module_names or importlib.util.find_spec(name):
         raise TemplateError(
-            f"a package {name!r} exists already and would be hidden: choose another name, for "
-            f"instance {name}_pipeline"
+            f"a package {name!r} already exists and would be hidden: choose another name, for "
+            f"example {name}_pipeline"
         )
 
 
 def _files(kind: str) -> Iterator[tuple[Path, Path]]:
-    """The files of a template, and where each goes."""
+    """Yield the files of a template and their relative targets."""
     for directory in (FILES / layer for layer in LAYERS[kind]):
         for path in sorted(directory.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:

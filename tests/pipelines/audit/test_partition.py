@@ -234,7 +234,7 @@ def of_producer(offset: int, sequence: int, epoch: int = 0, count: int = COUNT) 
     [
         (of_producer(10, 10), ""),
         (of_producer(10, 0, epoch=1), ""),
-        (of_producer(10, 0), "writes sequence 0 again"),
+        (of_producer(10, 0), "repeats sequence 0 after"),
         (of_producer(10, 13), "jumps from sequence 9 to 13"),
         (of_producer(10, 4, epoch=1), "jumps from sequence -1 to 4"),
     ],

@@ -77,5 +77,5 @@ def test_limits_of_places() -> None:
         assert list(spill.repeated()) == [
             Difference(1, 2, [Place(PARTITIONS_MAX - 1, (1 << 48) - 1)])
         ]
-        with pytest.raises(ValueError, match="beyond the limits"):
+        with pytest.raises(ValueError, match="exceeds the limits"):
             spill.add(PARTITIONS_MAX, [0], [5])

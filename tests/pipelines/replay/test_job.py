@@ -16,7 +16,7 @@ from kbroker.pipelines.replay.job import Writing
 from kbroker.pipelines.replay.journal import Journal
 from kbroker.pipelines.replay.pace import Rate
 from kbroker.pipelines.replay.partitioners import kept
-from kbroker.pipelines.replay.replay import Begun, Replay, Shift
+from kbroker.pipelines.replay.replay import Replay, ResumeState, Shift
 from kbroker.pipelines.replay.target import Writer
 
 from .given import ListSource, ListTarget, records
@@ -37,7 +37,7 @@ async def test_nothing_is_saved_while_the_target_is_ahead(
         saved.append(json.loads(path.read_text())["positions"] if path.exists() else None)
 
     source = ListSource(records(*range(6)))
-    there = Begun({}, {0: 4})
+    there = ResumeState({}, {0: 4})
     replay = Replay(
         source, ListTarget().write, kept(1), Rate(1), Shift(0), begun=there, written=written
     )

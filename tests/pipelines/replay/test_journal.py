@@ -143,7 +143,7 @@ def test_killed_at_any_moment(
     assert status == 0, said
     assert f"{there:,} records are already written" in said
     assert order_of(broker.records(topic)) == order_of(broker.records("whole"))
-    assert "all is written" in command.run()[1]
+    assert "is finished" in command.run()[1]
 
 
 def test_a_broker_that_is_away_for_a_while(broker: LocalBroker, lines: Path) -> None:
@@ -202,10 +202,10 @@ def test_progress_of_another_replay(broker: LocalBroker, lines: Path, tmp_path: 
     assert Command(broker, *args, "copy").run()[0] == 0
     status, said = Command(broker, *args, "two", "--partitioner", "key").run()
     assert status == 1
-    assert "is of another replay" in said
+    assert "belongs to another replay" in said
     assert str(progress) in said
     progress.write_text("{}")
-    assert "is no progress of a replay" in Command(broker, *args, "copy").run()[1]
+    assert "is not a progress file of a replay" in Command(broker, *args, "copy").run()[1]
 
 
 def test_two_at_once(broker: LocalBroker, lines: Path, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_two_at_once(broker: LocalBroker, lines: Path, tmp_path: Path) -> None:
     first.kill()
     ended(first)
     assert status == 1
-    assert f"another replay is at work with {progress}" in said
+    assert f"another replay is using {progress}" in said
 
 
 def test_a_target_that_was_made_anew(broker: LocalBroker, lines: Path, tmp_path: Path) -> None:
@@ -243,4 +243,4 @@ def test_a_target_that_was_made_anew(broker: LocalBroker, lines: Path, tmp_path:
     broker.create_topic("copy", 3)
     status, said = command.run()
     assert status == 1
-    assert "made anew" in said
+    assert "the topic was created again" in said

@@ -11,7 +11,7 @@ import trio
 
 from kbroker.pipelines.replay.pace import Pace, Rate, Speed, Unpaced
 from kbroker.pipelines.replay.partitioners import by_key, kept
-from kbroker.pipelines.replay.replay import RECORDS_MAX, TICK_SECONDS, Begun, Replay, Shift
+from kbroker.pipelines.replay.replay import RECORDS_MAX, TICK_SECONDS, Replay, ResumeState, Shift
 from kbroker.pipelines.replay.sources import Chunks
 from kbroker.protocol.records import NO_TIMESTAMP, Record
 
@@ -150,13 +150,13 @@ async def test_stopped_and_gone_on(autojump_clock: trio.testing.MockClock) -> No
         replay.stop()
     assert [value for _, _, value in target.rows] == [b"1", b"2", b"3", b"4"]
     assert replay.positions == {"0": 2, "1": 2}
-    second = await played(source, Rate(1), begun=Begun(replay.positions))
+    second = await played(source, Rate(1), begun=ResumeState(replay.positions))
     assert [value for _, _, value in second.rows] == [b"5", b"6", b"7"]
 
 
 async def test_what_the_target_has_already_is_left_out() -> None:
     source = ListSource(records(1, 2, 3), records(4, 5, 6))
-    target = await played(source, Unpaced(), begun=Begun({"0": 1}, {0: 1, 1: 2}))
+    target = await played(source, Unpaced(), begun=ResumeState({"0": 1}, {0: 1, 1: 2}))
     assert [value for _, _, value in target.rows] == [b"3", b"6"]
 
 

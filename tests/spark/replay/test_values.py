@@ -138,8 +138,8 @@ def test_a_value_that_does_not_fit(broker: LocalBroker) -> None:
     for more in ([], ["--dry-run"]):
         said = refusal(broker, *words, "--ndjson", "-", *more, stdin=text)
         assert (
-            "line 2 of <stdin> cannot be written as shop.Order (schema 2): id: 'x' is not a whole "
-            "number of 32 bits; correct it, leave it out with a filter, or name another --to-schema"
+            "line 2 of <stdin> cannot be written as shop.Order (schema 2): id: 'x' is not an integer "
+            "of 32 bits; correct it, exclude it with a filter, or name another --to-schema"
         ) in said
     broker.create_topic("source", 1)
     for value in (b'{"id": 1}', b"\x00no"):
@@ -155,7 +155,7 @@ def test_a_schema_that_cannot_be_used(broker: LocalBroker) -> None:
     def said(subject: str, url: str = broker.schema_registry_url) -> str:
         words = ["--ndjson", "-", "--to-registry", url, "--to-schema", subject]
         text = refusal(broker, *words)
-        assert "--to-schema takes a subject whose newest schema is a record of Avro" in text
+        assert "--to-schema needs a subject whose newest schema is an Avro record" in text
         return text
 
     register(broker, "object", schema='{"type": "object"}', schemaType="JSON")
@@ -196,7 +196,7 @@ def test_progress_is_of_one_subject(broker: LocalBroker, tmp_path: Path) -> None
     replay(broker, *progress)
     url = broker.schema_registry_url
     done = run(broker, *progress, "--to-schema", "other", "--to-registry", url)
-    assert "to_schema was 'orders-value' there, not 'other'" in done.stderr
+    assert "its to_schema is 'orders-value', not 'other'" in done.stderr
     assert [each["id"] for each in read(broker)] == [1]
 
 

@@ -173,7 +173,9 @@ async def test_what_is_refused(filled: Cli, tmp_path: Path) -> None:
     assert "line 2 of" in await said(
         "--ndjson", "-", "--to-topic", "copy", stdin='{"key":"a"}\nno\n'
     )
-    assert "relative to its start or end" in await said("--ndjson", "-", "--to", "-1", "--to-topic", "copy")
+    assert "relative to its start or end" in await said(
+        "--ndjson", "-", "--to", "-1", "--to-topic", "copy"
+    )
     assert "line has no offset" in await said(
         "--ndjson", "-", "--to", "5", "--to-topic", "copy", stdin='{"key":"a"}\n'
     )

@@ -144,7 +144,9 @@ def test_copies(broker: LocalBroker) -> None:
     check_same(broker.bootstrap_servers, "original", "other", by="key", distinct=True)
     with pytest.raises(AuditError, match="1 doubled") as doubled:
         check_same(broker.bootstrap_servers, "original", "other", by="record")
-    assert "this record occurs 1 times in original, 2 times in other (key 'k7')" in str(doubled.value)
+    assert "this record occurs 1 times in original, 2 times in other (key 'k7')" in str(
+        doubled.value
+    )
 
     broker.create_topic("poor", partitions=2)
     produce(broker, "poor", 100, without=frozenset({99}))

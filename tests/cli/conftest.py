@@ -19,7 +19,7 @@ def _no_settings_of_this_machine(no_settings_of_this_machine: None) -> None:
 
 @pytest.fixture
 async def topic(cli: Cli) -> str:
-    """A topic of two partitions with five records in the first."""
+    """Create a topic with two partitions, and five records in the first one."""
     await cli("topic", "create", "t", "-p", "2")
     times = [f"{1_700_000_000_000 + i * 1000}" for i in range(5)]
     for when in times:
@@ -29,7 +29,7 @@ async def topic(cli: Cli) -> str:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory that was closed: a topic in several segments, and a committed offset."""
+    """Return a closed data directory with a topic of several segments and a committed offset."""
     directory = tmp_path_factory.mktemp("written") / "data"
     trio.run(write, directory)
     return directory
@@ -37,5 +37,5 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def data(written: Path, tmp_path: Path) -> Path:
-    """A copy of that directory, to be damaged."""
+    """Return a copy of that directory, which the test may damage."""
     return Path(shutil.copytree(written, tmp_path / "data"))

@@ -1,4 +1,4 @@
-"""Data directories whose logs commands check and print."""
+"""Data directories for the tests of log commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIRST = "00000000000000000000"
 
 
 async def begin_transaction(wire: Wire) -> None:
-    """One that has written nothing yet."""
+    """Begin a transaction that has written nothing yet."""
     find = request(ApiKey.FIND_COORDINATOR, key="tx", key_type=1)
     await wire.ask(ApiKey.FIND_COORDINATOR, 3, find)
     init = request(ApiKey.INIT_PRODUCER_ID, transactional_id="tx", transaction_timeout_ms=60_000)

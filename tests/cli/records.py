@@ -1,4 +1,4 @@
-"""Records and offsets that commands print."""
+"""Parsers for records and offsets in the output of commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kbroker audit`: what it prints, and its exit status."""
+"""`kbroker audit`: output and exit status."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def fill(cli: Cli, topic: str, lines: str = LINES) -> None:
     await cli("topic", "produce", topic, "--json", "-q", stdin=lines)
 
 
-async def test_a_clean_topic(cli: Cli, read_json: ReadJson) -> None:
+async def test_audit_of_complete_topic_reports_clean(cli: Cli, read_json: ReadJson) -> None:
     await fill(cli, "t")
     said = (await cli("audit", "t", "--unique-by", "field:id")).stdout
     assert said.startswith("PARTITION  RECORDS  FIRST-OFFSET")
@@ -36,7 +36,7 @@ async def test_a_clean_topic(cli: Cli, read_json: ReadJson) -> None:
     assert sum(row["records"] for row in line["partitions"]) == 20
 
 
-async def test_findings_end_with_status_1(cli: Cli, read_json: ReadJson) -> None:
+async def test_audit_with_findings_exits_with_status_1(cli: Cli, read_json: ReadJson) -> None:
     await fill(cli, "t")
     await fill(cli, "u", "".join(LINES.splitlines(keepends=True)[:-2]))
     said = (
@@ -52,7 +52,7 @@ async def test_findings_end_with_status_1(cli: Cli, read_json: ReadJson) -> None
     assert same["counts"] == {"extra": 2}
 
 
-async def test_a_topic_of_another_cluster(cli: Cli) -> None:
+async def test_audit_compares_with_topic_of_another_cluster(cli: Cli) -> None:
     await fill(cli, "t")
     async with started() as other:
         there = "--against-bootstrap", other.bootstrap_servers
@@ -63,7 +63,7 @@ async def test_a_topic_of_another_cluster(cli: Cli) -> None:
         await cli("audit", "t", "--against", "t", *there, "--match-by", "record")
 
 
-async def test_what_cannot_be_done_ends_with_status_3(cli: Cli, tmp_path: Path) -> None:
+async def test_audit_that_fails_exits_with_status_3(cli: Cli, tmp_path: Path) -> None:
     assert "does not exist" in (await cli("audit", "nope", status=3)).stderr
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -86,11 +86,11 @@ async def test_what_cannot_be_done_ends_with_status_3(cli: Cli, tmp_path: Path) 
         (["--unique-by", "header"], "unknown record identity"),
     ],
 )
-def test_wrong_usage_ends_with_status_2(words: list[str], why: str) -> None:
+def test_audit_with_invalid_options_exits_with_status_2(words: list[str], why: str) -> None:
     assert why in invoke("audit", "t", *words, status=2).output
 
 
-async def test_open_transactions_are_told(broker: Broker, cli: Cli) -> None:
+async def test_audit_reports_offsets_of_open_transactions(broker: Broker, cli: Cli) -> None:
     async with connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await wire.ask(

@@ -21,7 +21,9 @@ from ..replication.harness import place_topic, try_send, until_leader
 from ..wire import until
 
 
-async def test_info(cli: Cli, read_json: ReadJson, broker: Broker) -> None:
+async def test_cluster_info_shows_id_and_brokers(
+    cli: Cli, read_json: ReadJson, broker: Broker
+) -> None:
     await cli("topic", "create", "t", "-p", "3")
     found = await read_json("cluster", "info")
     assert found["cluster_id"] == broker.node.cluster.id
@@ -32,7 +34,7 @@ async def test_info(cli: Cli, read_json: ReadJson, broker: Broker) -> None:
 
 
 @pytest.mark.slow
-async def test_health_names_a_damaged_partition(cli: Cli, tmp_path: Path) -> None:
+async def test_cluster_health_reports_damaged_partition(cli: Cli, tmp_path: Path) -> None:
     assert (await cli("cluster", "health")).stdout == "healthy\n"
     async with started(tmp_path) as broker:
         await cli("topic", "create", "t", "-p", "2", "-b", broker.bootstrap_servers)
@@ -56,7 +58,7 @@ async def test_health_names_a_damaged_partition(cli: Cli, tmp_path: Path) -> Non
         assert "cannot be read" in refused.stderr
 
 
-async def test_health_names_metadata_that_cannot_change(
+async def test_cluster_health_reports_unwritable_metadata_store(
     cli: Cli, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trouble = StoreTrouble("etcd is full", "make room; then disarm the alarm")
@@ -72,7 +74,7 @@ async def test_health_names_metadata_that_cannot_change(
     }
 
 
-async def test_health_names_a_metadata_journal_that_cannot_be_written(cli: Cli) -> None:
+async def test_cluster_health_reports_unwritable_metadata_journal(cli: Cli) -> None:
     files = RefusingFiles()
     async with started_on(files, DATA, nodes=2) as broker:
         address = ("-b", broker.bootstrap_servers)
@@ -88,7 +90,9 @@ async def test_health_names_a_metadata_journal_that_cannot_be_written(cli: Cli) 
         assert (await cli("cluster", "health", *address)).stdout == "healthy\n"
 
 
-async def test_logdirs(cli: Cli, read_json: ReadJson, tmp_path: Path) -> None:
+async def test_cluster_logdirs_shows_partition_sizes(
+    cli: Cli, read_json: ReadJson, tmp_path: Path
+) -> None:
     async with started(tmp_path) as broker:
         address = ("-b", broker.bootstrap_servers)
         await cli("topic", "create", "t", "u", *address)
@@ -103,7 +107,7 @@ async def test_logdirs(cli: Cli, read_json: ReadJson, tmp_path: Path) -> None:
         assert wide.split().count("t-0") == 1
 
 
-async def test_health_names_what_refuses_records(cli: Cli) -> None:
+async def test_cluster_health_reports_read_only_directory(cli: Cli) -> None:
     files = RefusingFiles()
     async with started_on(files, DATA, nodes=3) as broker:
         address = ("-b", broker.bootstrap_servers)
@@ -124,10 +128,10 @@ async def test_health_names_what_refuses_records(cli: Cli) -> None:
         assert (await cli("cluster", "health", *address)).stdout == "healthy\n"
 
 
-async def test_health_and_log_say_that_a_disk_is_nearly_full(
+async def test_nearly_full_disk_is_reported_by_health_and_log(
     cli: Cli, read_json: ReadJson, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once when it crosses 90 %, and again when it had been below for a while."""
+    """It is logged once when usage exceeds 90 %, and again after it was below that for a while."""
     monkeypatch.setattr(log_dir_monitor, "LOOK_SECONDS", 0.001)
     files = FillingFiles()
     async with started_on(files, DATA) as broker:
@@ -153,7 +157,7 @@ async def test_health_and_log_say_that_a_disk_is_nearly_full(
 
 
 class FillingFiles(CrashFiles):
-    """A disk of which a part is used, as it says."""
+    """A file system that reports a given usage of its disk."""
 
     used_part = 0.5
     looks = 0

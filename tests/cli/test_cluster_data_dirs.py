@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from kbroker.cli import main
 
 
-def test_resize_without_data_is_refused(tmp_path: Path) -> None:
+def test_resize_without_data_directory_fails(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["cluster", "resize", "--nodes", "3", str(tmp_path)])
     assert result.exit_code == 1
     assert "the directories are empty" in result.output

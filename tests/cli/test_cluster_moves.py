@@ -1,4 +1,4 @@
-"""`kbroker cluster drain`, `rebalance`, `forget`, and what `health` says of nodes that are away."""
+"""`kbroker cluster drain`, `rebalance`, `unregister`, and `health` while nodes are down."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def leaders(broker: Broker) -> list[int]:
     return [partition.leader for topic in topics for partition in topic.partitions]
 
 
-async def test_a_node_is_emptied_filled_again_and_forgotten(cli: Cli) -> None:
+async def test_node_can_be_drained_rebalanced_and_unregistered(cli: Cli) -> None:
     async with started(nodes=3) as broker:
         where = ("-b", broker.bootstrap_servers)
         await make(broker, "orders", 6, 2)
@@ -59,7 +59,7 @@ async def test_a_node_is_emptied_filled_again_and_forgotten(cli: Cli) -> None:
         assert broker.running().cluster.node_ids == [1, 2]
 
 
-async def test_a_drained_node_stays_empty(cli: Cli) -> None:
+async def test_rebalance_skips_drained_node(cli: Cli) -> None:
     async with started(nodes=4) as broker:
         where = ("-b", broker.bootstrap_servers)
         await make(broker, "orders", 6, 2)
@@ -78,7 +78,7 @@ async def test_a_drained_node_stays_empty(cli: Cli) -> None:
         assert {each for nodes in placed(broker) for each in nodes} == {2, 4}
 
 
-async def test_draining_gives_up_no_copies_that_nobody_gave_up(cli: Cli) -> None:
+async def test_drain_keeps_replica_count_unless_fewer_are_allowed(cli: Cli) -> None:
     async with started(nodes=3) as broker:
         where = ("-b", broker.bootstrap_servers)
         await make(broker, "orders", 2, 3)
@@ -100,7 +100,7 @@ async def test_draining_gives_up_no_copies_that_nobody_gave_up(cli: Cli) -> None
         assert list(placed(broker)) == [[1]] * 8
 
 
-async def test_after_nodes_were_added_all_partitions_get_copies_there(cli: Cli) -> None:
+async def test_rebalance_adds_replicas_on_new_nodes(cli: Cli) -> None:
     async with started(nodes=1) as broker:
         where = ("-b", broker.bootstrap_servers)
         await make(broker, "orders", 3, 1)
@@ -117,7 +117,7 @@ async def test_after_nodes_were_added_all_partitions_get_copies_there(cli: Cli) 
         assert (await cli("cluster", "rebalance", *where)).stdout == "no moves needed\n"
 
 
-async def test_health_tells_which_copies_are_missing(cli: Cli) -> None:
+async def test_cluster_health_reports_missing_replicas(cli: Cli) -> None:
     async with started(nodes=3) as broker:
         where = ("-b", broker.bootstrap_servers)
         await make(broker, "orders", 1, 3, min_insync_replicas="3")

@@ -1,4 +1,4 @@
-"""`kbroker serve --nodes` and `kbroker cluster node`, as a person uses them."""
+"""`kbroker serve --nodes` and `kbroker cluster node` as separate processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..testing.test_control import environment, served
 
 
 def run(ready: dict[str, Any], *words: str, status: int = 0) -> str:
-    """What a command prints."""
+    """Run a command and return its output."""
     result = CliRunner().invoke(main, ["cluster", *words], env=environment(ready))
     assert result.exit_code == status, result.output
     return result.output
@@ -26,7 +26,7 @@ def states(ready: dict[str, Any]) -> dict[int, str]:
     return {row["id"]: row["state"] for row in rows}
 
 
-def test_nodes_of_a_server_are_stopped_and_started(tmp_path: Path) -> None:
+def test_node_commands_stop_start_add_and_remove_nodes(tmp_path: Path) -> None:
     port_file = tmp_path / "ports"
     flags = ("--nodes", "3", "--topic", "orders:3", "-o", "default.replication.factor=3")
     with served(*flags, "--port-file", str(port_file)) as ready:
@@ -60,7 +60,7 @@ def test_nodes_of_a_server_are_stopped_and_started(tmp_path: Path) -> None:
         assert "give both nodes of a link, or none" in run(ready, "link", "heal", "2", status=2)
 
 
-def test_commands_wait_for_the_leader_that_comes_after_one_that_crashed(tmp_path: Path) -> None:
+def test_topic_commands_wait_for_new_leader_after_crash(tmp_path: Path) -> None:
     flags = ("--nodes", "3", "--topic", "orders:3", "-o", "default.replication.factor=3")
     with served(*flags) as ready:
         environment = {"KBROKER_BOOTSTRAP": ready["bootstrap_servers"]}

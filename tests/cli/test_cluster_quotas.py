@@ -16,7 +16,9 @@ def at(broker: Broker) -> tuple[str, str]:
     return ("--bootstrap", f"{broker.endpoint.host}:{broker.endpoint.port}")
 
 
-async def test_a_quota_comes_and_goes(at: tuple[str, str], cli: Cli, read_json: ReadJson) -> None:
+async def test_quota_can_be_set_listed_and_removed(
+    at: tuple[str, str], cli: Cli, read_json: ReadJson
+) -> None:
     assert await read_json(*QUOTAS, "list", *at) == []
     words = ("producer_byte_rate=1048576", "request_percentage=12.5")
     said = await cli(*QUOTAS, "set", "--user", "alice", *words, *at)
@@ -62,7 +64,7 @@ async def test_a_quota_comes_and_goes(at: tuple[str, str], cli: Cli, read_json: 
         (["set", "--ip", "::1", "producer_byte_rate=1"], 1, "Invalid configuration key"),
     ],
 )
-async def test_what_cannot_be_set(
+async def test_invalid_quota_is_rejected(
     at: tuple[str, str], cli: Cli, words: list[str], status: int, said: str
 ) -> None:
     refused = await cli(*QUOTAS, *words, *at, status=status)

@@ -1,4 +1,4 @@
-"""`kbroker completion`: commands, topics and groups while typing."""
+"""`kbroker completion`: proposals for commands, topics and groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..commands import Cli, invoke
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_scripts(shell: str) -> None:
+def test_completion_prints_valid_script_for_each_shell(shell: str) -> None:
     script = invoke("completion", shell).stdout
     assert f"{VARIABLE}={shell}_complete" in script
     if shell == "bash":
@@ -30,13 +30,13 @@ def proposed(*words: str, incomplete: str) -> list[str]:
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
 
-def test_commands() -> None:
+def test_completion_proposes_commands_and_options() -> None:
     assert proposed(incomplete="to") == ["topic"]
     assert proposed("topic", incomplete="de") == ["describe", "delete"]
     assert "--replication-factor" in proposed("topic", "create", incomplete="--rep")
 
 
-async def test_names_come_from_the_cluster(cli: Cli) -> None:
+async def test_completion_proposes_names_from_cluster(cli: Cli) -> None:
     await cli("topic", "create", "orders", "order-events", "users")
     await cli("group", "seek", "readers", "--to", "end", "-t", "users")
 
@@ -48,12 +48,12 @@ async def test_names_come_from_the_cluster(cli: Cli) -> None:
     assert await ask("group", "describe", incomplete="") == ["readers"]
 
 
-def test_no_cluster_is_no_proposal() -> None:
+def test_completion_without_cluster_proposes_nothing() -> None:
     assert proposed("topic", "describe", "-b", "localhost:1", incomplete="o") == []
 
 
-def test_short_commands_import_little() -> None:
-    """Start-up time is felt: what listing topics does not need is not imported."""
+def test_topic_list_imports_no_heavy_modules() -> None:
+    """Imports delay every command, so a command imports only what it needs."""
     code = (
         "import sys; from kbroker.cli import main\n"
         "try: main(['topic', 'list', '-b', 'localhost:1'])\n"

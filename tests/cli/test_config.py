@@ -1,4 +1,4 @@
-"""`kbroker config`: settings explained, and those of a server that does not run."""
+"""`kbroker config explain`, and `show` without a running server."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from click.testing import CliRunner, Result
 from kbroker.cli import main
 from kbroker.config import BROKER_PROPERTIES
 
+# A setting whose feature is not implemented yet.
 LATER = "replica.alter.log.dirs.io.max.bytes.per.second"
-"""A setting whose feature is not implemented yet."""
 
 
 def run(*arguments: str, env: dict[str, str] | None = None) -> Result:
     return CliRunner().invoke(main, ["config", *arguments], env=env)
 
 
-def test_a_setting_is_explained_for_each_kind_of_resource() -> None:
+def test_config_explain_describes_setting_for_each_resource_type() -> None:
     done = run("explain", "min.insync.replicas", "--format", "json")
     broker, topic = json.loads(done.stdout)
     assert (broker["of"], topic["of"]) == ("broker", "topic")
@@ -30,25 +30,25 @@ def test_a_setting_is_explained_for_each_kind_of_resource() -> None:
     assert topic["else_from_broker"] == ["min.insync.replicas"]
 
 
-def test_an_explanation_says_what_differs_from_kafka() -> None:
+def test_config_explain_shows_differences_from_kafka() -> None:
     text = run("explain", "max.connections", "log.dir", "flush.policy").stdout
     assert "kafka default     2147483647" in text
     assert "only kbroker      yes" in text
     assert "max.connections (broker setting)\n  Maximum number of open connections" in text
 
 
-def test_settings_without_effect_are_explained_too() -> None:
+def test_config_explain_describes_settings_without_effect() -> None:
     text = run("explain", "zookeeper.connect", "log.preallocate").stdout
     assert text.count("none: kbroker works differently") == 2
 
 
-def test_an_unknown_setting_gets_the_nearest_name() -> None:
+def test_config_explain_of_unknown_setting_suggests_similar_name() -> None:
     done = run("explain", "retention.m")
     assert done.exit_code == 1
     assert "did you mean retention.ms?" in done.stderr
 
 
-def test_what_differs_is_shown_with_its_place(tmp_path: Path) -> None:
+def test_config_show_diff_lists_changed_settings_with_source(tmp_path: Path) -> None:
     file = tmp_path / "k.toml"
     file.write_text("num.partitions = 3\nmessage.max.bytes = 1048588\n")
     flags = ["--config", str(file), "--port", "0", "-o", "ssl.key.password=S3cret"]
@@ -68,7 +68,7 @@ def test_what_differs_is_shown_with_its_place(tmp_path: Path) -> None:
     assert f"{LATER} has no effect yet" in done.stderr
 
 
-def test_all_settings_are_shown() -> None:
+def test_config_show_lists_all_settings() -> None:
     lines = run("show").stdout.splitlines()
     assert lines[0].split() == ["NAME", "VALUE", "SOURCE"]
     assert len(lines) == len(BROKER_PROPERTIES) + 1
@@ -82,7 +82,7 @@ def test_all_settings_are_shown() -> None:
         (["--strict", "-o", "num.partition=1"], "mean"),
     ],
 )
-def test_settings_that_no_server_would_take(flags: list[str], message: str) -> None:
+def test_config_show_rejects_invalid_settings(flags: list[str], message: str) -> None:
     done = run("show", *flags)
     assert done.exit_code == 1
     assert message in done.stderr

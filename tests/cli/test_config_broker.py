@@ -1,4 +1,4 @@
-"""`kbroker config set`, `unset` and `show --node`: settings of brokers that run."""
+"""`kbroker config set`, `unset` and `show --node`: settings of running brokers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ NODE = ("--node", "1")
 
 
 async def settings(cli: Cli, *whose: str) -> dict[str, Any]:
-    """Those that are set, with where they come from."""
+    """Return the settings that are set dynamically, with their sources."""
     said = (await cli("config", "show", *whose, "--diff", "--json")).stdout
     rows = [json.loads(line) for line in said.splitlines()]
     return {row["name"]: (row["value"], row["source"]) for row in rows if row["source"] != "static"}
 
 
-async def test_a_setting_of_one_broker_wins_over_that_of_all(cli: Cli) -> None:
+async def test_setting_of_one_broker_overrides_cluster_default(cli: Cli) -> None:
     said = await cli("config", "set", "log.retention.ms=5000", "num.io.threads=9", "--default")
     assert said.stdout == "all brokers: changed\n"
     said = await cli("config", "set", "log.retention.ms=7000", *NODE)
@@ -34,7 +34,7 @@ async def test_a_setting_of_one_broker_wins_over_that_of_all(cli: Cli) -> None:
     assert await settings(cli, *NODE) == {}
 
 
-async def test_a_dry_run_changes_nothing(cli: Cli) -> None:
+async def test_config_set_dry_run_changes_nothing(cli: Cli) -> None:
     said = await cli("config", "set", "log.retention.ms=5000", *NODE, "--dry-run")
     assert said.stdout == "broker 1: the settings are valid\n"
     assert await settings(cli, *NODE) == {}
@@ -44,7 +44,7 @@ async def test_a_dry_run_changes_nothing(cli: Cli) -> None:
 
 @pytest.mark.parametrize("whose", [NODE, ("--default",)])
 @pytest.mark.parametrize("change", [("set", "node.id=4"), ("unset", "node.id")])
-async def test_what_only_a_start_can_change(
+async def test_change_of_read_only_setting_is_rejected(
     cli: Cli, whose: tuple[str, ...], change: tuple[str, ...]
 ) -> None:
     said = await cli("config", *change, *whose, status=1)
@@ -52,17 +52,17 @@ async def test_what_only_a_start_can_change(
     assert "see `kbroker config explain node.id`" in said.stderr
 
 
-async def test_names_that_brokers_do_not_know(cli: Cli) -> None:
+async def test_unknown_broker_setting_suggests_similar_name(cli: Cli) -> None:
     said = await cli("config", "set", "log.retention.m=5", *NODE, status=1)
     assert "did you mean 'log.retention.ms'?" in said.stderr
 
 
 @pytest.mark.parametrize("whose", [(), ("--node", "1", "--default")])
-async def test_whose_settings_must_be_said(cli: Cli, whose: tuple[str, ...]) -> None:
+async def test_config_set_requires_node_or_default(cli: Cli, whose: tuple[str, ...]) -> None:
     said = await cli("config", "set", "log.retention.ms=5", *whose, status=2)
     assert "--node ID for one broker, or --default" in said.stderr
 
 
-async def test_a_broker_that_is_not_there(cli: Cli) -> None:
+async def test_config_set_of_missing_broker_fails(cli: Cli) -> None:
     said = await cli("config", "set", "log.retention.ms=5", "--node", "7", status=1)
     assert "broker 7 does not exist (valid: 1)" in said.stderr

@@ -1,4 +1,4 @@
-"""`kbroker topic produce` and `consume`: what goes in comes out, byte for byte."""
+"""`kbroker topic consume`: offsets, groups, filters and patterns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..commands import Cli, ReadJson
 from .records import lines_of, values_in
 
 
-async def test_waiting_comes_to_an_end(cli: Cli) -> None:
+async def test_consume_with_timeout_exits_with_status_4(cli: Cli) -> None:
     await cli("topic", "create", "t")
     await cli("topic", "produce", "t", "early")
     said = await cli("topic", "consume", "t", "--timeout", "200ms", status=4)
@@ -22,7 +22,9 @@ async def test_waiting_comes_to_an_end(cli: Cli) -> None:
     assert lines_of(read.stdout)[0]["value"] == "early"
 
 
-async def test_a_group_goes_on_where_it_stopped(cli: Cli, read_json: ReadJson) -> None:
+async def test_consume_with_group_resumes_at_committed_offset(
+    cli: Cli, read_json: ReadJson
+) -> None:
     await cli("topic", "create", "t")
     await cli("topic", "produce", "t", *"abcde")
     read = ("topic", "consume", "t", "-g", "g", "-f", "%v")
@@ -36,7 +38,7 @@ async def test_a_group_goes_on_where_it_stopped(cli: Cli, read_json: ReadJson) -
     assert (await cli(*read, "-o", ":end")).stdout == "de"
 
 
-async def test_topics_by_pattern(cli: Cli) -> None:
+async def test_consume_with_regex_reads_matching_topics(cli: Cli) -> None:
     await cli("topic", "create", "a1", "a2", "b1")
     for name in ("a1", "a2", "b1"):
         await cli("topic", "produce", name, name)
@@ -44,8 +46,8 @@ async def test_topics_by_pattern(cli: Cli) -> None:
     assert "matches zz" in (await cli("topic", "consume", "zz", "-r", status=1)).stderr
 
 
-async def test_filters(cli: Cli) -> None:
-    """The count is of what is printed; a group is done with what was left out, too."""
+async def test_consume_filter_counts_only_printed_records(cli: Cli) -> None:
+    """The group also commits the offsets of the records that the filter skips."""
     await cli("topic", "create", "t")
     lines = [f'{{"key": "k{n}", "value": {{"n": {n}}}}}\n' for n in range(10)]
     await cli("topic", "produce", "t", "--json", stdin="".join(lines))
@@ -69,7 +71,7 @@ async def test_filters(cli: Cli) -> None:
         (b"\0\0\0\0\7rest\xff", [], False),
     ],
 )
-async def test_consume_names_what_decodes_records_with_a_schema(
+async def test_consume_explains_undecoded_schema_records(
     value: bytes, settings: list[str], is_explained: bool, cli: Cli
 ) -> None:
     await cli("topic", "create", "t")

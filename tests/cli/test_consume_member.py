@@ -1,4 +1,4 @@
-"""`kbroker topic consume --group` as a process of its own, beside others of its group."""
+"""`kbroker topic consume --group` as a separate process, with other members of its group."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def broker() -> Iterator[LocalBroker]:
 
 @pytest.fixture
 def start(broker: LocalBroker) -> Iterator[Start]:
-    """Starts a member of group g that reads topic t."""
+    """Return a function that starts a member of group g that reads topic t."""
     started: list[subprocess.Popen[str]] = []
 
     def run(*options: str) -> subprocess.Popen[str]:
@@ -60,7 +60,7 @@ def read(process: subprocess.Popen[str], count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_commits_and_leaves_when_it_is_told_to_end(
+def test_member_commits_and_leaves_group_on_signal(
     number: signal.Signals, broker: LocalBroker, start: Start
 ) -> None:
     for value in "abc":
@@ -79,9 +79,7 @@ def test_it_commits_and_leaves_when_it_is_told_to_end(
 
 
 @pytest.mark.slow
-def test_two_share_the_partitions_and_every_record_is_printed_once(
-    broker: LocalBroker, start: Start
-) -> None:
+def test_two_members_print_every_record_once(broker: LocalBroker, start: Start) -> None:
     broker.produce("t", "first", partition=0)
     one = start("--from-beginning")
     assert read(one, 1) == ["first"]
@@ -100,7 +98,7 @@ def test_two_share_the_partitions_and_every_record_is_printed_once(
     assert broker.committed("g") == {("t", 0): 3, ("t", 1): 2}
 
 
-def test_places_count_where_nothing_is_committed(broker: LocalBroker, start: Start) -> None:
+def test_offset_option_applies_without_committed_offset(broker: LocalBroker, start: Start) -> None:
     for partition in (0, 1):
         broker.produce("t", f"of {partition}", partition=partition)
     assert start("-o", "start", "-n", "2").communicate(timeout=SECONDS)[0].count("of") == 2
@@ -111,10 +109,8 @@ def test_places_count_where_nothing_is_committed(broker: LocalBroker, start: Sta
 
 
 @pytest.mark.slow
-def test_what_comes_before_the_first_record_is_read_is_not_left_out(
-    broker: LocalBroker, start: Start
-) -> None:
-    """Where it began is committed, so the next one begins there and not at a later end."""
+def test_start_offset_is_committed_before_first_record(broker: LocalBroker, start: Start) -> None:
+    """The next member starts at the committed start offset, not at a later log end offset."""
     process = start("--timeout", "60s")
     broker.wait_for_group("g", members=1, timeout=SECONDS)
     broker.wait_for_commit("g", "t", 0, 0, timeout=SECONDS)
@@ -125,7 +121,7 @@ def test_what_comes_before_the_first_record_is_read_is_not_left_out(
 
 
 @pytest.mark.slow
-def test_a_member_that_was_expired_goes_on(broker: LocalBroker, start: Start) -> None:
+def test_expired_member_rejoins_and_continues(broker: LocalBroker, start: Start) -> None:
     broker.produce("t", "first", partition=0)
     process = start("--from-beginning")
     assert read(process, 1) == ["first"]
@@ -137,7 +133,7 @@ def test_a_member_that_was_expired_goes_on(broker: LocalBroker, start: Start) ->
     assert read(process, 1) == ["second"]
 
 
-def test_a_group_shares_partitions_itself(start: Start) -> None:
+def test_group_and_partition_options_exclude_each_other(start: Start) -> None:
     process = start("-p", "0")
     assert "--group and --partition exclude each other" in process.communicate(timeout=SECONDS)[1]
     assert process.returncode == 2

@@ -1,4 +1,4 @@
-"""Every command of docs/reference/cli.md works."""
+"""Commands in docs/reference/cli.md."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ KBROKER = f'kbroker() {{ {sys.executable} -m kbroker "$@"; }}\n'
 
 
 @pytest.mark.long
-async def test_every_block_runs(broker: Broker, tmp_path: Path) -> None:
-    """In order, in one shell that stops at the first command that fails."""
+async def test_every_shell_block_of_cli_page_runs(broker: Broker, tmp_path: Path) -> None:
+    """The blocks run in order, in one shell that exits at the first failing command."""
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert len(blocks) > 5
     script = KBROKER + "set -eo pipefail\n" + "".join(blocks)
@@ -41,6 +41,6 @@ async def test_every_block_runs(broker: Broker, tmp_path: Path) -> None:
     assert b"customer-1=first order" in done.stdout
 
 
-def test_every_command_is_described() -> None:
+def test_cli_page_describes_every_command() -> None:
     text = PAGE.read_text()
     assert [name for name in COMMANDS if f"`kbroker {name}" not in text and name != "demo"] == []

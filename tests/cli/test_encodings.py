@@ -1,4 +1,4 @@
-"""Every command prints where the locale's encoding lacks characters, and files are UTF-8 anywhere."""
+"""Output and files with locales whose encoding lacks characters."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ for words in asked:
 
 
 def run_in(locale: Mapping[str, str], *commands: list[str]) -> subprocess.CompletedProcess[bytes]:
-    """Run commands in one process; without any, the help of all there are."""
+    """Run commands in one process; without commands, print the help of all commands."""
     lines = ["\t".join(each) for each in commands]
     return subprocess.run(
         [sys.executable, "-c", RUN_ALL, *lines],
@@ -121,14 +121,14 @@ def test_server_starts_in_any_locale(locale: str, tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_streams_that_cannot_be_set_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program may have put something of its own in place of its output, or closed it."""
+def test_replaced_output_streams_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may have replaced or closed its standard output."""
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", object())
     accept_all_characters()
 
 
-def test_text_files_and_pipes_name_their_encoding() -> None:
+def test_text_files_and_pipes_are_opened_with_encoding() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{call.lineno}: {ast.unparse(call)[:100]}"
         for path in SOURCES
@@ -148,7 +148,7 @@ def _calls(path: Path) -> Iterator[ast.Call]:
 
 
 def _depends_on_locale(call: ast.Call) -> bool:
-    """Return True if the locale decides how this call turns bytes into text."""
+    """Return True if the locale determines the encoding of this call."""
     given = {each.arg: each.value for each in call.keywords}
     if "encoding" in given:
         return False
@@ -201,6 +201,6 @@ def _is_binary(mode: ast.expr | None) -> bool:
         ("p.read_text(encoding='utf-8')", False),
     ],
 )
-def test_calls_that_depend_on_the_locale_are_found(text: str, expected: bool) -> None:
+def test_locale_dependent_calls_are_detected(text: str, expected: bool) -> None:
     (call,) = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
     assert _depends_on_locale(call) is expected

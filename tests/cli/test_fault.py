@@ -1,4 +1,4 @@
-"""The command that arms faults."""
+"""The `kbroker fault arm` command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kbroker.cli.fault import arm
 from kbroker.testing.fault_words import EFFECTS, WORDS
 
 
-def test_the_command_line_has_every_word_of_a_fault() -> None:
+def test_fault_arm_has_option_for_every_fault_argument() -> None:
     options = {option.name for option in arm.params}
     assert set(WORDS) - {"at"} <= options
     told = next(option for option in arm.params if option.name == "effect")

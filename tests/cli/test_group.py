@@ -28,7 +28,7 @@ from .records import offsets
 
 @asynccontextmanager
 async def member(broker: Broker, group: str, topic: str, *partitions: int) -> AsyncIterator[str]:
-    """The one member of a group, which has some partitions; leaves at the end."""
+    """Join a group as its only member, with the given partitions; leave at the end."""
     async with connected(broker.endpoint) as wire:
         ask = JoinGroupRequest(
             group_id=group,
@@ -57,7 +57,7 @@ async def member(broker: Broker, group: str, topic: str, *partitions: int) -> As
         await wire.ask(ApiKey.LEAVE_GROUP, 1, leave)
 
 
-async def test_a_group_with_a_member(
+async def test_group_commands_show_and_protect_group_with_member(
     cli: Cli, read_json: ReadJson, topic: str, broker: Broker
 ) -> None:
     await cli("group", "seek", "g", "--to", "3", "-t", topic)
@@ -86,7 +86,9 @@ async def test_a_group_with_a_member(
     ]
 
 
-async def test_a_share_group(cli: Cli, read_json: ReadJson, topic: str, broker: Broker) -> None:
+async def test_group_commands_support_share_groups(
+    cli: Cli, read_json: ReadJson, topic: str, broker: Broker
+) -> None:
     async with connected(broker.endpoint) as wire:
         await find(wire)
         await alter(wire, {0: 1}, group="s", topic=topic)
@@ -115,7 +117,7 @@ async def test_a_share_group(cli: Cli, read_json: ReadJson, topic: str, broker: 
         assert (await cli("group", "delete", "s")).stdout == "s: deleted\n"
 
 
-async def test_a_share_group_forgets_topics(
+async def test_offset_delete_of_share_group_deletes_whole_topics(
     cli: Cli, read_json: ReadJson, topic: str, broker: Broker
 ) -> None:
     async with connected(broker.endpoint) as wire:
@@ -135,7 +137,9 @@ async def test_a_share_group_forgets_topics(
     assert row["partitions"] == []
 
 
-async def test_offsets_and_groups_are_deleted(cli: Cli, read_json: ReadJson, topic: str) -> None:
+async def test_group_delete_removes_offsets_and_groups(
+    cli: Cli, read_json: ReadJson, topic: str
+) -> None:
     await cli("group", "seek", "g", "--to", "2", "-t", topic)
     assert (await cli("group", "offset-delete", "g", "-t", f"{topic}:1")).stdout == "t-1: deleted\n"
     (row,) = await read_json("group", "describe", "g")
@@ -147,7 +151,7 @@ async def test_offsets_and_groups_are_deleted(cli: Cli, read_json: ReadJson, top
     assert (await cli("group", "delete", "g", "--if-exists")).stdout == ""
 
 
-async def test_a_typo_in_a_group(cli: Cli, topic: str) -> None:
+async def test_unknown_group_suggests_similar_name(cli: Cli, topic: str) -> None:
     await cli("group", "seek", "readers", "--to", "end", "-t", topic)
     said = (await cli("group", "describe", "raeders", status=1)).stderr
     assert "did you mean 'readers'?" in said
@@ -155,7 +159,9 @@ async def test_a_typo_in_a_group(cli: Cli, topic: str) -> None:
     assert "--topic" in nothing.stderr
 
 
-async def test_wait(cli: Cli, topic: str, broker: Broker) -> None:
+async def test_group_wait_returns_when_conditions_are_met(
+    cli: Cli, topic: str, broker: Broker
+) -> None:
     late = await cli("group", "wait", "g", "--members", "1", "--timeout", "300ms", status=4)
     assert "is still absent, 0 members" in late.stderr
     done = trio.Event()
@@ -176,18 +182,18 @@ async def test_wait(cli: Cli, topic: str, broker: Broker) -> None:
     await cli("group", "wait", "g", status=2)
 
 
-async def test_a_deleted_topic_under_a_group(cli: Cli, topic: str) -> None:
-    """Somebody else's topic: the group still has its offsets."""
+async def test_group_describe_omits_deleted_topic(cli: Cli, topic: str) -> None:
+    """The group still has committed offsets for the deleted topic."""
     await cli("group", "seek", "g", "--to", "end", "-t", topic)
     await cli("topic", "delete", topic)
     rows = json.loads((await cli("group", "describe", "g", "-o", "json")).stdout)
     assert rows[0]["partitions"] == []
 
 
-async def test_a_list_waits_for_a_broker_that_loads_its_groups(
+async def test_group_list_waits_while_broker_loads_groups(
     broker: Broker, cli: Cli, read_json: ReadJson, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it does for a moment after a start with many groups."""
+    """Brokers load their groups for a moment after a start."""
     await cli("topic", "create", "t")
     await cli("group", "seek", "g", "--to", "end", "-t", "t")
     answers = iter([True, True])
@@ -196,7 +202,7 @@ async def test_a_list_waits_for_a_broker_that_loads_its_groups(
     assert list(answers) == []
 
 
-async def test_a_group_of_a_streams_application(
+async def test_group_commands_support_streams_groups(
     cli: Cli, read_json: ReadJson, topic: str, broker: Broker
 ) -> None:
     async with connected(broker.endpoint) as wire:

@@ -1,4 +1,4 @@
-"""Offsets that `kbroker group seek` sets."""
+"""`kbroker group seek`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..commands import Cli, ReadJson
 from .records import offsets
 
 
-async def test_all_forms_of_seek(cli: Cli, read_json: ReadJson, topic: str) -> None:
+async def test_seek_accepts_all_offset_forms(cli: Cli, read_json: ReadJson, topic: str) -> None:
     made = await read_json("group", "seek", "g", "--to", "end", "-t", topic)
     assert offsets(made) == {0: (None, 5), 1: (None, 0)}
     for flags, wanted in [
@@ -28,7 +28,7 @@ async def test_all_forms_of_seek(cli: Cli, read_json: ReadJson, topic: str) -> N
     assert offsets(one) == {1: (0, 0)}
 
 
-async def test_a_dry_run_changes_nothing(cli: Cli, read_json: ReadJson, topic: str) -> None:
+async def test_seek_dry_run_changes_nothing(cli: Cli, read_json: ReadJson, topic: str) -> None:
     await cli("group", "seek", "g", "--to", "3", "-t", topic)
     await cli("group", "seek", "g", "--to", "end", "--dry-run")
     (row,) = await read_json("group", "describe", "g")
@@ -36,7 +36,7 @@ async def test_a_dry_run_changes_nothing(cli: Cli, read_json: ReadJson, topic: s
     assert (row["total_lag"], row["topics"][0]["lag"]) == (2, 2)
 
 
-async def test_offsets_from_files(cli: Cli, read_json: ReadJson, topic: str) -> None:
+async def test_seek_reads_offsets_from_file(cli: Cli, read_json: ReadJson, topic: str) -> None:
     await cli("group", "seek", "g", "--to", "4", "-t", topic)
     described = (await cli("group", "describe", "g", "-o", "json")).stdout
     planned = (await cli("group", "seek", "g", "--to", "1", "--dry-run", "-o", "json")).stdout
@@ -47,7 +47,7 @@ async def test_offsets_from_files(cli: Cli, read_json: ReadJson, topic: str) -> 
     await cli("group", "seek", "g", "--from-file", "-", stdin="nonsense", status=2)
 
 
-async def test_options_that_exclude_each_other_are_rejected(cli: Cli, topic: str) -> None:
+async def test_seek_rejects_exclusive_options(cli: Cli, topic: str) -> None:
     await cli("group", "seek", "g", status=2)
     await cli("group", "seek", "g", "--to", "end", "--shift", "1", status=2)
     await cli("group", "seek", "g", "--to", "nowhere", status=2)

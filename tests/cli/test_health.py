@@ -1,4 +1,4 @@
-"""`kbroker health`: exit status 0 or 1, also against ports that behave oddly."""
+"""`kbroker health`: exit status 0 or 1, also for ports of other servers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEALTH = [sys.executable, "-m", "kbroker", "health"]
 
 @contextmanager
 def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A port that is no broker; `answer` gets each connection."""
+    """Open a port of a server that is not a broker; `answer` gets each connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def accept() -> None:
@@ -43,13 +43,13 @@ def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
 
 
 def asked(address: str, *flags: str) -> tuple[int, str, float]:
-    """Exit status, what was said, and the seconds it took."""
+    """Return exit status, output, and the duration in seconds."""
     began_at = time.perf_counter()
     done = CliRunner().invoke(health, ["--bootstrap", address, *flags])
     return done.exit_code, done.output, time.perf_counter() - began_at
 
 
-def test_nobody_listens() -> None:
+def test_health_of_closed_port_exits_with_status_1() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     status, said, _ = asked(address)
@@ -63,7 +63,7 @@ def test_nobody_listens() -> None:
     [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x00\x02ab", b"\x7f\xff\xff\xff", b"\x00"],
     ids=repr,
 )
-def test_something_else_listens(answer: bytes) -> None:
+def test_health_of_other_server_exits_with_status_1(answer: bytes) -> None:
     def send(client: socket.socket) -> None:
         client.recv(1000)
         client.sendall(answer)
@@ -75,8 +75,8 @@ def test_something_else_listens(answer: bytes) -> None:
     assert "does not respond" in said
 
 
-def test_a_port_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container's health check must come to an end, which is that of its patience."""
+def test_health_of_silent_port_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's health check must end before the container runtime's timeout."""
     assert CHECK_SECONDS <= 10
     short = partial(check_round_trip, patience_seconds=0.5)
     monkeypatch.setattr("kbroker.client.check_round_trip", short)
@@ -90,7 +90,7 @@ def test_a_port_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0.4 < seconds < 60
 
 
-def test_wait_gives_up_in_time() -> None:
+def test_health_wait_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     status, _, seconds = asked(address, "--wait", "700ms")
@@ -98,7 +98,7 @@ def test_wait_gives_up_in_time() -> None:
     assert 0.6 < seconds < 60
 
 
-def test_wait_sees_a_server_that_comes_later() -> None:
+def test_health_wait_succeeds_when_server_starts() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     waiting = subprocess.Popen(
@@ -115,8 +115,8 @@ def test_wait_sees_a_server_that_comes_later() -> None:
 
 
 @pytest.mark.parametrize("address", ["nonsense", "host:", ":9092", "host:port", "host:99999"])
-def test_an_address_that_is_none(address: str) -> None:
-    """Status 2 is reserved by containers, so a wrong address is 1 like one that does not respond."""
+def test_health_of_invalid_address_exits_with_status_1(address: str) -> None:
+    """Containers reserve status 2, so an invalid address exits with 1."""
     status, said, _ = asked(address)
     assert status == 1
     assert "HOST:PORT" in said

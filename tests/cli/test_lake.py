@@ -1,4 +1,4 @@
-"""What `kbroker lake archive` reads with when no registry delivers Spark's connector."""
+"""The source of `kbroker lake archive` if Spark's connector cannot be downloaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kbroker.spark.connector import ConnectorError, Installed, NoConnectorError
 
 
 class Sessions:
-    """Makes sessions, but none with the connector when there is an `error`."""
+    """Fake of `session`; with an `error`, sessions with the connector fail."""
 
     def __init__(self, error: ConnectorError | None = None) -> None:
         self.error = error
@@ -36,7 +36,7 @@ def source(
     return _session_with(wanted, {}, _Told(as_json=False))[1]
 
 
-def test_a_connector_that_is_there_is_taken(
+def test_archive_uses_available_connector(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sessions = Sessions()
@@ -47,7 +47,7 @@ def test_a_connector_that_is_there_is_taken(
     assert capsys.readouterr().out == ""
 
 
-def test_without_a_connector_the_source_without_a_jar_is_taken_and_named(
+def test_archive_without_connector_falls_back_to_kbroker_source(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sessions = Sessions(NoConnectorError("unresolved"))
@@ -66,7 +66,7 @@ def test_without_a_connector_the_source_without_a_jar_is_taken_and_named(
         ("auto", "4.2.1", ConnectorError("there is no Java")),
     ],
 )
-def test_what_no_other_source_helps(
+def test_archive_without_fallback_raises_connector_error(
     wanted: str, version: str, error: ConnectorError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConnectorError, match=str(error)):
@@ -91,7 +91,7 @@ URL, LOGIN = "https://registry:8081/x", "alice:s/e:c@"
         ("http://bob:x@registry", {REGISTRY_LOGIN: LOGIN}, "http://bob:x@registry"),
     ],
 )
-def test_a_profile_names_the_registry_and_who_logs_in_there(
+def test_archive_reads_registry_and_credentials_from_profile(
     given: str | None, settings: dict[str, str], found: str | None
 ) -> None:
     assert _schema(given, "avro", settings) == _schema(given, "protobuf", settings) == found

@@ -1,4 +1,4 @@
-"""Commands that are imported when they are called."""
+"""Lazy import of commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def said():
 
 
 @pytest.mark.parametrize("source", [COMMAND, "raise ImportError('gone')"])
-def test_the_collector_is_off_while_a_command_is_imported_and_only_then(
+def test_garbage_collection_is_disabled_only_during_command_import(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "one_command.py").write_text(source)

@@ -1,4 +1,4 @@
-"""`kbroker log` dump and verify: what is planted in files is found."""
+"""`kbroker log verify`: detection of damage in files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .log_directories import FIRST, flip, last
 
 
 def checked(directory: Path, status: int = 0) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Rows by partition, and the reasons of all problems."""
+    """Return the rows by partition, and the reasons of all problems."""
     found = json.loads(invoke("log", "verify", str(directory), "-o", "json", status=status).stdout)
     reasons = [f"{Path(each['path']).name}: {each['reason']}" for each in found["problems"]]
     return {row["partition"]: row for row in found["partitions"]}, reasons
 
 
-def test_a_sound_directory(data: Path) -> None:
+def test_log_verify_accepts_intact_directory(data: Path) -> None:
     rows, reasons = checked(data)
     assert reasons == []
     row = rows["t-0"]
@@ -55,14 +55,16 @@ PLANTED: list[tuple[str, Callable[[Path], object], str]] = [
 @pytest.mark.parametrize(
     ("plant", "reason"), [row[1:] for row in PLANTED], ids=[r[0] for r in PLANTED]
 )
-def test_damage_is_found(data: Path, plant: Callable[[Path], object], reason: str) -> None:
+def test_log_verify_reports_damage(
+    data: Path, plant: Callable[[Path], object], reason: str
+) -> None:
     plant(data / "t-0")
     rows, reasons = checked(data, status=1)
     assert any(word in each for each in reasons for word in reason.split("|")), reasons
     assert all(not row["problems"] for name, row in rows.items() if name != "t-0")
 
 
-def test_checkpoints_that_cannot_be(data: Path) -> None:
+def test_log_verify_reports_impossible_checkpoints(data: Path) -> None:
     name = "recovery-point-offset-checkpoint"
     (data / name).write_bytes(offsets_to_bytes({("t", 0): 61}, name))
     assert checked(data, status=1)[1] == [f"{name}: offset 61 for t-0, but its records end at 60"]
@@ -73,15 +75,15 @@ def test_checkpoints_that_cannot_be(data: Path) -> None:
     assert all("is damaged" in each for each in reasons)
 
 
-def test_a_snapshot_that_contradicts_the_batches(data: Path) -> None:
-    """A sound snapshot of another offset, under this name."""
+def test_log_verify_reports_snapshot_that_contradicts_batches(data: Path) -> None:
+    """The file has the content of an intact snapshot of another offset."""
     first, *_, newest = sorted((data / "t-0").glob("*.snapshot"))
     newest.write_bytes(first.read_bytes())
     _, reasons = checked(data, status=1)
     assert any("expected epoch 0, sequence" in each for each in reasons)
 
 
-def test_index_entries_behind_the_last_batch(data: Path) -> None:
+def test_log_verify_reports_index_entries_after_last_batch(data: Path) -> None:
     index = data / "t-0" / f"{FIRST}.index"
     index.write_bytes(index.read_bytes() + struct.pack(">ii", 500, 1_000_000))
     _, reasons = checked(data, status=1)

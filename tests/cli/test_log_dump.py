@@ -1,4 +1,4 @@
-"""Contents of log files that `kbroker log dump` prints."""
+"""`kbroker log dump`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..commands import invoke
 from .log_directories import FIRST, VALUE_BYTES, flip, last
 
 
-def test_dump(data: Path) -> None:
+def test_log_dump_prints_all_file_types(data: Path) -> None:
     partition = data / "t-0"
     printed = invoke("log", "dump", str(partition), "--json", "-r").stdout.splitlines()
     rows = [json.loads(line) for line in printed]
@@ -31,7 +31,7 @@ def test_dump(data: Path) -> None:
     invoke("log", "dump", str(partition / "partition.metadata"), status=2)
 
 
-def test_dump_reads_committed_offsets(data: Path) -> None:
+def test_log_dump_decodes_committed_offsets(data: Path) -> None:
     directories = sorted(map(str, data.glob("__consumer_offsets-*")))
     printed = invoke("log", "dump", "-r", "--json", *directories).stdout.splitlines()
     rows = [json.loads(line) for line in printed]
@@ -39,7 +39,7 @@ def test_dump_reads_committed_offsets(data: Path) -> None:
     assert (commit["group"], commit["topic"], commit["committed_offset"]) == ("g", "t", 7)
 
 
-def test_dump_reads_the_state_of_transactions(data: Path, tmp_path: Path) -> None:
+def test_log_dump_decodes_transaction_states(data: Path, tmp_path: Path) -> None:
     directories = sorted(map(str, data.glob("__transaction_state-*")))
     printed = invoke("log", "dump", "-r", "--json", *directories).stdout.splitlines()
     rows = [json.loads(line) for line in printed]
@@ -58,7 +58,7 @@ def test_dump_reads_the_state_of_transactions(data: Path, tmp_path: Path) -> Non
     assert "transactional_id=tx" in asked
 
 
-def test_dump_of_damage_is_status_1(data: Path) -> None:
+def test_log_dump_of_damaged_segment_exits_with_status_1(data: Path) -> None:
     segment = data / "t-0" / f"{FIRST}.log"
     flip(segment, 500)
     assert "valid=False" in invoke("log", "dump", str(segment), status=1).stdout

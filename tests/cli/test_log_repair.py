@@ -1,4 +1,4 @@
-"""A damaged partition: an error that helps, and the command that it names."""
+"""`kbroker log repair`, and the errors of damaged partitions."""
 
 from pathlib import Path
 
@@ -45,14 +45,14 @@ def damage_middle(segment: Path) -> None:
 
 
 def damage_batch(segment: Path, number: int) -> bytes:
-    """Flip a bit in the value of a batch; returns what the file holds now."""
+    """Flip a bit in the value of a batch; return the new content of the file."""
     data = bytearray(segment.read_bytes())
     data[(number + 1) * len(data) // BATCHES - 2] ^= 1
     segment.write_bytes(data)
     return bytes(data)
 
 
-async def test_damage_takes_the_partition_offline_and_repair_brings_it_back(
+async def test_repair_brings_damaged_partition_back_online(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await write_batches(tmp_path)
@@ -78,7 +78,7 @@ async def test_damage_takes_the_partition_offline_and_repair_brings_it_back(
         assert kept.high_watermark == BATCHES // 2
 
 
-async def test_clients_and_the_log_are_told_of_damage_that_was_found_later(
+async def test_damage_found_by_scrubber_is_reported_to_clients_and_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await write_batches(tmp_path)
@@ -100,10 +100,10 @@ async def test_clients_and_the_log_are_told_of_damage_that_was_found_later(
 
 
 @pytest.mark.parametrize("number", [0, BATCHES // 2, BATCHES - 1])
-async def test_what_repair_cuts_is_kept_whichever_batch_is_damaged(
+async def test_repair_keeps_truncated_bytes_for_any_damaged_batch(
     tmp_path: Path, number: int
 ) -> None:
-    """Also the last one, which no sound batch follows."""
+    """This includes the last batch, which no intact batch follows."""
     await write_batches(tmp_path)
     segment = tmp_path / "t-0" / "00000000000000000000.log"
     data = damage_batch(segment, number)
@@ -124,7 +124,7 @@ async def test_what_repair_cuts_is_kept_whichever_batch_is_damaged(
     assert done.exit_code == 0, done.output
 
 
-async def test_repair_of_a_sound_log_loses_nothing(tmp_path: Path) -> None:
+async def test_repair_of_intact_log_loses_nothing(tmp_path: Path) -> None:
     await write_batches(tmp_path)
     earlier = tmp_path / "t-0" / "00000000000000000000.log.5.corrupt"
     earlier.write_bytes(b"of an earlier repair")
@@ -135,8 +135,8 @@ async def test_repair_of_a_sound_log_loses_nothing(tmp_path: Path) -> None:
     assert "moved to" not in done.output
 
 
-async def test_what_a_crash_left_behind_counts_as_well(tmp_path: Path) -> None:
-    """The checkpoints know of less than the log held; its sound batches tell."""
+async def test_repair_counts_records_moved_by_crash_recovery(tmp_path: Path) -> None:
+    """The checkpoints list fewer records than the log had, but the moved batches show them."""
     await write_batches(tmp_path)
     (tmp_path / ".kafka_cleanshutdown").unlink()
     for name in ("recovery-point-offset", "replication-offset"):
@@ -146,13 +146,13 @@ async def test_what_a_crash_left_behind_counts_as_well(tmp_path: Path) -> None:
     assert "lost: offsets 6 to 9, at most 4 records; 3 of them are valid" in done.output
 
 
-def test_repair_of_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_repair_of_other_directory_is_rejected(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["log", "repair", str(tmp_path)])
     assert done.exit_code == 2
     assert "not the directory of a partition" in done.output
 
 
-async def test_repair_beside_a_running_broker_is_refused(tmp_path: Path) -> None:
+async def test_repair_during_running_broker_is_rejected(tmp_path: Path) -> None:
     await write_batches(tmp_path)
     async with open_broker(BrokerConfig(), data_dir=str(tmp_path), listeners=LISTENERS):
         done = CliRunner().invoke(main, ["log", "repair", str(tmp_path / "t-0")])
@@ -166,7 +166,7 @@ COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "2000"}
 async def write_compacted(
     directory: Path,
 ) -> tuple[dict[str, bytes], dict[bytes | None, bytes | None]]:
-    """Write and compact a topic. Returns the segments before that, and the latest values."""
+    """Write and compact a topic; return the segments before compaction, and the latest values."""
     values: dict[bytes | None, bytes | None] = {}
     async with started(directory, log_cleaner_enable=False) as broker:
         await broker.create_topic("t", 1, configs=COMPACTED)
@@ -216,7 +216,7 @@ async def test_repair_keeps_all_records_when_replaced_segments_came_back(tmp_pat
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-async def test_compacted_topic_is_readable_after_repair(tmp_path: Path, share: float) -> None:
+async def test_repaired_compacted_topic_is_readable(tmp_path: Path, share: float) -> None:
     _, values = await write_compacted(tmp_path)
     segments = sorted((tmp_path / "t-0").glob("*.log"))
     filled = [path for path in segments if path.stat().st_size > 500]

@@ -1,4 +1,4 @@
-"""Offsets and times between which a command reads."""
+"""Offset specs and ranges of `kbroker topic consume`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..commands import Cli
 from .records import values_in
 
 
-async def test_places(cli: Cli) -> None:
+async def test_consume_accepts_all_offset_ranges(cli: Cli) -> None:
     await cli("topic", "create", "t")
     for number in range(5):
         await cli(

@@ -1,4 +1,4 @@
-"""What clients name cannot forge lines, and sends nothing to a terminal, whatever prints it."""
+"""Escaping of names that clients choose, in the output of all commands."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ from kbroker.testing.control import run_controlled_broker
 from ..security.test_access import AUTHORIZER
 from ..wire import Wire, batch, connected, create_topic, produce, request
 
+# 7-bit and 8-bit escape sequences, line breaks, a direction change, and an invisible tag.
 EVIL = "evil\x1b[2J\u009b31m\x7f\r\nFORGED \u202e\u2028\U000e0041"
-"""Escapes of seven and of eight bits, line ends, a change of direction, and a tag that is not seen."""
 PRINTED = r"evil\x1b[2J\x9b31m\x7f\r\nFORGED \u202e\u2028\U000e0041"
 OTHER, OPEN = f"other {EVIL}", f"open {EVIL}"
 """A group that only has offsets, and a transactional id."""
 FORMS = [[], *(["-o", form.value] for form in Format)]
 READS = ["--operation", "read"]
+# Commands whose output has no names that clients chose.
 SILENT = (
     *("serve", "run", "health", "completion", "init pipeline", "clock advance", "demo"),
     *(f"config {verb}" for verb in ("explain", "show", "set", "unset")),
@@ -58,11 +59,10 @@ SILENT = (
         for verb in ("list", "stop", "crash", "start", "add", "remove", "mark-dead")
     ),
 )
-"""Commands that print what their user wrote, or what is on this machine, or numbers."""
 
 
 def commands(data: Path) -> dict[str, list[list[str]]]:
-    """Each command with arguments that let it print what clients have named."""
+    """Return each command with arguments that make it print names that clients chose."""
     offsets = [str(path) for path in data.glob("__consumer_offsets-*")]
     states = [str(path) for path in data.glob("__transaction_state-*")]
     described = ["-s", "-c", "-t"]
@@ -119,7 +119,7 @@ def commands(data: Path) -> dict[str, list[list[str]]]:
 
 
 def security_commands() -> dict[str, list[list[str]]]:
-    """The same of commands for users, tokens and ACLs."""
+    """Return the commands for users, tokens and ACLs."""
     return {
         "security user list": [*FORMS, [EVIL], ["x" + EVIL]],
         "security user add": [[EVIL]],
@@ -138,7 +138,7 @@ def security_commands() -> dict[str, list[list[str]]]:
 
 
 def leaves(command: click.Command, path: str = "") -> Iterator[str]:
-    """All commands below one."""
+    """Return all commands below a group."""
     if not isinstance(command, click.Group):
         yield path
         return
@@ -149,13 +149,13 @@ def leaves(command: click.Command, path: str = "") -> Iterator[str]:
         yield from leaves(below, f"{path} {name}".strip())
 
 
-def test_every_command_is_looked_at() -> None:
+def test_output_test_covers_every_command() -> None:
     assert set(leaves(main)) == set(commands(Path()))
 
 
 @asynccontextmanager
 async def evil_broker(data: Path) -> AsyncIterator[dict[str, str]]:
-    """The environment of a broker whose clients have chosen such names."""
+    """Start a broker with such names; yield the environment for commands."""
 
     async def prepare(broker: Broker) -> None:
         pass
@@ -202,7 +202,7 @@ async def _set_quota(wire: Wire) -> None:
 
 
 async def _join(wire: Wire) -> None:
-    """A member of group EVIL who has a partition."""
+    """Join group EVIL with one partition."""
     await _ask(wire, ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key=EVIL))
     joined = await _ask(
         wire,
@@ -232,7 +232,7 @@ async def _join(wire: Wire) -> None:
 
 
 async def _commit(wire: Wire) -> None:
-    """An offset of group OTHER, and what it says of it."""
+    """Commit an offset of group OTHER, with metadata."""
     cls: Any = type(request(ApiKey.OFFSET_COMMIT))
     partition = cls.Partition(partition_index=0, committed_offset=1, committed_metadata=EVIL)
     topics = [cls.Topic(name="t", partitions=[partition])]
@@ -256,7 +256,7 @@ async def _make_user(wire: Wire) -> None:
     assert answer.results[0].error_code == 0
 
 
-async def test_nothing_of_it_is_acted_on(tmp_path: Path) -> None:
+async def test_commands_escape_control_characters_of_client_names(tmp_path: Path) -> None:
     data = tmp_path / "data"
     seen: set[str] = set()
     async with evil_broker(data) as environment:
@@ -281,13 +281,13 @@ async def test_nothing_of_it_is_acted_on(tmp_path: Path) -> None:
     may_be_silent = {"cluster health", "cluster info", "cluster logdirs", "fault check"}
     may_be_silent |= {"cluster txn find-hanging", "cluster txn abort", "topic list", "audit"}
     may_be_silent |= {"topic describe", "explain partition"}
-    # Tokens are of who logs in: test_security_token.py.
+    # Delegation tokens need authentication: see test_security_token.py.
     may_be_silent |= {f"security token {verb}" for verb in ("list", "create", "renew", "expire")}
     assert {name for name, calls in commands(data).items() if calls} - seen <= may_be_silent
 
 
 def check(words: list[str], result: Result) -> None:
-    """Nothing but lines of what can be seen; JSON says what the names are."""
+    """Check that the output has printable lines only, and that JSON has the original names."""
     for line in result.output.split("\n"):
         assert line.isprintable(), (words, line)
         assert not line.startswith("FORGED"), (words, line)
@@ -303,8 +303,8 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(each)
 
 
-def test_all_that_is_printed_goes_through_one_place() -> None:
-    """So a new command cannot forget it."""
+def test_commands_print_through_output_module_only() -> None:
+    """New commands then cannot forget to escape names."""
     directory = Path(__file__).parents[2] / "kbroker" / "cli"
     around = [
         (path.name, line.strip())
@@ -316,7 +316,7 @@ def test_all_that_is_printed_goes_through_one_place() -> None:
     assert around == [("completion.py", "click.echo(cls(main, {}, PROGRAM, VARIABLE).source())")]
 
 
-def test_each_form(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_output_format_escapes_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     say(EVIL, 5, err=True)
     assert capsys.readouterr().err == f"{PRINTED}\n5\n"
     columns = [Column("a"), Column("b")]

@@ -1,4 +1,4 @@
-"""The command that produces records."""
+"""The `kbroker topic produce` command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..commands import Cli
 from .records import lines_of, values_in
 
 
-async def test_lines_become_records(cli: Cli) -> None:
+async def test_produce_writes_one_record_per_line(cli: Cli) -> None:
     await cli("topic", "create", "t")
     said = (await cli("topic", "produce", "t", "-k", "k", "-H", "a:1:2", stdin="x\n\nlast")).stdout
     assert said.splitlines()[0].startswith("Produced to partition 0 at offset 0 with timestamp ")
@@ -25,7 +25,7 @@ async def test_lines_become_records(cli: Cli) -> None:
     assert abs(rows[0]["timestamp"] / 1000 - time.time()) < 60
 
 
-async def test_values_tombstones_and_delimiters(cli: Cli) -> None:
+async def test_produce_supports_values_tombstones_and_delimiters(cli: Cli) -> None:
     await cli("topic", "create", "t")
     await cli("topic", "produce", "t", "one", "two", "-q")
     await cli("topic", "produce", "t", "-k", "gone", "-Z")
@@ -44,7 +44,7 @@ async def test_values_tombstones_and_delimiters(cli: Cli) -> None:
     )
 
 
-async def test_lines_of_json_may_say_little(cli: Cli) -> None:
+async def test_produce_json_accepts_partial_lines(cli: Cli) -> None:
     await cli("topic", "create", "t", "-p", "3")
     lines = '{"topic": "t", "value": {"a": [1]}}\n\n{"topic": "t", "key": "k", "partition": 2}\n'
     await cli("topic", "produce", "--json", stdin=lines)
@@ -67,7 +67,7 @@ async def test_lines_of_json_may_say_little(cli: Cli) -> None:
         ('{"partition": 9}', "t has no partition 9, it has 1"),
     ],
 )
-async def test_a_bad_line_is_named(cli: Cli, line: str, words: str) -> None:
+async def test_produce_json_reports_number_of_invalid_line(cli: Cli, line: str, words: str) -> None:
     await cli("topic", "create", "t")
     said = await cli(
         "topic", "produce", "t", "--json", stdin=f'{{"value": "a"}}\n{line}\n', status=1
@@ -75,18 +75,20 @@ async def test_a_bad_line_is_named(cli: Cli, line: str, words: str) -> None:
     assert words in said.stderr
 
 
-async def test_keys_go_where_java_puts_them(cli: Cli) -> None:
+async def test_produce_partitions_keys_like_java_producer(cli: Cli) -> None:
     await cli("topic", "create", "t", "-p", "7")
     await cli("topic", "produce", "t", "-d:", stdin="".join(f"key-{i}:x\n" for i in range(8)))
     rows = lines_of((await cli("topic", "consume", "t", "-o", ":end")).stdout)
     assert {row["key"]: row["partition"] for row in rows} == JAVA_SAYS
 
 
-# What murmur2 in kafka-python says too.
+# murmur2 of kafka-python returns the same partitions.
 JAVA_SAYS = {f"key-{i}": at for i, at in enumerate([0, 5, 4, 4, 5, 4, 5, 3])}
 
 
-async def test_long_lines(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_produce_reads_lines_across_chunks_up_to_limit(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("kbroker.client.lines.READ_BYTES", 5)
     monkeypatch.setattr("kbroker.client.lines.LINE_BYTES_MAX", 20)
     await cli("topic", "create", "t")
@@ -96,7 +98,7 @@ async def test_long_lines(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "is longer than" in said.stderr
 
 
-async def test_a_record_that_is_too_large(cli: Cli) -> None:
+async def test_produce_of_too_large_record_names_topic_setting(cli: Cli) -> None:
     await cli("topic", "create", "t", "-c", "max.message.bytes=1000")
     said = await cli("topic", "produce", "t", "x" * 2000, status=1)
     assert "MESSAGE_TOO_LARGE" in said.stderr

@@ -12,7 +12,7 @@ from kbroker.cli.target import SETTINGS
 from ..commands import invoke
 
 
-def test_a_profile_from_a_file_of_kafkas_clients(tmp_path: Path) -> None:
+def test_profile_create_reads_client_properties(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("bootstrap.servers=h:1\nmetadata.max.age.ms=5\nclient.id=me\nacks=all\n")
     said = invoke("profile", "create", "own", "--file", str(file), "-X", "client.id=you").stdout
@@ -28,7 +28,7 @@ def test_a_profile_from_a_file_of_kafkas_clients(tmp_path: Path) -> None:
     )
 
 
-def test_secrets_of_profiles_are_not_shown() -> None:
+def test_profile_list_hides_secrets() -> None:
     ends = (".password", ".secret", ".key", ".jaas.config", ".user.info")
     secrets = {name for name in SETTINGS if name.endswith(ends)}
     assert len(secrets) == 7
@@ -40,7 +40,7 @@ def test_secrets_of_profiles_are_not_shown() -> None:
         assert f"{name}={shown}" in said.split()
 
 
-def test_profiles() -> None:
+def test_profiles_can_be_created_listed_and_selected() -> None:
     assert "no profiles exist" in invoke("profile", "list").stdout
     invoke("profile", "create", "a b", "-X", 'client.id=say "x"', "-X", "brokers=h:1")
     invoke("profile", "create", "c", "-X", "brokers=h:2")
@@ -54,10 +54,10 @@ def test_profiles() -> None:
 
 
 @pytest.mark.parametrize("place", ["file/profiles.toml", "directory"])
-def test_profiles_that_cannot_be_written(
+def test_profile_create_reports_unwritable_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """As in a directory that is not ours: root, who runs tests, may write to those."""
+    """The test uses paths that even root cannot write."""
     (tmp_path / "file").touch()
     (tmp_path / "directory").mkdir()
     monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / place))
@@ -71,6 +71,6 @@ def test_profiles_that_cannot_be_written(
     assert "cannot read it" in invoke("profile", "list", status=2).stderr
 
 
-def test_a_profile_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_commands_report_unreadable_profile_file(tmp_path: Path) -> None:
     (tmp_path / "profiles.toml").write_text("current = ")
     assert "correct or delete the file" in invoke("topic", "list", status=2).stderr

@@ -15,7 +15,9 @@ BYTES = [None, b"", b"text", "h\xe4 \u2713".encode(), b"\xff\x00", b'"\\\n{}']
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-async def test_json_goes_round_byte_for_byte(cli: Cli, broker: Broker, codec: str) -> None:
+async def test_json_output_of_consume_restores_records_byte_for_byte(
+    cli: Cli, broker: Broker, codec: str
+) -> None:
     headers = [("h", value) for value in BYTES] + [("\udcff", b"")]
     records = [
         Record(key, value, 1_700_000_000_000 + i, headers if i % 5 == 0 else [])
@@ -35,7 +37,7 @@ async def test_json_goes_round_byte_for_byte(cli: Cli, broker: Broker, codec: st
     assert set(codecs.stdout.split()) == {codec}
 
 
-async def test_what_is_said_of_a_record(cli: Cli) -> None:
+async def test_produce_prints_records_with_output_format(cli: Cli) -> None:
     await cli("topic", "create", "t")
     said = await cli(
         *("topic", "produce", "t", "a", "b", "-k", "k", "-t", "1700000000000"),
@@ -60,12 +62,12 @@ async def test_what_is_said_of_a_record(cli: Cli) -> None:
         ("%h", "unknown field %h"),
     ],
 )
-async def test_templates_that_cannot_be_read(cli: Cli, template: str, words: str) -> None:
+async def test_invalid_template_is_rejected(cli: Cli, template: str, words: str) -> None:
     await cli("topic", "create", "t")
     assert words in (await cli("topic", "consume", "t", "-f", template, status=2)).stderr
 
 
-async def test_every_field_of_a_template(cli: Cli) -> None:
+async def test_template_supports_every_field(cli: Cli) -> None:
     await cli("topic", "create", "t")
     await cli(
         *("topic", "produce", "t", "-k", "key", "val", "-t", "1700000000000", "-H", "a:1"),

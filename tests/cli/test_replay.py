@@ -1,4 +1,4 @@
-"""`kbroker replay` against a broker: what is read is written again, and nothing else happens."""
+"""`kbroker replay` against a broker."""
 
 from __future__ import annotations
 
@@ -51,25 +51,25 @@ def text_of(lines: list[dict[str, Any]]) -> str:
 
 @pytest.fixture
 async def filled(cli: Cli) -> Cli:
-    """Runs commands; there is a topic with LINES, and one to write to."""
+    """Return a function that runs commands; a topic has LINES, another one is empty."""
     await cli("topic", "create", "orders", "copy", "-p", "3")
     await cli("topic", "produce", "orders", "--json", stdin=text_of(LINES))
     return cli
 
 
 async def rows(cli: Cli, topic: str, *options: str) -> list[dict[str, Any]]:
-    """What a topic has, by partition."""
+    """Return the records of a topic, by partition."""
     text = (await cli("topic", "consume", topic, "-o", ":end", *options)).stdout
     found = [json.loads(each) for each in text.splitlines()]
     return sorted(found, key=lambda row: (row["partition"], row["offset"]))
 
 
 async def numbers(cli: Cli, topic: str) -> list[int]:
-    """Which of LINES a topic has, by partition."""
+    """Return the indexes in LINES of a topic's records, by partition."""
     return [(row["timestamp"] - 1_700_000_000_000) // 1000 for row in await rows(cli, topic)]
 
 
-async def test_everything_stays(filled: Cli) -> None:
+async def test_replay_preserves_records_and_partitions(filled: Cli) -> None:
     done = await filled("replay", "orders", "--to-topic", "copy")
     expected = [row | {"topic": "copy"} for row in await rows(filled, "orders")]
     assert await rows(filled, "copy") == expected
@@ -93,12 +93,14 @@ async def test_everything_stays(filled: Cli) -> None:
         (["--from", "99"], []),
     ],
 )
-async def test_a_part(filled: Cli, options: list[str], expected: list[int]) -> None:
+async def test_replay_options_select_records(
+    filled: Cli, options: list[str], expected: list[int]
+) -> None:
     await filled("replay", "orders", "--to-topic", "copy", *options)
     assert await numbers(filled, "copy") == expected
 
 
-async def test_a_target_with_other_partitions_goes_by_key(filled: Cli) -> None:
+async def test_replay_to_other_partition_count_partitions_by_key(filled: Cli) -> None:
     await filled("topic", "create", "two", "-p", "2")
     done = await filled("replay", "orders", "--to-topic", "two")
     assert "orders has 3 partitions, two has 2: partitions are selected by the keys" in done.stderr
@@ -110,7 +112,7 @@ async def test_a_target_with_other_partitions_goes_by_key(filled: Cli) -> None:
     assert times == [sorted(each) for each in times]
 
 
-async def test_times_that_are_shifted(filled: Cli) -> None:
+async def test_replay_shifts_timestamps(filled: Cli) -> None:
     await filled("replay", "orders", "--to-topic", "copy", "--timestamps", "+1d")
     originals = await rows(filled, "orders")
     shifted = [row["timestamp"] for row in await rows(filled, "copy")]
@@ -123,7 +125,7 @@ async def test_times_that_are_shifted(filled: Cli) -> None:
     assert abs(new[0] / 1000 - time.time()) < 60
 
 
-async def test_a_dry_run_writes_nothing(filled: Cli) -> None:
+async def test_replay_dry_run_writes_nothing(filled: Cli) -> None:
     done = await filled(
         "replay", "orders", "--to-topic", "copy", "--dry-run", "--rate", "2", "--json"
     )
@@ -149,7 +151,7 @@ async def test_a_dry_run_writes_nothing(filled: Cli) -> None:
     assert "kbroker topic create nowhere -p 3" in done.stderr
 
 
-async def test_what_is_refused(filled: Cli, tmp_path: Path) -> None:
+async def test_replay_rejects_invalid_requests(filled: Cli, tmp_path: Path) -> None:
     async def said(*args: str, status: int = 1, stdin: str | None = None) -> str:
         return (await filled("replay", *args, status=status, stdin=stdin)).stderr
 
@@ -187,7 +189,7 @@ async def test_what_is_refused(filled: Cli, tmp_path: Path) -> None:
     assert len(await rows(filled, "orders")) == 16
 
 
-async def test_from_lines(filled: Cli, tmp_path: Path) -> None:
+async def test_replay_reads_ndjson(filled: Cli, tmp_path: Path) -> None:
     printed = (await filled("topic", "consume", "orders", "-o", ":end")).stdout
     await filled("replay", "--ndjson", "-", "--to-topic", "copy", stdin=printed)
     assert await rows(filled, "copy") == [
@@ -203,7 +205,7 @@ async def test_from_lines(filled: Cli, tmp_path: Path) -> None:
     assert await numbers(filled, "part") == [3, 4]
 
 
-async def test_to_another_cluster(filled: Cli) -> None:
+async def test_replay_writes_to_another_cluster(filled: Cli) -> None:
     async with started() as other:
         address = other.bootstrap_servers
         await filled("topic", "create", "orders", "-p", "3", "-b", address)
@@ -213,7 +215,7 @@ async def test_to_another_cluster(filled: Cli) -> None:
         assert await rows(filled, "orders", "-b", address) == await rows(filled, "orders")
 
 
-async def test_no_group_is_touched(
+async def test_replay_uses_no_consumer_group(
     filled: Cli, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await filled("topic", "consume", "orders", "-g", "live", "-o", "start", "-n", "2")

@@ -1,4 +1,4 @@
-"""`kbroker run`, and what `serve` declares: topics and records that are there before ready."""
+"""`kbroker run`, and topics and records that are created before the broker is ready."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ran(*args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_command_finds_its_broker_with_topics_and_records(tmp_path: Path) -> None:
+def test_run_passes_broker_with_topics_and_records_to_command(tmp_path: Path) -> None:
     topics = tmp_path / "topics.toml"
     topics.write_text("[topics.orders]\npartitions = 3\n")
     seed = tmp_path / "seed.ndjson"
@@ -55,18 +55,18 @@ def test_the_command_finds_its_broker_with_topics_and_records(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_exit_status_and_messages() -> None:
+def test_run_returns_exit_status_of_command() -> None:
     assert ran("--", "sh", "-c", "kill -9 $$").returncode == 128 + 9
     missing = ran("--", "no-such-command")
     assert missing.returncode == 127
-    assert "no-such-command cannot be run" in missing.stderr
+    assert "cannot run no-such-command" in missing.stderr
     refused = ran("--topic", "t:1:retentoin.ms=1", "--", "true")
     assert refused.returncode == 3
     assert "retention.ms" in refused.stderr
     assert ran("--topic", "t:x", "--", "true").returncode == 2
 
 
-def test_keep_leaves_the_data(tmp_path: Path) -> None:
+def test_run_with_keep_keeps_data_directory(tmp_path: Path) -> None:
     environ = os.environ | {"TMPDIR": str(tmp_path)}
     command = [*RUN, "--keep", "--topic", "t", "--", "true"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
@@ -76,7 +76,7 @@ def test_keep_leaves_the_data(tmp_path: Path) -> None:
     assert tempfile.gettempdir() != str(tmp_path)
 
 
-def test_signals_are_passed_on() -> None:
+def test_run_forwards_signals_to_command() -> None:
     script = "trap 'echo got it; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
     with subprocess.Popen([*RUN, "--", "sh", "-c", script], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -89,10 +89,10 @@ def test_signals_are_passed_on() -> None:
 SERVE = [sys.executable, "-m", "kbroker", "serve", "--port", "0", "--idle-timeout", "0s"]
 
 
-async def test_a_restart_does_not_seed_twice(tmp_path: Path) -> None:
+async def test_seed_is_not_written_again_after_restart(tmp_path: Path) -> None:
     seed, data = tmp_path / "seed.ndjson", tmp_path / "data"
     seed.write_text('{"topic": "t", "value": "a"}\n{"topic": "t", "value": "b"}\n')
-    # What is advertised does not work from here, and need not.
+    # The advertised address is unreachable; nothing in this test uses it.
     command = [
         *SERVE,
         "--data-dir",
@@ -118,7 +118,7 @@ async def test_a_restart_does_not_seed_twice(tmp_path: Path) -> None:
         ('{"topic": "a b"}', "the topic name 'a b'"),
     ],
 )
-def test_a_bad_seed_stops_the_start(tmp_path: Path, line: str, words: str) -> None:
+def test_invalid_seed_prevents_start(tmp_path: Path, line: str, words: str) -> None:
     seed = tmp_path / "seed.ndjson"
     seed.write_text(f'{{"topic": "t"}}\n{line}\n')
     command = [*SERVE, "--memory", "--seed", str(seed)]

@@ -1,4 +1,4 @@
-"""Command lines that cannot be understood: what is printed holds no secret that they hold."""
+"""Errors of invalid command lines, which must not print secrets."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def commands(
 
 
 def bad_lines(command: click.Command) -> Iterator[list[str]]:
-    """Return words that a command cannot understand, whatever it does."""
+    """Return arguments that are invalid for a command."""
     if any(each.type is click.UNPROCESSED for each in command.params):
-        return  # the words are for another program
+        return  # the arguments belong to another program
     yield [f"--no-such-option={SECRET}"]
     for each in command.params:
         if each.metavar == "KEY=VALUE":
@@ -37,14 +37,14 @@ def bad_lines(command: click.Command) -> Iterator[list[str]]:
         yield [*["x"] * len(arguments), SECRET]
 
 
-def test_usage_errors_of_no_command_show_a_secret() -> None:
+def test_usage_errors_hide_secret_arguments() -> None:
     lines = [[*path, *words] for path, command in commands(main) for words in bad_lines(command)]
     for words in lines:
         assert SECRET not in said_by(*words), words
     assert len(lines) > 150
 
 
-def test_settings_that_cannot_be_read_show_no_secret() -> None:
+def test_errors_of_invalid_settings_hide_secrets() -> None:
     for pair in BAD_PAIRS:
         assert SECRET not in said_by("-X", pair, "topic", "list")
         assert SECRET not in said_by("config", "set", pair, "--default", "-b", NOWHERE)

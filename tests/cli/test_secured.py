@@ -1,4 +1,4 @@
-"""Every command against a broker that speaks TLS, asks for a login and obeys ACLs."""
+"""All commands against a broker with TLS, SASL and ACLs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from kbroker.testing.control import run_controlled_broker
 from .test_output import leaves
 
 USERS = {"admin": "ink", "nobody": "pen"}
+# Commands that connect to no running broker.
 ALONE = {
     *("serve", "run", "completion", "init pipeline", "demo", "config explain"),
     *(f"log {verb}" for verb in ("dump", "verify", "repair", "import")),
@@ -25,9 +26,8 @@ ALONE = {
     *(f"lake {verb}" for verb in ("merge", "check", "set-aside")),
     *("cluster resize", "cluster migrate-metadata", "cluster node mark-dead"),
 }
-"""Commands that ask no broker that runs already."""
+# `lake archive` needs Spark (see tests/spark); `compat` reads client files, not profiles.
 ELSEWHERE = {"lake archive", "compat"}
-"""The first needs Spark: tests/spark has it. The other takes a file, as Kafka's tools do, not a profile."""
 CALLS = [
     "health",
     "topic create a b copy --partitions 1",
@@ -98,14 +98,14 @@ CALLS = [
     "group delete readers",
     "topic delete b",
 ]
+# Errors of commands that find nothing to do.
 NOTHING_THERE = {
     "cluster txn describe tx": "transactional ID 'tx' does not exist",
     "cluster txn abort a 0 0": "no open transaction starts at offset 0",
 }
-"""Errors of commands that find nothing to do."""
 
 
-def test_every_command_is_called() -> None:
+def test_secured_test_calls_every_command() -> None:
     names = sorted(leaves(main), key=len, reverse=True)
     called = {next(name for name in names if f"{each} ".startswith(f"{name} ")) for each in CALLS}
     assert called | ALONE | ELSEWHERE == set(names)
@@ -124,7 +124,7 @@ def toml(settings: dict[str, str]) -> str:
 
 
 def profile(directory: Path, broker: LocalBroker, user: str) -> dict[str, str]:
-    """The environment of commands that log in as a user, by a profile."""
+    """Return the environment of commands that use a user's profile."""
     settings = broker.client(user).java
     settings["brokers"] = settings.pop("bootstrap.servers")
     path = directory / f"{user}.toml"
@@ -132,7 +132,7 @@ def profile(directory: Path, broker: LocalBroker, user: str) -> dict[str, str]:
     return {"KBROKER_PROFILES": str(path), "KBROKER_BOOTSTRAP": ""}
 
 
-async def test_they_do_what_they_are_for(tmp_path: Path) -> None:
+async def test_all_commands_work_with_tls_sasl_and_acls(tmp_path: Path) -> None:
     async def prepare(broker: Broker) -> None:
         pass
 

@@ -33,12 +33,14 @@ LOGIN = tuple(word for each in SETTINGS for word in ("-X", each))
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    """One where everybody has to log in."""
+    """Start a broker that requires authentication."""
     async with guarded() as broker:
         yield broker
 
 
-async def test_a_user_comes_and_goes(broker: Broker, cli: Cli, read_json: ReadJson) -> None:
+async def test_user_can_be_added_listed_and_removed(
+    broker: Broker, cli: Cli, read_json: ReadJson
+) -> None:
     assert await read_json("security", "user", "list", *LOGIN) == []
     made = await cli("security", "user", "add", "bob", *LOGIN, stdin="brush\n")
     assert made.stdout == "user bob can authenticate with SCRAM-SHA-256, SCRAM-SHA-512\n"
@@ -89,7 +91,7 @@ async def test_added_user_gets_mechanisms_of_the_broker(
     read_json: ReadJson,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A second listener without a login is how the user is added."""
+    """The user is added through a second listener without authentication."""
     both = "listeners=SASL_PLAINTEXT://127.0.0.1:0,PLAINTEXT://127.0.0.1:0"
     async with guarded(both, *settings) as broker:
         endpoint = next(at for each, at in broker.server.endpoints() if each.name == "PLAINTEXT")
@@ -114,7 +116,7 @@ async def test_added_user_gets_mechanisms_of_the_listener_of_the_admin(cli: Cli)
     assert made.stdout == "user bob can authenticate with SCRAM-SHA-512\n"
 
 
-async def test_added_user_is_told_of_mechanism_that_no_listener_takes(cli: Cli) -> None:
+async def test_user_add_warns_of_mechanism_without_listener(cli: Cli) -> None:
     async with started() as broker:
         words = ("--bootstrap", broker.bootstrap_servers, "--mechanism", "SCRAM-SHA-512")
         made = await cli("security", "user", "add", "bob", *words, stdin="brush")
@@ -122,8 +124,8 @@ async def test_added_user_is_told_of_mechanism_that_no_listener_takes(cli: Cli) 
     assert "can authenticate" not in made.stdout
 
 
-async def test_a_password_from_a_file(broker: Broker, cli: Cli, tmp_path: Path) -> None:
-    """Its line has an end, or none."""
+async def test_user_add_reads_password_from_file(broker: Broker, cli: Cli, tmp_path: Path) -> None:
+    """A final line break is optional."""
     file = tmp_path / "password"
     for text in ("brush", "crayon\n", "chalk\r\n", " with spaces "):
         file.write_text(text)
@@ -134,12 +136,12 @@ async def test_a_password_from_a_file(broker: Broker, cli: Cli, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["", "\n", "one\ntwo\n"])
-async def test_what_is_no_password(text: str, cli: Cli) -> None:
+async def test_user_add_rejects_invalid_password(text: str, cli: Cli) -> None:
     said = await cli("security", "user", "add", "bob", *LOGIN, stdin=text, status=2)
     assert "exactly one non-empty line" in said.stderr
 
 
-async def test_what_is_refused(cli: Cli) -> None:
+async def test_user_commands_reject_invalid_arguments(cli: Cli) -> None:
     nobody = await cli("security", "user", "list", "nobody", *LOGIN, status=1)
     assert "user 'nobody' does not exist" in nobody.stderr
     assert "`kbroker security user list`" in nobody.stderr
@@ -153,8 +155,8 @@ async def test_what_is_refused(cli: Cli) -> None:
         assert "No such option" in said.stderr
 
 
-async def test_at_a_terminal_the_password_is_not_shown(broker: Broker) -> None:
-    """It is asked for twice."""
+async def test_user_add_does_not_echo_password_on_terminal(broker: Broker) -> None:
+    """The password must be entered twice."""
     command = [sys.executable, "-m", "kbroker", "security", "user", "add", "bob", *LOGIN]
 
     def at_a_terminal() -> str:
@@ -164,7 +166,7 @@ async def test_at_a_terminal_the_password_is_not_shown(broker: Broker) -> None:
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            start_new_session=True,  # so that there is no other terminal that it could ask
+            start_new_session=True,  # detach from the terminal of the test run
         )
         os.close(theirs)
         seen = b""
@@ -184,7 +186,7 @@ async def test_at_a_terminal_the_password_is_not_shown(broker: Broker) -> None:
     assert await logs_in(broker, "bob", "brush")
 
 
-async def test_names_while_typing(broker: Broker, cli: Cli) -> None:
+async def test_completion_proposes_user_names(broker: Broker, cli: Cli) -> None:
     for name in ("bob", "barbara", "alice"):
         await cli("security", "user", "add", name, *LOGIN, stdin="brush")
     for verb in ("list", "remove"):

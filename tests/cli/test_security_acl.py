@@ -53,12 +53,14 @@ BOB = ("--principal", "bob")
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    """One where ACLs rule."""
+    """Start a broker that enforces ACLs."""
     async with guarded() as broker:
         yield broker
 
 
-async def test_an_acl_comes_and_goes(broker: Broker, cli: Cli, read_json: ReadJson) -> None:
+async def test_acl_can_be_added_listed_and_removed(
+    broker: Broker, cli: Cli, read_json: ReadJson
+) -> None:
     assert await read_json("security", "acl", "list", *LOGIN) == []
     orders = ("--topic", "orders")
     both = (*READ, "--operation", "WRITE")
@@ -94,7 +96,7 @@ async def test_an_acl_comes_and_goes(broker: Broker, cli: Cli, read_json: ReadJs
     assert await read_json("security", "acl", "remove", *BOB, *READ, *LOGIN) == []
 
 
-async def test_names_cover_in_lists_and_are_meant_as_they_are_in_removals(
+async def test_acl_list_matches_patterns_and_remove_matches_literally(
     cli: Cli, read_json: ReadJson
 ) -> None:
     for words in (["orders"], ["ord", "--prefixed"], ["*"], ["order"], ["orders", "--prefixed"]):
@@ -135,12 +137,11 @@ async def test_names_cover_in_lists_and_are_meant_as_they_are_in_removals(
         (["explain", *BOB, "--operation", "all", "--topic", "t"], "not an operation of a request"),
     ],
 )
-async def test_what_is_not_understood(words: list[str], said: str, cli: Cli) -> None:
+async def test_acl_commands_reject_invalid_options(words: list[str], said: str, cli: Cli) -> None:
     assert said in (await cli("security", "acl", *words, *LOGIN, status=2)).stderr
 
 
-async def test_what_a_broker_refuses(broker: Broker, cli: Cli) -> None:
-    """The message says what helps."""
+async def test_denied_acl_command_suggests_next_action(broker: Broker, cli: Cli) -> None:
     said = await cli("security", "acl", "list", *login("bob"), status=1)
     assert "User:bob may not DESCRIBE cluster" in said.stderr
     assert "`kbroker security acl explain`" in said.stderr
@@ -149,8 +150,10 @@ async def test_what_a_broker_refuses(broker: Broker, cli: Cli) -> None:
     assert not len(broker.node.cluster.acls)
 
 
-async def test_what_producers_and_consumers_need(broker: Broker, cli: Cli) -> None:
-    """With these and no more they work, and `explain` says so."""
+async def test_producer_and_consumer_shortcuts_grant_required_operations(
+    broker: Broker, cli: Cli
+) -> None:
+    """Clients work with exactly these ACLs, and `explain` confirms it."""
     orders, group = ("--topic", "orders"), ("--group", "g")
     produces = ("--producer", *orders, "--transactional-id", "tx")
     consumes = ("--consumer", *orders, *group)
@@ -244,7 +247,7 @@ async def test_what_producers_and_consumers_need(broker: Broker, cli: Cli) -> No
         ([], ["--principal", "admin", *READ, "--group", "g"], True, "a super user", []),
     ],
 )
-async def test_why(
+async def test_acl_explain_names_rule_and_commands(
     given: list[list[str]],
     asked: list[str],
     allowed: bool,
@@ -253,7 +256,7 @@ async def test_why(
     cli: Cli,
     read_json: ReadJson,
 ) -> None:
-    """And the commands that are told are what it takes."""
+    """The printed commands are sufficient."""
     for words in given:
         await cli("security", "acl", "add", *words, *LOGIN)
     who = [] if "--principal" in asked else BOB
@@ -270,7 +273,7 @@ async def test_why(
     assert row["allowed"]
 
 
-async def test_what_explain_leaves_out_is_said(cli: Cli) -> None:
+async def test_acl_explain_reports_unknown_rules(cli: Cli) -> None:
     await cli("security", "acl", "add", *BOB, *READ, "--topic", "t", "--host", "::1", *LOGIN)
     await cli(
         *("security", "acl", "add", "--principal", "bob", "--operation", "describe", "--cluster"),
@@ -282,7 +285,9 @@ async def test_what_explain_leaves_out_is_said(cli: Cli) -> None:
     assert "does not expose its super.users and allow.everyone.if.no.acl.found" in told
 
 
-async def test_where_everybody_may(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_acl_explain_reports_allow_everyone_setting(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with guarded("allow.everyone.if.no.acl.found=true") as broker:
         monkeypatch.setenv("KBROKER_BOOTSTRAP", broker.bootstrap_servers)
         words = ("security", "acl", "explain", *BOB, *READ, "--topic", "t")
@@ -290,8 +295,8 @@ async def test_where_everybody_may(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
         assert "and allow.everyone.if.no.acl.found is true" in said
 
 
-def test_what_would_allow_it_always_does() -> None:
-    """In random worlds: the changes are needed, and enough."""
+def test_commands_of_acl_explain_grant_permission() -> None:
+    """In random worlds, the changes are necessary and sufficient."""
     changed = 0
     for seed in range(2000):
         rng = random.Random(seed)
@@ -314,8 +319,8 @@ def test_what_would_allow_it_always_does() -> None:
     assert changed > 1000
 
 
-async def test_at_a_terminal_it_asks(broker: Broker) -> None:
-    """And shows what would go."""
+async def test_acl_remove_asks_for_confirmation_on_terminal(broker: Broker) -> None:
+    """It shows the matching ACLs first."""
     async with open_cluster([broker.endpoint], security=ADMIN) as cluster:
         await add_acls(cluster, [acl(principal="User:bob")])
     command = [sys.executable, "-m", "kbroker", "security", "acl", "remove", *BOB, *LOGIN]

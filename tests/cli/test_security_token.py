@@ -48,12 +48,14 @@ def with_token(token_id: str, hmac: str) -> tuple[str, ...]:
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    """One where everybody has to log in, and may do so by a token."""
+    """Start a broker that requires authentication, also by delegation token."""
     async with guarded(f"delegation.token.secret.key={KEY}") as broker:
         yield broker
 
 
-async def test_a_token_comes_and_goes(broker: Broker, cli: Cli, read_json: ReadJson) -> None:
+async def test_token_can_be_created_renewed_and_expired(
+    broker: Broker, cli: Cli, read_json: ReadJson
+) -> None:
     words = ("--renewer", "User:alice", "--renewer", "bob", "--max-lifetime", "2d")
     (made,) = await read_json("security", "token", "create", *words, *ADMIN)
     token_id, hmac = made["token"], made.pop("hmac")
@@ -83,7 +85,7 @@ async def test_a_token_comes_and_goes(broker: Broker, cli: Cli, read_json: ReadJ
     assert "cannot authenticate as" in refused.stderr
 
 
-async def test_what_is_wrong_says_what_to_do(broker: Broker, cli: Cli) -> None:
+async def test_failed_token_command_suggests_next_action(broker: Broker, cli: Cli) -> None:
     unknown = await cli("security", "token", "renew", "some-id", *ADMIN, status=1)
     assert "list tokens with `kbroker security token list`" in unknown.stderr
     made = await cli("security", "token", "create", "--json", *ADMIN)
@@ -96,7 +98,7 @@ async def test_what_is_wrong_says_what_to_do(broker: Broker, cli: Cli) -> None:
     assert "set delegation.token.secret.key on all brokers" in disabled.stderr
 
 
-async def test_names_of_others_stay_in_their_lines(
+async def test_token_list_escapes_client_names(
     broker: Broker, cli: Cli, read_json: ReadJson
 ) -> None:
     (made,) = await read_json("security", "token", "create", "--renewer", EVIL, *ADMIN)
@@ -106,7 +108,7 @@ async def test_names_of_others_stay_in_their_lines(
     assert len(wide.stdout.splitlines()) == 2
 
 
-async def test_ids_are_completed(broker: Broker, cli: Cli) -> None:
+async def test_completion_proposes_token_ids(broker: Broker, cli: Cli) -> None:
     settings = (f"brokers={broker.endpoint}", *AS_ALICE[1::2])
     await cli("profile", "create", "p", *(word for each in settings for word in ("-X", each)))
     async with open_cluster([broker.endpoint], security=ALICE) as cluster:

@@ -46,7 +46,7 @@ def wait_for(path: Path) -> str:
     return path.read_text()
 
 
-def test_the_banner_ends_with_the_ready_line_and_a_signal_ends_it_well(tmp_path: Path) -> None:
+def test_serve_prints_ready_line_and_exits_cleanly_on_signal(tmp_path: Path) -> None:
     port_file = tmp_path / "port"
     port_file.write_text("stale:1")
     with serving(
@@ -66,7 +66,7 @@ def test_the_banner_ends_with_the_ready_line_and_a_signal_ends_it_well(tmp_path:
     assert not port_file.exists()
 
 
-def test_events_tell_a_program_what_a_banner_tells_a_person(tmp_path: Path) -> None:
+def test_serve_json_events_contain_banner_facts(tmp_path: Path) -> None:
     port_file = tmp_path / "port.json"
     with serving("--memory", "--port", "0", "--json", "--port-file", str(port_file)) as process:
         written = json.loads(wait_for(port_file))
@@ -80,7 +80,7 @@ def test_events_tell_a_program_what_a_banner_tells_a_person(tmp_path: Path) -> N
     assert process.returncode == 0
 
 
-def test_the_ready_event_goes_to_a_descriptor() -> None:
+def test_serve_writes_ready_event_to_descriptor() -> None:
     read_end, write_end = os.pipe()
     flags = ("--memory", "--port", "0", "--ready-fd", str(write_end))
     with serving(*flags, pass_fds=[write_end]), os.fdopen(read_end) as reader:
@@ -89,7 +89,7 @@ def test_the_ready_event_goes_to_a_descriptor() -> None:
     assert event["event"] == "ready"
 
 
-def test_a_second_server_on_the_same_directory_is_refused(tmp_path: Path) -> None:
+def test_serve_rejects_directory_in_use(tmp_path: Path) -> None:
     port_file = tmp_path / "port"
     flags = ("--port", "0", "--data-dir", str(tmp_path / "d"))
     with serving(*flags, "--port-file", str(port_file)):
@@ -100,7 +100,7 @@ def test_a_second_server_on_the_same_directory_is_refused(tmp_path: Path) -> Non
     assert "--data-dir" in second.stderr
 
 
-def test_a_taken_port_names_the_flag_and_leaves_no_directory(tmp_path: Path) -> None:
+def test_serve_with_port_in_use_names_option_and_creates_no_directory(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = refused("--port", port, "--data-dir", str(tmp_path / "d"))
@@ -131,21 +131,23 @@ def test_a_taken_port_names_the_flag_and_leaves_no_directory(tmp_path: Path) -> 
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_what_cannot_start_says_why_in_a_line(flags: list[str], status: int, message: str) -> None:
+def test_serve_that_cannot_start_prints_reason_in_one_line(
+    flags: list[str], status: int, message: str
+) -> None:
     done = refused(*flags)
     assert done.returncode == status
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_refusal_is_an_event_too() -> None:
+def test_serve_json_reports_failed_start_as_event() -> None:
     done = refused("--memory", "--json", "-o", "num.partitions=abc")
     event = json.loads(done.stdout.splitlines()[-1])
     assert event["event"] == "error"
     assert "num.partitions" in event["message"]
 
 
-def test_an_unknown_property_is_a_warning_with_a_suggestion(tmp_path: Path) -> None:
+def test_serve_warns_of_unknown_setting_with_suggestion(tmp_path: Path) -> None:
     port_file = tmp_path / "port"
     with serving(
         "--memory", "--port", "0", "-o", "num.partition=3", "--port-file", str(port_file)
@@ -156,8 +158,8 @@ def test_an_unknown_property_is_a_warning_with_a_suggestion(tmp_path: Path) -> N
     assert "num.partitions" in errors
 
 
-def test_what_a_container_image_says_is_obeyed(tmp_path: Path) -> None:
-    """Listeners, topics, cluster id and log level; an unknown logger is told."""
+def test_serve_env_config_applies_image_variables(tmp_path: Path) -> None:
+    """Listeners, topics, cluster ID and log level; an unknown logger causes a warning."""
     ports = tmp_path / "port.json"
     environ = {
         **os.environ,
@@ -178,7 +180,7 @@ def test_what_a_container_image_says_is_obeyed(tmp_path: Path) -> None:
     assert "anyone who can reach 0.0.0.0" in errors
 
 
-def test_an_unknown_logger_is_a_warning(tmp_path: Path) -> None:
+def test_serve_warns_of_unknown_logger(tmp_path: Path) -> None:
     port_file = tmp_path / "port"
     levels = ["--log-level", "kbroker.nothing=debug", "--log-level", "kbroker.node.node=debug"]
     with serving("--memory", "--port", "0", "--port-file", str(port_file), *levels) as process:
@@ -190,8 +192,8 @@ def test_an_unknown_logger_is_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("event", ["starting", "ready"])
-def test_it_stops_with_its_parent(event: str) -> None:
-    """Also when the parent goes before the server is ready."""
+def test_serve_stops_when_parent_exits(event: str) -> None:
+    """Also if the parent exits before the server is ready."""
     flags = [*SERVE, "--memory", "--port", "0", "--exit-with-parent", "--json"]
     script = f"import subprocess; subprocess.run({flags!r})"
     with subprocess.Popen(
@@ -201,16 +203,16 @@ def test_it_stops_with_its_parent(event: str) -> None:
         while json.loads(parent.stdout.readline())["event"] != event:
             pass
         parent.kill()
-        rest, _ = parent.communicate(timeout=SECONDS)  # to the end of what the server says
+        rest, _ = parent.communicate(timeout=SECONDS)  # to the end of the server's output
     assert json.loads(rest.splitlines()[-1])["event"] == "stopped"
 
 
-def test_it_stops_when_nobody_comes() -> None:
+def test_serve_stops_after_idle_timeout() -> None:
     with serving("--memory", "--port", "0", "--idle-timeout", "200ms") as process:
         assert process.wait(SECONDS) == 0
 
 
-def test_health_tells_by_its_exit_status(tmp_path: Path) -> None:
+def test_health_exit_status_shows_running_server(tmp_path: Path) -> None:
     health = [sys.executable, "-m", "kbroker", "health", "--bootstrap"]
     port_file = tmp_path / "port"
     with serving("--memory", "--port", "0", "--port-file", str(port_file)):

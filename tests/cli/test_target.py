@@ -1,4 +1,4 @@
-"""Which cluster a command speaks to, and what is said when that does not work."""
+"""The cluster that a command connects to, and errors of the connection."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def free_address() -> str:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_nobody_listens() -> None:
+def test_command_reports_closed_port() -> None:
     address = free_address()
     said = invoke("topic", "list", "-b", address, status=1).stderr
     assert f"{address} refuses the connection" in said
@@ -36,7 +36,7 @@ def test_nobody_listens() -> None:
     assert "--bootstrap" in said
 
 
-def test_a_port_that_is_no_broker() -> None:
+def test_command_reports_port_of_other_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         server.settimeout(10)
@@ -54,8 +54,8 @@ def test_a_port_that_is_no_broker() -> None:
     assert "not a Kafka broker" in said
 
 
-def test_a_broker_that_stops_answering(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says what it speaks, and then nothing."""
+def test_command_reports_broker_that_stops_responding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It responds to ApiVersions, and to nothing else."""
     monkeypatch.setattr("kbroker.client.connection.ANSWER_SECONDS", 0.2)
     rows = [ApiVersionsResponse.ApiVersion(api_key=key, max_version=12) for key in range(4)]
     hello = encode_response(1, ApiKey.API_VERSIONS, 3, ApiVersionsResponse(api_keys=rows))
@@ -78,11 +78,11 @@ def test_a_broker_that_stops_answering(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def only_waits(connection: Connection) -> bool:
-    """Whether all that its client has asked is a fetch that waits for records."""
+    """Return True if the only pending request of the client is a fetch that waits for records."""
     return connection.owes_replies and not connection.is_working
 
 
-async def test_reading_goes_on_when_a_broker_comes_back(cli: Cli, tmp_path: Path) -> None:
+async def test_consume_continues_after_broker_restart(cli: Cli, tmp_path: Path) -> None:
     said: list[str] = []
     async with trio.open_nursery() as nursery:
         async with started(tmp_path) as broker:
@@ -105,7 +105,9 @@ async def test_reading_goes_on_when_a_broker_comes_back(cli: Cli, tmp_path: Path
     assert said == ["back"]
 
 
-async def test_a_broker_that_stays_away(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_command_reports_broker_that_stays_down(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("kbroker.client.consumer.AWAY_SECONDS", 0.3)
     said: list[str] = []
     async with trio.open_nursery() as nursery, started() as broker:
@@ -121,7 +123,7 @@ async def test_a_broker_that_stays_away(cli: Cli, monkeypatch: pytest.MonkeyPatc
     assert "refuses the connection" in said[0]
 
 
-async def test_an_advertised_address_that_cannot_be_reached(
+async def test_command_reports_unreachable_advertised_address(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = Endpoint("127.0.0.1", int(free_address().split(":")[1]))
@@ -132,11 +134,11 @@ async def test_an_advertised_address_that_cannot_be_reached(
     assert "--advertise" in said
 
 
-async def test_the_first_setting_may_have_kafkas_name(cli: Cli, broker: Broker) -> None:
+async def test_brokers_setting_accepts_name_bootstrap_servers(cli: Cli, broker: Broker) -> None:
     await cli("topic", "list", "-X", f"bootstrap.servers={broker.bootstrap_servers}")
 
 
-def test_somebody_elses_class_for_tokens_is_refused() -> None:
+def test_foreign_token_callback_class_is_rejected() -> None:
     words = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER"]
     words.append("sasl.login.callback.handler.class=com.example.Tokens")
     options = [word for each in words for word in ("-X", each)]
@@ -144,11 +146,13 @@ def test_somebody_elses_class_for_tokens_is_refused() -> None:
     assert "com.example.Tokens is not supported; remove the setting" in said
 
 
-async def test_the_second_address_is_tried(cli: Cli, broker: Broker) -> None:
+async def test_command_tries_second_bootstrap_address(cli: Cli, broker: Broker) -> None:
     await cli("topic", "list", "-b", f"{free_address()},{broker.bootstrap_servers}")
 
 
-async def test_order_of_sources(cli: Cli, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_option_overrides_environment_and_profile(
+    cli: Cli, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nobody = free_address()
     monkeypatch.delenv("KBROKER_BOOTSTRAP")
     await cli("profile", "create", "here", "-X", f"brokers={broker.bootstrap_servers}")
@@ -164,8 +168,10 @@ async def test_order_of_sources(cli: Cli, broker: Broker, monkeypatch: pytest.Mo
     await cli("topic", "list", "-X", f"brokers={nobody}", "-b", broker.bootstrap_servers)
 
 
-def test_a_directory_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No command has a traceback for it."""
+def test_command_reports_directory_that_cannot_be_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No command prints a traceback for it."""
     (tmp_path / "my_jobs").touch()
     monkeypatch.setattr(Path, "exists", lambda _: False)
     monkeypatch.chdir(tmp_path)
@@ -174,7 +180,7 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Mon
     assert "Traceback" not in said
 
 
-def test_usage_errors_are_status_2() -> None:
+def test_usage_error_exits_with_status_2() -> None:
     assert "did you mean 'brokers'?" in invoke("topic", "list", "-X", "broker=h:1", status=2).stderr
     assert "expected HOST:PORT" in invoke("topic", "list", "-b", "nonsense", status=2).stderr
     assert "did you mean 'topic'?" in invoke("topics", "list", status=2).stderr

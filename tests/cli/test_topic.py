@@ -9,7 +9,7 @@ from kbroker.broker import Broker
 from ..commands import Cli, ReadJson
 
 
-async def test_a_topic_from_its_making_to_its_end(cli: Cli, read_json: ReadJson) -> None:
+async def test_topic_can_be_created_described_and_deleted(cli: Cli, read_json: ReadJson) -> None:
     done = await cli("topic", "create", "orders", "-p", "3", "-c", "retention.ms=60000")
     assert done.stdout == "orders: created\n"
     (row,) = await read_json("topic", "describe", "orders")
@@ -24,7 +24,7 @@ async def test_a_topic_from_its_making_to_its_end(cli: Cli, read_json: ReadJson)
     assert await read_json("topic", "list") == []
 
 
-async def test_lists_for_people(cli: Cli) -> None:
+async def test_topic_list_prints_table(cli: Cli) -> None:
     await cli("topic", "create", "orders", "-p", "12")
     await cli("topic", "create", "users")
     text = (await cli("topic", "list")).stdout
@@ -40,7 +40,7 @@ async def test_lists_for_people(cli: Cli) -> None:
     assert [json.loads(line)["name"] for line in lines] == ["orders", "users"]
 
 
-async def test_refusals_name_the_topic_and_are_status_1(cli: Cli) -> None:
+async def test_rejected_topic_is_named_with_exit_status_1(cli: Cli) -> None:
     await cli("topic", "create", "orders")
     again = await cli("topic", "create", "orders", "fresh", status=1)
     assert "fresh: created" in again.stdout
@@ -57,7 +57,7 @@ async def test_refusals_name_the_topic_and_are_status_1(cli: Cli) -> None:
     await cli("topic", "create", status=2)
 
 
-async def test_a_typo_is_told_with_the_name_that_was_meant(cli: Cli) -> None:
+async def test_unknown_topic_suggests_similar_name(cli: Cli) -> None:
     await cli("topic", "create", "orders", "users")
     for command in ("describe", "delete", "consume", "produce"):
         said = (await cli("topic", command, "ordres", stdin="x\n", status=1)).stderr
@@ -65,7 +65,9 @@ async def test_a_typo_is_told_with_the_name_that_was_meant(cli: Cli) -> None:
         assert "kbroker topic list" in said
 
 
-async def test_alter_config(cli: Cli, read_json: ReadJson) -> None:
+async def test_alter_config_sets_appends_and_deletes_settings(
+    cli: Cli, read_json: ReadJson
+) -> None:
     await cli("topic", "create", "t", "-c", "retention.bytes=5")
     await cli(
         *("topic", "alter-config", "t", "--set", "retention.ms=1000"),
@@ -80,7 +82,7 @@ async def test_alter_config(cli: Cli, read_json: ReadJson) -> None:
     await cli("topic", "alter-config", "t", status=2)
 
 
-async def test_trim(cli: Cli, read_json: ReadJson, broker: Broker) -> None:
+async def test_trim_deletes_oldest_records(cli: Cli, read_json: ReadJson, broker: Broker) -> None:
     await cli("topic", "create", "t", "-p", "2")
     await cli("topic", "produce", "t", "-p", "0", stdin="a\nb\nc\n")
     await cli("topic", "produce", "t", "-p", "1", stdin="d\n")

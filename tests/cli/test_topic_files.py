@@ -7,7 +7,7 @@ from pathlib import Path
 from ..commands import Cli, ReadJson
 
 
-async def test_what_describe_prints_makes_the_same_topics(cli: Cli, read_json: ReadJson) -> None:
+async def test_create_restores_topics_from_describe_output(cli: Cli, read_json: ReadJson) -> None:
     await cli("topic", "create", "a", "-p", "2", "-c", "cleanup.policy=compact")
     await cli("topic", "create", "b")
     before = await read_json("topic", "describe", "a", "b")
@@ -21,7 +21,7 @@ async def test_what_describe_prints_makes_the_same_topics(cli: Cli, read_json: R
         assert after == before
 
 
-async def test_topics_of_a_toml_file(cli: Cli, read_json: ReadJson, tmp_path: Path) -> None:
+async def test_create_reads_topics_from_toml(cli: Cli, read_json: ReadJson, tmp_path: Path) -> None:
     file = tmp_path / "topics.toml"
     orders_table = '[topics.orders]\npartitions = 4\nconfigs = { "retention.ms" = 1000 }\n'
     file.write_text(orders_table + "[topics.users]\n")

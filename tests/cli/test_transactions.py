@@ -20,14 +20,16 @@ TIMEOUT_MS = 60_000
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    """One that takes what hangs: it does not ask whether a partition is part of a transaction."""
+    """Start a broker that accepts hanging transactions: it does not verify partitions."""
     async with started(transaction_partition_verification_enable=False) as broker:
         yield broker
 
 
 async def begin(wire: Wire, name: str, topic: Topic, *, added: bool = True) -> int:
-    """Write a record of a transaction, which hangs unless the partition is `added`; returns the
-    producer id."""
+    """Write a transactional record and return the producer ID.
+
+    The transaction hangs unless the partition is `added` to it.
+    """
     find = request(ApiKey.FIND_COORDINATOR, key=name, key_type=1)
     await wire.ask(ApiKey.FIND_COORDINATOR, 3, find)
     init = request(
@@ -48,7 +50,9 @@ async def begin(wire: Wire, name: str, topic: Topic, *, added: bool = True) -> i
     return producer_id
 
 
-async def test_list_and_describe(broker: Broker, cli: Cli, read_json: ReadJson) -> None:
+async def test_txn_list_and_describe_show_transaction_states(
+    broker: Broker, cli: Cli, read_json: ReadJson
+) -> None:
     assert await read_json("cluster", "txn", "list") == []
     async with connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
@@ -78,7 +82,7 @@ async def test_list_and_describe(broker: Broker, cli: Cli, read_json: ReadJson) 
     assert "`kbroker cluster txn list`" in said.stderr
 
 
-async def test_what_hangs_is_found_and_aborted(
+async def test_hanging_transaction_is_found_and_aborted(
     broker: Broker, cli: Cli, read_json: ReadJson
 ) -> None:
     async with connected(broker.endpoint) as wire:

@@ -1,4 +1,4 @@
-"""Kafka's own settings, and helpers that find and build settings."""
+"""Kafka's settings, and helpers for settings."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ def entry(entries: list[ConfigEntry], name: str) -> ConfigEntry:
 
 
 def settings_of(owner: type[Settings]) -> dict[str, Property[Value]]:
-    """The settings that attributes of a class read, without those that its own properties hide."""
+    """Return the settings that a class's attributes read, except overridden ones."""
     found = {name: getattr(owner, name) for name in dir(owner)}
     return {name: each for name, each in found.items() if isinstance(each, Property)}

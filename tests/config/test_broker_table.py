@@ -1,4 +1,4 @@
-"""The table of settings compared with that of Apache Kafka, and with the program."""
+"""The table of settings compared with Apache Kafka's and with the code."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def own_and_kafka(scope: str) -> Iterator[tuple[Property[Value], KafkaSetting]]:
 @pytest.mark.parametrize(
     ("scope", "number"), [("topic", 33), ("broker", 150), ("group", 17), ("client_metrics", 3)]
 )
-def test_types_defaults_and_dynamics_are_kafkas_unless_marked(scope: str, number: int) -> None:
+def test_settings_match_kafka_unless_marked_different(scope: str, number: int) -> None:
     compared = 0
     for ours, kafka in own_and_kafka(scope):
         default = ours.default if ours.kafka_default is None else ours.kafka_default
@@ -55,15 +55,15 @@ def test_types_defaults_and_dynamics_are_kafkas_unless_marked(scope: str, number
 
 
 @pytest.mark.parametrize("scope", [Scope.TOPIC, Scope.GROUP, Scope.CLIENT_METRICS])
-def test_every_setting_of_kafka_exists(scope: Scope) -> None:
+def test_table_has_every_kafka_setting(scope: Scope) -> None:
     shown = {name for name, each in PROPERTIES[scope].items() if not each.internal}
     assert shown == kafka_settings(scope.name.lower()).keys()
 
 
-def test_own_settings_are_those_that_kafka_lacks() -> None:
+def test_own_settings_are_missing_in_kafka() -> None:
     kafka = kafka_settings("broker")
     own = {each.name for each in BROKER_PROPERTIES.values() if each.own}
-    # Names of Kafka's that are no broker settings: of its authorizer, and quotas that tools set.
+    # Kafka names outside its broker settings: of its authorizer, and quotas that tools set.
     others = {
         "super.users",
         "allow.everyone.if.no.acl.found",
@@ -75,12 +75,12 @@ def test_own_settings_are_those_that_kafka_lacks() -> None:
     assert own == BROKER_PROPERTIES.keys() - kafka.keys() - others
 
 
-def test_no_broker_setting_of_kafka_is_unknown() -> None:
+def test_every_kafka_broker_setting_is_known() -> None:
     assert [name for name in kafka_settings("broker") if effect_of(name) is None] == []
 
 
 @pytest.mark.parametrize("scope", list(Scope))
-def test_every_setting_says_what_it_does_and_has_a_valid_default(scope: Scope) -> None:
+def test_every_setting_has_description_and_valid_default(scope: Scope) -> None:
     for name, each in PROPERTIES[scope].items():
         assert each.name == name
         assert each.doc.endswith("."), name
@@ -89,7 +89,7 @@ def test_every_setting_says_what_it_does_and_has_a_valid_default(scope: Scope) -
             assert each.format(each.parse(each.default)) == each.default, name
 
 
-def test_topic_defaults_agree_with_the_broker_settings_behind_them() -> None:
+def test_topic_defaults_equal_broker_defaults() -> None:
     broker = BrokerConfig()
     for each in TOPIC_PROPERTIES.values():
         if each.synonyms:
@@ -98,6 +98,7 @@ def test_topic_defaults_agree_with_the_broker_settings_behind_them() -> None:
 
 # What the settings do
 
+# Settings that the code reads through another attribute.
 DERIVED = {
     "replica.selector.class": "uses_rack_aware_selector",
     "advertised.listeners": "advertised_listeners",
@@ -111,18 +112,16 @@ DERIVED = {
     "log.dirs": "log_dirs",
     "segment.bytes": "segment_bytes",
 }
-"""Attributes that read settings other than by their declaration."""
 
 
 def attributes() -> dict[str, str]:
-    """The attribute by which the program reads a setting."""
+    """Return the attribute through which the code reads each setting."""
     members = settings_of(TopicConfig) | settings_of(BrokerConfig)
     return {each.name: name for name, each in members.items()} | DERIVED
 
 
 def words_of_the_program() -> tuple[set[str], set[str], set[str]]:
-    """All attribute names and all string constants outside of the table itself, and what the names of
-    settings that are put together look like."""
+    """Return all attribute names and string constants outside the table, and patterns of f-strings."""
     sources = [p for p in (ROOT / "kbroker").rglob("*.py") if "config" not in p.parts]
     nodes = [node for source in sources for node in ast.walk(ast.parse(source.read_text()))]
     names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
@@ -132,7 +131,7 @@ def words_of_the_program() -> tuple[set[str], set[str], set[str]]:
 
 
 def pattern_of(text: ast.JoinedStr) -> str:
-    """A regular expression for what an f-string may give."""
+    """Return a regular expression for the values of an f-string."""
     parts = [
         re.escape(str(part.value)) if isinstance(part, ast.Constant) else r"[\w.]+"
         for part in text.values
@@ -140,13 +139,12 @@ def pattern_of(text: ast.JoinedStr) -> str:
     return "".join(parts)
 
 
+# Prefixes of settings that are read by computed names; test_config_effects.py tests their effects.
 KINDS_OF_GROUPS = ("group.consumer.", "group.share.", "group.streams.")
-"""Their settings are read by names that are put together; that each has its effect is seen in
-test_config_effects.py."""
 
 
 @pytest.mark.slow
-def test_what_the_table_calls_applied_is_read_by_the_program() -> None:
+def test_applied_settings_are_read_by_the_code() -> None:
     names, texts, composed = words_of_the_program()
     attribute = attributes()
     read = {
@@ -173,8 +171,8 @@ def test_what_the_table_calls_applied_is_read_by_the_program() -> None:
 # Documentation
 
 
-def test_importing_the_settings_stays_cheap() -> None:
-    """It is on the way of every start: nothing heavy may be imported along with it."""
+def test_config_imports_no_heavy_modules() -> None:
+    """Every start imports this package, so it must be cheap."""
     code = "import sys; before = set(sys.modules); import kbroker.config; print(*sys.modules)"
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT

@@ -21,8 +21,8 @@ from kbroker.config import (
 from .entries import entry, kafka_settings
 
 
-def test_describe_topic_as_kafka_answers() -> None:
-    """Values, sources and synonyms that Kafka 4.3.0 gave with the same broker settings."""
+def test_describe_topic_equals_kafka_response() -> None:
+    """Kafka 4.3.0 returned these values, sources and synonyms with the same broker settings."""
     options = [
         "log.retention.hours=24",
         "log.segment.bytes=10485760",
@@ -72,7 +72,7 @@ def test_describe_topic_as_kafka_answers() -> None:
     assert shown["compression.type"][:2] == ("lz4", static)
 
 
-def test_describe_topic_kinds() -> None:
+def test_describe_topic_lists_kafkas_settings_and_types() -> None:
     entries = describe_topic({}, BrokerConfig())
     kafka = kafka_settings("topic")
     assert [(e.name, Type(e.type).name) for e in entries] == [
@@ -82,7 +82,7 @@ def test_describe_topic_kinds() -> None:
     assert all(each.doc for each in entries)
 
 
-def test_describe_broker() -> None:
+def test_describe_broker_hides_passwords_and_lists_synonyms() -> None:
     options = ["log.roll.ms=5", "ssl.key.password=S3cret", "node.id=3", "log.retention.hours=2"]
     entries = describe_broker(BrokerConfig.load(options=options))
     assert [each.name for each in entries] == list(BROKER_PROPERTIES)
@@ -103,10 +103,10 @@ def test_describe_broker() -> None:
     assert not entry(entries, "message.max.bytes").read_only
 
 
-def test_described_topics_of_one_broker_are_as_of_brokers_without_cache(
+def test_describe_topic_with_cache_equals_uncached_result(
     pytestconfig: pytest.Config,
 ) -> None:
-    """Random settings of topics and of the broker, each described with and without a cache."""
+    """The test uses random settings of topics and of the broker."""
     random = Random(pytestconfig.getoption("--seed"))
     given = [
         {},
@@ -133,7 +133,7 @@ def test_described_topics_of_one_broker_are_as_of_brokers_without_cache(
             assert sources == topic.overrides.keys()
 
 
-def test_default_settings_of_topics_are_described_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_describe_topic_caches_default_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = BrokerConfig.load()
     first = describe_topic({}, broker)
     asked = []

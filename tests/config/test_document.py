@@ -12,14 +12,14 @@ from kbroker.config.document import document
 from .entries import ROOT
 
 
-def test_the_committed_page_is_the_generated_one() -> None:
+def test_committed_configuration_page_is_up_to_date() -> None:
     committed = (ROOT / "docs/reference/configuration.md").read_text()
     assert committed == document(), (
         "run: python -m kbroker.config > docs/reference/configuration.md"
     )
 
 
-def test_the_page_has_every_setting_and_every_difference() -> None:
+def test_configuration_page_lists_every_setting_and_difference() -> None:
     page = document()
     differences = page.split("## Differences from")[1].split("## DescribeConfigs")[0]
     for each in (*BROKER_PROPERTIES.values(), *TOPIC_PROPERTIES.values()):

@@ -1,4 +1,4 @@
-"""Settings as Kafka's container images take them from the environment."""
+"""Settings in the environment variables of Kafka's container images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbroker.config.sources import read_environment, variable_of
 from kbroker.config.tables import BROKER_PROPERTIES
 
 
-def test_names_and_what_is_no_setting() -> None:
+def test_kafka_variables_map_to_settings() -> None:
     found = read_kafka_environment(
         {
             "KAFKA_LOG_RETENTION_MS": "1",
@@ -32,11 +32,11 @@ def test_names_and_what_is_no_setting() -> None:
     ("text", "level"),
     [("WARN", "warning"), ("fatal", "critical"), ("TRACE", "debug"), ("Info", "info")],
 )
-def test_log_level(text: str, level: str) -> None:
+def test_kafka_log_level_maps_to_python_level(text: str, level: str) -> None:
     assert read_kafka_environment({"KAFKA_LOG4J_ROOT_LOGLEVEL": text}).log_level == level
 
 
-def test_topics() -> None:
+def test_create_topics_variable_is_parsed() -> None:
     text = "t1:3:1,t2:1:1:compact\n t3"
     assert [
         tuple(each) for each in read_kafka_environment({"KAFKA_CREATE_TOPICS": text}).topics
@@ -56,7 +56,7 @@ def test_topics() -> None:
         {"CLUSTER_ID": "a b"},
     ],
 )
-def test_what_cannot_be_read_is_refused(environ: dict[str, str]) -> None:
+def test_invalid_kafka_variable_is_rejected(environ: dict[str, str]) -> None:
     (name,) = environ
     with pytest.raises(ConfigError, match=f"^{name}: "):
         read_kafka_environment(environ)
@@ -81,7 +81,7 @@ def test_what_cannot_be_read_is_refused(environ: dict[str, str]) -> None:
         ),
     ],
 )
-def test_address_of_wurstmeisters_image_is_advertised(
+def test_wurstmeister_address_is_advertised(
     environ: dict[str, str], listeners: str, advertised: str | None
 ) -> None:
     config = BrokerConfig.load(kafka_values=read_kafka_environment(environ).values)
@@ -91,7 +91,7 @@ def test_address_of_wurstmeisters_image_is_advertised(
     assert [each.text for each in config.notices if each.level == "warning"] == []
 
 
-def test_listeners_follow_the_advertised_ones() -> None:
+def test_listeners_default_to_advertised_ports() -> None:
     advertised = "PLAINTEXT://kafka:9092,HOST://[::1]:29092,OTHER://:9094"
     given = {"advertised.listeners": advertised}
     config = BrokerConfig.load(kafka_values=given)
@@ -108,13 +108,13 @@ def test_listeners_follow_the_advertised_ones() -> None:
         assert config.all_listeners == ("PLAINTEXT://:1",)
 
 
-def test_names_taken_are_told() -> None:
+def test_notice_lists_settings_from_kafka_variables() -> None:
     config = BrokerConfig.load(kafka_values={"num.partitions": "2", "node.id": "3"})
     assert [each.text for each in config.notices] == [
         "Settings from KAFKA_*: broker.id, node.id, num.partitions"
     ]
 
 
-def test_each_setting_has_its_variable() -> None:
+def test_every_setting_has_environment_variable() -> None:
     for name in (*BROKER_PROPERTIES, "a_b-c.d"):
         assert read_environment({variable_of(name): "1"}) == {name: "1"}

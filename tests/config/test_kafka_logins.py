@@ -1,4 +1,4 @@
-"""Users of compose files: a login file of Java, Bitnami's lists, and PLAIN without TLS."""
+"""Users in compose files: JAAS files, Bitnami's variables, and PLAIN without TLS."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def config_of(environ: Mapping[str, str]) -> BrokerConfig:
 
 
 async def logins(config: BrokerConfig, users: Mapping[str, str]) -> set[tuple[str, str, str]]:
-    """The users that can log in, with the listener and the mechanism."""
+    """Return the users that can authenticate, with listener and mechanism."""
     found = set()
     listeners = configured_listeners(config)
     async with open_broker(config, data_dir=None, listeners=listeners) as broker:
@@ -83,7 +83,7 @@ def login_file(tmp_path: Path) -> Path:
     return path
 
 
-async def test_users_of_login_file_log_in(login_file: Path) -> None:
+async def test_users_of_jaas_file_can_authenticate(login_file: Path) -> None:
     config = config_of(
         {
             "KAFKA_OPTS": f"-Xmx1g -Djava.security.auth.login.config={login_file} -Da=b",
@@ -101,7 +101,7 @@ async def test_users_of_login_file_log_in(login_file: Path) -> None:
     }
 
 
-async def test_users_of_bitnamis_lists_log_in() -> None:
+async def test_users_of_bitnami_variables_can_authenticate() -> None:
     environ = {
         "KAFKA_CLIENT_USERS": "alice,bob",
         "KAFKA_CLIENT_PASSWORDS": "pencil;brush",
@@ -116,7 +116,7 @@ async def test_users_of_bitnamis_lists_log_in() -> None:
     assert await logins(narrow, users) == {row for row in everywhere if row[1] == "PLAIN"}
 
 
-async def test_nodes_log_in_at_each_other_with_login_file(login_file: Path) -> None:
+async def test_brokers_authenticate_to_each_other_with_jaas_file(login_file: Path) -> None:
     config = config_of(
         {
             "KAFKA_OPTS": f"-Djava.security.auth.login.config={login_file}",
@@ -142,14 +142,14 @@ async def test_nodes_log_in_at_each_other_with_login_file(login_file: Path) -> N
         ),
     ],
 )
-def test_users_that_cannot_be_read_are_refused(environ: dict[str, str], reason: str) -> None:
+def test_invalid_user_variables_are_rejected(environ: dict[str, str], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         config_of(environ)
 
 
 @given(st.dictionaries(st.sampled_from(("KafkaServer", "a.KafkaServer", "Client")), MODULES))
 @settings(max_examples=60)
-def test_login_file_is_read_as_it_was_written(sections: dict[str, list[LoginModule]]) -> None:
+def test_jaas_file_parser_restores_written_modules(sections: dict[str, list[LoginModule]]) -> None:
     text = "\n".join(
         f"{name} {{ {' '.join(jaas_text(*each) for each in modules)} }};"
         for name, modules in sections.items()
@@ -169,18 +169,18 @@ def test_login_file_is_read_as_it_was_written(sections: dict[str, list[LoginModu
         "K { A required };",
     ],
 )
-def test_broken_login_file_is_refused(text: str) -> None:
+def test_invalid_jaas_file_is_rejected(text: str) -> None:
     with pytest.raises(BadJaas):
         parse_login_file(text)
 
 
-def test_section_of_clients_is_for_kafkas_tools(login_file: Path) -> None:
+def test_client_section_of_jaas_file_is_read_for_tools(login_file: Path) -> None:
     login = client_login(f"-Djava.security.auth.login.config={login_file}")
     assert parse_modules(login)[0].options == {"username": "alice", "password": "pencil"}
     assert client_login("-Xmx1g") == ""
 
 
-def test_plain_without_tls_is_allowed_by_a_setting() -> None:
+def test_plain_without_tls_requires_setting() -> None:
     exposed = {
         "KAFKA_LISTENERS": "IN://0.0.0.0:0",
         "KAFKA_CLIENT_USERS": "alice",
@@ -196,9 +196,7 @@ def test_plain_without_tls_is_allowed_by_a_setting() -> None:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("has_users", [True, False])
-async def test_listener_security_knows_whether_anybody_can_log_in(
-    mechanism: str, has_users: bool
-) -> None:
+async def test_listener_security_detects_missing_users(mechanism: str, has_users: bool) -> None:
     users = {"KAFKA_CLIENT_USERS": "alice", "KAFKA_CLIENT_PASSWORDS": "pencil"} if has_users else {}
     config = config_of({**users, "KAFKA_CFG_SASL_ENABLED_MECHANISMS": mechanism})
     listeners = configured_listeners(config)
@@ -208,7 +206,7 @@ async def test_listener_security_knows_whether_anybody_can_log_in(
             assert listener.security.lacks_users is not has_users
 
 
-def test_server_names_listener_at_which_nobody_can_log_in() -> None:
+def test_server_warns_of_listener_without_users() -> None:
     options = ("listeners=SASL_PLAINTEXT://localhost:0", "sasl.enabled.mechanisms=SCRAM-SHA-256")
     words = [word for option in options for word in ("-o", option)]
     with serving("--memory", *words) as process:

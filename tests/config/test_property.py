@@ -23,8 +23,8 @@ from kbroker.config.property import PASSWORD, properties_of
 from .entries import entry, settings_of
 
 
-def test_each_setting_is_declared_once_and_read_by_its_attribute() -> None:
-    """An attribute that hides another one, or a name that stands twice, would be lost silently."""
+def test_every_setting_is_declared_once_and_read_by_attribute() -> None:
+    """Otherwise an overridden attribute or a duplicate name would be lost silently."""
     broker = BrokerConfig()
     configs = (
         broker,
@@ -48,8 +48,8 @@ def test_each_setting_is_declared_once_and_read_by_its_attribute() -> None:
                 assert getattr(config, attribute) == expected, attribute
 
 
-def test_types_of_attributes_are_known() -> None:
-    """Also to mypy, which checks this file."""
+def test_setting_attributes_have_precise_types() -> None:
+    """mypy checks the types in this test."""
     config = BrokerConfig()
     assert_type(config.node_id, int)
     assert_type(config.flush_policy, str)
@@ -86,7 +86,7 @@ def test_types_of_attributes_are_known() -> None:
         ("remote.storage.enable", "False", "false"),
     ],
 )
-def test_takes_what_kafka_takes(name: str, text: str, shown: str) -> None:
+def test_topic_settings_accept_values_that_kafka_accepts(name: str, text: str, shown: str) -> None:
     validate_topic_config(name, text)
     found = (
         entry(describe_topic({name: text}, BrokerConfig()), name)
@@ -133,13 +133,13 @@ def test_takes_what_kafka_takes(name: str, text: str, shown: str) -> None:
         ("max.compaction.lag.ms", "0"),
     ],
 )
-def test_refuses_what_kafka_refuses(name: str, text: str) -> None:
+def test_topic_settings_reject_values_that_kafka_rejects(name: str, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         validate_topic_config(name, text)
     assert str(caught.value).startswith(f"Invalid value {text} for configuration {name}: expected ")
 
 
-def test_a_refusal_says_what_is_allowed() -> None:
+def test_invalid_value_error_names_allowed_values() -> None:
     with pytest.raises(ConfigError, match=r"expected an integer from 1 to 9 or -1$"):
         validate_topic_config("compression.gzip.level", "fast")
     with pytest.raises(ConfigError, match=r"expected one of CreateTime, LogAppendTime$"):
@@ -148,14 +148,14 @@ def test_a_refusal_says_what_is_allowed() -> None:
         validate_topic_config("preallocate", "1")
 
 
-def test_a_secret_is_in_no_message() -> None:
+def test_invalid_value_error_hides_secret() -> None:
     secret = Property("x.password", PASSWORD, None, "A secret.", pattern="[a-z]+")
     with pytest.raises(ConfigError) as caught:
         secret.parse("S3cret")
     assert "S3cret" not in str(caught.value)
 
 
-def test_look_up_of_computed_names_refuses_other_types() -> None:
+def test_typed_lookup_rejects_other_types() -> None:
     config = BrokerConfig()
     for wrong in (config.integer, config.items):
         with pytest.raises(TypeError, match=r"flush\.policy"):

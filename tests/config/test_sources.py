@@ -16,7 +16,7 @@ from kbroker.config import (
 )
 
 
-def test_properties_files_are_read_as_java_reads_them() -> None:
+def test_properties_file_is_parsed_like_java() -> None:
     text = (
         "# comment\n! comment\n\n"
         "a=1\nb : 2\nc 3\n  d\t=\t4  \ne\nf=\n"
@@ -46,12 +46,12 @@ def test_properties_files_are_read_as_java_reads_them() -> None:
 
 
 @pytest.mark.parametrize("escape", ["\\u00", "\\u00gg", "\\u"])
-def test_a_broken_escape_names_its_line(escape: str) -> None:
+def test_invalid_escape_error_names_line(escape: str) -> None:
     with pytest.raises(ConfigError, match="line 3: "):
         parse_properties(f"# x\na=1\nb={escape}\n")
 
 
-def test_toml_tables_are_joined_by_dots() -> None:
+def test_toml_tables_become_dotted_names() -> None:
     text = """
     "max.connections" = 5
     log.dirs = "data"
@@ -74,12 +74,12 @@ def test_toml_tables_are_joined_by_dots() -> None:
 
 
 @pytest.mark.parametrize("text", ["a = 2020-01-01", "a = [[1]]", "[[a]]\nb = 1"])
-def test_toml_values_that_are_no_setting_are_refused(text: str) -> None:
+def test_unsupported_toml_values_are_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^a: expected a string"):
         parse_toml(text)
 
 
-def test_environment_names() -> None:
+def test_environment_variables_map_to_settings() -> None:
     environ = {
         "KBROKER_CFG_LOG_RETENTION_MS": "1",
         "KBROKER_CFG_A__B___C_D": "2",
@@ -91,14 +91,14 @@ def test_environment_names() -> None:
     assert read_environment(environ, "KAFKA_") == {"log.retention.ms": "5"}
 
 
-def test_options() -> None:
+def test_options_are_parsed_as_key_value_pairs() -> None:
     assert read_options(["a=1", "b = x=y", "a=2"]) == {"a": "2", "b": "x=y"}
     for bad in ("a", "=1", ""):
         with pytest.raises(ConfigError, match="KEY=VALUE"):
             read_options([bad])
 
 
-def test_a_file_is_read_by_its_ending_and_errors_name_it(tmp_path: Path) -> None:
+def test_file_format_follows_suffix_and_errors_name_file(tmp_path: Path) -> None:
     toml, properties = tmp_path / "k.toml", tmp_path / "server.properties"
     toml.write_text("num.partitions = 3")
     properties.write_bytes("super.users=Jürgen".encode("latin-1"))

@@ -22,22 +22,22 @@ from .entries import entry
 
 
 @pytest.mark.parametrize("name", ["message.format.version", "no.such", "log.retention.ms"])
-def test_an_unknown_topic_setting_is_refused(name: str) -> None:
+def test_unknown_topic_setting_is_rejected(name: str) -> None:
     with pytest.raises(ConfigError, match=f"^Unknown topic config name: {name}"):
         validate_topic_config(name, "1")
 
 
-def test_an_unknown_name_gets_the_nearest_one() -> None:
+def test_unknown_setting_suggests_similar_name() -> None:
     with pytest.raises(ConfigError, match=r"retention\.m; did you mean retention\.ms\?$"):
         validate_topic_config("retention.m", "1")
 
 
-def test_a_null_value_is_refused() -> None:
+def test_null_value_is_rejected() -> None:
     with pytest.raises(ConfigError, match=r"Null value .* retention\.ms"):
         validate_topic_config("retention.ms", None)
 
 
-def test_topic_settings_are_checked_together() -> None:
+def test_contradictory_topic_settings_are_rejected() -> None:
     broker = BrokerConfig()
     good = {"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "5"}
     validate_topic_configs(good, broker)
@@ -47,7 +47,7 @@ def test_topic_settings_are_checked_together() -> None:
         validate_topic_configs({"retention.ms": None}, broker)
 
 
-def test_the_strongest_place_wins_and_is_remembered(tmp_path: Path) -> None:
+def test_source_with_highest_priority_sets_value_and_origin(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("num.partitions=2\nnode.id=7\nlog.retention.bytes=9\n")
     environ = {"KBROKER_CFG_NUM_PARTITIONS": "3", "KBROKER_CFG_NODE_ID": "8"}
@@ -60,7 +60,7 @@ def test_the_strongest_place_wins_and_is_remembered(tmp_path: Path) -> None:
     assert config.max_connections == 10_000
 
 
-def test_every_bad_value_is_told_with_its_place() -> None:
+def test_error_lists_every_invalid_value_with_origin() -> None:
     environ = {"KBROKER_CFG_NUM_PARTITIONS": "none"}
     with pytest.raises(ConfigError) as caught:
         BrokerConfig.load(options=["node.id=-5"], environ=environ)
@@ -82,12 +82,12 @@ def test_every_bad_value_is_told_with_its_place() -> None:
         (["max.connections.per.ip.overrides=10.0.0.1"], "address:number"),
     ],
 )
-def test_settings_that_cannot_be_together(options: list[str], word: str) -> None:
+def test_contradictory_broker_settings_are_rejected(options: list[str], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         BrokerConfig.load(options=options)
 
 
-def test_unknown_and_future_settings_warn_or_fail() -> None:
+def test_unknown_and_unimplemented_settings_warn_or_fail() -> None:
     options = [
         "num.partition=3",
         "replica.alter.log.dirs.io.max.bytes.per.second=1",
@@ -108,7 +108,7 @@ def test_unknown_and_future_settings_warn_or_fail() -> None:
     assert not BrokerConfig.load(options=["num.partitions=3"], strict=True).notices
 
 
-def test_the_file_that_comes_with_kafka_starts_without_warnings() -> None:
+def test_kafkas_default_properties_cause_no_warnings() -> None:
     text = """
     process.roles=broker,controller
     node.id=1
@@ -141,13 +141,13 @@ def test_the_file_that_comes_with_kafka_starts_without_warnings() -> None:
     assert config.log_dirs == ("/tmp/logs",)
 
 
-def test_internal_topics_follow_the_number_of_nodes() -> None:
+def test_internal_topic_defaults_depend_on_node_count() -> None:
     names = ("offsets.topic.replication.factor", "transaction.state.log.min.isr")
     shown = [[BrokerConfig(nodes=nodes)[name] for name in names] for nodes in (1, 2, 3, 5)]
     assert shown == [[1, 1], [2, 1], [3, 2], [3, 2]]
 
 
-def test_dynamic_settings_lie_over_static_ones() -> None:
+def test_dynamic_settings_override_static_settings() -> None:
     static = BrokerConfig.load(options=["message.max.bytes=10", "num.partitions=2"])
     everywhere = {"message.max.bytes": "20", "log.retention.ms": "5"}
     cluster = static.overlay(everywhere, origin="cluster", source=Source.DYNAMIC_DEFAULT_BROKER)
@@ -180,20 +180,20 @@ def test_dynamic_settings_lie_over_static_ones() -> None:
         (["log.retention.minutes=-1"], -1),
     ],
 )
-def test_the_most_precise_retention_wins(options: list[str], retention_ms: int) -> None:
+def test_most_precise_retention_setting_applies(options: list[str], retention_ms: int) -> None:
     broker = BrokerConfig.load(options=options)
     assert TopicConfig({}, broker).retention_ms == retention_ms
     assert TopicConfig({"retention.ms": "77"}, broker).retention_ms == 77
 
 
-def test_roll_jitter_and_flush_families() -> None:
+def test_roll_jitter_and_flush_synonyms_set_topic_values() -> None:
     options = ["log.roll.hours=2", "log.roll.jitter.hours=1", "log.flush.scheduler.interval.ms=9"]
     config = TopicConfig({}, BrokerConfig.load(options=options))
     assert (config.segment_ms, config.segment_jitter_ms) == (7_200_000, 3_600_000)
     assert config["flush.ms"] == 9
 
 
-def test_a_topic_falls_back_to_the_broker() -> None:
+def test_topic_setting_defaults_to_broker_setting() -> None:
     broker = BrokerConfig.load(options=["log.cleanup.policy=compact", "log.segment.bytes=2000000"])
     plain = TopicConfig({}, broker)
     own = TopicConfig({"cleanup.policy": "delete", "internal.segment.bytes": "512"}, broker)

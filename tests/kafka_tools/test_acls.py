@@ -1,4 +1,4 @@
-"""kafka-acls: what it asks before it removes rules."""
+"""kafka-acls: confirmation of removals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..commands import Cli
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y\n", 0), ("n\n", 1), ("", 1)])
-async def test_removal_of_acls_is_confirmed(cli: Cli, answer: str, left: int) -> None:
+async def test_kafka_acls_remove_asks_for_confirmation(cli: Cli, answer: str, left: int) -> None:
     access = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
     async with open_broker(
         BrokerConfig.load(options=access), data_dir=None, listeners=[LOOPBACK]

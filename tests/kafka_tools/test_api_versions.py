@@ -1,4 +1,4 @@
-"""kafka-broker-api-versions: the versions that the tool knows."""
+"""kafka-broker-api-versions: the table of newest versions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 
 
-def test_the_tool_knows_the_newest_version_of_every_api() -> None:
+def test_newest_versions_equal_declared_versions() -> None:
     declared = {int(key): messages.request_class(key).VERSIONS[-1] for key in ApiKey}
     assert declared == NEWEST

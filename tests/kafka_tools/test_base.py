@@ -1,4 +1,4 @@
-"""Command lines that no tool can run."""
+"""Errors of unsupported or invalid command lines."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ..commands import invoke
         (("kafka-configs", "--describe", "--user", "a", "--ip", "b"), "name a user, a client"),
     ],
 )
-def test_what_cannot_be_done_is_said(words: tuple[str, ...], said: str) -> None:
+def test_unsupported_request_prints_alternative(words: tuple[str, ...], said: str) -> None:
     assert said in invoke("compat", *words, status=1).output
 
 
 @pytest.mark.parametrize("tool", [name for name in TOOLS if name != "kafka-run-class"])
-def test_usage_errors_of_no_kafka_tool_show_a_secret(tool: str) -> None:
+def test_usage_errors_of_kafka_tools_hide_secrets(tool: str) -> None:
     for words in (
         ["--no-such-option", SECRET],
         [f"--no-such-option={SECRET}"],

@@ -1,4 +1,4 @@
-"""kafka-configs: no secret of its command line is printed."""
+"""kafka-configs: secrets in its arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..cli.secret_words import SECRET
 from ..commands import Cli
 
 
-async def test_kafka_configs_shows_no_password(cli: Cli, broker: Broker) -> None:
+async def test_kafka_configs_hides_passwords(cli: Cli, broker: Broker) -> None:
     server = ("compat", "kafka-configs", "--bootstrap-server", broker.bootstrap_servers, "--alter")
     for words in (
         ("--user", "alice", "--add-config", f"SCRAM-SHA-256=[iterations=20000,password={SECRET}]"),
@@ -31,7 +31,7 @@ async def test_kafka_configs_shows_no_password(cli: Cli, broker: Broker) -> None
         assert SECRET not in (await cli(*server, *words, status=1)).output, words
 
 
-def test_kafka_configs_shows_words_as_they_are_or_hides_their_values(
+def test_kafka_configs_error_hides_arguments_unless_public(
     pytestconfig: pytest.Config,
 ) -> None:
     """Public settings stay readable; one secret anywhere in --add-config hides all of its text."""

@@ -1,4 +1,4 @@
-"""kafka-console-consumer: when it ends."""
+"""kafka-console-consumer: timeout."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kbroker.broker import Broker
 from ..commands import Cli
 
 
-async def test_a_consumer_that_nothing_comes_to_ends_in_time(cli: Cli, broker: Broker) -> None:
+async def test_console_consumer_without_records_times_out(cli: Cli, broker: Broker) -> None:
     server = ("--bootstrap-server", broker.bootstrap_servers, "--topic", "silent")
     done = await cli("compat", "kafka-console-consumer", *server, "--timeout-ms", "200")
     assert done.stdout == ""

@@ -1,4 +1,4 @@
-"""kafka-console-producer: its lines, as kafka-console-consumer prints them."""
+"""kafka-console-producer and kafka-console-consumer: round trip of records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kbroker.broker import Broker
 from ..commands import Cli
 
 
-async def test_lines_come_back_with_keys_headers_and_nothing(cli: Cli, broker: Broker) -> None:
+async def test_console_tools_restore_keys_headers_and_nulls(cli: Cli, broker: Broker) -> None:
     server = ("--bootstrap-server", broker.bootstrap_servers, "--topic", "lines")
     reader = ("parse.key=true", "parse.headers=true", "null.marker=NULL", "key.separator=:")
     words = [word for each in reader for word in ("--property", each)]

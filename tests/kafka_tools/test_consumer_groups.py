@@ -1,4 +1,4 @@
-"""kafka-consumer-groups: offsets that are moved and shown."""
+"""kafka-consumer-groups: reset and description of offsets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kbroker.broker import Broker
 from ..commands import Cli
 
 
-async def test_a_group_is_moved(cli: Cli, broker: Broker) -> None:
+async def test_consumer_groups_tool_resets_offsets(cli: Cli, broker: Broker) -> None:
     server = ("--bootstrap-server", broker.bootstrap_servers)
     await cli("topic", "create", "orders")
     await cli("topic", "produce", "orders", "a", "b", "c")

@@ -1,4 +1,4 @@
-"""kafka-producer-perf-test: its pace and what it reports."""
+"""kafka-producer-perf-test: throughput and reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kbroker.broker import Broker
 from ..commands import Cli
 
 
-async def test_perf_test_keeps_to_its_throughput(cli: Cli, broker: Broker) -> None:
+async def test_perf_test_respects_throughput(cli: Cli, broker: Broker) -> None:
     began_at = time.monotonic()
     written = await cli(
         *("compat", "kafka-producer-perf-test", "--topic", "slow", "--num-records", "60"),

@@ -7,8 +7,8 @@ from kbroker.broker import Broker
 from ..commands import Cli
 
 
-async def test_scripts_of_compose_files_run(cli: Cli, broker: Broker) -> None:
-    """Each tool by its script, and by the class that old compose files name."""
+async def test_tools_run_by_script_and_class_name(cli: Cli, broker: Broker) -> None:
+    """Old compose files use class names."""
     server = ("--bootstrap-server", broker.bootstrap_servers)
     await cli("compat", "kafka-topics", *server, "--create", "--topic", "t", "--partitions", "1")
     written = await cli(

@@ -1,4 +1,4 @@
-"""kafka-topics: what it does and prints."""
+"""kafka-topics: create, list and describe."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kbroker.broker import Broker
 from ..commands import Cli
 
 
-async def test_topics_are_made_and_described(cli: Cli, broker: Broker) -> None:
+async def test_kafka_topics_creates_and_describes_topics(cli: Cli, broker: Broker) -> None:
     server = ("--bootstrap-server", broker.bootstrap_servers)
     topics = ("compat", "kafka-topics.sh", *server)
     made = await cli(

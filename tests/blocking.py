@@ -1,4 +1,4 @@
-"""A raw client without an event loop, for programs that measure how long a broker takes."""
+"""A raw client without an event loop, for programs that measure the latency of a broker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .wire import ANSWER_SECONDS, frame
 
 
 class BlockingWire:
-    """One connection, one request after the other."""
+    """A connection with one request in flight."""
 
     def __init__(self, host: str, port: int, client_id: str) -> None:
         self._client_id = client_id
@@ -22,7 +22,11 @@ class BlockingWire:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def ask(self, key: ApiKey, version: int, message: Any) -> Any:
-        """Send a request and return its answer. Raises OSError."""
+        """Send a request and return its response.
+
+        Raises:
+            OSError: The connection failed.
+        """
         self._socket.sendall(frame(key, version, message, self._client_id))
         (size,) = struct.unpack(">i", self._receive(4))
         return decode_response(messages.response_class(key), self._receive(size), version)[1]

@@ -29,10 +29,10 @@ async def started(
     nodes: int | None = None,
     **properties: object,
 ) -> AsyncIterator[Broker]:
-    """Start a broker on a free port; settings are keywords with `_` for the dots of their names.
+    """Start a broker on a free port; keyword arguments are settings with `_` for each dot.
 
-    A test may open a connection long before it asks for something, on a machine that does other
-    work too. At the end nothing unexpected may have happened in the broker.
+    Timeouts are long, because a test may open a connection long before its first request on a busy
+    machine. At the end, the function checks that the broker had no unexpected errors.
     """
     properties = {"connection_setup_timeout_ms": 3_600_000, **properties}
     options = {name.replace("_", "."): _text(value) for name, value in properties.items()}
@@ -53,7 +53,7 @@ async def started(
 async def started_on(
     files: Files, data_dir: str | list[str], *, nodes: int = 1, **properties: str
 ) -> AsyncIterator[Broker]:
-    """As `started`, with the data directories on a disk that a test has made."""
+    """Start a broker like `started`, with its data directories on the test's disk."""
     options = {name.replace("_", "."): value for name, value in properties.items()}
     async with open_broker(
         BrokerConfig.load(options=options),
@@ -69,7 +69,7 @@ async def started_on(
 
 
 def hand_to(broker: Broker, key: ApiKey, handler: Callable[[Context, Any], Any]) -> None:
-    """Let `handler` handle an API on the first node, for connections that are opened from here on."""
+    """Let `handler` process an API on the first node, for connections opened from now on."""
     apis = broker.server._apis
     broker.server._apis = {**apis, key: apis[key]._replace(handler=handler)}
 

@@ -1,4 +1,4 @@
-"""Files that the system has on the disk only, and who waits for them."""
+"""A fake page cache: files that are on disk only, and the threads that wait for them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ PAGE = 4096
 
 
 class ColdDisk:
-    """Stands between this process and its files: what is in those of a directory now is not in memory
-    before a call has read it.
+    """A layer between this process and its files that tracks which data is in memory.
 
-    `waits` are the calls of the thread that made this, the one of the event loop, that would have
-    waited for a disk; `loads` counts those of other threads.
+    The current data of a directory is not in memory until a call has read it.
+
+    Attributes:
+        waits: Calls of the creating thread (the event loop) that would have waited for a disk.
+        loads: Number of such calls of other threads.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
@@ -43,7 +45,7 @@ class ColdDisk:
         monkeypatch.setattr(files, "_pread", self.pread)
 
     def break_files(self, directory: Path, pattern: str = "*") -> None:
-        """Let the disk fail to read the files of a directory."""
+        """Make reads from disk fail for the files of a directory."""
         self.broken |= {each.stat().st_ino for each in directory.glob(pattern)}
 
     def preadv(self, fd: int, buffers: Sequence[Any], position: int, flags: int = 0) -> int:

@@ -11,12 +11,12 @@ from click.testing import CliRunner, Result
 
 from kbroker.cli import main
 
-# A command in a process of its own.
+# A command in a separate process.
 KBROKER = [sys.executable, "-m", "kbroker"]
 
 
 class Cli(Protocol):
-    """Run a command; fails the test when the exit status is not `status`."""
+    """Run a command; fail the test if the exit status is not `status`."""
 
     def __call__(
         self, *args: str, stdin: str | bytes | None = None, status: int = 0
@@ -26,12 +26,12 @@ class Cli(Protocol):
 ReadJson = Callable[..., Awaitable[Any]]
 
 
-# CliRunner replaces `sys.stdout`: output of one of two commands could be found in the other.
+# CliRunner replaces `sys.stdout`, so concurrent commands would mix their outputs.
 _alone = threading.Lock()
 
 
 def invoke(*args: str, stdin: str | bytes | None = None, status: int = 0) -> Result:
-    """Run a command in this thread, while no other one runs."""
+    """Run a command in this thread; only one command runs at a time."""
     assert _alone.acquire(blocking=False), f"{args}: one command at a time"
     try:
         result = CliRunner().invoke(main, list(args), input=stdin, catch_exceptions=False)

@@ -36,31 +36,32 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
-    """Beside other work any test is slow: Hypothesis does not judge them by that."""
-    with suppress(ImportError):  # the demo's environment has none
+    """Disable Hypothesis's deadlines: on a busy machine any test can be slow."""
+    with suppress(ImportError):  # missing in the environment of the demo
         from hypothesis import HealthCheck, settings
 
         settings.register_profile(
             "beside-others", deadline=None, suppress_health_check=[HealthCheck.too_slow]
         )
         settings.load_profile("beside-others")
-    with suppress(ImportError):  # PySpark's tests have none
+    with suppress(ImportError):  # missing in the environment of PySpark
         from kafka.net.inet import KafkaNetSocket
 
         setattr(KafkaNetSocket, "socket", lambda client, *kind: _ForgottenSocket(*kind))  # noqa: B010
 
 
 class _ForgottenSocket(socket.socket):
-    """One of kafka-python's, which forgets those that it was connecting when it failed or was closed.
+    """A socket of kafka-python that was connecting when its client failed or was closed.
 
-    Whichever test ran when the garbage is collected would fail for it. Every other socket that is
-    not closed does fail a test.
+    The client forgets such sockets, and the test that runs during garbage collection would fail.
+    All other unclosed sockets do fail a test.
     """
 
     def __del__(self) -> None:
         self.close()
 
 
+# Options with a number: name, environment variable of the default, default, and help.
 NUMBERS = [
     ("--clusters", "KBROKER_CLUSTERS", 4, "How many tests with the same names tests/isolation has"),
     ("--frames", "KBROKER_FUZZ_FRAMES", 2000, "How many mutated frames tests/fuzz sends"),
@@ -98,7 +99,6 @@ NUMBERS = [
         "How many schemas are registered in tests/schemas/test_kills.py",
     ),
 ]
-"""Options that are numbers: name, environment variable with the default, its default, and help."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -114,7 +114,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _add_selection(group: pytest.OptionGroup) -> None:
-    """Add the options that select or repeat cases, other than by their number."""
+    """Add the options that select or repeat cases in other ways than by number."""
     group.addoption(
         "--faults",
         choices=["nodes", "networks", "etcd"],
@@ -134,7 +134,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 @pytest.fixture(scope="module")
 def thread() -> Iterator[BrokerThread]:
-    """One in which the brokers of a module's tests live."""
+    """Return a thread in which the brokers of a module's tests run."""
     from kbroker.testing import BrokerThread
 
     thread = BrokerThread()
@@ -144,7 +144,7 @@ def thread() -> Iterator[BrokerThread]:
 
 @pytest.fixture(params=["memory", "disk"])
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
-    """Opens brokers; each test that uses it runs in memory and on disk."""
+    """Return a function that opens brokers; tests that use it run in memory and on disk."""
     directory = None if request.param == "memory" else tmp_path / "data"
 
     def open_one(
@@ -157,36 +157,38 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
 
 @pytest.fixture(scope="module", autouse=True)
 def _what_was_before_is_left_alone() -> None:
-    """Ten thousand tests have much in memory, which the collections of later ones need not look through."""
+    """Freeze existing objects: garbage collections need not scan those of earlier tests."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    """A broker in memory."""
+    """Start a broker in memory."""
     async with started() as opened:
         yield opened
 
 
 @pytest.fixture
 async def wire(broker: Broker) -> AsyncIterator[Wire]:
-    """A connection to `broker`."""
+    """Open a connection to `broker`."""
     async with connected(broker.endpoint) as opened:
         yield opened
 
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    """A certificate authority that issues certificates into the directory of the test."""
-    from .security.certificates import Authority  # Spark's environment lacks what it needs
+    """Return a certificate authority that writes certificates into the test's directory."""
+    from .security.certificates import (
+        Authority,
+    )  # its dependencies are missing in Spark's environment
 
     return Authority(tmp_path)
 
 
 @pytest.fixture
 def restored_logging() -> Iterator[None]:
-    """A command that serves sets up the logging of its process, which here is that of all tests."""
+    """Restore the logging that a `serve` command sets up for the process, here that of all tests."""
     root = logging.getLogger()
     kept = (root.handlers[:], root.level, logging.getLogger("kbroker").level)
     yield
@@ -201,7 +203,7 @@ def restored_logging() -> Iterator[None]:
 def no_settings_of_this_machine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, restored_logging: None
 ) -> None:
-    """Hide profiles of the command line and the address of a broker, which a machine may have."""
+    """Hide the machine's command-line profiles and broker address."""
     from kbroker.cli.profiles import FILE_VARIABLE
     from kbroker.cli.target import ENVIRONMENT
 
@@ -211,7 +213,7 @@ def no_settings_of_this_machine(
 
 @pytest.fixture
 def cli(broker: Broker, monkeypatch: pytest.MonkeyPatch, no_settings_of_this_machine: None) -> Cli:
-    """Run commands in a thread, beside the broker of the test."""
+    """Return a function that runs commands in a thread, while the test's broker runs."""
     from kbroker.cli.target import ENVIRONMENT
 
     from .commands import invoke
@@ -228,7 +230,7 @@ def cli(broker: Broker, monkeypatch: pytest.MonkeyPatch, no_settings_of_this_mac
 
 @pytest.fixture
 def read_json(cli: Cli) -> ReadJson:
-    """Run commands with `-o json` and read their output."""
+    """Return a function that runs commands with `-o json` and parses their output."""
 
     async def run(*args: str, status: int = 0) -> Any:
         return json.loads((await cli(*args, "-o", "json", status=status)).stdout)

@@ -1,6 +1,6 @@
-"""How long tests wait for what should happen at once, on a machine that does other work too."""
+"""Timeouts for events that are normally immediate, on a busy machine."""
 
 from __future__ import annotations
 
+# Maximum time for a process to print something or to exit.
 PROCESS_SECONDS = 300
-"""For a program to say something, or to end."""

@@ -1,4 +1,4 @@
-"""The commands of pages that have very many of them; see soak.toml."""
+"""Commands of pages with very many commands; see soak.toml."""
 
 from pathlib import Path
 

@@ -1,11 +1,10 @@
 """Measurement of how long a task of the broker occupies the event loop.
 
-Measured in the processor time of the loop's thread: what else the machine does is not counted, so a
-test may hold it against a bound also beside heavy load. Nor is what the host of a virtual machine
-took away meanwhile, which a guest counts as time of whoever was running: 60 ms at once were seen. And a
-processor that is slow for all, or shares its caches with busy ones, is allowed as much more: what counts
-is the time that a usual one would have taken. The steps of tasks that belong to tests are left out,
-because the clients of a test share the loop with its broker.
+The measure is the CPU time of the loop's thread, so that other load does not count and tests can
+use fixed bounds. CPU time that a hypervisor took away is subtracted: a guest attributes it to the
+running thread, and 60 ms at once were observed. On a slow or busy CPU, the result is scaled to a
+typical CPU. Steps of tasks that belong to tests do not count, because the clients of a test share
+the loop with its broker.
 """
 
 from __future__ import annotations
@@ -22,28 +21,28 @@ import trio
 
 from .processors import stolen_seconds
 
+# Prefixes of the broker's task names, also for methods of compiled classes; the last ones serve
+# HTTP.
 OF_BROKER = re.compile(r"(<bound method \S+ of <)?(kbroker|hypercorn)\.")
-"""How the names of its tasks begin, also where they are methods of compiled classes; the last ones
-answer by HTTP."""
 
+# Maximum duration of one step of a task, much longer than a time slice.
 STEP_SECONDS_MAX = 0.1
-"""The longest that others may wait for one step of a task; much more than a time slice."""
 ROUNDS = 4000
+# Duration of the rounds of `_work` on a typical CPU, for which the bounds of these tests are made.
 USUAL_SECONDS = 0.0017
-"""How long that many rounds of `_work` take a processor such as the bounds of these tests are made for."""
+# Maximum age of the stolen-time reading when a measurement begins.
 STOLEN_SECONDS = 0.005
-"""How old what is known of the time taken by the host may be when something begins."""
 
 
 def _work() -> None:
-    """What a step of a broker is made of: calls, objects, tables."""
+    """Run typical operations of a broker: calls, objects, tables."""
     rows: dict[int, tuple[int, str]] = {}
     for number in range(ROUNDS):
         rows[number % 512] = (number, f"{number}-{len(rows)}")
 
 
 def slowness() -> float:
-    """How many times longer than a usual processor that of this thread takes now; at least 1."""
+    """Return how many times slower than a typical CPU this thread runs now; at least 1."""
     took = []
     for _ in range(5):
         began = time.thread_time()
@@ -53,21 +52,21 @@ def slowness() -> float:
 
 
 class ThreadTime:
-    """Processor time of the thread, without what the host took away meanwhile."""
+    """CPU time of the thread, without time that a hypervisor took away."""
 
     def __init__(self) -> None:
         self._looked_at = -math.inf
         self.begin()
 
     def begin(self) -> None:
-        """What is measured begins now."""
+        """Start a measurement."""
         now = time.monotonic()
         if now - self._looked_at > STOLEN_SECONDS:
             self._looked_at, self._stolen = now, stolen_seconds()
         self._began = time.thread_time()
 
     def longer_than(self, seconds: float) -> float | None:
-        """How much went by since, in seconds, if it was more than these."""
+        """Return the elapsed seconds if they exceed `seconds`, or else None."""
         took = time.thread_time() - self._began
         if took > seconds:
             took -= stolen_seconds() - self._stolen
@@ -75,10 +74,12 @@ class ThreadTime:
 
 
 class LongestStep(trio.abc.Instrument):
-    """The longest step of any task of the broker, from one wait to the next.
+    """The longest step of any task of the broker, from one checkpoint to the next.
 
-    `seconds` is how long a usual processor takes for it, `task` whose it was, `steps` how many there
-    were.
+    Attributes:
+        seconds: Duration on a typical CPU.
+        task: Name of the task.
+        steps: Number of steps.
     """
 
     def __init__(self) -> None:
@@ -106,7 +107,8 @@ class LongestStep(trio.abc.Instrument):
 def longest_step() -> Iterator[LongestStep]:
     """Measure the steps of the broker's tasks while the block runs.
 
-    The garbage of the tests before is not collected meanwhile: a server freezes what it starts with.
+    Garbage of earlier tests is not collected during the block, because a server freezes its
+    start-up objects.
     """
     measured = LongestStep()
     gc.collect()

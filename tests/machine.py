@@ -1,4 +1,4 @@
-"""Where a test lets a process run."""
+"""Machines on which tests run processes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from typing import NamedTuple
 
 
 class Machine(NamedTuple):
-    """A machine, or what looks like one to its processes."""
+    """A machine, or a namespace that looks like one to its processes.
+
+    Attributes:
+        address: Address at which other machines reach its processes.
+        within: Prefix of a command line that runs the command on the machine.
+    """
 
     address: str
-    """Where others find what runs there."""
     within: tuple[str, ...] = ()
-    """The words of a command that starts what follows them there."""
 
 
 LOCAL = Machine("localhost")

@@ -1,4 +1,4 @@
-"""Message sets of formats 0 and 1, field by field, independent of the code under test."""
+"""Message sets of formats 0 and 1, encoded independently of the code under test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOG_APPEND_TIME = 8
 
 
 def to_batch(buffer: Buffer, rules: ProduceRules = DEFAULT_RULES) -> bytes | None:
-    """The record batch that a producer's messages are stored in, None for no whole message."""
+    """Return the record batch for a producer's messages, or None if no message is complete."""
     conversion = Conversion(buffer, rules)
     while not conversion.step():
         pass
@@ -36,7 +36,7 @@ def message(
     value_size: int | None = None,
     tail: bytes = b"",
 ) -> bytes:
-    """One message; `crc` and the two sizes may lie, and `tail` is what follows the value."""
+    """Encode one message; `crc` and both sizes may be wrong, and `tail` follows the value."""
     body = struct.pack(">bb", magic, attributes)
     if magic:
         body += struct.pack(">q", timestamp)
@@ -53,7 +53,7 @@ def _field(data: bytes | None, size: int | None) -> bytes:
 def messages(
     values: Sequence[bytes | None], magic: int = 1, *, first_timestamp: int = 1000
 ) -> bytes:
-    """A set without compression; keys are `k0`, `k1` ..., offsets count from 0."""
+    """Encode an uncompressed set with keys `k0`, `k1` ... and offsets from 0."""
     return b"".join(
         message(value, b"k%d" % i, magic=magic, timestamp=first_timestamp + i, offset=i)
         for i, value in enumerate(values)
@@ -63,7 +63,7 @@ def messages(
 def wrapper(
     content: bytes, codec: int, magic: int = 1, *, attributes: int = 0, timestamp: int = 2000
 ) -> bytes:
-    """A compressed message set in its wrapper."""
+    """Encode a compressed message set in its wrapper message."""
     stream = compress(codec, content)
     if magic == 0 and codec == Codec.LZ4:
         stream = with_old_checksum(stream)

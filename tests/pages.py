@@ -1,9 +1,9 @@
-"""Run the commands of a documentation page: what stands there is what happens.
+"""Run the commands of a documentation page, and compare their output with the page.
 
-The blocks of a page run in order in one shell and one empty directory. `sh` blocks must succeed, `python`
-blocks too, and each command of a `console` block (after `$ `) must print what stands below it, where
-`...` is anything. `text` blocks are not run. 9092 to 9099 at `localhost` are ports of the test, and so are
-etcd's, 2379 and 2380.
+The blocks of a page run in order in one shell and one empty directory. `sh` and `python` blocks must
+succeed. Each command of a `console` block (after `$ `) must print the lines below it, where `...`
+matches anything. `text` blocks are not run. The ports 9092 to 9099 of `localhost`, and etcd's 2379 and
+2380, are replaced by ports of the test.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ FENCE = re.compile(r"^```(sh|console|python)\n(.*?)^```$", re.MULTILINE | re.DOT
 MARK = "@@@"
 PREAMBLE = "set -m\ntrap 'kill $(jobs -p) 2>/dev/null' EXIT\nexec 2>&1\n"
 SECONDS = 300
+# Number of ports from 9092 on.
 PORTS = 8
-"""9092 to 9099."""
 ETCD_PORTS = 2379, 2380
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command, and what it must print; None when it only has to succeed."""
+    """One command and its expected output; None if it only has to succeed."""
 
     text: str
     expected: str | None
 
     def script(self, number: int) -> str:
-        """Lines for the shell: it says which command begins, and stops at one that fails."""
+        """Return shell lines that announce the command, and exit if it fails."""
         must_succeed = "set -e" if self.expected is None else "set +e"
         return f"set +e\nprintf '\\n{MARK}%d\\n' {number}\n{must_succeed}\n{self.text}\n"
 
 
 def commands_of(page: str) -> list[Command]:
-    """The commands of a page, in order."""
+    """Return the commands of a page, in order."""
     found = []
     for kind, block in FENCE.findall(page):
         if kind == "sh":
@@ -76,7 +76,7 @@ def check_page(name: str, directory: Path, seconds: float = SECONDS) -> int:
 
 
 def run_page(page: str, directory: Path, seconds: float = SECONDS) -> list[str]:
-    """Run the commands of a page; returns what was wrong, in words."""
+    """Run the commands of a page; return a description of the differences."""
     port = free_ports(PORTS + len(ETCD_PORTS))
     for number, theirs in enumerate((*range(9092, 9092 + PORTS), *ETCD_PORTS)):
         page = page.replace(f"localhost:{theirs}", f"localhost:{port + number}")
@@ -106,9 +106,9 @@ def run_page(page: str, directory: Path, seconds: float = SECONDS) -> list[str]:
 
 
 def _is_as_expected(expected: str, got: str) -> bool:
-    # The shell may say here that a job has ended.
+    # The shell may report here that a job has exited.
     got = re.sub(r"^\[\d+\].*\n", "", got, flags=re.MULTILINE)
-    # How full the disk is that the test has is not what a page is about.
+    # Ignore warnings about the disk usage of the test machine.
     got = re.sub(r"^directory .* nearly full: .*\n", "", got, flags=re.MULTILINE)
     if got.split() == ["WHAT", "WHERE", "PROBLEM", "ACTION"]:
         got = "healthy"
@@ -116,7 +116,10 @@ def _is_as_expected(expected: str, got: str) -> bool:
 
 
 def _environ(directory: Path, port: int) -> dict[str, str]:
-    """Where `kbroker`, `pytest` and `python` are this checkout's, and brokers end with the shell."""
+    """Return an environment with this checkout's `kbroker`, `pytest` and `python`.
+
+    Brokers exit with the shell.
+    """
     programs = directory.parent / f"{directory.name}-bin"
     programs.mkdir()
     for name, words in (("kbroker", "-m kbroker"), ("pytest", "-m pytest"), ("python", "")):

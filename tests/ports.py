@@ -8,15 +8,15 @@ from contextlib import ExitStack, suppress
 
 from kbroker.net.server import FIRST_PORT
 
+# UDP sockets, which reserve the port numbers until this process exits; no server here uses UDP.
 _taken: list[socket.socket] = []
-"""Of UDP, which no server here speaks: who has the port there has it until this process ends."""
 
 
 def free_ports(count: int) -> int:
-    """The first of some ports in a row that nobody listens on, and no other test of the machine gets.
+    """Return the first of several consecutive free ports that no other test on the machine gets.
 
-    They are below those from which systems take the other end of a connection, and brokers their
-    free ones: while a server is down, nobody else gets its port.
+    They are below the range of ephemeral ports, so that no other process gets the port of a stopped
+    server.
     """
     while True:
         first = random.randrange(9500, FIRST_PORT - count)
@@ -26,7 +26,7 @@ def free_ports(count: int) -> int:
 
 
 def _take(ports: range) -> None:
-    """Take them all, or raise OSError."""
+    """Reserve all ports, or raise OSError."""
     with ExitStack() as stack:
         held = []
         for port in ports:

@@ -1,14 +1,14 @@
 """Check the system packages that a make target needs, and install the missing ones.
 
-Usage: python tests/prerequisites.py [COMMAND ...]; without a name: what all commands need.
-       python tests/prerequisites.py --environment DIRECTORY; a virtual environment with pip.
+Usage: python tests/prerequisites.py [COMMAND ...]; without COMMAND, for all commands.
+       python tests/prerequisites.py --environment DIRECTORY; create a virtual environment with pip.
 
-What is missing comes through the package manager (apt) where this runs as root. Elsewhere the
-packages of the distribution are unpacked below the work directory, and programs that start what is
-in them are written into its `bin`, which the Makefiles put on the path. Exit status 1 when
-something cannot be had in either way; each such thing is named with the command that brings it.
+As root, missing packages are installed with apt. Otherwise the packages of the distribution are
+unpacked below the work directory, and start scripts for their programs are written into its `bin`,
+which the Makefiles add to the path. Exit status 1 if a package is not available; the output names the
+command that installs it.
 
-This runs before there is an environment: it uses the standard library only.
+This script runs before an environment exists, so it uses the standard library only.
 """
 
 from __future__ import annotations
@@ -31,29 +31,32 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+# Directory of unpacked packages (`root`) and of their start scripts (`bin`).
 TOOLS = Path(__file__).resolve().parent.parent / ".work" / "tools"
-"""What was unpacked lies here in `root`, what starts it in `bin`."""
 SYSTEM_CERTIFICATES = "etc/ssl/certs/ca-certificates.crt"
 LIBRARIES = ("lib", "usr/lib")
 ASK_SECONDS = 30.0
 
 
 class Prerequisite(NamedTuple):
-    """A program or package that make targets need."""
+    """A program or package that make targets need.
+
+    Attributes:
+        problem: Returns the problem with it, or ""; takes the directory `TOOLS`.
+        installed: Debian packages to install; the first one that the distribution has is used.
+        unpacked: Debian packages to unpack instead.
+        programs: Programs by name, with patterns of their paths below the system root, best first.
+    """
 
     commands: tuple[str, ...]
     problem: Callable[[Path], str]
-    """What is wrong with it, "" if nothing is; it is given the directory `TOOLS`."""
     installed: tuple[str, ...]
-    """Debian's packages that bring it; the first that the distribution has is taken."""
     unpacked: tuple[str, ...]
-    """The same for packages that are unpacked."""
     programs: Mapping[str, tuple[str, ...]]
-    """Programs by name: patterns of where they lie below the root of a system, best first."""
 
 
 class AptFailed(Exception):
-    """apt did not do what it was asked for; the text ends with what it said."""
+    """apt failed; the message ends with its output."""
 
 
 def main(arguments: Sequence[str], tools: Path = TOOLS) -> int:
@@ -79,24 +82,24 @@ def main(arguments: Sequence[str], tools: Path = TOOLS) -> int:
 
 
 def problems(needs: Iterable[Prerequisite], tools: Path) -> dict[str, Prerequisite]:
-    """What is wrong, each sentence once."""
+    """Return the problems, each once."""
     return {problem: need for need in needs if (problem := need.problem(tools))}
 
 
 def is_chosen(problem: str) -> bool:
-    """Whether somebody chose what does not suit: no package changes that."""
+    """Return True if an unsuitable program was chosen explicitly, so that no package helps."""
     return problem.startswith("JAVA_HOME=")
 
 
 def there(need: Prerequisite, tools: Path) -> bool:
-    """Whether a need is met; a program that is installed but not on the path is put there."""
+    """Return True if a prerequisite is met; add its installed program to the path if necessary."""
     if need.problem(tools):
         write_programs(need, Path("/"), tools)
     return not need.problem(tools)
 
 
 def bring(missing: Sequence[Prerequisite], tools: Path) -> None:
-    """Install or unpack; says what it does, and what apt said when it failed."""
+    """Install or unpack packages; print the actions, and apt's output on errors."""
     if shutil.which("apt-get") is None:
         return
     is_root = os.geteuid() == 0
@@ -119,7 +122,11 @@ def bring(missing: Sequence[Prerequisite], tools: Path) -> None:
 
 
 def install(wanted: Iterable[tuple[str, ...]]) -> list[str]:
-    """Install one package of each tuple with apt, as root; raises AptFailed."""
+    """Install one package of each tuple with apt, as root.
+
+    Raises:
+        AptFailed: apt failed.
+    """
     _apt("apt-get", "update", "-q")
     names = [_first_known(names) for names in wanted]
     print(f"apt-get install {' '.join(names)}", flush=True)
@@ -128,9 +135,12 @@ def install(wanted: Iterable[tuple[str, ...]]) -> list[str]:
 
 
 def unpack(wanted: Iterable[tuple[str, ...]], tools: Path) -> list[str]:
-    """Unpack one package of each tuple, and what it depends on and the system has not.
+    """Unpack one package of each tuple with the dependencies that the system lacks.
 
-    apt works with lists of its own below `tools`, so that nobody need be root. Raises AptFailed.
+    apt uses its own package lists below `tools`, so root is not required.
+
+    Raises:
+        AptFailed: apt failed.
     """
     root, state, packages = tools / "root", tools / "apt", tools / "packages"
     for directory in (root, packages, state / "lists/partial", state / "archives/partial"):
@@ -140,7 +150,7 @@ def unpack(wanted: Iterable[tuple[str, ...]], tools: Path) -> list[str]:
     _apt("apt-get", *own, "update", "-q")
     names = [_first_known(names, own) for names in wanted]
     plan = _apt("apt-get", *own, "install", "-s", "--no-install-recommends", *names)
-    # A line with an old version in brackets is of a package that is there already.
+    # A line with an old version in brackets is about a package that is already installed.
     new = re.findall(r"^Inst (\S+) \((\S+)", plan, re.MULTILINE)
     print(f"apt-get download {' '.join(names)} and what they need", flush=True)
     _apt("apt-get", *own, "download", *(f"{name}={version}" for name, version in new), at=packages)
@@ -154,7 +164,7 @@ def unpack(wanted: Iterable[tuple[str, ...]], tools: Path) -> list[str]:
 
 
 def _first_known(names: tuple[str, ...], options: tuple[str, ...] = ()) -> str:
-    """The first package that the distribution has; the first at all if it has none."""
+    """Return the first package that the distribution has, or else the first package."""
     for name in names:
         command = ["apt-cache", *options, "show", name]
         if subprocess.run(command, capture_output=True, check=False).returncode == 0:
@@ -163,8 +173,8 @@ def _first_known(names: tuple[str, ...], options: tuple[str, ...] = ()) -> str:
 
 
 def _apt(*command: str, at: Path | None = None) -> str:
-    lock = ("-o", "DPkg::Lock::Timeout=300")  # another apt may be at work
-    # With this run level what is installed is not started as a service.
+    lock = ("-o", "DPkg::Lock::Timeout=300")  # another apt may be running
+    # With this run level, apt does not start installed services.
     settings = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C", "RUNLEVEL": "1"}
     environment = {**os.environ, **settings}
     done = subprocess.run(
@@ -184,7 +194,7 @@ def _apt(*command: str, at: Path | None = None) -> str:
 
 
 def turn_links(root: Path) -> None:
-    """Let links that name a place of the system name that place below `root`, where it is there."""
+    """Redirect absolute links to their target below `root`, if it exists there."""
     for directory, names, files in os.walk(root):
         for name in (*names, *files):
             link = Path(directory, name)
@@ -196,7 +206,7 @@ def turn_links(root: Path) -> None:
 
 
 def write_programs(need: Prerequisite, root: Path, tools: Path) -> None:
-    """Programs in `bin` that start those of the need below `root`, with their libraries."""
+    """Write scripts into `bin` that start the programs below `root` with their libraries."""
     for name, patterns in need.programs.items():
         found = [place for pattern in patterns for place in sorted(root.glob(pattern))]
         if not found:
@@ -216,9 +226,9 @@ def write_programs(need: Prerequisite, root: Path, tools: Path) -> None:
 
 
 def write_trust_store(path: Path, root: Path) -> None:
-    """The certificates of the system for an unpacked Java, whose link to Java's own leads nowhere.
+    """Write the system's certificates for an unpacked Java, whose own link is broken.
 
-    The format is JKS: a Java reads it without its password, and it needs no Java to be written.
+    The format is JKS: Java reads it without a password, and it can be written without Java.
     """
     if path.exists():
         return
@@ -235,7 +245,7 @@ def write_trust_store(path: Path, root: Path) -> None:
 
 
 def _certificates(root: Path) -> Iterator[bytes]:
-    """Certificates that the system trusts, in DER; those of an unpacked package if it has none."""
+    """Return trusted certificates in DER: the system's, or those of an unpacked package."""
     bundle = Path(os.environ.get("SSL_CERT_FILE") or f"/{SYSTEM_CERTIFICATES}")
     files = [bundle] if bundle.exists() else sorted(root.glob("usr/share/ca-certificates/**/*.crt"))
     begin, end = ssl.PEM_HEADER, ssl.PEM_FOOTER
@@ -245,9 +255,9 @@ def _certificates(root: Path) -> Iterator[bytes]:
 
 
 def make_environment(directory: Path, tools: Path = TOOLS) -> None:
-    """A virtual environment with pip: that which comes with Python, or that which was unpacked.
+    """Create a virtual environment with the pip of Python, or with an unpacked pip.
 
-    One of another Python goes first: the packages in it are not for this one.
+    An environment of another Python is deleted first, because its packages do not fit.
     """
     clear = not is_of_this_python(directory)
     if has_ensurepip():
@@ -261,10 +271,10 @@ def make_environment(directory: Path, tools: Path = TOOLS) -> None:
 
 
 def is_of_this_python(directory: Path) -> bool:
-    """Whether an environment, if there is one, was made by the Python that runs this."""
+    """Return True if there is no environment, or if it was created by this Python."""
     python = directory / "bin/python"
     if not python.exists():
-        return not python.is_symlink()  # to a Python that is gone
+        return not python.is_symlink()  # a link to a deleted Python
     asked = [str(python), "-c", "import sys; print(sys.base_prefix, sys.version)"]
     said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
     return said.strip() == f"{sys.base_prefix} {sys.version}"
@@ -275,7 +285,7 @@ def has_ensurepip() -> bool:
 
 
 def pip_wheels(tools: Path) -> list[Path]:
-    """The wheels of pip that were unpacked."""
+    """Return the unpacked wheels of pip."""
     return sorted((tools / "root/usr/share/python-wheels").glob("pip-*.whl"))
 
 
@@ -284,7 +294,7 @@ def problem_of_venv(tools: Path) -> str:
 
 
 def problem_of_java(_tools: Path, *, newest: int | None, compiler: bool) -> str:
-    """Java is that of JAVA_HOME, or the first on the path, as Spark chooses it."""
+    """Check the Java that Spark uses: that of JAVA_HOME, or the first one on the path."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if program is None:

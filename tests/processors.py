@@ -1,4 +1,4 @@
-"""The processors of the machine, which the host of a virtual one may give to others now and then."""
+"""CPU time of the machine, part of which a hypervisor may take away."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def processors() -> tuple[int, int]:
-    """Ticks of all processors, and how many of them the host gave to others (proc(5)).
+    """Return the ticks of all cores, and the number of stolen ticks (proc(5)).
 
-    Both are 0 where the system does not tell.
+    Both are 0 if unknown.
     """
     try:
         first = Path("/proc/stat").read_text().partition("\n")[0]
@@ -20,12 +20,12 @@ def processors() -> tuple[int, int]:
 
 
 def stolen_part(before: tuple[int, int]) -> float:
-    """The part of all processors' time that was given to others since `processors` said this."""
+    """Return the share of CPU time that was stolen since `processors` returned `before`."""
     total, stolen = (now - then for now, then in zip(processors(), before, strict=True))
     return stolen / total if total else 0.0
 
 
 def stolen_seconds() -> float:
-    """Processor time that the host gave to others since the start of the machine."""
+    """Return the stolen CPU time since the machine started."""
     stolen = processors()[1]
     return stolen / os.sysconf("SC_CLK_TCK") if stolen else 0.0

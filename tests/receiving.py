@@ -6,7 +6,7 @@ from kbroker.net.transport import Transport
 
 
 async def receive(transport: Transport, size: int) -> bytes:
-    """Wait for up to `size` bytes; none at the end."""
+    """Wait for up to `size` bytes; return none at the end."""
     got = b""
 
     def take() -> bool:
@@ -20,7 +20,7 @@ async def receive(transport: Transport, size: int) -> bytes:
 
 
 async def receive_into(transport: Transport, buffer: memoryview) -> int:
-    """As `receive`, into a part of `buffer`; returns how much it was."""
+    """Receive into a part of `buffer`; return the number of bytes."""
     got = 0
 
     def take() -> bool:

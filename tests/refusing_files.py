@@ -1,4 +1,4 @@
-"""A disk of which a part takes nothing for a while: full, or read-only."""
+"""A disk that temporarily rejects writes: full, or read-only."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ _SYNCS = ("sync", "syncdir", "syncfs")
 
 
 class RefusingFiles(CrashFiles):
-    """Files in memory for `open_broker`, which takes them for a disk.
+    """In-memory files for `open_broker` that it treats as a disk.
 
-    `refused` has the directories in which every write is refused with all that lies in them; with
-    `takes` set, only so many more writes to logs are done there.
+    Attributes:
+        refused: Directories in which every write fails.
+        takes: If set, number of writes to logs that still succeed there.
     """
 
     def __init__(self) -> None:
@@ -35,9 +36,9 @@ class RefusingFiles(CrashFiles):
             raise WriteRefusedError(f"cannot {kind} {path}: Read-only file system")
 
     def refuse(self, directory: str) -> None:
-        """Take nothing more in a directory."""
+        """Reject all writes in a directory."""
         self.refused.add(directory)
 
     def heal(self) -> None:
-        """Take everything again."""
+        """Accept all writes again."""
         self.refused.clear()

@@ -1,4 +1,4 @@
-"""Copies of this repository, for tests that change or compile them."""
+"""Copies of this repository, for tests that change or compile it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def copy_repository(to: Path) -> None:
-    """Copy the files that git knows, as they are now."""
+    """Copy the current versions of all files that git tracks."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -1,12 +1,12 @@
-"""Run the parts of a test command, and print the time of each one beside its budget.
+"""Run the parts of a test command, and print the time of each one with its budget.
 
 Usage: python tests/run_parts.py COMMAND [PART ...]
 
-COMMAND is one of tests/budget.toml: quick, test, test-all. With names of parts, only these run. The commands
-of one part run at the same time. The end names the tests that failed and the ten slowest ones.
+COMMAND is one of tests/budget.toml: quick, test, test-all. With PART, only these parts run. The
+commands of one part run at the same time. The summary names the failed tests and the ten slowest ones.
 
-Exit status 1 when a part fails or the run takes longer than the limit of the command: what still runs then is
-stopped.
+Exit status 1 if a part fails or the run exceeds the time limit of the command. Commands that still run
+at the limit are stopped.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 STOP_SECONDS = 20
+# Maximum number of failures in the summary.
 FAILURES_MAX = 50
-"""How many failures are named at the end."""
+# Number of slow tests in the summary, and in the report of each pytest run.
 SLOWEST = 10
-"""How many slow tests are named at the end, and by each run of pytest."""
+# After ten minutes, a test prints the stacks of its threads.
 PYTEST_OPTIONS = f"--durations={SLOWEST} --durations-min=1 -o faulthandler_timeout=600"
-"""A test that takes ten minutes shows what its threads do."""
+# A line of pytest's list of slow tests: seconds and node ID.
 DURATION = re.compile(r"(\d+\.\d+)s (?:call|setup|teardown) +(\S.*)")
-"""A line of pytest's list of slow tests: seconds, and the node ID."""
 
+# A line of pytest's short summary, not of a log.
 SUMMARY = re.compile(r"(?:FAILED|ERROR) \S+\.py\b")
-"""A line of pytest's short summary, which is no line of a log."""
 
 
 @dataclass(slots=True)
 class Result:
-    """What a part or one of its commands did."""
+    """Outcome of a part or of one of its commands."""
 
     minutes: float = 0.0
+    # Failed tests and commands.
     failures: list[str] = field(default_factory=list)
-    """Tests and commands that failed."""
+    # Seconds and node ID of slow tests.
     durations: list[tuple[float, str]] = field(default_factory=list)
-    """Seconds and node ID of slow tests."""
 
 
 def main(command: str, wanted: Sequence[str] = ()) -> int:
     """Run a command of the budget.
 
     Args:
-        command: its name.
-        wanted: names of the parts to run. All parts of the command when empty.
+        command: Name of the command.
+        wanted: Names of the parts to run; all parts if empty.
 
     Returns:
         The exit status.
@@ -116,13 +116,13 @@ def run(name: str, part: Mapping[str, Any], give_up_at: float = math.inf) -> Res
     """Run all commands of a part at the same time.
 
     Args:
-        name: of the part.
-        part: its table in the budget.
-        give_up_at: what still runs then (`time.monotonic`) is stopped, and has failed.
+        name: Name of the part.
+        part: Table of the part in the budget.
+        give_up_at: Time (`time.monotonic`) at which running commands are stopped and fail.
     """
     started = time.monotonic()
     environment = dict(os.environ)
-    # Hundreds of processes import the same modules: each would compile all of them.
+    # Keep byte code: hundreds of processes import the same modules.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
     environment["PYTHONPATH"] = str(ROOT / "tests")
@@ -147,7 +147,7 @@ def run(name: str, part: Mapping[str, Any], give_up_at: float = math.inf) -> Res
 def _run_command(
     environment: Mapping[str, str], part: str, give_up_at: float, command: str, prefix: str
 ) -> Result:
-    """Run a command; `prefix` is put before each line of its output."""
+    """Run a command and print its output, each line with `prefix`."""
     print(f"\n{prefix}--- {part}: {command}", flush=True)
     process = subprocess.Popen(
         command,
@@ -177,7 +177,7 @@ def _run_command(
     if status := process.wait():
         result.failures.append(f"exit status {status}: {command}")
     else:
-        result.failures.clear()  # a test that ran within a test and failed there
+        result.failures.clear()  # the failure of a pytest run inside a test
     return result
 
 
@@ -193,7 +193,7 @@ def _print_lines(process: subprocess.Popen[str], prefix: str, result: Result) ->
 
 
 def _stop(process: subprocess.Popen[str], printing: threading.Thread) -> None:
-    """End a command and what it has started: as a terminal would, so that it can say where it was."""
+    """Stop a command and its children like a terminal does, so that it prints where it was."""
     for number in (signal.SIGINT, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)

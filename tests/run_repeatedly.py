@@ -1,4 +1,4 @@
-"""Run tests again and again and say which of them do not always pass.
+"""Run tests repeatedly and report those that do not always pass.
 
 Usage: python tests/run_repeatedly.py DIRECTORY COUNT [pytest's arguments]
 
@@ -40,7 +40,7 @@ def main(directory: str, count: str, arguments: list[str]) -> int:
 
 
 def _round(directory: str, arguments: list[str]) -> tuple[int, list[str]]:
-    """Run all tests once; returns how many there were, and the names of those that failed."""
+    """Run all tests once; return their number and the names of failed ones."""
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "report.xml"
         command = [sys.executable, "-m", "pytest", directory, "-q", "-p", "no:cacheprovider"]

@@ -45,9 +45,9 @@ def main(wanted: str) -> int:
 
 
 def _run(command: str) -> tuple[int, list[str]]:
-    """Run a command, passing its output on; returns its status and its figures."""
+    """Run a command and forward its output; return its status and its results."""
     environment = dict(os.environ)
-    # Installed modules are compiled; without it each start would compile all of them.
+    # Keep byte code, as in an installation; otherwise each start would compile all modules.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
     figures = []
@@ -63,7 +63,7 @@ def _run(command: str) -> tuple[int, list[str]]:
 
 
 def _commit() -> str:
-    """The commit that was run, with "-dirty" when files are not as in it; rows do not count."""
+    """Return the tested commit, with "-dirty" if files differ from it, except for result rows."""
     head = _git("rev-parse", "--short", "HEAD") or "unknown"
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/dev/soak.md")
     return f"{head}-dirty" if changed else head

@@ -1,4 +1,4 @@
-"""A member of a share group for tests, which speaks with the leaders of partitions only (KIP-932)."""
+"""A share group member for tests, which talks to partition leaders only (KIP-932)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .wire import ANSWER_SECONDS, Topic, Wire, create_topic, until
 GROUP, MEMBER = "queue", "a"
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 FETCH, ACKNOWLEDGE = ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE
+# An acknowledgement: first offset, last offset, one type or one per record.
 Said = tuple[int, int, int | list[int]]
-"""What became of records: first offset, last offset, one type or one for each."""
 
 
 async def shared_topic(
     broker: Broker, wire: Wire, partitions: int = 1, *, start: int = 0, group: str = GROUP
 ) -> Topic:
-    """A topic, and the state of a share group with it."""
+    """Create a topic, and the state of a share group for it."""
     topic = await create_topic(wire, "t", partitions)
     await initialize(broker.node, topic, partitions, start=start, group=group)
     return topic
@@ -41,7 +41,7 @@ async def initialize(
     epoch: int = 0,
     group: str = GROUP,
 ) -> None:
-    """As the group coordinator does, when members subscribe."""
+    """Initialise share state like the group coordinator does for a new subscription."""
     row = InitializeShareGroupStateRequest.Partition
     made = await node.share.persister.initialize(
         {
@@ -53,7 +53,7 @@ async def initialize(
 
 
 class ShareMember:
-    """One member and its share session on one connection."""
+    """A member and its share session on one connection."""
 
     def __init__(
         self, wire: Wire, topic: Topic, name: str = MEMBER, *, group: str = GROUP, version: int = 2
@@ -106,19 +106,19 @@ class ShareMember:
         self.epoch = _next(self.epoch)
 
     async def fetch(self, *args: Any, **fields: Any) -> Any:
-        """The answer to one fetch."""
+        """Send a ShareFetch request and return the response."""
         answer = await self.wire.ask(FETCH, self.version, self.fetch_request(*args, **fields))
         if not answer.error_code:
             self.epoch = _next(self.epoch)
         return answer
 
     async def refusal(self) -> Any:
-        """The row that says why partition 0 cannot be had: as with Kafka, nothing is waited for then."""
+        """Return the row with the error of partition 0; such a response is immediate, as in Kafka."""
         with trio.fail_after(30):
             return row_of(await self.fetch(max_wait_ms=600_000))
 
     async def take(self, *args: Any, **fields: Any) -> list[tuple[int, int, int]]:
-        """What the member gets of partition 0, with how often it was delivered."""
+        """Return the acquired records of partition 0, with their delivery counts."""
         answer = await self.fetch(*args, **fields)
         assert not answer.error_code, answer
         row = row_of(answer)
@@ -133,13 +133,13 @@ class ShareMember:
         await self.fetch(partitions or (0,), max_wait_ms=0)
 
     async def say(self, *said: Said, partition: int = 0, **fields: Any) -> Any:
-        """The row of an answer to acknowledgements."""
+        """Send acknowledgements and return the row of the response."""
         answer = await self.acknowledge({partition: list(said)}, **fields)
         assert not answer.error_code, answer
         return row_of(answer, partition)
 
     async def acknowledge(self, said: dict[int, list[Said]], **fields: Any) -> Any:
-        """The answer to acknowledgements."""
+        """Send acknowledgements and return the response."""
         message = self.acknowledgement(said, **fields)
         answer = await self.wire.ask(ACKNOWLEDGE, self.version, message)
         if not answer.error_code:
@@ -185,7 +185,7 @@ def _batches(cls: Any, said: list[Said] | None) -> list[Any]:
 
 
 def row_of(answer: Any, partition: int = 0) -> Any:
-    """The row of one partition."""
+    """Return the row of one partition."""
     (row,) = [
         row
         for topic in answer.responses
@@ -196,5 +196,5 @@ def row_of(answer: Any, partition: int = 0) -> Any:
 
 
 async def is_stored(node: Node) -> None:
-    """Wait until nothing is to be stored any more."""
+    """Wait until no share state is left to store."""
     await until(lambda: not any(led.is_busy for led in node.share.partitions))

@@ -1,4 +1,4 @@
-"""A pytest plugin: where CI=true, a test that is skipped without a listed reason fails the run.
+"""A pytest plug-in: with CI=true, a test that is skipped without a listed reason fails the run.
 
 `tests/run_parts.py` loads it in every part. tests/skips.txt lists `node id: reason`, one a line.
 """
@@ -14,7 +14,7 @@ LISTED = Path(__file__).with_name("skips.txt")
 
 
 class SkipKeeper:
-    """Counts skipped tests, and those that nobody listed."""
+    """Counter of skipped tests, listed and unlisted."""
 
     def __init__(self, listed: set[str]) -> None:
         self._listed = listed
@@ -43,13 +43,13 @@ class SkipKeeper:
 
 
 def read_listed(text: str) -> set[str]:
-    """Node ids of the list; a line without a reason does not count."""
+    """Return the node IDs in the list; lines without a reason do not count."""
     rows = (line.partition(": ") for line in text.splitlines() if not line.startswith("#"))
     return {name for name, _, reason in rows if reason.strip()}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The rule is for the project's own tests: runs of pytest inside of them begin without it."""
+    """Enable the rule; pytest runs inside the project's tests start without it."""
     for name in ("PYTEST_PLUGINS", "PYTEST_ADDOPTS"):
         os.environ.pop(name, None)
     config.pluginmanager.register(SkipKeeper(read_listed(LISTED.read_text())))

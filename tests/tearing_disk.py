@@ -1,4 +1,4 @@
-"""A disk that writes a part of what is appended, and then takes nothing, not even the removal of that part."""
+"""A disk that writes a part of each append and then fails, even for the truncation of that part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kbroker.storage.files import Buffer
 
 @contextmanager
 def tearing_disk() -> Iterator[None]:
-    """Let each append of this process leave its first bytes behind."""
+    """Make each append of this process write its first bytes only."""
 
     def write_some(fd: int, parts: Sequence[Buffer]) -> int:
         os.write(fd, bytes(parts[0])[:10])
@@ -29,7 +29,7 @@ def tearing_disk() -> Iterator[None]:
 
 @contextmanager
 def refusing_cuts() -> Iterator[None]:
-    """Let no file of this process be cut."""
+    """Make truncation fail for all files of this process."""
 
     def refuse(fd: int, size: int) -> None:
         raise OSError(errno.EIO, "Input/output error")

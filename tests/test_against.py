@@ -1,4 +1,4 @@
-"""Two commits side by side: the older one's files, and which rows have become slower."""
+"""Benchmark comparison with another commit: its checkout, and the slower rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def git(directory: Path, *arguments: str) -> str:
     return subprocess.check_output(command, cwd=directory, text=True).strip()
 
 
-def test_the_files_of_the_commit_are_there_while_it_is_measured(tmp_path: Path) -> None:
+def test_checkout_of_commit_exists_during_measurement(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     for text in ("old", "new"):
         (tmp_path / "file").write_text(text)
@@ -48,9 +48,9 @@ def samples(broker: str, row: str, *values: float, durable: bool = True) -> list
     ]
 
 
-def test_rows_that_became_slower_are_named_worst_first() -> None:
+def test_slower_rows_are_listed_worst_first() -> None:
     found = [
-        # More is better; then less is better; then within what is tolerated.
+        # More is better; then less is better; then within the tolerance.
         *samples("kbroker", "pipelined", 90, 93, 99),
         *samples("abc", "pipelined", 98, 100, 103),
         *samples("kbroker", "ping p50", 120, 121, 119, durable=False),
@@ -73,7 +73,7 @@ def test_rows_that_became_slower_are_named_worst_first() -> None:
     assert verdict([], "abc") == "No row is more than 3% slower than at abc."
 
 
-def test_the_picture_has_a_dot_for_each_ratio() -> None:
+def test_chart_has_dot_for_each_ratio() -> None:
     found = [
         *samples("kbroker", "ping p50", 50),
         *samples("Kafka", "ping p50", 100),
@@ -92,8 +92,8 @@ def test_the_picture_has_a_dot_for_each_ratio() -> None:
     }
 
 
-def test_who_has_less_than_nothing_has_no_ratio() -> None:
-    """As a JVM that gave back memory while connections came."""
+def test_negative_value_has_no_ratio() -> None:
+    """A JVM may release memory while connections are opened."""
     found = [
         *samples("kbroker", "idle connections", 3),
         *samples("Kafka", "idle connections", -2),
@@ -104,7 +104,7 @@ def test_who_has_less_than_nothing_has_no_ratio() -> None:
     assert slower_rows(found, "Kafka") == []
 
 
-def test_the_library_that_draws_is_asked_for_before_anything_is_measured(
+def test_write_requires_matplotlib_before_measurements(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("benchmarks.__main__.find_spec", lambda name: None)

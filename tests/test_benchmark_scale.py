@@ -1,4 +1,4 @@
-"""What the benchmark of scale reads and writes, without its clusters."""
+"""Parser and page of the cluster-size benchmark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbroker.protocol.headers import encode_response
 from kbroker.protocol.messages.metadata import MetadataResponse
 
 
-def test_an_answer_to_metadata_is_read() -> None:
+def test_metadata_response_is_parsed() -> None:
     places = [(1, [1, 2, 3], [1, 2]), (-1, [3], [3])]
     rows = [
         MetadataResponse.Partition(
@@ -32,19 +32,19 @@ def test_an_answer_to_metadata_is_read() -> None:
     ]
     response = MetadataResponse(brokers=brokers, controller_id=2, topics=topics)
     parts: list[Any] = list(encode_response(7, ApiKey.METADATA, 1, response))
-    answer = Answer(b"".join(parts)[4:])  # behind its length
+    answer = Answer(b"".join(parts)[4:])  # after the length prefix
     assert answer.controller == 2
     assert [*answer.topics()] == [("other", []), ("scaled", [Placement(1, 2), Placement(-1, 1)])]
 
 
-def test_a_cell_has_the_median_and_the_spread() -> None:
+def test_cell_shows_median_and_spread() -> None:
     row = page.Row("kill -9", "s")
     assert page.cell(row, []) == "-"
     assert page.cell(row, [1.234]) == "1.23 s"
     assert page.cell(row, [12.34, 1234.5, 5.0]) == "12.3 s (5 to 1,234)"
 
 
-def test_a_section_of_the_page_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_replaces_section_of_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "scale.md"
     path.write_text("a\n<!-- x -->\nold\n<!-- /x -->\nb\n")
     monkeypatch.setattr(page, "DOCUMENT", path)

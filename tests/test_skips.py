@@ -1,4 +1,4 @@
-"""The rule that nothing is skipped silently holds, and is seen to hold."""
+"""The rule against unlisted skips."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def run(directory: Path, *arguments: str, ci: str) -> subprocess.CompletedProces
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", ["-n0", "-n2"])
 @pytest.mark.parametrize(("ci", "status"), [("true", 1), ("false", 0)])
-def test_a_skip_that_is_not_listed_fails_in_ci_only(
+def test_unlisted_skip_fails_in_ci_only(
     tmp_path: Path, ci: str, status: int, processes: str
 ) -> None:
     (tmp_path / "test_it.py").write_text(SKIPPED)
@@ -45,7 +45,7 @@ def test_a_skip_that_is_not_listed_fails_in_ci_only(
 
 
 @pytest.mark.slow
-def test_a_run_of_pytest_inside_of_a_test_may_skip(tmp_path: Path) -> None:
+def test_nested_pytest_run_may_skip(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "test_it.py").write_text(SKIPPED)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
@@ -64,6 +64,6 @@ def test_a_run_of_pytest_inside_of_a_test_may_skip(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_a_listed_skip_needs_a_reason() -> None:
+def test_listed_skip_requires_reason() -> None:
     text = "# head\ntests/a.py::one: needs a desktop\ntests/a.py::two: \ntests/a.py::three\n"
     assert read_listed(text) == {"tests/a.py::one"}

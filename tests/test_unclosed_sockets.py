@@ -1,4 +1,4 @@
-"""Which sockets may be left to the garbage collector: only those that kafka-python forgets."""
+"""Sockets that tests may leave to the garbage collector: only those that kafka-python forgets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from kafka.net.inet import KafkaNetSocket
 @pytest.mark.parametrize(
     ("make", "told"), [(KafkaNetSocket().socket, 0), (socket.socket, 1)], ids=["client", "own"]
 )
-def test_unclosed(make: Callable[[int, int], socket.socket], told: int) -> None:
+def test_only_forgotten_kafka_python_sockets_may_stay_open(
+    make: Callable[[int, int], socket.socket], told: int
+) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ResourceWarning)
         descriptor = make(socket.AF_INET, socket.SOCK_STREAM).fileno()

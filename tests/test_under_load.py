@@ -1,4 +1,4 @@
-"""The load that long tests run beside is there, and goes with them."""
+"""Load processes of long tests."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ sys.exit(found)
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="counts processes in /proc")
-def test_the_load_is_there_while_the_command_runs_and_then_gone() -> None:
+def test_load_runs_only_during_command() -> None:
     count = [sys.executable, "-c", COUNT_CHILDREN]
     others = subprocess.run(count, check=False).returncode
     assert under_load.main(3, count) == others + 3
     assert subprocess.run(count, check=False).returncode == others
 
 
-def test_a_load_that_broke_off_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_load_process_fails_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(under_load, "BURN", "")
     wait = "import time; time.sleep(0.1)"
     while under_load.main(1, [sys.executable, "-c", wait]) == 0:

@@ -1,9 +1,9 @@
-"""Run a command while other processes want all cores.
+"""Run a command while other processes load all cores.
 
 Usage: python tests/under_load.py COUNT COMMAND [ARGUMENT ...]
 
-COUNT processes count as fast as they can until the command ends. Exit status: the command's, or 1
-when one of them ended before it.
+COUNT processes run busy loops until the command ends. The exit status is that of the command, or 1
+if one of these processes ended early.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+# The process exits by itself if its parent has exited.
 BURN = """
 import os, sys
 parent = int(sys.argv[1])
@@ -21,7 +22,6 @@ while os.getppid() == parent:
     for _ in range(1_000_000):
         pass
 """
-"""It ends by itself when whoever started it is gone."""
 
 
 def main(count: int, command: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""A raw client for tests: any request in any version, bytes that are no request, answers in order."""
+"""A raw client for tests: any request in any version, invalid bytes, responses in order."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from kbroker.protocol.messages.topics import CreateTopicsRequest
 from kbroker.protocol.records import Record, encode_batch, read_records
 from kbroker.protocol.schema import ZERO_UUID
 
+# Timeout for a response.
 ANSWER_SECONDS = 60
-"""How long a test waits for an answer before it fails."""
 
+# Special timestamps of ListOffsets.
 LATEST, EARLIEST = -1, -2
-"""Timestamps of ListOffsets."""
 
+# Wait time in ms that exceeds every test.
 NEVER = 2**31 - 1
-"""A wait in ms that no test lives to see."""
 
 
+# Socket option that makes `close` send a reset instead of an orderly end.
 RESETS_ON_CLOSE = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-"""The option of a socket whose peer is told of a reset when it is closed, not of an end."""
 
 
 class ConnectionClosed(Exception):
@@ -49,7 +49,7 @@ class Topic(NamedTuple):
 
 
 class Wire:
-    """One connection. Answers are matched with requests by their order and correlation id."""
+    """A connection. Responses are matched with requests by order and correlation ID."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
@@ -65,7 +65,7 @@ class Wire:
         answered: bool = True,
         client_id: str | None = "test",
     ) -> None:
-        """Send a request without waiting; `answered` False for one that gets no answer."""
+        """Send a request without waiting; `answered` is False if it gets no response."""
         await self.stream.send_all(self.frame(key, version, message, answered, client_id))
 
     def frame(
@@ -76,19 +76,19 @@ class Wire:
         answered: bool = True,
         client_id: str | None = "test",
     ) -> bytes:
-        """The bytes of a request, for which an answer is then expected."""
+        """Return the bytes of a request and expect a response to it."""
         self._sent += 1
         if answered:
             self.asked.append((self._sent, key, version))
         return frame(key, version, message, client_id, self._sent)
 
     async def reset(self) -> None:
-        """Close as a client does that dies."""
+        """Close the connection like a crashed client."""
         self.stream.setsockopt(*RESETS_ON_CLOSE)
         await self.stream.aclose()
 
     async def receive(self) -> Any:
-        """The answer to the oldest request that has none yet."""
+        """Return the response to the oldest pending request."""
         correlation_id, key, version = self.asked.popleft()
         frame = await self.receive_frame()
         got, response = decode_response(messages.response_class(key), frame, version)
@@ -96,13 +96,17 @@ class Wire:
         return response
 
     async def ask(self, key: ApiKey, version: int, message: Any) -> Any:
-        """Send a request and return its answer."""
+        """Send a request and return its response."""
         await self.send(key, version, message)
         assert len(self.asked) == 1, "an earlier request was not answered"
         return await self.receive()
 
     async def receive_frame(self) -> bytes:
-        """One whole frame. Raises ConnectionClosed at the end of the stream."""
+        """Return one complete frame.
+
+        Raises:
+            ConnectionClosed: The stream has ended.
+        """
         with trio.fail_after(ANSWER_SECONDS):
             (size,) = struct.unpack(">i", await self._receive(4))
             return await self._receive(size)
@@ -120,12 +124,16 @@ class Wire:
         return bytes(data)
 
     async def send_bytes(self, data: bytes) -> None:
-        """Send what need not be a request. A connection that is closed meanwhile is no error."""
+        """Send arbitrary bytes; a concurrent close of the connection is not an error."""
         with suppress(trio.BrokenResourceError):
             await self.stream.send_all(data)
 
     async def wait_closed(self, seconds: float = ANSWER_SECONDS) -> bytes:
-        """Wait until the broker closes; returns what it sent before. Raises TooSlowError."""
+        """Wait until the broker closes the connection; return what it sent before.
+
+        Raises:
+            TooSlowError: The broker does not close it.
+        """
         data = b""
         with trio.fail_after(seconds):
             with suppress(trio.BrokenResourceError):
@@ -134,14 +142,14 @@ class Wire:
         return data
 
     async def is_silent(self, seconds: float = 0.1) -> bool:
-        """Whether nothing comes, not even the end of the stream."""
+        """Return True if nothing arrives, not even the end of the stream."""
         with trio.move_on_after(seconds):
             await self.stream.receive_some(1)
             return False
         return True
 
     async def works(self) -> bool:
-        """Whether a request is answered."""
+        """Return True if the broker responds to a request."""
         answer = await self.ask(ApiKey.API_VERSIONS, 0, request(ApiKey.API_VERSIONS))
         return not answer.error_code
 
@@ -153,7 +161,7 @@ def frame(
     client_id: str | None = "test",
     correlation_id: int = 1,
 ) -> bytes:
-    """The bytes of a request."""
+    """Return the bytes of a request."""
     parts: list[Any] = list(encode_request(key, version, correlation_id, client_id, message))
     return b"".join(parts)
 
@@ -167,19 +175,19 @@ async def connected(endpoint: tuple[str, int]) -> AsyncIterator[Wire]:
 
 
 def request(key: ApiKey, /, **fields: Any) -> Any:
-    """A request with these fields; the others have their defaults."""
+    """Return a request with these fields, and defaults for all others."""
     return messages.request_class(key)(**fields)
 
 
 async def until(condition: Callable[[], object], seconds: float = ANSWER_SECONDS) -> None:
-    """Wait until `condition()` is true; fails the test when that takes too long."""
+    """Wait until `condition()` is true; fail the test after a timeout."""
     with trio.fail_after(seconds):
         while not condition():  # noqa: ASYNC110  # there is no event for what tests look at
             await trio.sleep(0.005)
 
 
 def batch(values: Iterable[bytes | Record] = (b"x",), **settings: Any) -> bytes:
-    """A record batch as producers send it; see `encode_batch` for `settings`."""
+    """Return a record batch as producers send it; see `encode_batch` for `settings`."""
     now_ms = int(time.time() * 1000)
     records = [v if isinstance(v, Record) else Record(None, v, now_ms) for v in values]
     return encode_batch(records, **settings)
@@ -193,7 +201,7 @@ def sequenced(
     epoch: int = 0,
     **settings: Any,
 ) -> bytes:
-    """A batch of an idempotent producer; `sequence` is that of its first record (KIP-98)."""
+    """Return a batch of an idempotent producer; `sequence` is that of its first record (KIP-98)."""
     return batch(
         values,
         producer_id=producer_id,
@@ -209,7 +217,7 @@ def sequenced(
 async def create_topic(
     wire: Wire, name: str, partitions: int = 1, configs: dict[str, str] | None = None
 ) -> Topic:
-    """Create a topic; fails the test when the broker refuses."""
+    """Create a topic; fail the test if the broker rejects it."""
     rows = [CreateTopicsRequest.Config(name=k, value=v) for k, v in (configs or {}).items()]
     topic = CreateTopicsRequest.Topic(
         name=name, num_partitions=partitions, replication_factor=-1, configs=rows
@@ -221,7 +229,7 @@ async def create_topic(
 
 
 async def delete_topic(wire: Wire, name: str) -> None:
-    """Delete a topic; fails the test when the broker refuses."""
+    """Delete a topic; fail the test if the broker rejects it."""
     ask = request(ApiKey.DELETE_TOPICS, topic_names=[name])
     answer = await wire.ask(ApiKey.DELETE_TOPICS, 5, ask)
     assert answer.responses[0].error_code == 0, answer
@@ -236,7 +244,7 @@ def produce_request(
     timeout_ms: int = 10_000,
     transactional_id: str | None = None,
 ) -> ProduceRequest:
-    """A request for one partition, good for every version."""
+    """Return a request for one partition that is valid in every version."""
     row = ProduceRequest.Partition(index=partition, records=records)
     return ProduceRequest(
         transactional_id=transactional_id,
@@ -249,7 +257,7 @@ def produce_request(
 async def produce(
     wire: Wire, topic: Topic, records: bytes | None, version: int = 9, **settings: Any
 ) -> Any:
-    """Produce to one partition and return its row of the answer."""
+    """Produce to one partition and return its row of the response."""
     answer = await wire.ask(ApiKey.PRODUCE, version, produce_request(topic, records, **settings))
     ((row,),) = (each.partition_responses for each in answer.responses)
     return row
@@ -266,7 +274,7 @@ def fetch_request(
     partition_max_bytes: int = 1 << 20,
     **fields: Any,
 ) -> FetchRequest:
-    """A request for partitions of one topic, good for every version."""
+    """Return a request for partitions of one topic that is valid in every version."""
     row = {k: fields.pop(k) for k in ("current_leader_epoch", "last_fetched_epoch") if k in fields}
     rows = [
         FetchRequest.Partition(
@@ -286,7 +294,7 @@ def fetch_request(
 async def fetch(
     wire: Wire, topic: Topic, offset: int = 0, version: int = 12, **settings: Any
 ) -> Any:
-    """Fetch from one partition and return its row of the answer."""
+    """Fetch from one partition and return its row of the response."""
     answer = await wire.ask(ApiKey.FETCH, version, fetch_request(topic, offset, **settings))
     assert answer.error_code == 0, answer
     ((row,),) = (each.partitions for each in answer.responses)
@@ -294,14 +302,14 @@ async def fetch(
 
 
 def values_of(row: Any) -> list[bytes | None]:
-    """The values in a row of a Fetch answer."""
+    """Return the values in a row of a Fetch response."""
     return [record.value for record in read_records(row.records or b"")]
 
 
 async def list_offset(
     wire: Wire, topic: Topic, timestamp: int, version: int = 7, *, partition: int = 0, **fields: Any
 ) -> Any:
-    """ListOffsets for one partition; returns its row of the answer."""
+    """Send ListOffsets for one partition and return its row of the response."""
     row = ListOffsetsRequest.Partition(
         partition_index=partition,
         timestamp=timestamp,
@@ -319,7 +327,7 @@ async def list_offset(
 
 
 async def metadata(wire: Wire, names: Iterable[str] | None = None, version: int = 9) -> Any:
-    """Metadata of the named topics (None: of all), which does not create any."""
+    """Request Metadata of the named topics (None: all) without creating topics."""
     cls: Any = messages.request_class(ApiKey.METADATA)
     rows = None if names is None else [cls.Topic(name=name) for name in names]
     ask = cls(topics=rows, allow_auto_topic_creation=False)

@@ -45,7 +45,7 @@ def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsRespon
         node.cluster.revision,
         node.cluster.features,
         ctx.apis,
-        node.client_metrics.are_wanted,
+        node.client_metrics.has_subscriptions,
     )
     return node.responses.api_versions.get(ctx.version, shown, partial(_response, ctx))
 
@@ -87,8 +87,10 @@ def _announced(ctx: Context) -> Iterator[Api]:
     Clients that see the telemetry APIs collect metrics even without a subscription, and log that.
     librdkafka 2.16 then reads a third less.
     """
-    wanted = ctx.node.client_metrics.are_wanted
-    return (api for api in ctx.apis.values() if wanted or api.key not in OF_CLIENT_METRICS)
+    has_subscriptions = ctx.node.client_metrics.has_subscriptions
+    return (
+        api for api in ctx.apis.values() if has_subscriptions or api.key not in OF_CLIENT_METRICS
+    )
 
 
 def _row(api: Api) -> ApiVersionsResponse.ApiVersion:

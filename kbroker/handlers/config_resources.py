@@ -178,7 +178,7 @@ class BrokerResource(StoredResource):
     async def store(self, values: dict[str, str], cause: str) -> bool:
         is_stored = await super().store(values, cause)
         for security in self.node.listener_security:
-            await security.settle()
+            await security.wait_until_applied()
         return is_stored
 
 

@@ -338,7 +338,7 @@ class Context:
 
     # -- quotas
 
-    def change_partitions(self, count: int, *, strict_since: int) -> None:
+    def charge_partitions(self, count: int, *, strict_since: int) -> None:
         """Charge the controller mutation quota for created or deleted partitions (KIP-599).
 
         Args:
@@ -349,7 +349,7 @@ class Context:
             KafkaError: THROTTLING_QUOTA_EXCEEDED.
         """
         if self.quota_charge is not None:
-            self.quota_charge.change_partitions(count, strict=self.version >= strict_since)
+            self.quota_charge.charge_partitions(count, strict=self.version >= strict_since)
 
     @contextmanager
     def heavy_client(self) -> Iterator[HeavyClient]:
@@ -365,7 +365,7 @@ class Context:
             yield client
         finally:
             if self.quota_charge is not None:
-                self.quota_charge.worked_in_thread(client.seconds - before)
+                self.quota_charge.add_thread_time(client.seconds - before)
 
     # -- addresses of nodes
 

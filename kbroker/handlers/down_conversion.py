@@ -44,7 +44,7 @@ class DownConversion:
         self._disk_reads = ctx.node.context.disk_reads
         self._client = ctx.peer
         self._charge = (
-            charge_nobody if ctx.quota_charge is None else ctx.quota_charge.worked_in_thread
+            charge_nobody if ctx.quota_charge is None else ctx.quota_charge.add_thread_time
         )
         self._magic = magic
         self._bytes_left = max(max_bytes, 1)

@@ -137,8 +137,8 @@ class _Row(NamedTuple):
         if not in_session:
             return answer.high_watermark > target.high_watermark
         return (
-            answer.high_watermark != target.told_high_watermark
-            or answer.log_start_offset != target.told_log_start_offset
+            answer.high_watermark != target.sent_high_watermark
+            or answer.log_start_offset != target.sent_log_start_offset
         )
 
 
@@ -344,7 +344,7 @@ class FetchOperation:
         if not self.follower.is_registered(self.node.cluster):
             return False
         self._note_follower(target, replica)
-        return replica.log.high_watermark == target.told_high_watermark
+        return replica.log.high_watermark == target.sent_high_watermark
 
     def _note_follower(self, target: Target, replica: Replica) -> None:
         if self.follower is not None and not self._arrived:
@@ -638,7 +638,7 @@ class FetchOperation:
 
     def _respond(self, rows: list[_Row]) -> Generator[Wanted, None, FetchResponse]:
         quota_charge = self.ctx.quota_charge
-        if quota_charge is not None and not quota_charge.takes_records(_size_of(rows)):
+        if quota_charge is not None and not quota_charge.try_charge_records(_size_of(rows)):
             return self._without_records()
         session = self.plan.session
         response = FetchResponse(session_id=self.plan.session_id)
@@ -649,7 +649,7 @@ class FetchOperation:
             if not count % ROWS_AT_ONCE:
                 yield None
             if session is not None:
-                if not self._must_tell(row):
+                if not self._must_include(row):
                     continue
                 if row.size:
                     session.move_back(row.target.key)
@@ -663,7 +663,7 @@ class FetchOperation:
             topic.partitions.append(row.response)
             code = row.response.error_code
             if code:
-                self.node.request_metrics.refuses(ApiKey.FETCH, self._name_of(row), code)
+                self.node.request_metrics.count_rejected(ApiKey.FETCH, self._name_of(row), code)
                 if code in WRONG_LEADER:
                     rejected.append((key, index, row.response))
             elif of_client and row.replica is not None:
@@ -690,12 +690,12 @@ class FetchOperation:
             self.node.fetch_sessions.forget(self.plan)
         return FetchResponse(session_id=self.plan.session_id)
 
-    def _must_tell(self, row: _Row) -> bool:
+    def _must_include(self, row: _Row) -> bool:
         answer = row.response
-        told = row.target.must_tell(
+        included = row.target.must_include(
             answer.error_code or int(row.is_due()),
             row.size,
             answer.high_watermark,
             answer.log_start_offset,
         )
-        return told or not self.plan.incremental
+        return included or not self.plan.incremental

@@ -155,7 +155,7 @@ def _lookup(ctx: Context, replica: Replica) -> TimeLookup:
             raise KafkaError(replica.failure())
 
     context = ctx.node.context
-    charge = charge_nobody if ctx.quota_charge is None else ctx.quota_charge.worked_in_thread
+    charge = charge_nobody if ctx.quota_charge is None else ctx.quota_charge.add_thread_time
     return TimeLookup(context.disk_reads, context.batch_reads, ctx.peer, charge, check)
 
 

@@ -52,7 +52,7 @@ def metadata(
     """
     work = _MetadataOperation(ctx, request)
     if work.selects_all_topics and ctx.node.authorizer is None:
-        return ctx.node.responses.all_topics.told(
+        return ctx.node.responses.all_topics.get(
             work.all_topics_key(), work.encode_all_topics, ctx.time_slice
         )
     unfinished = ctx.time_slice.run(work.read())
@@ -171,7 +171,7 @@ class _MetadataOperation:
             self._bound_missing()
             async for name in ctx.time_slice.each(self.missing):
                 if ctx.quota_charge is not None:
-                    ctx.quota_charge.change_partitions(ctx.node.config.num_partitions, strict=False)
+                    ctx.quota_charge.charge_partitions(ctx.node.config.num_partitions, strict=False)
                 try:
                     await ctx.node.auto_create_topic(name)
                 except KafkaError as error:

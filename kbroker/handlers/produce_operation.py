@@ -450,7 +450,7 @@ class ProduceOperation:
         cluster = self.node.cluster
         found = cluster.topics.get(topic.name) or cluster.topics_by_id.get(topic.topic_id)
         name = NO_TOPIC if found is None else found.name
-        self.node.request_metrics.refuses(ApiKey.PRODUCE, name, error.code)
+        self.node.request_metrics.count_rejected(ApiKey.PRODUCE, name, error.code)
         return _error_row(partition.index, error)
 
     def _note_rejected(
@@ -498,7 +498,7 @@ class ProduceOperation:
         self.failed = True
         row.error_code = code
         row.base_offset = row.log_append_time_ms = row.log_start_offset = -1
-        self.node.request_metrics.refuses(ApiKey.PRODUCE, replica.topic.name, code)
+        self.node.request_metrics.count_rejected(ApiKey.PRODUCE, replica.topic.name, code)
 
     def _expire(self) -> ProduceResponse:
         for replica, end_offset, row in self.waiting:

@@ -35,7 +35,7 @@ async def share_acknowledge(
         if epoch == FINAL_EPOCH:
             session = sessions.find(group_id, member_id)
         else:
-            session = sessions.go_on(group_id, member_id, epoch)
+            session = sessions.advance(group_id, member_id, epoch)
     except KafkaError as error:
         return ShareAcknowledgeResponse(error_code=error.code)
     outcomes = await acknowledge(ctx, request)

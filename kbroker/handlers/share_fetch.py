@@ -168,7 +168,7 @@ class _ShareFetchOperation:
             async for row in self.ctx.time_slice.each(topic.partitions):
                 key = topic.topic_id, row.partition_index
                 target = ShareTarget(key, is_known=topic.topic_id in known)
-                target.must_tell = self.epoch != INITIAL_EPOCH
+                target.must_include = self.epoch != INITIAL_EPOCH
                 self.targets.append(target)
                 if row.acknowledgement_batches:
                     self.has_acknowledgements = True
@@ -191,7 +191,7 @@ class _ShareFetchOperation:
                 raise KafkaError(ErrorCode.INVALID_REQUEST)
             self.session = sessions.open(self.group_id, self.member_id, self.targets, self.ctx.peer)
         else:
-            self.session = sessions.go_on(
+            self.session = sessions.advance(
                 self.group_id, self.member_id, self.epoch, self.targets, self.forgotten
             )
         self.expected_epoch = self.session.epoch
@@ -348,7 +348,7 @@ class _ShareFetchOperation:
     async def _acquire_records(self, reads: Iterable[_Read]) -> list[_Part]:
         """Acquire records of each partition, up to `max_records`, and return the rows."""
         quota_charge = self.ctx.quota_charge
-        if quota_charge is not None and not quota_charge.takes_records(0):
+        if quota_charge is not None and not quota_charge.try_charge_records(0):
             return []
         parts = []
         left = self.request.max_records
@@ -367,7 +367,7 @@ class _ShareFetchOperation:
                     row = Row(partition_index=row.partition_index, error_code=error.code)
             parts.append(_Part(target, row))
         if quota_charge is not None:
-            quota_charge.gives_records(sum(len(part.row.records) for part in parts))
+            quota_charge.charge_records(sum(len(part.row.records) for part in parts))
         return parts
 
     def _acquire_from(self, read: _Read, row: Row, left: int) -> int:
@@ -454,9 +454,9 @@ class _ShareFetchOperation:
             self.session.move_back(target)
         if self.epoch == INITIAL_EPOCH:
             return True
-        told = has_records or target.must_tell or bool(row.error_code)
-        target.must_tell = bool(row.error_code)
-        return told
+        included = has_records or target.must_include or bool(row.error_code)
+        target.must_include = bool(row.error_code)
+        return included
 
 
 def _read_whole(log: Log, offset: int, max_bytes: int, limit: int, at_least_one: bool) -> Slice:

@@ -151,7 +151,7 @@ async def _create(
         try:
             plan = plan_topic(ctx.node.cluster, ctx.node.config, new)
             placed = [nodes async for nodes in ctx.time_slice.each(plan.assignments)]
-            ctx.change_partitions(len(placed), strict_since=0)
+            ctx.charge_partitions(len(placed), strict_since=0)
             cause = f"StreamsGroupHeartbeat by {ctx.client_id}"
             await ctx.node.cluster.create_topic(plan.name, placed, plan.configs, cause=cause)
         except KafkaError as error:

@@ -38,17 +38,17 @@ async def get_telemetry_subscriptions(
     """
     metrics = ctx.node.client_metrics
     try:
-        asked = metrics.ask(request.client_instance_id, _labels(ctx))
+        subscription = metrics.subscribe(request.client_instance_id, _labels(ctx))
     except KafkaError as error:
         return GetTelemetrySubscriptionsResponse(error_code=error.code)
     return GetTelemetrySubscriptionsResponse(
-        client_instance_id=asked.instance_id,
-        subscription_id=asked.subscription_id,
+        client_instance_id=subscription.instance_id,
+        subscription_id=subscription.subscription_id,
         accepted_compression_types=[*ACCEPTED],
-        push_interval_ms=asked.interval_ms,
+        push_interval_ms=subscription.interval_ms,
         telemetry_max_bytes=metrics.bytes_max,
         delta_temporality=True,
-        requested_metrics=[*asked.metrics],
+        requested_metrics=[*subscription.metrics],
     )
 
 
@@ -62,7 +62,7 @@ async def push_telemetry(ctx: Context, request: PushTelemetryRequest) -> PushTel
     metrics, codec = ctx.node.client_metrics, request.compression_type
     data = bytes(request.metrics)
     try:
-        instance = metrics.expect(
+        instance = metrics.check_push(
             request.client_instance_id,
             _labels(ctx),
             subscription_id=request.subscription_id,
@@ -82,7 +82,7 @@ async def push_telemetry(ctx: Context, request: PushTelemetryRequest) -> PushTel
                 )
     except DecompressionError:
         return PushTelemetryResponse(error_code=ErrorCode.INVALID_RECORD)
-    metrics.keep(instance, codec, data)
+    metrics.store_push(instance, codec, data)
     return PushTelemetryResponse()
 
 

@@ -98,7 +98,7 @@ async def _create_one(
     new = _new_topic(row)
     plan = plan_topic(node.cluster, node.config, new)
     placed = [nodes async for nodes in ctx.time_slice.each(plan.assignments)]
-    ctx.change_partitions(len(placed), strict_since=6)
+    ctx.charge_partitions(len(placed), strict_since=6)
     topic_id = ZERO_UUID
     if not validate_only:
         topic = await node.cluster.create_topic(
@@ -170,7 +170,7 @@ async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTop
                     answer.name = topic.name
                 ctx.require_topic(AclOperation.DELETE, topic.name)
             answer.name, answer.topic_id = topic.name, topic.id
-            ctx.change_partitions(len(topic.partitions), strict_since=5)
+            ctx.charge_partitions(len(topic.partitions), strict_since=5)
             await ctx.node.cluster.delete_topic(
                 topic.name, cause=f"DeleteTopics by {ctx.client_id}"
             )
@@ -223,7 +223,7 @@ async def create_partitions(
                     ErrorCode.INVALID_REQUEST, f"topic '{name}' is named more than once"
                 )
             added = await _choose(ctx, topic)
-            ctx.change_partitions(len(added), strict_since=3)
+            ctx.charge_partitions(len(added), strict_since=3)
             if not request.validate_only:
                 await ctx.node.cluster.add_partitions(
                     name, added, cause=f"CreatePartitions by {ctx.client_id}"

@@ -265,9 +265,9 @@ class Connection:
         if activity is None:
             return
         if self._close_reason:
-            activity.leaves(self.peer, "refused", self._close_reason)
+            activity.count_disconnect(self.peer, "refused", self._close_reason)
         else:
-            activity.leaves(self.peer, "cut off" if self.requests.is_aborted else "left")
+            activity.count_disconnect(self.peer, "cut off" if self.requests.is_aborted else "left")
 
     def close(self) -> None:
         """Close the connection. Complete the requests in progress, and drop pending replies."""

@@ -144,7 +144,7 @@ class Replies:
             rows: The number of array elements in the request.
         """
         if charge is not None:
-            result = self._settle(charge, result)
+            result = self._charge_quota(charge, result)
         if isinstance(result, (Pending, Waiting)):
             self._append(header, result, rows * ROW_BYTES, charge, read_at)
         elif result is not None and not self.is_closed:
@@ -163,7 +163,7 @@ class Replies:
     ) -> None:
         """Do the same as `add`, but encode a response in time slices."""
         if charge is not None:
-            result = self._settle(charge, result)
+            result = self._charge_quota(charge, result)
         if result is None:
             return
         if isinstance(result, (Pending, Waiting)):
@@ -190,15 +190,15 @@ class Replies:
         self._queued_bytes += size
         self.queue.append((header, reply, size, charge, read_at))
 
-    def _settle(self, charge: QuotaCharge, result: Outcome[Message]) -> Outcome[Message]:
+    def _charge_quota(self, charge: QuotaCharge, result: Outcome[Message]) -> Outcome[Message]:
         """Charge a request to its quotas, and set the throttle time in its response.
 
         A `Waiting` response is charged when it exists.
         """
-        if isinstance(result, Waiting) or not charge.settle():
+        if isinstance(result, Waiting) or not charge.charge_time():
             return result
-        if not charge.is_obeyed:
-            charge.is_obeyed = True
+        if not charge.is_muted:
+            charge.is_muted = True
             until = self._now() + charge.throttle_ms / 1000
             self.throttled_until = max(self.throttled_until or until, until)
         if result is None or isinstance(result, Pending):
@@ -243,7 +243,7 @@ class Replies:
         """
         header, reply, size, charge, read_at = first
         if charge is not None:
-            settled = self._settle(charge, response)
+            settled = self._charge_quota(charge, response)
             assert isinstance(settled, Message)
             response = settled
         if isinstance(reply, Waiting) or _is_long(size):
@@ -337,9 +337,9 @@ class Replies:
         """Count and trace a response."""
         key = header.api_key
         if key != PRODUCE:  # its handler counts the rows that it rejects
-            self._request_metrics.answers(key, response)
+            self._request_metrics.count_errors(key, response)
         if self._activity is not None:
-            self._activity.answers(self._peer, header.client_id, key, response)
+            self._activity.count_response(self._peer, header.client_id, key, response)
         if self.is_traced:
             shown = response.decoded() if isinstance(response, Encoded) else response
             wire_logger.debug("%s < %d %s", self._peer.host, header.correlation_id, shown)

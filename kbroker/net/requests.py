@@ -183,7 +183,7 @@ class Requests:
         if buffer is None:
             return False
         self.claim.count(self.frames.held, len(buffer))
-        return not self.claim.may_go_on
+        return not self.claim.may_continue
 
     # -- handling
 
@@ -326,7 +326,7 @@ class Requests:
         charge = self._charge
         self._request_metrics.requests[header.api_key] += 1
         if self._activity is not None:
-            self._activity.asks(self._peer, header.client_id, header.api_key)
+            self._activity.count_request(self._peer, header.client_id, header.api_key)
         result = self.call_handler(api, header, body, rows)
         if result is None or isinstance(result, (Message, Pending, Waiting)):
             if rows > SMALL_ROWS:
@@ -356,7 +356,7 @@ class Requests:
             return api.handler(context, body)
         began = self._now()
         result = api.handler(context, body)
-        charge.worked(began)
+        charge.add_time_since(began)
         return result
 
     def reply(self, header: RequestHeader, result: Outcome[Message]) -> None:

@@ -1,1 +1,1 @@
-"""One member of the cluster, and what it answers with."""
+"""Node: one broker of the cluster with its state and background work."""

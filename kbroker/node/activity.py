@@ -1,6 +1,6 @@
-"""What each client of a node asks for, what goes wrong for it, and when it leaves.
+"""Client activity of a node: requests, errors and disconnects, for the web console.
 
-Counted only while somebody may look: `Node.activity` is None otherwise, and then it costs nothing.
+`Node.activity` is None if the node has no HTTP server, so that nothing is counted.
 """
 
 from __future__ import annotations
@@ -16,69 +16,88 @@ from kbroker.protocol.errors import ErrorCode
 
 from .request_metrics import codes_of
 
+# Maximum number of client IDs. The least recently active one is dropped.
 CLIENTS_MAX = 1_000
-"""Of more than these, the one that asked for nothing for the longest is forgotten."""
 EVENTS_MAX = 1_000
+# Maximum number of characters of a client ID, and of a reason.
 NAME_MAX = 256
-"""Characters of a client id, and of a reason."""
 
 
 @dataclass(slots=True)
 class ClientActivity:
-    """What clients of one id have asked for."""
+    """Activity of all clients with one client ID.
+
+    Attributes:
+        software: Client software name and version.
+        principal: Principal of the most recent client.
+        host: Address of the most recent client.
+        requests: Number of requests by API key.
+        errors: Number of response rows with an error, by API key and error code.
+        disconnects: Number of closed connections by cause: `left`, `refused`, `cut off`.
+        last_at_ms: Time of the last request.
+    """
 
     software: str = ""
     principal: str = ""
     host: str = ""
     requests: Counter[int] = field(default_factory=Counter)
-    """By API key."""
     errors: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """Rows of answers, by API key and error code."""
     disconnects: Counter[str] = field(default_factory=Counter)
-    """By how the connection ended: `left`, `refused`, `cut off`."""
     last_at_ms: int = 0
 
 
 @dataclass(slots=True)
-class Happening:
-    """Something that is worth a line; `times` it happened in a row."""
+class ClientEvent:
+    """An event of a client, which may have occurred several times in a row.
+
+    Attributes:
+        number: Sequence number of the last occurrence.
+        at_ms: Time of the last occurrence.
+        client_id: Client ID.
+        host: Address of the client.
+        text: Description.
+        is_trouble: The event is a problem.
+        times: Number of occurrences.
+    """
 
     number: int
     at_ms: int
     client_id: str
     host: str
     text: str
-    is_trouble: bool
+    is_problem: bool
     times: int = 1
 
 
 class Activity:
-    """That of one node. `now_ms` is the time of its log."""
+    """Client activity of one node.
+
+    Args:
+        now_ms: Returns the time in milliseconds since the epoch.
+    """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
+        # By client ID, the most recently active one last.
         self.clients: dict[str, ClientActivity] = {}
-        """By client id; who was there last stands last."""
-        self.happenings: deque[Happening] = deque(maxlen=EVENTS_MAX)
+        self.events: deque[ClientEvent] = deque(maxlen=EVENTS_MAX)
         self._now_ms = now_ms
         self._number = 0
 
-    def asks(self, peer: Any, client_id: str | None, key: int) -> None:
-        """A request has come."""
+    def count_request(self, peer: Any, client_id: str | None, key: int) -> None:
+        """Count a request."""
         name = (client_id or "")[:NAME_MAX]
         client = self._client(name)
         client.requests[key] += 1
         client.last_at_ms = self._now_ms()
         if client.software != peer.software and peer.software:
-            client.software = (
-                peer.software
-            )  # which the first request has told, or a login before it
+            client.software = peer.software  # set by ApiVersions
         if peer.client_id != name:
             peer.client_id = name
             client.host, client.principal = peer.host, str(peer.client.principal)
-            self._note(name, peer.host, "came", is_trouble=False)
+            self._note(name, peer.host, "came", is_problem=False)
 
-    def answers(self, peer: Any, client_id: str | None, key: int, response: Any) -> None:
-        """A request is answered: what is an error in that is counted, in its first rows."""
+    def count_response(self, peer: Any, client_id: str | None, key: int, response: Any) -> None:
+        """Count the errors of a response, in its first rows."""
         if type(response) is Encoded:
             return
         codes = Counter(code for code in codes_of(key, response) if code)
@@ -90,15 +109,21 @@ class Activity:
         for code, count in codes.items():
             client.errors[key, code] += count
             text = f"{ApiKey(key).api_name} was answered {error_name(code)}"
-            self._note(name, peer.host, text, is_trouble=True)
+            self._note(name, peer.host, text, is_problem=True)
 
-    def leaves(self, peer: Any, kind: str, reason: str = "") -> None:
-        """A connection has ended; `reason` says more where it is not the client's own will."""
+    def count_disconnect(self, peer: Any, kind: str, reason: str = "") -> None:
+        """Count a closed connection.
+
+        Args:
+            peer: The client.
+            kind: Cause: `left`, `refused` or `cut off`.
+            reason: Details if the node closed the connection.
+        """
         name = peer.client_id or ""
         if name in self.clients:
             self.clients[name].disconnects[kind] += 1
         text = f"{kind}: {reason[:NAME_MAX]}" if reason else kind
-        self._note(name, peer.host, text, is_trouble=bool(reason))
+        self._note(name, peer.host, text, is_problem=bool(reason))
 
     def _client(self, name: str) -> ClientActivity:
         client = self.clients.pop(name, None)
@@ -109,22 +134,22 @@ class Activity:
         self.clients[name] = client
         return client
 
-    def _note(self, client_id: str, host: str, text: str, *, is_trouble: bool) -> None:
+    def _note(self, client_id: str, host: str, text: str, *, is_problem: bool) -> None:
         self._number += 1
-        last = self.happenings[-1] if self.happenings else None
+        last = self.events[-1] if self.events else None
         now = self._now_ms()
         if last and (last.client_id, last.host, last.text) == (client_id, host, text):
             last.number, last.at_ms, last.times = self._number, now, last.times + 1
             return
-        self.happenings.append(Happening(self._number, now, client_id, host, text, is_trouble))
+        self.events.append(ClientEvent(self._number, now, client_id, host, text, is_problem))
 
-    def since(self, number: int) -> Iterable[Happening]:
-        """What happened after the one of that number, oldest first."""
-        return [each for each in self.happenings if each.number > number]
+    def since(self, number: int) -> Iterable[ClientEvent]:
+        """Return the events after a sequence number, oldest first."""
+        return [each for each in self.events if each.number > number]
 
 
 def error_name(code: int) -> str:
-    """An error code by its name, a number where it has none."""
+    """Return the name of an error code, or its number if it has no name."""
     try:
         return ErrorCode(code).name
     except ValueError:

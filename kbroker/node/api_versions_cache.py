@@ -1,4 +1,4 @@
-"""Encoded ApiVersions responses: each new connection asks for one, and all get the same."""
+"""Cache of encoded ApiVersions responses, which are the same for all connections."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kbroker.protocol.schema import Message
 class ApiVersionsCache:
     """The newest responses of one node, one for each version of ApiVersions.
 
-    A response is valid as long as the revision of the metadata, the finalized features, the served
-    APIs and the wish for metrics of clients are the same.
+    A response is valid while the metadata revision, the finalized features, the served APIs, and
+    the existence of client metrics subscriptions are unchanged.
     """
 
     def __init__(self) -> None:
@@ -29,9 +29,9 @@ class ApiVersionsCache:
 
         Args:
             version: Version of the request.
-            shown: What the response depends on: revision, finalized features, served APIs, and True
-                if metrics of clients are wanted. None of them is changed in place.
-            make: Makes the response if there is no valid one.
+            shown: State that the response depends on: revision, finalized features, served APIs,
+                and True if a client metrics subscription exists. None of them is changed in place.
+            make: Creates the response if there is no valid one.
         """
         if shown != self._shown:
             self._shown = shown

@@ -1,4 +1,4 @@
-"""The audit log of a node, which tells in time what it has counted."""
+"""Audit log of a node, which logs summaries of repeated decisions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbroker.security.audit import WINDOW_SECONDS, Audit
 
 
 class NodeAudit(Audit):
-    """An audit log with a clock. `run` is its background work."""
+    """Audit log with a clock. `run` is its background work."""
 
     def __init__(self) -> None:
         super().__init__(time.monotonic, self._counts)
@@ -20,7 +20,7 @@ class NodeAudit(Audit):
         self._has_counted.set()
 
     async def run(self) -> None:
-        """Tell what clients asked for again and again, at most once a second, until cancelled."""
+        """Log summaries of repeated decisions, at most once per second, until cancelled."""
         while True:
             await self._has_counted.wait()
             await trio.sleep(WINDOW_SECONDS)

@@ -1,8 +1,8 @@
-"""Metrics that clients send of themselves (KIP-714): who is asked for which, and what came last.
+"""Client metrics (KIP-714): subscriptions, and the last push of each client.
 
-Subscriptions are resources of the cluster (``client-metrics``), and each node answers its own clients.
-What a client has sent is kept as it came, the newest of each, and read when somebody looks: a client
-that sends much costs no more than its bytes.
+Subscriptions are config resources of the cluster (``client-metrics``). Each node serves its own
+clients. A push is stored as received and parsed only when it is read, so a large push costs only its
+bytes.
 """
 
 from __future__ import annotations
@@ -24,39 +24,47 @@ from kbroker.protocol.schema import ZERO_UUID
 from kbroker.runtime.clock import Clock
 from kbroker.runtime.ids import random_uuid
 
+# Maximum number of client instances. The least recently seen one is dropped.
 INSTANCES_MAX = 10_000
-"""Clients that are known at a time; of more the one that was seen longest ago is forgotten."""
+# Maximum number of bytes of all stored pushes together.
 KEPT_BYTES_MAX = 16 * 1024 * 1024
-"""Of all that clients have sent, together."""
+# Maximum decompressed size of a push in bytes (CVE-2026-111073: Kafka checks the compressed size only).
 INFLATED_BYTES_MAX = 4 * 1024 * 1024
-"""What may come out of one push (CVE-2026-111073: Kafka looks at the compressed size alone)."""
+# Requested metric name that selects all metrics, in responses.
 EVERYTHING = ""
-"""What a client is asked for that is to send all its metrics."""
+# Metric name that selects all metrics, in subscriptions.
 ALL = "*"
+# Accepted compression types in order of preference.
 ACCEPTED = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
-"""In the order in which clients should choose."""
 RESERVED = frozenset({ZERO_UUID, UUID(int=1)})
-ASKS_AGAIN = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-"""Errors after which a client may ask for its subscription at once."""
+# Errors of a push after which a client may request its subscription at once.
+RESUBSCRIBE_ERRORS = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
 
+# Labels of a client by selector name: client_id, client_source_address, ...
 Labels = Mapping[str, str]
-"""What is known of a client, by the names of selectors: ``client_id``, ``client_source_address``..."""
 
 
 class Subscription(NamedTuple):
-    """What one resource asks of those clients that fit it."""
+    """One subscription resource: interval, metric name prefixes, and matchers of labels."""
 
     interval_ms: int
     metrics: tuple[str, ...]
     tests: tuple[tuple[str, Callable[[str], object]], ...]
 
-    def fits(self, labels: Labels) -> bool:
-        """Whether each of its patterns fits the client as a whole."""
+    def matches(self, labels: Labels) -> bool:
+        """Return True if each pattern matches the whole label of the client."""
         return all(test(labels.get(name, "")) for name, test in self.tests)
 
 
-class Asked(NamedTuple):
-    """What a client is asked for: its own id, that of its subscription, and the beginnings of names."""
+class EffectiveSubscription(NamedTuple):
+    """Effective subscription of one client.
+
+    Attributes:
+        instance_id: Client instance ID.
+        subscription_id: ID of the subscription, a checksum of its contents.
+        interval_ms: Push interval.
+        metrics: Requested metric name prefixes.
+    """
 
     instance_id: UUID
     subscription_id: int
@@ -65,7 +73,7 @@ class Asked(NamedTuple):
 
 
 class Pushed(NamedTuple):
-    """What a client has sent last."""
+    """Last push of a client."""
 
     at_ms: int
     codec: int
@@ -81,92 +89,103 @@ class Pushed(NamedTuple):
 
 
 class Instance:
-    """One client, for as long as it says who it is."""
+    """One client instance."""
 
     __slots__ = (
-        "asked",
-        "asked_at_ms",
         "error",
-        "has_asked",
-        "is_over",
+        "has_requested",
+        "is_terminated",
         "labels",
         "pushed",
         "pushed_at_ms",
+        "requested_at_ms",
         "revision",
+        "subscription",
     )
 
-    def __init__(self, asked: Asked, labels: Labels, revision: int) -> None:
-        self.asked = asked
+    def __init__(self, subscription: EffectiveSubscription, labels: Labels, revision: int) -> None:
+        self.subscription = subscription
         self.labels = labels
+        # Revision of the subscriptions from which `subscription` was computed.
         self.revision = revision
-        """Which subscriptions `asked` was made of."""
-        self.asked_at_ms = self.pushed_at_ms = -asked.interval_ms
-        self.has_asked = False
-        """And has sent nothing since."""
+        self.requested_at_ms = self.pushed_at_ms = -subscription.interval_ms
+        # The client has requested its subscription, and pushed nothing since.
+        self.has_requested = False
         self.error = ErrorCode.NONE
-        self.is_over = False
-        """It has said that nothing more comes."""
+        # The client sent its terminating push.
+        self.is_terminated = False
         self.pushed: Pushed | None = None
 
 
 class ClientMetrics:
-    """The clients of one node, and what they have sent."""
+    """Client instances of one node with their last pushes."""
 
     def __init__(self, cluster: Cluster, config: BrokerConfig, clock: Clock) -> None:
         self._cluster = cluster
         self._config = config
         self._clock = clock
+        # The most recently seen instance is the last one.
         self._instances: OrderedDict[UUID, Instance] = OrderedDict()
-        """The one that was seen last stands last."""
         self._kept_bytes = 0
         self._subscriptions: list[Subscription] | None = None
-        self._are_wanted: bool | None = None
+        self._has_subscriptions: bool | None = None
         self._revision = 0
         cluster.subscribe_configs(self._configs_changed)
 
     @property
     def bytes_max(self) -> int:
-        """How large a push may be, as it is sent."""
+        """Maximum compressed size of a push in bytes."""
         return self._config.telemetry_max_bytes
 
     @property
-    def are_wanted(self) -> bool:
-        """Whether there is a subscription. Who asks may be anybody: no pattern is compiled for that."""
-        if self._are_wanted is None:
+    def has_subscriptions(self) -> bool:
+        """True if a subscription exists.
+
+        Unauthenticated clients cause this check, so it compiles no patterns.
+        """
+        if self._has_subscriptions is None:
             kinds = (resource.type for resource in self._cluster.configs)
-            self._are_wanted = ResourceType.CLIENT_METRICS in kinds
-        return self._are_wanted
+            self._has_subscriptions = ResourceType.CLIENT_METRICS in kinds
+        return self._has_subscriptions
 
     def latest(self) -> Iterator[tuple[Labels, Pushed]]:
-        """What clients have sent last, and who they are."""
+        """Yield labels and last push of each client."""
         for each in [*self._instances.values()]:
             if each.pushed is not None:
                 yield each.labels, each.pushed
 
     # -- requests
 
-    def ask(self, instance_id: UUID, labels: Labels) -> Asked:
-        """What a client is asked for. A new one is given an id.
+    def subscribe(self, instance_id: UUID, labels: Labels) -> EffectiveSubscription:
+        """Return the subscription of a client. A new client gets a client instance ID.
 
-        Raises KafkaError: THROTTLING_QUOTA_EXCEEDED for who asks before its interval is over.
+        Args:
+            instance_id: Client instance ID of the request; zero for a new client.
+            labels: Labels of the client.
+
+        Raises:
+            KafkaError: THROTTLING_QUOTA_EXCEEDED: the push interval is not over.
         """
         if instance_id in RESERVED:
             instance_id = random_uuid()
         instance = self._instance(instance_id, labels)
         now_ms = self._clock.coordinator_ms()
-        seen_ms = max(instance.asked_at_ms, instance.pushed_at_ms)
-        if now_ms - seen_ms < instance.asked.interval_ms and instance.error not in ASKS_AGAIN:
+        seen_ms = max(instance.requested_at_ms, instance.pushed_at_ms)
+        if (
+            now_ms - seen_ms < instance.subscription.interval_ms
+            and instance.error not in RESUBSCRIBE_ERRORS
+        ):
             raise self._failed(
                 instance,
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
                 f"Request from the client [{instance_id}] arrived before the next push interval time",
             )
-        instance.asked_at_ms = now_ms
-        instance.has_asked = True
+        instance.requested_at_ms = now_ms
+        instance.has_requested = True
         instance.error = ErrorCode.NONE
-        return instance.asked
+        return instance.subscription
 
-    def expect(
+    def check_push(
         self,
         instance_id: UUID,
         labels: Labels,
@@ -176,13 +195,21 @@ class ClientMetrics:
         size: int,
         is_last: bool,
     ) -> Instance:
-        """Who sends metrics, and may; `keep` takes them.
+        """Check a push, and return the client instance for `store_push`.
 
-        Parameters: `size` is that of what it sends, in bytes; `is_last` says that nothing more comes.
+        Args:
+            instance_id: Client instance ID.
+            labels: Labels of the client.
+            subscription_id: Subscription ID that the client knows.
+            codec: Compression type.
+            size: Compressed size in bytes.
+            is_last: The client is terminating.
 
-        Raises KafkaError: INVALID_REQUEST for a client without an id, and for one that has said that it is
-        over; THROTTLING_QUOTA_EXCEEDED before its time; UNKNOWN_SUBSCRIPTION_ID when it is asked for
-        something else now; UNSUPPORTED_COMPRESSION_TYPE; TELEMETRY_TOO_LARGE.
+        Raises:
+            KafkaError: INVALID_REQUEST without an instance ID, or after a terminating push.
+                THROTTLING_QUOTA_EXCEEDED before the end of the push interval.
+                UNKNOWN_SUBSCRIPTION_ID if the subscription changed. UNSUPPORTED_COMPRESSION_TYPE.
+                TELEMETRY_TOO_LARGE.
         """
         if instance_id in RESERVED:
             raise KafkaError(
@@ -191,43 +218,43 @@ class ClientMetrics:
         instance = self._instance(instance_id, labels)
         self._check_push(instance, subscription_id, codec, size, is_last=is_last)
         instance.error = ErrorCode.NONE
-        instance.is_over = is_last
+        instance.is_terminated = is_last
         return instance
 
-    def keep(self, instance: Instance, codec: int, data: bytes) -> None:
-        """Keep what a client has sent, in the place of what it had sent before."""
-        if self._instances.get(instance.asked.instance_id) is not instance:
-            return  # forgotten meanwhile
+    def store_push(self, instance: Instance, codec: int, data: bytes) -> None:
+        """Store a push of a client, replacing the previous one."""
+        if self._instances.get(instance.subscription.instance_id) is not instance:
+            return  # the instance was dropped in the meantime
         self._drop(instance)
         instance.pushed = Pushed(self._clock.coordinator_ms(), codec, data)
         self._kept_bytes += len(data)
         if self._kept_bytes > KEPT_BYTES_MAX:
-            self._make_room(instance)
+            self._drop_oldest(instance)
 
     def _check_push(
         self, instance: Instance, subscription_id: int, codec: int, size: int, *, is_last: bool
     ) -> None:
-        if instance.is_over:
+        if instance.is_terminated:
             raise self._failed(
                 instance,
                 ErrorCode.INVALID_REQUEST,
-                f"Client [{instance.asked.instance_id}] sent the previous request with state "
+                f"Client [{instance.subscription.instance_id}] sent the previous request with state "
                 "terminating to TRUE, can not accept any requests after that",
             )
         now_ms = self._clock.coordinator_ms()
-        # The first one after it has asked comes when it likes: clients spread them.
-        is_due = now_ms - instance.pushed_at_ms >= instance.asked.interval_ms
-        if instance.has_asked or is_due:
-            instance.has_asked = False
+        # The first push after a subscription request may come at any time: clients add jitter.
+        is_due = now_ms - instance.pushed_at_ms >= instance.subscription.interval_ms
+        if instance.has_requested or is_due:
+            instance.has_requested = False
             instance.pushed_at_ms = now_ms
         elif not is_last:
             raise self._failed(
                 instance,
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                f"Request from the client [{instance.asked.instance_id}] arrived before the next push "
+                f"Request from the client [{instance.subscription.instance_id}] arrived before the next push "
                 "interval time",
             )
-        if subscription_id != instance.asked.subscription_id:
+        if subscription_id != instance.subscription.subscription_id:
             raise self._failed(
                 instance,
                 ErrorCode.UNKNOWN_SUBSCRIPTION_ID,
@@ -243,7 +270,7 @@ class ClientMetrics:
             raise self._failed(
                 instance,
                 ErrorCode.TELEMETRY_TOO_LARGE,
-                f"Telemetry request from [{instance.asked.instance_id}] is larger than the maximum "
+                f"Telemetry request from [{instance.subscription.instance_id}] is larger than the maximum "
                 f"allowed size {self.bytes_max}",
             )
 
@@ -255,26 +282,26 @@ class ClientMetrics:
     # -- clients
 
     def _instance(self, instance_id: UUID, labels: Labels) -> Instance:
-        """A client, with what it is asked for now."""
+        """Return a client instance with its current subscription."""
         instance = self._instances.get(instance_id)
         if instance is None:
             labels = {**labels, "client_instance_id": str(instance_id)}
-            asked = self._asked(instance_id, labels)
-            instance = self._instances[instance_id] = Instance(asked, labels, self._revision)
+            subscription = self._subscription_of(instance_id, labels)
+            instance = self._instances[instance_id] = Instance(subscription, labels, self._revision)
             if len(self._instances) > INSTANCES_MAX:
                 self._forget(next(iter(self._instances)))
         else:
             self._instances.move_to_end(instance_id)
             if instance.revision != self._revision:
-                instance.asked = self._asked(instance_id, instance.labels)
+                instance.subscription = self._subscription_of(instance_id, instance.labels)
                 instance.revision = self._revision
         return instance
 
     def _forget(self, instance_id: UUID) -> None:
         self._drop(self._instances.pop(instance_id))
 
-    def _make_room(self, newest: Instance) -> None:
-        """Drop what was sent longest ago."""
+    def _drop_oldest(self, newest: Instance) -> None:
+        """Drop the pushes of the least recently seen clients."""
         for each in self._instances.values():
             if each is not newest:
                 self._drop(each)
@@ -290,19 +317,21 @@ class ClientMetrics:
 
     def _configs_changed(self, resource: ConfigResource) -> None:
         if resource.type is ResourceType.CLIENT_METRICS:
-            self._subscriptions = self._are_wanted = None
+            self._subscriptions = self._has_subscriptions = None
             self._revision += 1
 
-    def _asked(self, instance_id: UUID, labels: Labels) -> Asked:
-        """All that subscriptions which fit a client ask for, as often as the most eager one wants it."""
-        fitting = [each for each in self._known() if each.fits(labels)]
+    def _subscription_of(self, instance_id: UUID, labels: Labels) -> EffectiveSubscription:
+        """Merge the subscriptions that match a client: all metrics, shortest interval."""
+        matching = [each for each in self._known() if each.matches(labels)]
         default = ClientMetricsConfig({}, self._config).interval_ms
-        interval_ms = min((each.interval_ms for each in fitting), default=default)
-        names = sorted({name for each in fitting for name in each.metrics})
+        interval_ms = min((each.interval_ms for each in matching), default=default)
+        names = sorted({name for each in matching for name in each.metrics})
         metrics = (EVERYTHING,) if ALL in names else tuple(names)
         text = f"{instance_id} {interval_ms} {' '.join(metrics)} {len(metrics)}"
         number = crc32c(text.encode())
-        return Asked(instance_id, number - (number >> 31 << 32), interval_ms, metrics)
+        return EffectiveSubscription(
+            instance_id, number - (number >> 31 << 32), interval_ms, metrics
+        )
 
     def _known(self) -> list[Subscription]:
         if self._subscriptions is None:
@@ -320,7 +349,7 @@ def _subscription(config: ClientMetricsConfig) -> Subscription:
         name, _, pattern = item.partition("=")
         try:
             tests.append((name.strip(), compile_pattern(pattern.strip())))
-        except KafkaError:  # of a cluster that knew no better when it was stored
+        except KafkaError:  # stored by an older version that accepted this pattern: match nothing
             tests.append((name, lambda _: False))
     metrics = tuple(filter(None, config.metrics))
     return Subscription(config.interval_ms, metrics, tuple(tests))

@@ -21,23 +21,23 @@ from kbroker.security.quotas import Limit, Limits, QuotaKey, canonical
 
 Result = TypeVar("Result")
 
+# Maximum number of characters of a client ID. Longer IDs are truncated, which bounds the memory.
 NAME_MAX = 512
-"""Client ids that begin with so many same characters are one: nobody keeps what a client made up."""
 CONSUMED, PRODUCED = QuotaKey.CONSUMER_BYTE_RATE, QuotaKey.PRODUCER_BYTE_RATE
 REQUESTS, MUTATIONS = QuotaKey.REQUEST_PERCENTAGE, QuotaKey.CONTROLLER_MUTATION_RATE
 PERCENT = 100.0
+# Maximum throttle time, an int32 in responses.
 THROTTLE_MS_MAX = 2**31 - 1
-"""What an answer has room for."""
 
 
-class Taken(NamedTuple):
-    """What a client has taken lately, and for how long it waits for that."""
+class MeasuredRate(NamedTuple):
+    """Measured rate of a client, and the throttle time that follows from it."""
 
     per_second: float
     wait_ms: int
 
 
-NOTHING = Taken(0.0, 0)
+NOTHING = MeasuredRate(0.0, 0)
 
 
 class ClientQuotaManager:
@@ -47,8 +47,8 @@ class ClientQuotaManager:
         self._quotas = quotas
         self._clock = clock
         windows = Windows(config.quota_window_num, config.quota_window_size_seconds * 1000)
+        # Maximum throttle time for the request quota, in milliseconds (KIP-124).
         self.request_wait_ms_max = windows.size_ms
-        """Maximum throttle time for the request quota, in milliseconds (KIP-124)."""
         self.bytes_windows_seconds = (windows.number - 1) * windows.size_ms / 1000
         self.rates = {key: Meters(lambda: Rate(windows)) for key in (CONSUMED, PRODUCED, REQUESTS)}
         self.buckets = Meters(
@@ -87,16 +87,16 @@ class ClientQuotaManager:
         rate.count(1, now_ms)
         wait_ms = rate.wait_ms(limit, now_ms)
         if wait_ms:
-            rate.count(-1, now_ms)  # it does not come in
+            rate.count(-1, now_ms)  # the connection is rejected
         return min(wait_ms, self.request_wait_ms_max) / 1000
 
 
 class QuotaCharge:
     """The quota usage of one request, and the throttle time that follows from it.
 
-    The charge looks quotas up when it needs them, so that changes apply at once. The time of a request
-    is the time that the event loop works on it, and that threads work on its batches. Other threads,
-    and waiting, do not count.
+    The charge looks quotas up when it needs them, so that changes apply at once. The time of a
+    request is the time that the event loop works on it, and that threads work on its batches. Other
+    threads, and waiting, do not count.
     """
 
     __slots__ = (
@@ -107,7 +107,7 @@ class QuotaCharge:
         "_resumed_at",
         "_seconds",
         "_user",
-        "is_obeyed",
+        "is_muted",
         "size",
         "throttle_ms",
     )
@@ -121,10 +121,10 @@ class QuotaCharge:
         size: int,
     ) -> None:
         self.size = size
+        # Time for which the node mutes the client, in milliseconds.
         self.throttle_ms = 0
-        """Time for which the node mutes the client, in milliseconds."""
-        self.is_obeyed = False
-        """True while the client is muted."""
+        # True once the node has muted the client.
+        self.is_muted = False
         self._manager = manager
         self._limits = limits
         self._user = user
@@ -140,39 +140,45 @@ class QuotaCharge:
     # -- bytes
 
     def produce(self) -> None:
-        """The request brings records."""
+        """Charge the bytes of a Produce request."""
         self._throttle(self._count(PRODUCED, self.size).wait_ms)
 
     def fetch_bytes_max(self) -> float | None:
-        """What goes at most in one answer: what is good for all windows but one."""
+        """Return the maximum response size: the quota of all windows but one. None without quota."""
         limit = self._limit(CONSUMED)
         return None if limit is None else limit.rate * self._manager.bytes_windows_seconds
 
-    def takes_records(self, size: int) -> bool:
-        """Whether the client gets these records now. If it does not, it has not taken them either.
+    def try_charge_records(self, size: int) -> bool:
+        """Charge fetched bytes, and return True if the client may get them now.
 
-        Who has taken nothing gets them in any case and waits after that: a batch that is larger than
-        what its quota allows in all windows would never come, as it never does in Kafka.
+        If not, the charge is reverted. A client without fetched bytes in the windows always gets
+        them, and is throttled afterwards. Otherwise it would never get a batch that is larger than
+        the quota of all windows, as in Kafka.
         """
         is_first = not self._count(CONSUMED, 0).per_second
-        taken = self._count(CONSUMED, size)
-        self._throttle(taken.wait_ms)
-        if not self.settle() or (is_first and taken.wait_ms):
+        measured = self._count(CONSUMED, size)
+        self._throttle(measured.wait_ms)
+        if not self.charge_time() or (is_first and measured.wait_ms):
             return True
         self._count(CONSUMED, -size)
         return False
 
-    def gives_records(self, size: int) -> None:
-        """The client gets these records, whatever it has taken: it waits after them."""
+    def charge_records(self, size: int) -> None:
+        """Charge fetched bytes without a check. The client is throttled afterwards."""
         self._throttle(self._count(CONSUMED, size).wait_ms)
 
-    # -- changes of the cluster
+    # -- controller mutations
 
-    def change_partitions(self, count: int, *, strict: bool) -> None:
-        """The request makes or deletes partitions (KIP-599).
+    def charge_partitions(self, count: int, *, strict: bool) -> None:
+        """Charge created or deleted partitions (KIP-599).
 
-        Parameters: `strict` says that its client knows what it is to do on the error; others are done
-        what they ask for, and wait after it. Raises THROTTLING_QUOTA_EXCEEDED.
+        Args:
+            count: Number of partitions.
+            strict: Raise an error above the quota. Otherwise accept the request, and throttle the
+                client afterwards.
+
+        Raises:
+            KafkaError: THROTTLING_QUOTA_EXCEEDED.
         """
         limit = self._limit(MUTATIONS)
         if limit is None:
@@ -195,7 +201,7 @@ class QuotaCharge:
     # -- time
 
     async def timed(self, work: Awaitable[Result]) -> Result:
-        """Do work, and count the time that the event loop is busy with it."""
+        """Await work, and count the time that the event loop is busy with it."""
         return await in_timed_steps(work, self._resumed, self._paused)
 
     def _resumed(self, now: float) -> None:
@@ -204,40 +210,40 @@ class QuotaCharge:
     def _paused(self, now: float) -> None:
         self._count_seconds(now - self._resumed_at)
 
-    def worked(self, began: float) -> None:
-        """Count the time since then, in seconds of trio's clock."""
+    def add_time_since(self, began: float) -> None:
+        """Count the time since `began`, in seconds of trio's clock."""
         self._count_seconds(trio.current_time() - began)
 
     def _count_seconds(self, seconds: float) -> None:
         if self._is_settled:
-            self._count(REQUESTS, seconds * PERCENT)  # no more can be made of it
+            self._count(REQUESTS, seconds * PERCENT)  # too late for this response's throttle time
         else:
             self._seconds += seconds
 
-    def worked_in_thread(self, seconds: float) -> None:
-        """Count the time that a thread worked for the client on data that may cost much."""
+    def add_thread_time(self, seconds: float) -> None:
+        """Count the seconds that a thread worked for the client."""
         self._seconds += seconds
 
-    def settle(self) -> int:
-        """The work is done: returns for how long nothing more of the client is read, in milliseconds."""
+    def charge_time(self) -> int:
+        """Charge the time of the request, and return the throttle time in milliseconds."""
         if not self._is_settled:
             self._is_settled = True
-            taken = self._count(REQUESTS, self._seconds * PERCENT)
-            self._throttle(min(taken.wait_ms, self._manager.request_wait_ms_max))
+            measured = self._count(REQUESTS, self._seconds * PERCENT)
+            self._throttle(min(measured.wait_ms, self._manager.request_wait_ms_max))
         return self.throttle_ms
 
     def _throttle(self, wait_ms: int) -> None:
         self.throttle_ms = min(max(self.throttle_ms, wait_ms), THROTTLE_MS_MAX)
 
-    def _count(self, key: QuotaKey, value: float) -> Taken:
-        """Count what is taken."""
+    def _count(self, key: QuotaKey, value: float) -> MeasuredRate:
+        """Add a value to the rate of a quota, and return the rate."""
         limit = self._limit(key)
         if limit is None:
             return NOTHING
         now_ms = self._manager.now_ms
         rate = self._manager.rates[key].of((limit.user, limit.client_id), now_ms)
         rate.count(value, now_ms)
-        return Taken(rate.per_second(now_ms), rate.wait_ms(limit.rate, now_ms))
+        return MeasuredRate(rate.per_second(now_ms), rate.wait_ms(limit.rate, now_ms))
 
     def _limit(self, key: QuotaKey) -> Limit | None:
         limits = self._limits.get(key)

@@ -1,4 +1,4 @@
-"""The delegation tokens of a node's cluster: who may log in by one now, and what becomes of them."""
+"""Delegation tokens on one node: lookup for authentication, creation, renewal and expiry."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 class Delegation:
-    """What a node does about delegation tokens (KIP-48).
+    """Manager of delegation tokens on one node (KIP-48).
 
-    Without ``delegation.token.secret.key`` nobody makes tokens or logs in by one; those that were made
-    with another key are as if they were not there.
+    Without ``delegation.token.secret.key``, tokens are disabled. Tokens that were created with
+    another key are ignored.
     """
 
     def __init__(
@@ -51,19 +51,23 @@ class Delegation:
 
     @property
     def key(self) -> DelegationKey:
-        """What HMACs are made with. Raises DELEGATION_TOKEN_AUTH_DISABLED where there is none."""
+        """Key of the tokens' HMACs.
+
+        Raises:
+            KafkaError: DELEGATION_TOKEN_AUTH_DISABLED: no key is configured.
+        """
         if self._key is None:
             raise KafkaError(
                 ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED,
-                "there are no delegation tokens: set delegation.token.secret.key",
+                "delegation tokens are disabled; set delegation.token.secret.key",
             )
         return self._key
 
     def shown(self, token_id: str) -> ShownToken | None:
-        """The token by which somebody may log in now; None when there is none with this id."""
+        """Return the valid token with an ID for authentication, or None."""
         if self._key is None:
             return None
-        hmac = self._key.hmac(token_id)  # also of one that is not there: that takes as long
+        hmac = self._key.hmac(token_id)  # computed for unknown IDs too: constant time
         token = self._cluster.delegation_tokens.with_hmac(hmac)
         left_ms = 0 if token is None else token.expires_ms - self._clock.log_ms()
         if token is None or left_ms <= 0:
@@ -79,19 +83,43 @@ class Delegation:
         *,
         cause: str,
     ) -> DelegationToken:
-        """Make a token for principals that are checked. Raises KafkaError; see `new_token`."""
+        """Create a token.
+
+        Args:
+            owner: Owner, already checked.
+            requester: Principal that creates the token.
+            renewers: Principals that may renew the token, already checked.
+            lifetime_ms: Requested maximum lifetime in milliseconds.
+            cause: Cause for the log.
+
+        Raises:
+            KafkaError: A limit is exceeded, or the metadata cannot be changed; see `new_token`.
+        """
         tokens, key = self._cluster.delegation_tokens, self.key
         tokens.check_room(requester)
         make = partial(new_token, key, owner, requester, renewers, lifetime_ms, self._lifetimes)
         token = await self._in_thread(partial(make, self._clock.log_ms()))
-        tokens.check_room(requester)  # others were making some as well
+        tokens.check_room(requester)  # other tokens may have been created concurrently
         while not await self._cluster.put_delegation_token(token, cause=cause):
-            pass  # somebody else made the first credential of the cluster
-        logger.info("%s: token %s of %s, made by %s", cause, token.id, owner, requester)
+            pass  # another node created the first credential of the cluster
+        logger.info("%s: token %s of %s, created by %s", cause, token.id, owner, requester)
         return token
 
     async def renew(self, hmac: bytes, by: Principal, period_ms: int, *, cause: str) -> int:
-        """Let a token be good for longer; returns when it ends. Raises KafkaError."""
+        """Extend the expiry time of a token.
+
+        Args:
+            hmac: HMAC of the token.
+            by: Principal that renews the token.
+            period_ms: Time from now until expiry in milliseconds; negative for the default.
+            cause: Cause for the log.
+
+        Returns:
+            The expiry time in milliseconds since the epoch.
+
+        Raises:
+            KafkaError: The token is unknown or expired, or `by` may not renew it.
+        """
         while True:
             token = renewed(
                 self._with_hmac(hmac), by, period_ms, self._lifetimes, self._clock.log_ms()
@@ -101,9 +129,19 @@ class Delegation:
                 return token.expires_ms
 
     async def end(self, hmac: bytes, by: Principal, period_ms: int, *, cause: str) -> int:
-        """Let a token end sooner, and at once with a negative period; returns when it ends.
+        """Change the expiry time of a token.
 
-        Raises KafkaError.
+        Args:
+            hmac: HMAC of the token.
+            by: Principal that expires the token.
+            period_ms: Time from now until expiry in milliseconds; negative to expire at once.
+            cause: Cause for the log.
+
+        Returns:
+            The expiry time in milliseconds since the epoch.
+
+        Raises:
+            KafkaError: The token is unknown or expired, or `by` may not expire it.
         """
         while True:
             before = self._with_hmac(hmac)
@@ -119,24 +157,34 @@ class Delegation:
                 return now_ms if token is None else token.expires_ms
 
     def _with_hmac(self, hmac: bytes) -> DelegationToken:
-        """Raises KafkaError: DELEGATION_TOKEN_AUTH_DISABLED, DELEGATION_TOKEN_NOT_FOUND."""
+        """Return the token with an HMAC.
+
+        Raises:
+            KafkaError: DELEGATION_TOKEN_AUTH_DISABLED, DELEGATION_TOKEN_NOT_FOUND.
+        """
         token, key = self._cluster.delegation_tokens.with_hmac(hmac), self.key
         if token is None or not key.made(token):
-            raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "there is no such token")
+            raise KafkaError(
+                ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "no delegation token has this HMAC"
+            )
         return token
 
-    async def remove_over(self) -> None:
-        """Remove the tokens that have ended. Raises StorageError."""
+    async def remove_expired(self) -> None:
+        """Remove the expired tokens.
+
+        Raises:
+            StorageError: The metadata cannot be changed.
+        """
         tokens, now_ms = self._cluster.delegation_tokens, self._clock.log_ms()
         while some := tokens.over(now_ms, OPERATIONS_MAX):
-            # One that was renewed in this moment is left out the next time.
-            await self._cluster.remove_delegation_tokens(some, cause="delegation tokens have ended")
+            # A token that was renewed concurrently is skipped in the next iteration.
+            await self._cluster.remove_delegation_tokens(some, cause="delegation tokens expired")
 
-    async def remove_regularly(self) -> None:
-        """Do so now and then, until cancelled."""
+    async def remove_expired_regularly(self) -> None:
+        """Remove expired tokens at the configured interval, until cancelled."""
         while True:
             await trio.sleep(self._check_seconds)
             try:
-                await self.remove_over()
+                await self.remove_expired()
             except StorageError as error:
-                logger.error("delegation tokens that have ended are kept: %s", error.message)
+                logger.error("cannot remove expired delegation tokens: %s", error.message)

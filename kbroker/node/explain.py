@@ -1,8 +1,7 @@
-"""Why a group, a transaction or a partition is as it is: the changes that led there, each with its
-cause.
+"""Explanations of the state of groups, transactions, partitions and clients, with their history.
 
-Coordinators report their changes to `Shards.run`, what happens to partitions comes to `Partitions`;
-both keep it in a `History`. Here it becomes sentences.
+Coordinators report their changes to `Shards.run`, and partition changes are reported to
+`Partitions`. Both keep a `History`, which this module converts to sentences.
 """
 
 from __future__ import annotations
@@ -35,23 +34,23 @@ if TYPE_CHECKING:
 
 
 MayDescribe: TypeAlias = Callable[[Resource], bool]
+# Replaces a name that the reader may not describe.
 HIDDEN = "(hidden)"
-"""Stands for a name that the reader may not know."""
 
 
 def everything(_: Resource) -> bool:
-    """Return True: the reader may know of every resource."""
+    """Return True: the reader may describe every resource."""
     return True
 
 
 class Explanation(NamedTuple):
-    """How something stands now, and what led there, oldest first."""
+    """Current state of a resource, and the events that led to it, oldest first."""
 
     now: str
     past: list[Line]
 
-    def beside(self, lines: Iterable[Line]) -> Explanation:
-        """The same with what happened from outside, in order of time: causes before effects."""
+    def with_events(self, lines: Iterable[Line]) -> Explanation:
+        """Return a copy with more events, in order of time; new events precede old ones."""
         return Explanation(self.now, sorted([*lines, *self.past], key=lambda line: line.at_ms))
 
     def __str__(self) -> str:
@@ -59,18 +58,18 @@ class Explanation(NamedTuple):
 
 
 def explain_group(node: Node, group_id: str) -> Explanation:
-    """Why a group is in the state in which it is."""
+    """Explain the state of a group."""
     past = list(group_lines(node.groups.history.of(group_id)))
     try:
         coordinator = node.groups.shard(group_id).coordinator
         status = coordinator.describe_status(group_id, node.groups.now())
     except KafkaError as error:
         return Explanation(f"group {group_id} has no coordinator here: {error}", past)
-    return Explanation(status or f"there is no group {group_id}", past)
+    return Explanation(status or f"group {group_id} does not exist", past)
 
 
 def group_lines(events: Iterable[Event]) -> Iterator[Line]:
-    """Sentences about the changes of one group."""
+    """Yield a sentence for each change of one group."""
     before = None
     for event in events:
         if event.state == PREPARING != before:
@@ -81,12 +80,12 @@ def group_lines(events: Iterable[Event]) -> Iterator[Line]:
         yield Line(event.at_ms, text)
 
 
+# Maximum number of metrics per client.
 METRICS_SHOWN = 1_000
-"""Of one client."""
+# Maximum number of clients with one client ID whose metrics are read.
 CLIENTS_SHOWN = 20
-"""Clients with one client ID whose metrics are read."""
+# Maximum number of characters of a metric's name, and of its attributes.
 TEXT_MAX = 500
-"""Characters of a metric's name, and of its attributes."""
 
 
 def explain_client(nodes: Iterable[Node], client_id: str) -> Explanation:
@@ -137,7 +136,7 @@ def metric_lines(pushed: Pushed) -> list[Line]:
     try:
         metrics = pushed.metrics(METRICS_SHOWN)
     except ValueError as error:
-        return [Line(pushed.at_ms, f"what it sent is not readable: {error}")]
+        return [Line(pushed.at_ms, f"cannot parse the metrics: {error}")]
     lines = []
     for each in metrics:
         attributes = ", ".join(f"{key}={value}" for key, value in each.attributes.items())
@@ -154,11 +153,11 @@ def explain_transaction(
     Args:
         node: Node to ask.
         transactional_id: Transactional ID of the producer.
-        may_describe: Returns True for resources that the reader may know of.
+        may_describe: Returns True for resources that the reader may describe.
     """
     past = list(_transaction_lines(node.transactions.history.of(transactional_id)))
     if TRANSACTIONS_TOPIC not in node.cluster.topics:
-        return Explanation(f"there is no transactional id {transactional_id}", past)
+        return Explanation(f"transactional id {transactional_id} does not exist", past)
     try:
         coordinator = node.transactions.shard(transactional_id).coordinator
     except KafkaError as error:
@@ -176,7 +175,7 @@ def _transaction_now(
 ) -> str:
     known = coordinator.transactions.get(transactional_id)
     if known is None:
-        return f"there is no transactional id {transactional_id}"
+        return f"transactional id {transactional_id} does not exist"
     who = f"producer {known.producer_id}, epoch {known.epoch},"
     named = [
         f"{topic}-{index}" if may_describe(Resource(AclResourceType.TOPIC, topic)) else HIDDEN
@@ -216,10 +215,10 @@ def explain_partition(
         node: Node to ask.
         topic: Topic of the partition.
         index: Number of the partition.
-        may_describe: Returns True for resources that the reader may know of.
+        may_describe: Returns True for resources that the reader may describe.
     """
     past = [*node.partitions.history.of((topic, None)), *node.partitions.history.of((topic, index))]
-    return Explanation(_partition_now(node, topic, index, may_describe), []).beside(past)
+    return Explanation(_partition_now(node, topic, index, may_describe), []).with_events(past)
 
 
 def _partition_now(node: Node, topic: str, index: int, may_describe: MayDescribe) -> str:
@@ -228,37 +227,41 @@ def _partition_now(node: Node, topic: str, index: int, may_describe: MayDescribe
     if partition is None:
         known = node.cluster.topic(topic)
         if known is None:
-            return f"there is no {name}: there is no topic {topic}"
-        return f"there is no {name}: topic {topic} has {len(known.partitions)} partitions"
+            return f"{name} does not exist: topic {topic} does not exist"
+        return f"{name} does not exist: topic {topic} has {len(known.partitions)} partitions"
     if partition.leader == NO_LEADER:
-        return f"{name} has no leader: none of its nodes {partition.replicas} runs; start one"
+        return (
+            f"{name} has no leader: none of its replicas {partition.replicas} is running; start one"
+        )
     if partition.leader != node.id:
-        return f"{name} is led by node {partition.leader}; ask that one"
+        return f"{name} is led by node {partition.leader}; query that node"
     reason = node.partitions.offline_reason(topic, index)
     if reason is not None:
         return f"{name} is offline on node {node.id}: {reason}"
     refusal = node.partitions.logs.read_only_reason(topic, index)
     if refusal is not None:
-        return f"{name} can be read, but takes no records on node {node.id}: {refusal}"
+        return f"{name} is read-only on node {node.id}: {refusal}"
     log = node.partitions.logs.get(topic, index)
     now = f"{name} is online: {describe_state(partition)}"
-    if log is not None and holds_back_readers(log):
-        return f"{now}; {_held_up(node, topic, index, log, may_describe)}"
+    if log is not None and has_unstable_records(log):
+        return f"{now}; {_unstable_reason(node, topic, index, log, may_describe)}"
     return now
 
 
-def holds_back_readers(log: Log) -> bool:
-    """Whether readers of committed records see less than others."""
+def has_unstable_records(log: Log) -> bool:
+    """Return True if the last stable offset is below the high watermark."""
     return log.last_stable_offset < log.high_watermark
 
 
-def _held_up(node: Node, topic: str, index: int, log: Log, may_describe: MayDescribe) -> str:
+def _unstable_reason(
+    node: Node, topic: str, index: int, log: Log, may_describe: MayDescribe
+) -> str:
     offset = log.last_stable_offset
-    first = f"readers of committed records see nothing from offset {offset} on"
+    first = f"read_committed consumers cannot read offset {offset} and later"
     starts = ((it.transaction_start, producer_id) for producer_id, it in log.producers)
     producer_id = next((each for start, each in starts if start == offset), None)
     if producer_id is None:
-        return f"{first}: the end of a transaction is just being written"
+        return f"{first}: a transaction marker is being written"
     for _, transactional_id, known in node.transactions.known():
         resource = Resource(AclResourceType.TRANSACTIONAL_ID, transactional_id)
         name = transactional_id if may_describe(resource) else HIDDEN
@@ -266,8 +269,8 @@ def _held_up(node: Node, topic: str, index: int, log: Log, may_describe: MayDesc
             who = f"producer {producer_id} (transactional id {name})"
             return f"{first}: {who} has a transaction {_open_since(node, known)} there"
         if known.producer_id == producer_id and known.state.is_prepared:
-            return f"{first}: the transaction of {name} is {known.state.label}, a marker is due"
+            return f"{first}: the transaction of {name} is {known.state.label}, a marker is pending"
     return (
-        f"{first}: producer {producer_id} has a transaction open there of which no coordinator of "
-        f"this node knows; `kbroker cluster txn abort {topic} {index} {offset}` ends it"
+        f"{first}: producer {producer_id} has an open transaction that is unknown to the "
+        f"coordinators of this node; `kbroker cluster txn abort {topic} {index} {offset}` aborts it"
     )

@@ -1,4 +1,4 @@
-"""Why the members of a share group get no records of a partition, or do (KIP-932)."""
+"""Explanations of the state of share partitions (KIP-932)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def explain_share(node: Node, group_id: str, topic: str, index: int) -> Explanation:
-    """What a share group has of a partition; as its leader knows it."""
+    """Explain the state of a share partition on its leader."""
     partition = node.cluster.partition(topic, index)
     known = node.cluster.topic(topic)
     if partition is None or known is None or partition.leader != node.id:
@@ -24,23 +24,23 @@ def explain_share(node: Node, group_id: str, topic: str, index: int) -> Explanat
     share_partition = node.share.partitions.known(SharePartitionKey(group_id, known.id, index))
     past = explain_partition(node, topic, index).past
     if share_partition is None:
-        said = (
-            f"{name}: no member has asked for records, or the last one that did is gone; "
-            f"`kbroker explain group {group_id}` says who has been given the partition"
+        text = (
+            f"{name}: no connected member has fetched records; "
+            f"`kbroker explain group {group_id}` lists the members with this partition"
         )
-        return Explanation(said, past)
+        return Explanation(text, past)
     return Explanation(f"{name} {_describe_status(node, share_partition)}", past)
 
 
 def _describe_status(node: Node, share_partition: SharePartition) -> str:
     waits = len(share_partition.waits)
-    asked = f"{waits} fetches wait" if waits else "no fetch waits"
+    fetches = f"{waits} pending fetches" if waits else "no pending fetch"
     if share_partition.delivery is None:
-        return f"waits for its share coordinator to tell its state; {asked}"
-    said = describe_share_partition_status(
+        return f"waits for its state from the share coordinator; {fetches}"
+    status = describe_share_partition_status(
         share_partition.delivery,
         share_partition.readable_end,
         share_partition.replica.log.high_watermark,
         node.clock.coordinator_ms(),
     )
-    return f"{said}; {asked}"
+    return f"{status}; {fetches}"

@@ -1,10 +1,10 @@
 """Incremental fetch sessions (KIP-227): a client names its partitions once, then only changes.
 
-A session remembers what the client fetches and what it was last told, so that a request without
-partitions fetches all of them and a response lists only what changed.
+A session stores what the client fetches and the last response, so that a request without partitions
+fetches all of them and a response lists only changes.
 
-A client expects an error in each answer for a partition that does not exist (KIP-516), so a session
-remembers those too, but a few only: one that names many more partitions than there are is made up.
+A client expects an error in each response for a partition that does not exist (KIP-516). So a session
+stores unknown partitions too, but only a few: a request with many more partitions than exist is bogus.
 """
 
 from __future__ import annotations
@@ -17,33 +17,42 @@ from typing import Protocol
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
+# The sessions together store at most this number of partitions for each possible session.
 PARTITIONS_PER_SLOT = 200
-"""How many partitions the sessions remember together, for each session that there may be."""
+# Number of partitions that a session may have in addition to the partitions of the cluster.
 UNKNOWN_MAX = 100
-"""How many partitions that do not exist a session may name at least."""
+# Milliseconds without use after which a session can be evicted for another client (Kafka's rule).
 EVICT_AFTER_MS = 120_000
-"""A session that was used since then is not evicted for another client's (Kafka's rule)."""
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 EPOCH_MAX = 2**31 - 1
 
+# A partition by topic ID (Fetch 13+) or topic name, and index.
 TargetKey = tuple[uuid.UUID | str, int]
-"""A partition by topic id (Fetch 13+) or topic name, and index."""
 
 
 class User(Protocol):
-    """Who fetches in a session: a connection."""
+    """Connection that uses a session."""
 
     is_closed: bool
 
 
 class Target:
-    """One partition that a client or a follower fetches: from where, and what it was last told.
+    """One partition that a client or a follower fetches, with the state of the last response.
 
-    `max_bytes` bounds this partition's records; the epochs are -1 where the client knows none.
-    `log_start_offset` and `high_watermark` are those of a follower.
+    Attributes:
+        key: The partition.
+        fetch_offset: Offset of the first record to read.
+        max_bytes: Maximum size of the partition's records.
+        current_leader_epoch: Leader epoch that the client knows, or -1.
+        last_fetched_epoch: Epoch of the last fetched record, or -1.
+        log_start_offset: Log start offset of a follower.
+        high_watermark: High watermark of a follower.
+        told_high_watermark: High watermark of the last response.
+        told_log_start_offset: Log start offset of the last response.
+        topic_name: Topic name of a topic ID that was found before; the topic may be recreated.
     """
 
     __slots__ = (
@@ -56,8 +65,8 @@ class Target:
         "last_fetched_epoch",
         "log_start_offset",
         "max_bytes",
-        "told_high_watermark",
-        "told_log_start_offset",
+        "sent_high_watermark",
+        "sent_log_start_offset",
         "topic_name",
     )
 
@@ -78,15 +87,14 @@ class Target:
         self.last_fetched_epoch = last_fetched_epoch
         self.log_start_offset = log_start_offset
         self.high_watermark = high_watermark
-        self.told_high_watermark = -1
-        self.told_log_start_offset = -1
+        self.sent_high_watermark = -1
+        self.sent_log_start_offset = -1
         self.topic_name: str | None = None
-        """The name behind a topic id, once it was found: the id may go, and the name come back."""
         self._replica: Replica | None = None
         self._read_term = -1
 
     def update(self, newer: Target) -> None:
-        """Take over what the client asks for now; keep what it was told."""
+        """Take over the parameters of a newer request. Keep the state of the last response."""
         self.fetch_offset = newer.fetch_offset
         self.max_bytes = newer.max_bytes
         self.current_leader_epoch = newer.current_leader_epoch
@@ -96,20 +104,22 @@ class Target:
         self._replica = None
 
     def was_read(self, replica: Replica | None) -> None:
-        """Take note of what was read; None when that was an error."""
+        """Record the replica that was read, or None after an error."""
         self._replica = replica
         self._read_term = replica.term if replica is not None else -1
 
     def was_read_as(self, replica: Replica) -> bool:
-        """Whether `replica` is what was read last, in the same role and under the same leader."""
+        """Return True if `replica` was read last, in the same role and leader epoch."""
         return replica is self._replica and replica.term == self._read_term
 
     def idle_replica(self, *, to_log_end: bool = False) -> Replica | None:
-        """What was read last, if it can have nothing new: the client has read all of it, was told
-        so, and nothing has happened since. Followers read `to_log_end`.
+        """Return the replica that was read last if it has nothing new for the client, or None.
 
-        A client may follow thousands of partitions, most of which are idle: this is what each of
-        them costs in each fetch.
+        A client may fetch thousands of partitions, most of them idle. For an idle partition, each
+        fetch costs only this call.
+
+        Args:
+            to_log_end: The client is a follower, which reads up to the log end offset.
         """
         replica = self._replica
         if replica is None or replica.closed or not self.was_read_as(replica):
@@ -117,31 +127,40 @@ class Target:
         log = replica.log
         is_idle = (
             self.fetch_offset == (log.log_end_offset if to_log_end else log.high_watermark)
-            and log.high_watermark == self.told_high_watermark
-            and log.log_start_offset == self.told_log_start_offset
+            and log.high_watermark == self.sent_high_watermark
+            and log.log_start_offset == self.sent_log_start_offset
         )
         return replica if is_idle else None
 
-    def must_tell(self, error: int, size: int, high_watermark: int, log_start_offset: int) -> bool:
-        """True when an incremental response must list this partition; remembers what it says.
+    def must_include(
+        self, error: int, size: int, high_watermark: int, log_start_offset: int
+    ) -> bool:
+        """Return True if an incremental response must list this partition, and record the response.
 
-        A partition with an error is listed each time, and in full once the error has gone.
+        A partition with an error is listed each time, and once more after the error.
         """
         changed = (
             error != 0
             or size > 0
-            or high_watermark != self.told_high_watermark
-            or log_start_offset != self.told_log_start_offset
+            or high_watermark != self.sent_high_watermark
+            or log_start_offset != self.sent_log_start_offset
         )
-        self.told_high_watermark = -1 if error else high_watermark
-        self.told_log_start_offset = -1 if error else log_start_offset
+        self.sent_high_watermark = -1 if error else high_watermark
+        self.sent_log_start_offset = -1 if error else log_start_offset
         return changed
 
 
 class Session:
-    """What one client fetches, in the order in which it is served next.
+    """Partitions that one client fetches, in the order of their next reads.
 
-    `user` is the connection that used it last; `of_follower` says whether that is a node.
+    Attributes:
+        id: Session ID.
+        user: Connection that used the session last.
+        used_at_ms: Time of the last use.
+        by_topic_id: The client names topics by ID.
+        of_follower: The client is a follower.
+        epoch: Session epoch that the next request must have.
+        targets: The partitions.
     """
 
     __slots__ = ("by_topic_id", "epoch", "id", "of_follower", "targets", "used_at_ms", "user")
@@ -164,11 +183,11 @@ class Session:
                 self.targets[target.key] = target
             else:
                 known.update(target)
-        for key in forgotten:  # as in Kafka, also where the same request adds it
+        for key in forgotten:  # as in Kafka, even if the same request adds the partition
             self.targets.pop(key, None)
 
     def move_back(self, key: TargetKey) -> None:
-        """Serve this partition after the others next time: it just got records."""
+        """Move a partition to the end, because the client just got its records."""
         target = self.targets.pop(key, None)
         if target is not None:
             self.targets[key] = target
@@ -178,7 +197,7 @@ class Session:
 
 
 class FetchPlan:
-    """What one request fetches. `session` is None for a fetch without one."""
+    """Partitions that one request fetches. `session` is None for a sessionless fetch."""
 
     __slots__ = ("incremental", "session", "targets")
 
@@ -195,25 +214,27 @@ class FetchPlan:
 
 
 class FetchSessions:
-    """All sessions of one node, bounded in number and in what they remember together.
+    """Fetch sessions of one node, with a bounded number of sessions and partitions.
 
-    Parameters: `sessions_max` is how many there may be; `partitions_there` counts the partitions of
-    the cluster.
+    Args:
+        sessions_max: Maximum number of sessions.
+        partitions_there: Returns the number of partitions of the cluster.
+        random_: Source of session IDs.
     """
 
     def __init__(
         self,
         sessions_max: int,
-        partitions_there: Callable[[], int],
+        count_partitions: Callable[[], int],
         *,
         random_: random.Random | None = None,
     ) -> None:
+        # Number of partitions of all sessions.
         self.partitions = 0
-        """How many partitions the sessions remember."""
         self._sessions: dict[int, Session] = {}
         self._sessions_max = sessions_max
         self._partitions_max = sessions_max * PARTITIONS_PER_SLOT
-        self._partitions_there = partitions_there
+        self._count_partitions = count_partitions
         self._random = random_ or random.Random()
 
     def __len__(self) -> int:
@@ -231,11 +252,22 @@ class FetchSessions:
         user: User,
         now_ms: int,
     ) -> FetchPlan:
-        """Return what a request fetches, and move its session on.
+        """Return the partitions that a request fetches, and advance its session.
 
-        Raises KafkaError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or
-        FETCH_SESSION_TOPIC_ID_ERROR, each for the whole response. The first one too where what a
-        session fetches has outgrown the room: the client begins again, and goes on without one.
+        Args:
+            session_id: Session ID of the request.
+            epoch: Session epoch of the request.
+            targets: Partitions that the request adds or updates.
+            forgotten: Partitions that the request removes.
+            by_topic_id: The request names topics by ID.
+            of_follower: The request is from a follower.
+            user: The connection.
+            now_ms: Current time in milliseconds.
+
+        Raises:
+            KafkaError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or
+                FETCH_SESSION_TOPIC_ID_ERROR, for the whole response. The first one also if the
+                session exceeds the bounds: the client then continues without a session.
         """
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._remove(session_id)
@@ -245,7 +277,7 @@ class FetchSessions:
                 self._free_id(), user, now_ms, by_topic_id=by_topic_id, of_follower=of_follower
             )
             session.update(targets, ())
-            return FetchPlan(targets, session if self._keep(session) else None)
+            return FetchPlan(targets, session if self._store(session) else None)
         session = self._find(session_id, epoch, by_topic_id=by_topic_id)
         session.user, session.used_at_ms = user, now_ms
         if targets or forgotten:
@@ -254,13 +286,13 @@ class FetchSessions:
             session.update(targets, forgotten)
             if not session.targets:
                 return FetchPlan([])
-            if not self._keep(session, size_before=size):
+            if not self._store(session, size_before=size):
                 raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.next_epoch()
         return FetchPlan(list(session.targets.values()), session, incremental=True)
 
     def forget(self, plan: FetchPlan) -> None:
-        """The client of a plan is not told of the session that began with it."""
+        """Remove the new session of a plan, because its response does not contain the session ID."""
         self._remove(plan.session_id)
         plan.session = None
 
@@ -285,45 +317,46 @@ class FetchSessions:
         if session is not None:
             self.partitions -= len(session.targets)
 
-    def _keep(self, session: Session, *, size_before: int = 0) -> bool:
-        """Remember a session; False when there is no room, which every client accepts."""
+    def _store(self, session: Session, *, size_before: int = 0) -> bool:
+        """Store a session, or return False if the bounds are exceeded. Clients work without one."""
         size = len(session.targets)
-        if size > max(size_before, UNKNOWN_MAX) and size > self._partitions_there() + UNKNOWN_MAX:
+        if size > max(size_before, UNKNOWN_MAX) and size > self._count_partitions() + UNKNOWN_MAX:
             return False
-        if not self._make_room(session):
+        if not self._evict_for(session):
             return False
         self._sessions[session.id] = session
         self.partitions += size
         return True
 
-    def _make_room(self, newcomer: Session) -> bool:
-        """Let go of the sessions that must make way; of none where that is not enough."""
+    def _evict_for(self, new_session: Session) -> bool:
+        """Evict sessions for a new one. Evict none and return False if that is not enough."""
         slots = len(self._sessions) + 1 - self._sessions_max
-        partitions = self.partitions + len(newcomer.targets) - self._partitions_max
-        leaving: list[Session] = []
-        candidates = self._evictable(newcomer) if slots > 0 or partitions > 0 else iter(())
+        partitions = self.partitions + len(new_session.targets) - self._partitions_max
+        evicted: list[Session] = []
+        candidates = self._evictable(new_session) if slots > 0 or partitions > 0 else iter(())
         while slots > 0 or partitions > 0:
             session = next(candidates, None)
             if session is None:
                 return False
-            leaving.append(session)
+            evicted.append(session)
             slots -= 1
             partitions -= len(session.targets)
-        for session in leaving:
+        for session in evicted:
             self._remove(session.id)
         return True
 
-    def _evictable(self, newcomer: Session) -> Iterator[Session]:
-        """The sessions that make way for another one: first those that nobody can miss any more,
-        then those that nobody has used for long, then for a follower those of clients; of each
-        kind, that which was used longest ago comes first.
+    def _evictable(self, new_session: Session) -> Iterator[Session]:
+        """Yield the sessions that can be evicted for a new one, least recently used first.
+
+        First sessions of closed connections, then sessions without recent use. For a follower,
+        finally sessions of clients.
         """
         kinds: tuple[Callable[[Session], bool], ...] = (
             lambda it: it.user.is_closed,
-            lambda it: newcomer.used_at_ms - it.used_at_ms >= EVICT_AFTER_MS,
-            lambda it: newcomer.of_follower and not it.of_follower,
+            lambda it: new_session.used_at_ms - it.used_at_ms >= EVICT_AFTER_MS,
+            lambda it: new_session.of_follower and not it.of_follower,
         )
         left = sorted(self._sessions.values(), key=lambda it: it.used_at_ms)
-        for leaves in kinds:
-            yield from filter(leaves, left)
-            left = [each for each in left if not leaves(each)]
+        for is_evictable in kinds:
+            yield from filter(is_evictable, left)
+            left = [each for each in left if not is_evictable(each)]

@@ -28,7 +28,7 @@ NODES_MECHANISM = "sasl.mechanism.inter.broker.protocol"
 
 
 class _Asked(NamedTuple):
-    """What settings ask of who comes in."""
+    """Authentication that the settings require from clients."""
 
     certificates: Certificates | None
     users: Users | None
@@ -38,7 +38,7 @@ class _Asked(NamedTuple):
 class ListenerSecurity:
     """The certificates and the users of one listener.
 
-    Users can log in once `prepare` returns. Users that later settings add can log in once `settle`
+    Users can log in once `prepare` returns. Users that later settings add can log in once `wait_until_applied`
     returns: `run` prepares them in a thread, because each takes milliseconds.
 
     Args:
@@ -61,21 +61,25 @@ class ListenerSecurity:
         self._rules: MappingRules | None = None
         self._setting: Callable[..., str] = config.lookup_for_listener(name)
         self._credentials: Credentials | None = None
+        # SCRAM users in the cluster metadata; None before the node exists.
         self.stored_users: StoredUsers | None = None
-        """Those of the cluster of its node, once there is one."""
+        # Delegation tokens in the cluster metadata; None before the node exists.
         self.delegation: TokenUsers | None = None
-        """Its delegation tokens, likewise."""
         self._protocol = protocol
         self._is_exposed = is_exposed
-        self._coming: Users | None = None
-        self._has_coming = trio.Event()
-        self._is_settled = trio.Event()
-        self._is_settled.set()
+        self._pending_users: Users | None = None
+        self._has_pending_users = trio.Event()
+        self._is_applied = trio.Event()
+        self._is_applied.set()
         self._is_prepared = False
-        self.obey(config)
+        self.apply(config)
 
     def of_node(self, config: BrokerConfig) -> ListenerSecurity:
-        """Return the security of the same listener for another node's settings. Raises ConfigError."""
+        """Return the security of the same listener for another node's settings.
+
+        Raises:
+            ConfigError: The settings are invalid.
+        """
         return ListenerSecurity(self.name, self._protocol, config, is_exposed=self._is_exposed)
 
     @property
@@ -99,9 +103,10 @@ class ListenerSecurity:
         )
 
     def principal_of(self, certificate: bytes | None) -> Principal:
-        """Who comes in with that certificate (DER), which was verified, and does not log in.
+        """Return the principal of a verified client certificate (DER) on a listener without SASL.
 
-        Raises AuthenticationError for one that names nobody.
+        Raises:
+            AuthenticationError: The mapping rules do not match the certificate.
         """
         if certificate is None or self._rules is None:
             return ANONYMOUS
@@ -110,9 +115,10 @@ class ListenerSecurity:
         return Principal(USER, self._rules.name_of(subject_of(certificate)))
 
     def credentials(self) -> Credentials | None:
-        """By which its node logs in at the same listener of others; None where nobody logs in.
+        """Return the credentials for the same listener of other nodes, or None without SASL.
 
-        Raises BadSecurity when there are none.
+        Raises:
+            BadSecurity: The settings contain no credentials.
         """
         if self.users is None or self._credentials is not None:
             return self._credentials
@@ -128,7 +134,7 @@ class ListenerSecurity:
         return self._credentials
 
     def login(self) -> Login | None:
-        """That of a new connection; None where nobody logs in."""
+        """Return the authentication state of a new connection, or None without SASL."""
         if self.users is None:
             return None
         from kbroker.security.login import Login  # as above
@@ -136,30 +142,38 @@ class ListenerSecurity:
         return Login(self._known)
 
     def _known(self) -> Users:
-        """The users now: a second login on a connection is not by the passwords of before."""
-        assert self.users is not None  # it stays a listener with logins
+        """Return the current users: a reauthentication uses new passwords."""
+        assert self.users is not None  # a listener cannot lose SASL
         return self.users
 
     def check(self, config: BrokerConfig) -> None:
-        """Raise ConfigError for settings that `obey` could not follow."""
-        self._made(config)
+        """Check that `apply` can apply settings.
 
-    def obey(self, config: BrokerConfig) -> None:
-        """Ask this of who comes from now on. Raises ConfigError, and then all is as it was."""
-        self.certificates, users, self._rules = self._made(config)
+        Raises:
+            ConfigError: The settings are invalid.
+        """
+        self._build(config)
+
+    def apply(self, config: BrokerConfig) -> None:
+        """Apply settings to new connections.
+
+        Raises:
+            ConfigError: The settings are invalid. The previous ones stay in effect.
+        """
+        self.certificates, users, self._rules = self._build(config)
         self._setting, self._credentials = config.lookup_for_listener(self.name), None
         if users is None or users is self._newest_users:
             return
         if self._is_prepared:
-            self._coming = users
-            if self._is_settled.is_set():
-                self._is_settled = trio.Event()
-            self._has_coming.set()
+            self._pending_users = users
+            if self._is_applied.is_set():
+                self._is_applied = trio.Event()
+            self._has_pending_users.set()
         else:
             self.users = users
 
     async def prepare(self, in_thread: InThread) -> None:
-        """Make the first users ready, before clients come; the secret of the cluster is known."""
+        """Prepare the first users before clients connect. The cluster's SCRAM secret must exist."""
         while not self._is_prepared:
             users = self.users
             if users is not None:
@@ -167,34 +181,34 @@ class ListenerSecurity:
             self._is_prepared = users is self.users
 
     async def run(self, in_thread: InThread) -> None:
-        """Make new users ready, and keep the keys of tokens new, until cancelled."""
+        """Prepare new users, and refresh token keys, until cancelled."""
         while True:
             async with trio.open_nursery() as nursery:
                 if self.users is not None and self.users.tokens is not None:
                     from .token_keys import TokenKeys  # as above
 
                     nursery.start_soon(TokenKeys(self.users.tokens, self.name).run, in_thread)
-                await self._has_coming.wait()
-                self._has_coming = trio.Event()
-                coming = self._coming
-                assert coming is not None
-                await in_thread(coming.prepare)
-                self.users = coming
-                if coming is self._coming:
-                    self._coming = None
-                    self._is_settled.set()
+                await self._has_pending_users.wait()
+                self._has_pending_users = trio.Event()
+                pending = self._pending_users
+                assert pending is not None
+                await in_thread(pending.prepare)
+                self.users = pending
+                if pending is self._pending_users:
+                    self._pending_users = None
+                    self._is_applied.set()
                 nursery.cancel_scope.cancel()
 
-    async def settle(self) -> None:
-        """Wait until what was obeyed last rules."""
-        await self._is_settled.wait()
+    async def wait_until_applied(self) -> None:
+        """Wait until the settings of the last `apply` are in effect."""
+        await self._is_applied.wait()
 
     @property
     def _newest_users(self) -> Users | None:
-        return self._coming or self.users
+        return self._pending_users or self.users
 
-    def _made(self, config: BrokerConfig) -> _Asked:
-        """What is asked for now: what there is already, where that is the same."""
+    def _build(self, config: BrokerConfig) -> _Asked:
+        """Return the authentication for settings. Reuse unchanged certificates and users."""
         setting = config.lookup_for_listener(self.name)
         if self._protocol.has_login and not config.has_listener_override(self.name, CLIENT_AUTH):
             setting = _without_client_auth(setting)
@@ -223,23 +237,23 @@ class ListenerSecurity:
             return known
         users = Users(setting, lambda: self.stored_users, lambda: self.delegation)
         if self._is_exposed and not self._protocol.is_encrypted:
-            way_out = "use SASL_SSL, or SCRAM-SHA-256 in sasl.enabled.mechanisms"
+            fix = "use SASL_SSL, or SCRAM-SHA-256 in sasl.enabled.mechanisms"
             allows_plain = setting(PLAIN_OVER_PLAINTEXT) == "true"
             if PLAIN in users.mechanisms and not allows_plain:
                 raise BadSettings(
-                    "PLAIN sends passwords as they are, and other machines reach this listener; "
-                    f"{way_out}, or set {PLAIN_OVER_PLAINTEXT}=true if the network is trusted"
+                    "PLAIN sends passwords in plain text, and other machines can reach this "
+                    f"listener; {fix}, or set {PLAIN_OVER_PLAINTEXT}=true if the network is trusted"
                 )
             if OAUTHBEARER in users.mechanisms:
                 raise BadSettings(
-                    "OAUTHBEARER sends tokens as they are, and other machines reach this listener; "
-                    f"{way_out}"
+                    "OAUTHBEARER sends tokens in plain text, and other machines can reach this "
+                    f"listener; {fix}"
                 )
         return users
 
 
 def _without_client_auth(setting: Callable[..., str]) -> Callable[..., str]:
-    """Clients that log in are asked for certificates only by a setting of their own listener (KIP-684)."""
+    """Ignore the global `ssl.client.auth` for a SASL listener (KIP-684)."""
 
     def other(name: str, mechanism: str | None = None) -> str:
         return "none" if name == CLIENT_AUTH else setting(name, mechanism)
@@ -248,7 +262,7 @@ def _without_client_auth(setting: Callable[..., str]) -> Callable[..., str]:
 
 
 def _mapping_rules(setting: Callable[..., str]) -> MappingRules | None:
-    """How certificates name their owners; None where nobody is asked for one."""
+    """Return the mapping of certificates to principals, or None without client certificates."""
     if setting(CLIENT_AUTH) == "none":
         return None
     from kbroker.security.certificate_names import RULES, MappingRules  # as above

@@ -1,4 +1,4 @@
-"""One member of the cluster: what it owns, how that is wired, and its life."""
+"""Node: construction, wiring, start and shutdown of one broker's components."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ logger = logging.getLogger(__name__)
 
 
 class Node:
-    """What one node owns, how it is wired, and its life. Handlers reach everything through it.
+    """One broker: owner of all components, through which handlers reach them.
 
-    Resource handling: `join` makes it one of the cluster, `lead` takes leadership and begins to load
-    the coordinators, `run` does the background work until cancelled; `membership.leave`, `release_waits`
-    and `close` are the steps of a stop.
+    `join` registers the broker, and `lead` takes leadership and begins to load the coordinators.
+    `run` does the background work until cancelled. `membership.leave`, `release_waits` and `close`
+    are the steps of a shutdown.
     """
 
     def __init__(
@@ -108,13 +108,11 @@ class Node:
             keeps_records=flusher.waits_for_disk,
             on_epoch=self.registered,
         )
-        self.cordoned_directories(
-            config
-        )  # what this node was started with is right, or it does not
+        self.cordoned_directories(config)  # raises ConfigError for invalid startup settings
         self.controller = Controller(cluster, self.membership, config)
         self.peers = Peers(cluster, self.context.live_config, transport)
         self.replication = Replication(context, self.partitions, self.peers)
-        self._coordinate(transport)
+        self._create_coordinators(transport)
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max, cluster.count_partitions)
         self.quota_manager = ClientQuotaManager(cluster.client_quotas, config, clock)
         self.client_metrics = ClientMetrics(cluster, config, clock)
@@ -123,16 +121,16 @@ class Node:
         self.delegation = Delegation(cluster, config, clock, in_thread)
         self.listener_security = listener_security
         self.audit, self.request_metrics = NodeAudit(), RequestMetrics()
+        # Client activity for the web console; None without HTTP.
         self.activity = Activity(clock.log_ms) if config.http_port >= 0 else None
-        """What clients do; None where there is no HTTP, and so nobody who could look."""
+        # None if ACLs are not enforced.
         self.authorizer = _authorizer(cluster, config)
-        """None where everybody may do everything."""
         self.responses = ResponseCaches(cluster)
-        self._obey_config()
+        self._apply_config()
         self._connect()
 
-    def _coordinate(self, transport: PeerTransport) -> None:
-        """The coordinators of all kinds, and how others of this node ask them."""
+    def _create_coordinators(self, transport: PeerTransport) -> None:
+        """Create the group, transaction and share coordinators."""
         context, partitions = self.context, self.partitions
         self.share = ShareGroups(
             context, partitions, Peers(self.cluster, context.live_config, transport)
@@ -149,7 +147,7 @@ class Node:
         )
 
     def _connect(self) -> None:
-        """Who hears of what, in the order in which they do."""
+        """Connect the components: callbacks and metadata subscriptions, in the order of calls."""
         partitions, isr_manager = self.partitions, self.replication.isr_manager
         partitions.on_unusable = partial(isr_manager.resign_leadership, eligible=False)
         partitions.on_write_rejected = self.maintenance.log_dir_monitor.refused
@@ -167,7 +165,7 @@ class Node:
         cluster.subscribe_nodes(self.controller.nodes_changed)
         cluster.subscribe_nodes(lambda _: isr_manager.check_all_isrs())
         cluster.subscribe_nodes(self.replication.fetcher_manager.nodes_changed)
-        cluster.subscribe(partitions.topics_changed)  # the others ask who leads
+        cluster.subscribe(partitions.topics_changed)  # first: the others query its leaders
         cluster.subscribe(self._log_topics)
         for coordinators in self.coordinators:
             cluster.subscribe(coordinators.topics_changed)
@@ -182,33 +180,37 @@ class Node:
 
     @property
     def config(self) -> BrokerConfig:
-        """The settings of this node, as they are now."""
+        """Current settings of this node."""
         return self.context.live_config.now
 
     @property
     def clock(self) -> Clock:
-        """The time of this node."""
+        """Clock of this node."""
         return self.context.clock
 
-    # -- life
+    # -- lifecycle
 
     async def join(self, listeners: Mapping[str, Endpoint] = MappingProxyType({})) -> None:
-        """Become part of the cluster; `listeners` says where the others reach this node, by name.
+        """Register with the cluster.
 
-        Raises StorageError.
+        Args:
+            listeners: Advertised addresses of this node by listener name.
+
+        Raises:
+            StorageError: The metadata cannot be changed.
         """
         await self.membership.register(listeners)
         await self.membership.become_ready()
 
     async def start(self, listeners: Mapping[str, Endpoint] = MappingProxyType({})) -> None:
-        """`join` and `lead` in one, for a node that starts by itself."""
+        """Call `join` and `lead`, for a node that starts on its own."""
         await self.join(listeners)
         await self.lead()
 
     async def lead(self) -> None:
-        """After `join`: take leadership, set aside what belongs to no topic, load the coordinators.
+        """Take leadership, move stray directories aside, and load the coordinators.
 
-        Of those that have much to load, `run` does the rest.
+        Call `join` first. `run` loads the rest of large coordinator partitions.
         """
         await self.controller.settle()
         await self._prepare_listener_security()
@@ -218,7 +220,11 @@ class Node:
         self.maintenance.log_dir_mover.resume()
 
     async def _prepare_listener_security(self) -> None:
-        """Let users log in, before clients are served. Raises StorageError."""
+        """Prepare the users of all listeners, before clients are served.
+
+        Raises:
+            StorageError: The cluster's SCRAM secret cannot be stored.
+        """
         if any(security.users is not None for security in self.listener_security):
             await self.cluster.make_scram_secret()
         for security in self.listener_security:
@@ -226,16 +232,16 @@ class Node:
 
     @property
     def coordinators(self) -> tuple[Shards[Any], ...]:
-        """Of all kinds."""
+        """Group, transaction and share coordinators."""
         return self.groups, self.transactions, self.share.states
 
     @property
     def is_loading(self) -> bool:
-        """Whether a coordinator of this node cannot be asked yet."""
+        """True while a coordinator of this node is loading."""
         return any(coordinators.is_loading for coordinators in self.coordinators)
 
     async def run(self) -> None:
-        """Background work, until cancelled."""
+        """Do the background work until cancelled."""
         partitions = self.partitions
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partitions.flusher.run)
@@ -257,20 +263,20 @@ class Node:
                 nursery.start_soon(self.maintenance.cleaner.run)
             if not self.context.in_memory:
                 nursery.start_soon(self.maintenance.scrubber.run)
-            nursery.start_soon(self.delegation.remove_regularly)
+            nursery.start_soon(self.delegation.remove_expired_regularly)
             for security in self.listener_security:
                 nursery.start_soon(security.run, self.context.in_thread)
             nursery.start_soon(self.audit.run)
 
     def registered(self, epoch: BrokerEpoch) -> None:
-        """Lead under another registration from now on; with NO_EPOCH, nothing at all."""
+        """Lead with a new broker epoch from now on; with NO_EPOCH, lead nothing."""
         self.partitions.registered(epoch)
         self.share.partitions.settle()
         for coordinators in self.coordinators:
             coordinators.settle()
 
     async def release_waits(self) -> None:
-        """Begin to stop: parked fetches and group members are answered, acks that wait are given."""
+        """Begin the shutdown: complete pending fetches, group members and acknowledgements."""
         self.stopping = True
         self.share.partitions.retire()
         for coordinators in self.coordinators:
@@ -286,21 +292,21 @@ class Node:
         await self.share.persister.aclose()
         partitions = self.partitions
         partitions.close()
-        # What a thread has in hand already is neither lost nor done twice.
+        # Wait for work that a thread has begun, so that it is neither lost nor repeated.
         async with partitions.flusher.sync_lock, partitions.checkpoint_lock:
             try:
                 partitions.logs.close(now_ms=self.clock.log_ms())
                 clean = True
             except StorageError as error:
-                logger.error("no clean shutdown: %s", error)
+                logger.error("shutdown is not clean: %s", error)
                 clean = False
         await self.membership.end(clean=clean)
         await self.cluster.aclose()
 
-    # -- what has changed
+    # -- changes
 
     def _log_topics(self, event: TopicsChanged) -> None:
-        if self.controller.in_charge:  # one of the nodes says it
+        if self.controller.in_charge:  # only the controller logs it
             for what, topics in (("created", event.created), ("deleted", event.deleted)):
                 if topics:
                     names = some_of([topic.name for topic in topics])
@@ -309,30 +315,41 @@ class Node:
     def _on_configs_changed(self, resource: ConfigResource) -> None:
         if not self.context.live_config.changed(resource):
             return
-        self._obey_config()
+        self._apply_config()
         self.maintenance.settings_changed()
         for notice in self.config.notices:
             if notice.level == "warning" and self.context.error_log.is_new(notice.text):
                 logger.warning("%s", notice.text)
         self.partitions.settings_changed()
 
-    def _obey_config(self) -> None:
+    def _apply_config(self) -> None:
         self.cluster.default_min_in_sync = self.config.min_insync_replicas
         self._cordon()
         for security in self.listener_security:
             try:
-                security.obey(self.config)
+                security.apply(self.config)
             except ConfigError as error:
-                logger.error("what was asked of clients before still is: %s", error)
+                logger.error(
+                    "cannot apply the new listener security settings, keeping the previous ones: %s",
+                    error,
+                )
 
     def check_settings(self, config: BrokerConfig) -> None:
-        """Raise ConfigError for settings that this node could not obey."""
+        """Check that this node can apply settings.
+
+        Raises:
+            ConfigError: A setting is invalid.
+        """
         self.cordoned_directories(config)
         for security in self.listener_security:
             security.check(config)
 
     def cordoned_directories(self, config: BrokerConfig) -> set[str]:
-        """The directories that `config` lets take no new partitions. Raises ConfigError."""
+        """Return the cordoned log directories, which get no new partitions.
+
+        Raises:
+            ConfigError: A directory of `cordoned.log.dirs` is not in `log.dirs`.
+        """
         paths = [
             each if each == EVERY_DIRECTORY else Path(each).absolute().as_posix()
             for each in config.cordoned_log_dirs
@@ -343,7 +360,7 @@ class Node:
             raise ConfigError(f"cordoned.log.dirs: {error}") from None
 
     def _cordon(self) -> None:
-        """Obey cordoned.log.dirs; what clients gave it may name a directory that is gone since."""
+        """Apply `cordoned.log.dirs`. A dynamic value may name a directory that was removed."""
         logs = self.partitions.logs
         try:
             logs.cordoned = self.cordoned_directories(self.config)
@@ -354,7 +371,7 @@ class Node:
     # -- topics
 
     async def auto_create_topic(self, name: str) -> Topic:
-        """Create a topic that a client named, with the defaults; internal ones as they must be."""
+        """Create a topic that a client named, with the defaults or as the internal topic."""
         for coordinators in self.coordinators:
             if name == coordinators.topic:
                 return await coordinators.create_topic()

@@ -18,18 +18,18 @@ from kbroker.protocol.messages import response_class
 from kbroker.protocol.schema import fields
 from kbroker.runtime.timings import Timings
 
-ROWS_LOOKED_AT_MAX = 1000
-"""Of one answer: those behind are as those before."""
+# Maximum number of rows of a response whose error codes are counted.
+ROWS_COUNTED_MAX = 1000
+# Maximum number of topics with rejected requests; further topics are counted without a name.
 TOPICS_MAX = 10_000
-"""With refused requests; those of more are counted without their names."""
 NO_TOPIC = ""
 ERROR_CODE = "error_code"
-COUNTED_AS_REFUSED = (int(ApiKey.PRODUCE), int(ApiKey.FETCH))
-"""Whose handlers say which rows they refuse, so that nobody looks through those that are good."""
+# APIs whose handlers count the rows that they reject, so that responses need not be scanned.
+COUNTED_BY_HANDLER = (int(ApiKey.PRODUCE), int(ApiKey.FETCH))
 
 
 class _Shape(NamedTuple):
-    """Where an answer, or a row of one, has errors: in itself, and in rows of these names."""
+    """Positions of error codes in a response or a row: its own, and those of rows by field name."""
 
     has_code: bool
     rows: tuple[tuple[str, _Shape], ...]
@@ -39,57 +39,63 @@ class RequestMetrics:
     """The request metrics of all connections of a node."""
 
     def __init__(self) -> None:
+        # Number of received requests by API key.
         self.requests = [0] * (max(ApiKey) + 1)
-        """By API key, as they come."""
+        # Time from receiving a request to sending its response, by API key.
         self.times = [Timings() for _ in self.requests]
-        """By API key, from its bytes to its answer on its way out."""
+        # Number of response rows with an error, by API key and error code.
         self.errors: Counter[tuple[int, int]] = Counter()
-        """By API key and error code, each row of an answer."""
-        self.refused: Counter[tuple[int, str]] = Counter()
-        """Rows of Produce and Fetch, by API key and topic."""
+        # Number of rejected rows of Produce and Fetch, by API key and topic.
+        self.rejected: Counter[tuple[int, str]] = Counter()
+        # Positions of the error codes in responses, by API key.
         self._shapes: list[_Shape | None] = [None for _ in self.requests]
-        """Of the answers of each API."""
 
     def _shape(self, key: int) -> _Shape:
         declared: Any = response_class(key)
         shape: _Shape = _shape_of(declared)
-        if key in COUNTED_AS_REFUSED:
+        if key in COUNTED_BY_HANDLER:
             shape = shape._replace(rows=())
         self._shapes[key] = shape
         return shape
 
-    def refuses(self, key: int, topic: str, code: int) -> None:
-        """A row of Produce or Fetch is refused; `topic` is one that exists, or empty."""
-        self.fails(key, code)
-        place = key, topic
-        if len(self.refused) >= TOPICS_MAX and place not in self.refused:
-            place = key, NO_TOPIC
-        self.refused[place] += 1
+    def count_rejected(self, key: int, topic: str, code: int) -> None:
+        """Count a rejected row of Produce or Fetch.
 
-    def fails(self, key: int, code: int) -> None:
-        """A row of an answer has an error."""
+        Args:
+            key: API key.
+            topic: Name of an existing topic, or `NO_TOPIC`.
+            code: Error code.
+        """
+        self.count_error(key, code)
+        place = key, topic
+        if len(self.rejected) >= TOPICS_MAX and place not in self.rejected:
+            place = key, NO_TOPIC
+        self.rejected[place] += 1
+
+    def count_error(self, key: int, code: int) -> None:
+        """Count a response row with an error."""
         self.errors[key, code] += 1
 
-    def answers(self, key: int, response: Any) -> None:
-        """Count the errors of an answer, in its first rows."""
+    def count_errors(self, key: int, response: Any) -> None:
+        """Count the errors of a response, in its first rows."""
         if type(response) is Encoded:
             return
         has_code, rows = self._shapes[key] or self._shape(key)
         if has_code and response.error_code:
-            self.fails(key, response.error_code)
+            self.count_error(key, response.error_code)
         if rows:
-            for code in islice(_codes(response, rows), ROWS_LOOKED_AT_MAX):
+            for code in islice(_codes(response, rows), ROWS_COUNTED_MAX):
                 if code:
-                    self.fails(key, code)
+                    self.count_error(key, code)
 
 
 def codes_of(key: int, response: Any) -> Iterator[int]:
-    """The codes of an answer and of its first rows, 0 where all is well."""
+    """Yield the error codes of a response and of its first rows, including 0."""
     declared: Any = response_class(key)
     has_code, rows = _shape_of(declared)
     if has_code:
         yield response.error_code
-    yield from islice(_codes(response, rows), ROWS_LOOKED_AT_MAX)
+    yield from islice(_codes(response, rows), ROWS_COUNTED_MAX)
 
 
 @cache
@@ -102,7 +108,7 @@ def _shape_of(cls: Any) -> _Shape:
 
 
 def _codes(response: Any, rows: tuple[tuple[str, _Shape], ...]) -> Iterator[int]:
-    """The code of each row, 0 where there is none: all of them are counted."""
+    """Yield the error code of each row, 0 for a row without one, so that rows can be counted."""
     for name, shape in rows:
         for row in getattr(response, name) or ():
             yield row.error_code if shape.has_code else 0

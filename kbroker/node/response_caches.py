@@ -5,7 +5,7 @@ from __future__ import annotations
 from kbroker.cluster import Cluster
 
 from .api_versions_cache import ApiVersionsCache
-from .shared_answers import SharedAnswers
+from .shared_responses import SharedResponses
 
 
 class ResponseCaches:
@@ -18,4 +18,4 @@ class ResponseCaches:
 
     def __init__(self, cluster: Cluster) -> None:
         self.api_versions = ApiVersionsCache()
-        self.all_topics = SharedAnswers(lambda: cluster.changes_seen)
+        self.all_topics = SharedResponses(lambda: cluster.changes_seen)

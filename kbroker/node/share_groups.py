@@ -1,4 +1,4 @@
-"""What one node does for share groups (KIP-932)."""
+"""Components of one node for share groups (KIP-932)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ShareGroups:
     """The parts of one node that serve share groups. The node runs those that have work.
 
     Args:
-        context: The surroundings of the node.
+        context: Context of the node.
         partitions: The partitions of the node.
         peers: Connections to share coordinators of other nodes. Nothing else may use them.
 

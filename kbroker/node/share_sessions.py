@@ -1,7 +1,7 @@
-"""Share sessions (KIP-932): which partitions a member of a share group fetches from this node.
+"""Share sessions (KIP-932): the partitions that share group members fetch from this node.
 
-A member names its partitions once, then only changes. Its records are released when its session ends,
-also with its connection.
+A member names its partitions once, then only changes. Its acquired records are released when its
+session or its connection closes.
 """
 
 from __future__ import annotations
@@ -12,41 +12,53 @@ from uuid import UUID
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
+# The sessions together store at most this number of partitions for each possible session.
 PARTITIONS_PER_SLOT = 200
-"""How many partitions the sessions remember together, for each session that there may be."""
 
+# Maximum number of groups with closed sessions that are stored per connection.
 GROUPS_MAX = 100
-"""Groups in which one connection had sessions, that are remembered until it ends."""
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 EPOCH_MAX = 2**31 - 1
 
+# A partition: the ID of its topic, and its index.
 TargetKey: TypeAlias = tuple[UUID, int]
-"""A partition: the id of its topic, and its index."""
 
 
 class User(Protocol):
-    """Who fetches in a session: a connection."""
+    """Connection that uses a session."""
 
     def on_close(self, do: Callable[[], None]) -> None: ...
 
 
 class ShareTarget:
-    """One partition that a member fetches. `is_known` says that there was such a topic when it was
-    named; `must_tell` that the next answer has it whatever there is to say."""
+    """One partition that a member fetches.
 
-    __slots__ = ("is_known", "key", "must_tell")
+    Attributes:
+        key: The partition.
+        is_known: The topic existed when the member named it.
+        must_tell: The next response must list the partition.
+    """
+
+    __slots__ = ("is_known", "key", "must_include")
 
     def __init__(self, key: TargetKey, *, is_known: bool) -> None:
         self.key = key
         self.is_known = is_known
-        self.must_tell = False
+        self.must_include = False
 
 
 class ShareSession:
-    """What one member fetches, in the order in which it is served next. `epoch` is what its next
-    request has to name."""
+    """Partitions that one member fetches, in the order of their next reads.
+
+    Attributes:
+        group_id: Group ID.
+        member_id: Member ID.
+        user: Connection of the member.
+        epoch: Session epoch that the next request must have.
+        targets: The partitions.
+    """
 
     __slots__ = ("epoch", "group_id", "member_id", "targets", "user")
 
@@ -58,7 +70,7 @@ class ShareSession:
         self.targets: dict[TargetKey, ShareTarget] = {}
 
     def move_back(self, target: ShareTarget) -> None:
-        """Serve this partition after the others next time: it just got records."""
+        """Move a partition to the end, because the member just got its records."""
         if self.targets.pop(target.key, None) is not None:
             self.targets[target.key] = target
 
@@ -67,30 +79,32 @@ class ShareSession:
 
 
 class ShareSessions:
-    """All share sessions of one node, bounded in number and in what they remember together.
+    """Share sessions of one node, with a bounded number of sessions and partitions.
 
-    Parameters: `sessions_max` is how many there may be. `when_ended` is told of each session that
-    ended with its connection, `when_empty` of a group that has none any more.
+    Args:
+        sessions_max: Maximum number of sessions.
+        when_ended: Called with each session that closed with its connection.
+        when_empty: Called with the ID of a group that has no session left.
     """
 
     def __init__(
         self,
         sessions_max: int,
-        when_ended: Callable[[ShareSession], None],
-        when_empty: Callable[[str], None],
+        on_ended: Callable[[ShareSession], None],
+        on_empty: Callable[[str], None],
     ) -> None:
+        # Number of partitions of all sessions.
         self.partitions = 0
-        """How many partitions the sessions remember."""
         self._sessions_max = sessions_max
         self._partitions_max = sessions_max * PARTITIONS_PER_SLOT
-        self._when_ended = when_ended
-        self._when_empty = when_empty
+        self._on_ended = on_ended
+        self._on_empty = on_empty
         self._sessions: dict[tuple[str, str], ShareSession] = {}
+        # Number of members with a session, by group ID.
         self._members: dict[str, int] = {}
-        """How many members of a group have a session."""
         self._of_users: dict[User, dict[ShareSession, None]] = {}
+        # IDs of groups in which a connection closed sessions.
         self._left: dict[User, dict[str, None]] = {}
-        """Groups in which a user has ended sessions."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -98,9 +112,10 @@ class ShareSessions:
     def open(
         self, group_id: str, member_id: str, targets: Sequence[ShareTarget], user: User
     ) -> ShareSession:
-        """Begin a session, in the place of the one that the member had.
+        """Open a session, replacing the member's previous one.
 
-        Raises KafkaError SHARE_SESSION_LIMIT_REACHED.
+        Raises:
+            KafkaError: SHARE_SESSION_LIMIT_REACHED.
         """
         before = self._sessions.get((group_id, member_id))
         if before is not None:
@@ -112,7 +127,7 @@ class ShareSessions:
         self._members[group_id] = self._members.get(group_id, 0) + 1
         if user not in self._of_users:
             self._of_users[user] = {}
-            user.on_close(lambda: self._user_gone(user))
+            user.on_close(lambda: self._on_connection_closed(user))
         self._of_users[user][session] = None
         try:
             self._update(session, targets, ())
@@ -122,13 +137,17 @@ class ShareSessions:
         return session
 
     def find(self, group_id: str, member_id: str) -> ShareSession:
-        """The session of a member. Raises KafkaError SHARE_SESSION_NOT_FOUND."""
+        """Return the session of a member.
+
+        Raises:
+            KafkaError: SHARE_SESSION_NOT_FOUND.
+        """
         session = self._sessions.get((group_id, member_id))
         if session is None:
             raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND)
         return session
 
-    def go_on(
+    def advance(
         self,
         group_id: str,
         member_id: str,
@@ -136,10 +155,18 @@ class ShareSessions:
         targets: Sequence[ShareTarget] = (),
         forgotten: Iterable[TargetKey] = (),
     ) -> ShareSession:
-        """The session of a member, one request further.
+        """Advance the session of a member by one request, and return it.
 
-        Raises KafkaError: SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH, and
-        SHARE_SESSION_LIMIT_REACHED where it names more than there is room for.
+        Args:
+            group_id: Group ID.
+            member_id: Member ID.
+            epoch: Session epoch of the request.
+            targets: Partitions that the request adds.
+            forgotten: Partitions that the request removes.
+
+        Raises:
+            KafkaError: SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH, or
+                SHARE_SESSION_LIMIT_REACHED if the limit of partitions is exceeded.
         """
         session = self.find(group_id, member_id)
         if session.epoch != epoch:
@@ -149,12 +176,14 @@ class ShareSessions:
         return session
 
     def is_current(self, session: ShareSession) -> bool:
-        """Whether a session has not ended."""
+        """Return True if a session is open."""
         return self._sessions.get((session.group_id, session.member_id)) is session
 
     def end(self, session: ShareSession) -> None:
-        """A session is over. What its group has is forgotten with the connection only: the member
-        may begin another session."""
+        """Close a session.
+
+        `on_empty` is called when the connection closes, because the member may open another one.
+        """
         if not self.is_current(session):
             return
         self._remove(session)
@@ -162,7 +191,7 @@ class ShareSessions:
         if len(left) < GROUPS_MAX:
             left[session.group_id] = None
         elif session.group_id not in left:
-            self._tell_if_empty(session.group_id)
+            self._notify_if_empty(session.group_id)
 
     def _remove(self, session: ShareSession) -> None:
         del self._sessions[session.group_id, session.member_id]
@@ -172,9 +201,9 @@ class ShareSessions:
             del self._members[session.group_id]
         self._of_users[session.user].pop(session, None)
 
-    def _tell_if_empty(self, group_id: str) -> None:
+    def _notify_if_empty(self, group_id: str) -> None:
         if group_id not in self._members:
-            self._when_empty(group_id)
+            self._on_empty(group_id)
 
     def _update(
         self,
@@ -191,12 +220,12 @@ class ShareSessions:
             session.targets.pop(key, None)
         self.partitions += len(session.targets) - before
 
-    def _user_gone(self, user: User) -> None:
+    def _on_connection_closed(self, user: User) -> None:
         sessions = tuple(self._of_users[user])
         for session in sessions:
-            self._when_ended(session)
+            self._on_ended(session)
             self._remove(session)
         del self._of_users[user]
         groups = dict.fromkeys(session.group_id for session in sessions)
         for group_id in groups | self._left.pop(user, {}):
-            self._tell_if_empty(group_id)
+            self._notify_if_empty(group_id)

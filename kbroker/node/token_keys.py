@@ -1,7 +1,6 @@
-"""The keys by which tokens are checked: fetched when a node starts, regularly, and when one is missing.
+"""Refresh of the keys that verify OAuth tokens: at startup, regularly, and for unknown key IDs.
 
-Nobody waits for them but clients whose tokens they are for. Keys that are known stay when newer ones
-cannot be had.
+Only clients with tokens of an unknown key wait for a refresh. If it fails, known keys stay valid.
 """
 
 from __future__ import annotations
@@ -22,37 +21,42 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FETCH_SECONDS = 10.0
+# Maximum time in seconds that a client waits for an unknown key.
 LOOK_UP_SECONDS = 5.0
-"""How long a client waits for a key that was not known."""
+# Minimum time in seconds between two fetches of the keys.
 REFRESH_SECONDS_MIN = 1.0
-"""Minimum time between two fetches of the keys, however many tokens name unknown keys."""
 
 
 class TokenKeys:
-    """Keeps the keys of `tokens` new, and brings those that are asked for. `name` is the listener's."""
+    """Refresher of the keys of one listener's tokens.
+
+    Args:
+        tokens: Settings and keys of the tokens.
+        name: Name of the listener.
+    """
 
     def __init__(self, tokens: Tokens, name: str) -> None:
         self._tokens = tokens
         self._name = name
-        self._is_wanted = trio.Event()
-        self._has_looked = trio.Event()
+        self._is_requested = trio.Event()
+        self._is_refreshed = trio.Event()
         self._fails = False
         tokens.look_up = self.look_up
 
     async def look_up(self) -> None:
-        """Wait until it was looked for newer keys once more, or that takes too long."""
-        self._is_wanted.set()
+        """Request a refresh of the keys, and wait until it is done or takes too long."""
+        self._is_requested.set()
         with trio.move_on_after(LOOK_UP_SECONDS):
-            await self._has_looked.wait()
+            await self._is_refreshed.wait()
 
     async def run(self, in_thread: InThread) -> None:
-        """Look for newer keys again and again, until cancelled."""
+        """Refresh the keys regularly and on request, until cancelled."""
         retry_seconds = self._tokens.retry_seconds
         while True:
-            self._is_wanted = trio.Event()
-            succeeded = await self._look(in_thread)
-            has_looked, self._has_looked = self._has_looked, trio.Event()
-            has_looked.set()
+            self._is_requested = trio.Event()
+            succeeded = await self._refresh(in_thread)
+            refreshed, self._is_refreshed = self._is_refreshed, trio.Event()
+            refreshed.set()
             if succeeded:
                 retry_seconds = self._tokens.retry_seconds
                 seconds = self._tokens.refresh_seconds
@@ -62,9 +66,9 @@ class TokenKeys:
             least = min(seconds, REFRESH_SECONDS_MIN)
             await trio.sleep(least)
             with trio.move_on_after(seconds - least):
-                await self._is_wanted.wait()
+                await self._is_requested.wait()
 
-    async def _look(self, in_thread: InThread) -> bool:
+    async def _refresh(self, in_thread: InThread) -> bool:
         try:
             if self._tokens.file is None:
                 await self._fetch(in_thread)
@@ -72,17 +76,27 @@ class TokenKeys:
                 await in_thread(self._tokens.read_file)
         except (BadSettings, HttpError, OSError, ValueError) as error:
             if not self._fails:
-                have = "stay" if self._tokens.keys else "are missing, and nobody gets in by a token"
-                logger.warning("listener %s: the keys of tokens %s: %s", self._name, have, error)
+                effect = (
+                    "keeping the previous keys"
+                    if self._tokens.keys
+                    else "clients cannot authenticate with tokens"
+                )
+                logger.warning(
+                    "listener %s: cannot read the token keys, %s: %s", self._name, effect, error
+                )
             self._fails = True
             return False
         if self._fails:
-            logger.info("listener %s: the keys of tokens are there again", self._name)
+            logger.info("listener %s: the token keys can be read again", self._name)
         self._fails = False
         return True
 
     async def _fetch(self, in_thread: InThread) -> None:
-        """Raises HttpError or ValueError."""
+        """Fetch the keys from their URL.
+
+        Raises:
+            ValueError: The keys cannot be fetched or parsed.
+        """
         try:
             status, data = await fetch(
                 self._tokens.url,

@@ -25,7 +25,7 @@ from kbroker.cluster.acl_changes import add_acls
 from kbroker.config import BrokerConfig
 from kbroker.net.connection import Connection
 from kbroker.net.server import Listener
-from kbroker.node.explain import holds_back_readers
+from kbroker.node.explain import has_unstable_records
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acls import Acl
 from kbroker.storage.naming import META_PROPERTIES
@@ -309,7 +309,7 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
         for index, partition in enumerate(topic.partitions):
             log = logs[index]
             is_led = partition.leader == leaders[index].id
-            if not is_led or (log is not None and (log.offline or holds_back_readers(log))):
+            if not is_led or (log is not None and (log.offline or has_unstable_records(log))):
                 yield str(self.explain.partition(topic.name, index))
 
 

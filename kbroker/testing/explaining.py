@@ -72,7 +72,7 @@ class Explain:
         """Why a group is in the state in which it is."""
         hits = _hit_lines(self._faults, lambda info: name in info.groups)
         actions = self._actions_to(Subject(group=name))
-        return explain_group(coordinator_of_group(self._broker, name), name).beside(
+        return explain_group(coordinator_of_group(self._broker, name), name).with_events(
             [*hits, *actions]
         )
 
@@ -85,14 +85,14 @@ class Explain:
         hits = _hit_lines(self._faults, lambda info: info.transactional_id == transactional_id)
         actions = self._actions_to(Subject(transactional_id=transactional_id))
         node = coordinator_of_transactions(self._broker, transactional_id)
-        return explain_transaction(node, transactional_id).beside([*hits, *actions])
+        return explain_transaction(node, transactional_id).with_events([*hits, *actions])
 
     def partition(self, topic: str, index: int) -> Explanation:
         """Why a partition is served, or is not."""
         hits = _hit_lines(self._faults, lambda info: _names(info, topic, index))
         actions = self._actions_to(Subject(topic=topic))
         node = leader_of(self._broker, topic, index)
-        return explain_partition(node, topic, index).beside([*hits, *actions])
+        return explain_partition(node, topic, index).with_events([*hits, *actions])
 
     def share(self, group: str, topic: str, index: int) -> Explanation:
         """Why members of a share group get no records of a partition, or do."""
@@ -101,7 +101,7 @@ class Explain:
         )
         actions = {*self._actions_to(Subject(topic=topic)), *self._actions_to(Subject(group=group))}
         node = leader_of(self._broker, topic, index)
-        return explain_share(node, group, topic, index).beside([*hits, *actions])
+        return explain_share(node, group, topic, index).with_events([*hits, *actions])
 
     def topic(self, name: str) -> list[Explanation]:
         """The explanations of a topic's first partitions; of one that does not exist, of 0."""

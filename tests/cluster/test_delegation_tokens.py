@@ -55,11 +55,11 @@ async def test_expired_tokens_are_removed() -> None:
         assert not await logs_in(broker, short)
         assert (await renew(alice, bytes(short.hmac))).error_code == EXPIRED
         assert (await expire(alice, bytes(short.hmac), 5)).error_code == EXPIRED
-        await broker.node.delegation.remove_over()
+        await broker.node.delegation.remove_expired()
         assert await ids(alice) == [long.token_id]
         assert (await renew(alice, bytes(short.hmac))).error_code == NOT_FOUND
         time.added_ms += DAY
-        await broker.node.delegation.remove_over()
+        await broker.node.delegation.remove_expired()
         assert len(broker.node.cluster.delegation_tokens) == 0
 
 

@@ -452,11 +452,11 @@ async def test_waiting_for_memory_is_not_the_fault_of_a_client() -> None:
         other.count(600_000, 400_000)
         first = Claim(memory, "elsewhere", lambda: None)
         first.count(500_000, 400_000)
-        assert not first.may_go_on
+        assert not first.may_continue
         # All is sent before the connection is closed.
         async with connected(broker.endpoint) as wire, trio.open_nursery() as nursery:
             nursery.start_soon(first.wait)
-            await until(lambda: first.may_go_on)
+            await until(lambda: first.may_continue)
             nursery.start_soon(wire.send_bytes, large_request())
             assert await wire.is_silent(4)
             other.release()

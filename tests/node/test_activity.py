@@ -17,32 +17,32 @@ def peer() -> Peer:
 def test_of_many_clients_those_are_forgotten_that_asked_for_nothing_for_the_longest() -> None:
     activity = Activity(lambda: 5)
     for number in range(CLIENTS_MAX + 10):
-        activity.asks(peer(), f"client-{number}", ApiKey.METADATA)
-        activity.asks(peer(), "steady", ApiKey.METADATA)
+        activity.count_request(peer(), f"client-{number}", ApiKey.METADATA)
+        activity.count_request(peer(), "steady", ApiKey.METADATA)
     assert len(activity.clients) == CLIENTS_MAX
     assert activity.clients["steady"].requests[ApiKey.METADATA] == CLIENTS_MAX + 10
-    assert len(activity.happenings) == EVENTS_MAX
+    assert len(activity.events) == EVENTS_MAX
 
 
 def test_errors_are_counted_by_row_and_told_once_in_a_row() -> None:
     activity, who = Activity(lambda: 5), peer()
     cls = MetadataResponse
     rows = [cls.Topic(name=name, error_code=code) for name, code in (("a", 3), ("b", 3), ("c", 0))]
-    activity.asks(who, "shop", ApiKey.METADATA)
+    activity.count_request(who, "shop", ApiKey.METADATA)
     for _ in range(3):
-        activity.answers(who, "shop", ApiKey.METADATA, cls(topics=rows))
+        activity.count_response(who, "shop", ApiKey.METADATA, cls(topics=rows))
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert activity.clients["shop"].errors == {(ApiKey.METADATA, code): 6}
-    last = activity.happenings[-1]
+    last = activity.events[-1]
     assert (last.text, last.times) == ("Metadata was answered UNKNOWN_TOPIC_OR_PARTITION", 3)
     assert [each.times for each in activity.since(last.number - 1)] == [3]
 
 
 def test_names_have_an_end() -> None:
     activity, who = Activity(lambda: 5), peer()
-    activity.asks(who, "x" * 10_000, ApiKey.METADATA)
-    activity.leaves(who, "refused", "y" * 10_000)
+    activity.count_request(who, "x" * 10_000, ApiKey.METADATA)
+    activity.count_disconnect(who, "refused", "y" * 10_000)
     (name,) = activity.clients
     assert len(name) == NAME_MAX
-    assert len(activity.happenings[-1].text) < 2 * NAME_MAX
-    assert activity.happenings[-1].is_trouble
+    assert len(activity.events[-1].text) < 2 * NAME_MAX
+    assert activity.events[-1].is_problem

@@ -49,7 +49,9 @@ def test_a_rebalance_and_its_cause() -> None:
 
 
 def test_an_explanation_is_text_in_order_of_time() -> None:
-    explanation = Explanation("it stands", [Line(AT + 5, "second")]).beside([Line(AT, "first")])
+    explanation = Explanation("it stands", [Line(AT + 5, "second")]).with_events(
+        [Line(AT, "first")]
+    )
     lines = str(explanation).splitlines()
     assert lines[0] == "it stands"
     assert lines[1] == f"  {clock_time(AT)}.000 first"
@@ -69,7 +71,7 @@ async def test_a_group_from_its_first_member_to_its_end(broker: Broker, wire: Wi
     await wire.ask(ApiKey.LEAVE_GROUP, 5, leaving)
     await wire.ask(ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest(groups_names=["g"]))
     explanation = explain_group(broker.node, "g")
-    assert explanation.now == "there is no group g"
+    assert explanation.now == "group g does not exist"
     assert said(explanation) == [
         f"rebalance 1 because member {member.id} joined",
         "1 members joined; CompletingRebalance, generation 1",
@@ -92,10 +94,10 @@ async def test_a_partition_is_made_served_and_deleted(broker: Broker, wire: Wire
     (created,) = said(explanation)
     assert re.fullmatch("topic orders created: CreateTopics by .+", created)
     beyond = explain_partition(broker.node, "orders", 2).now
-    assert beyond == "there is no partition orders-2: topic orders has 2 partitions"
+    assert beyond == "partition orders-2 does not exist: topic orders has 2 partitions"
     await delete_topic(wire, "orders")
     explanation = explain_partition(broker.node, "orders", 1)
-    assert explanation.now == "there is no partition orders-1: there is no topic orders"
+    assert explanation.now == "partition orders-1 does not exist: topic orders does not exist"
     assert said(explanation)[1].startswith("topic orders deleted: DeleteTopics by ")
 
 
@@ -127,7 +129,7 @@ async def test_a_leader_that_is_missing(broker: Broker, wire: Wire) -> None:
     await broker.node.cluster._put_changed(topic, before, lost, cause="node 1 stopped")
     explanation = explain_partition(broker.node, "orders", 0)
     assert explanation.now == (
-        "partition orders-0 has no leader: none of its nodes [1] runs; start one"
+        "partition orders-0 has no leader: none of its replicas [1] is running; start one"
     )
     assert "lost its leader, node 1: node 1 stopped" in said(explanation)
 
@@ -156,7 +158,7 @@ async def test_a_restart_and_a_changed_setting_are_changes(broker: Broker, wire:
 async def test_a_transactional_id_from_nothing_to_its_end(broker: Broker, wire: Wire) -> None:
     topic = await create_topic(wire, "orders")
     ended = f"transactional id {NAME} is CompleteCommit: "
-    nothing = f"there is no transactional id {NAME}"
+    nothing = f"transactional id {NAME} does not exist"
     assert explain_transaction(broker.node, NAME) == Explanation(nothing, [])
     writer = await begun(wire, SECOND)
     idle = (

@@ -25,16 +25,18 @@ def said(broker: Broker, index: int = 0, group: str = GROUP) -> str:
 async def test_a_partition_from_nothing_to_all_done() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await shared_topic(broker, wire)
-        assert said(broker).startswith(f"group {GROUP} in t-0: no member has asked for records")
+        assert said(broker).startswith(
+            f"group {GROUP} in t-0: no connected member has fetched records"
+        )
         member = ShareMember(wire, topic)
         await member.begin()
         await until(lambda: "start offset" in said(broker))
         assert said(broker) == (
             f"group {GROUP} in t-0 has share-partition start offset 0; no records are available "
-            "up to the high watermark 0; no fetch waits"
+            "up to the high watermark 0; no pending fetch"
         )
         await produce(wire, topic, batch([b"a"] * 6))
-        assert "the next fetch acquires records from offset 0 on; no fetch waits" in said(broker)
+        assert "the next fetch acquires records from offset 0 on; no pending fetch" in said(broker)
         await member.take()
         text = said(broker)
         assert f"6 records with member {member.name}, the first lock expires in " in text
@@ -78,15 +80,15 @@ async def test_a_state_that_is_asked_for_and_fetches_that_wait() -> None:
         share_partition = broker.node.share.partitions.known(SharePartitionKey(GROUP, known.id, 0))
         assert share_partition is not None
         await until(lambda: share_partition.waits)
-        assert said(broker).endswith("; 1 fetches wait")
+        assert said(broker).endswith("; 1 pending fetches")
         share_partition.delivery = None
-        assert "waits for its share coordinator to tell its state; 1 fetches wait" in said(broker)
+        assert "waits for its state from the share coordinator; 1 pending fetches" in said(broker)
 
 
 async def test_a_partition_that_is_not_there() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t", 1)
-        assert said(broker, 7) == "there is no partition t-7: topic t has 1 partitions"
+        assert said(broker, 7) == "partition t-7 does not exist: topic t has 1 partitions"
 
 
 def with_member(name: str) -> ShareDelivery:

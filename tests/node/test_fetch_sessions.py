@@ -142,21 +142,21 @@ def test_a_full_cache_gives_no_session_until_one_is_old() -> None:
 
 def test_only_what_changed_is_told() -> None:
     one = target(0)
-    assert one.must_tell(0, 0, 10, 0)
-    assert not one.must_tell(0, 0, 10, 0)
-    assert one.must_tell(0, 0, 11, 0)
-    assert one.must_tell(0, 0, 11, 3)
-    assert one.must_tell(0, 500, 11, 3)
-    assert not one.must_tell(0, 0, 11, 3)
+    assert one.must_include(0, 0, 10, 0)
+    assert not one.must_include(0, 0, 10, 0)
+    assert one.must_include(0, 0, 11, 0)
+    assert one.must_include(0, 0, 11, 3)
+    assert one.must_include(0, 500, 11, 3)
+    assert not one.must_include(0, 0, 11, 3)
 
 
 def test_an_error_is_told_each_time_and_its_end_too() -> None:
     one = target(0)
-    one.must_tell(0, 0, 10, 0)
-    assert one.must_tell(3, 0, -1, -1)
-    assert one.must_tell(3, 0, -1, -1)
-    assert one.must_tell(0, 0, 10, 0)
-    assert not one.must_tell(0, 0, 10, 0)
+    one.must_include(0, 0, 10, 0)
+    assert one.must_include(3, 0, -1, -1)
+    assert one.must_include(3, 0, -1, -1)
+    assert one.must_include(0, 0, 10, 0)
+    assert not one.must_include(0, 0, 10, 0)
 
 
 def test_a_partition_that_got_records_is_served_last_next_time() -> None:

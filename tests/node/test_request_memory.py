@@ -30,16 +30,16 @@ async def test_those_who_wait_go_on_one_after_the_other(
     holder = claims.new(1200, 500)
     waiting = [claims.new(100, left, host) for left, host in ((900, "a"), (500, "a"), (900, "b"))]
     for each in waiting[:2]:
-        assert not each.may_go_on
+        assert not each.may_continue
         nursery.start_soon(each.wait)
         await trio.testing.wait_all_tasks_blocked()
     nursery.start_soon(waiting[2].wait)
     await trio.testing.wait_all_tasks_blocked()
-    assert [each.may_go_on for each in waiting] == [True, False, False]
+    assert [each.may_continue for each in waiting] == [True, False, False]
     waiting[0].release()
-    assert [each.may_go_on for each in waiting[1:]] == [False, True]
+    assert [each.may_continue for each in waiting[1:]] == [False, True]
     holder.release()
-    assert waiting[1].may_go_on
+    assert waiting[1].may_continue
 
 
 async def test_those_of_whom_little_is_missing_go_on(
@@ -53,7 +53,7 @@ async def test_those_of_whom_little_is_missing_go_on(
     for each in waiting:
         nursery.start_soon(each.wait)
         await trio.testing.wait_all_tasks_blocked()
-    assert [each.may_go_on for each in waiting] == [True, True, False, True, False]
+    assert [each.may_continue for each in waiting] == [True, True, False, True, False]
     nursery.cancel_scope.cancel()
 
 
@@ -61,10 +61,10 @@ async def test_one_address_gets_a_share_while_others_want_some(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     claims = Claims()
-    assert claims.new(900, 500).may_go_on  # it is alone
-    assert claims.new(50, 500, "b").may_go_on
-    assert not claims.new(10, 500).may_go_on
-    assert claims.new(10, 500, "c").may_go_on
+    assert claims.new(900, 500).may_continue  # it is alone
+    assert claims.new(50, 500, "b").may_continue
+    assert not claims.new(10, 500).may_continue
+    assert claims.new(10, 500, "c").may_continue
 
 
 async def test_only_those_are_given_up_that_could_have_come_on(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.node import request_metrics
-from kbroker.node.request_metrics import NO_TOPIC, ROWS_LOOKED_AT_MAX, RequestMetrics
+from kbroker.node.request_metrics import NO_TOPIC, ROWS_COUNTED_MAX, RequestMetrics
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchResponse
@@ -17,14 +17,14 @@ UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 def test_errors_are_counted_in_an_answer_and_in_its_rows() -> None:
     counted = RequestMetrics()
-    counted.answers(ApiKey.HEARTBEAT, HeartbeatResponse())
-    counted.answers(ApiKey.HEARTBEAT, HeartbeatResponse(error_code=UNKNOWN))
+    counted.count_errors(ApiKey.HEARTBEAT, HeartbeatResponse())
+    counted.count_errors(ApiKey.HEARTBEAT, HeartbeatResponse(error_code=UNKNOWN))
     partitions = [MetadataResponse.Partition(error_code=code) for code in (0, 5, 5)]
     topics = [
         MetadataResponse.Topic(error_code=UNKNOWN),
         MetadataResponse.Topic(partitions=partitions),
     ]
-    counted.answers(ApiKey.METADATA, MetadataResponse(topics=topics))
+    counted.count_errors(ApiKey.METADATA, MetadataResponse(topics=topics))
     assert counted.errors == {
         (ApiKey.HEARTBEAT, UNKNOWN): 1,
         (ApiKey.METADATA, UNKNOWN): 1,
@@ -34,16 +34,16 @@ def test_errors_are_counted_in_an_answer_and_in_its_rows() -> None:
 
 def test_rows_of_long_answers_are_looked_at_up_to_a_number() -> None:
     counted = RequestMetrics()
-    topics = [MetadataResponse.Topic(error_code=UNKNOWN) for _ in range(2 * ROWS_LOOKED_AT_MAX)]
-    counted.answers(ApiKey.METADATA, MetadataResponse(topics=topics))
-    assert counted.errors == {(ApiKey.METADATA, UNKNOWN): ROWS_LOOKED_AT_MAX}
+    topics = [MetadataResponse.Topic(error_code=UNKNOWN) for _ in range(2 * ROWS_COUNTED_MAX)]
+    counted.count_errors(ApiKey.METADATA, MetadataResponse(topics=topics))
+    assert counted.errors == {(ApiKey.METADATA, UNKNOWN): ROWS_COUNTED_MAX}
 
 
 def test_rows_that_a_handler_has_counted_are_not_counted_again() -> None:
     counted = RequestMetrics()
     row = FetchResponse.Partition(error_code=UNKNOWN)
     topic = FetchResponse.Topic(partitions=[row])
-    counted.answers(ApiKey.FETCH, FetchResponse(error_code=70, responses=[topic]))
+    counted.count_errors(ApiKey.FETCH, FetchResponse(error_code=70, responses=[topic]))
     assert counted.errors == {(ApiKey.FETCH, 70): 1}
 
 
@@ -51,7 +51,7 @@ def test_topics_with_refused_requests_are_bounded(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(request_metrics, "TOPICS_MAX", 2)
     counted = RequestMetrics()
     for topic in ("a", "b", "c", "a", "d"):
-        counted.refuses(ApiKey.PRODUCE, topic, UNKNOWN)
+        counted.count_rejected(ApiKey.PRODUCE, topic, UNKNOWN)
     produce = int(ApiKey.PRODUCE)
-    assert counted.refused == {(produce, "a"): 2, (produce, "b"): 1, (produce, NO_TOPIC): 2}
+    assert counted.rejected == {(produce, "a"): 2, (produce, "b"): 1, (produce, NO_TOPIC): 2}
     assert counted.errors == {(produce, UNKNOWN): 5}

@@ -59,12 +59,12 @@ def test_epochs_go_up() -> None:
     heard = Heard()
     session = heard.open("a", Client())
     assert session.epoch == 1
-    assert heard.sessions.go_on("g", "a", 1) is session
+    assert heard.sessions.advance("g", "a", 1) is session
     assert session.epoch == 2
-    wrong = refused(lambda: heard.sessions.go_on("g", "a", 1))
+    wrong = refused(lambda: heard.sessions.advance("g", "a", 1))
     assert wrong == ErrorCode.INVALID_SHARE_SESSION_EPOCH
     session.epoch = EPOCH_MAX
-    heard.sessions.go_on("g", "a", EPOCH_MAX)
+    heard.sessions.advance("g", "a", EPOCH_MAX)
     assert session.epoch == 1
 
 
@@ -121,8 +121,8 @@ def test_only_so_many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     heard.open("a", client, 6)
     assert refused(lambda: heard.open("b", client, 5)) == LIMIT
     assert len(heard.sessions) == 1
-    assert refused(lambda: heard.sessions.go_on("g", "a", 1, targets(5, 6))) == LIMIT
+    assert refused(lambda: heard.sessions.advance("g", "a", 1, targets(5, 6))) == LIMIT
     gone = [(TOPIC, number) for number in range(3)]
-    heard.sessions.go_on("g", "a", 1, [], gone)
+    heard.sessions.advance("g", "a", 1, [], gone)
     assert heard.sessions.partitions == 3
     heard.open("b", client, 5)

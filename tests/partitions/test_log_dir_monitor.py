@@ -143,7 +143,7 @@ async def test_what_nobody_else_has_can_be_read_and_goes_on_later(
     assert directory.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert [row.name for row in directory.topics] == ["t"]
     now = explain_partition(broker.local_node(2).node, "t", 0).now
-    assert now.startswith("partition t-0 can be read, but takes no records on node 2: cannot write")
+    assert now.startswith("partition t-0 is read-only on node 2: cannot write")
     files.heal()
     watch = broker.local_node(2).node.partitions.logs
     await until(lambda: watch.read_only_reason("t", 0) is None)

@@ -52,7 +52,7 @@ def test_a_share_partition_with_what_the_test_did_to_it(broker: LocalBroker) -> 
     client.send("orders", b"x", partition=0).get(10)
     client.close()
     text = broker.explain.share("workers", "orders", 0)
-    assert text.startswith("group workers in orders-0: no member has asked for records")
+    assert text.startswith("group workers in orders-0: no connected member has fetched records")
     assert "fault NOT_LEADER_OR_FOLLOWER" in text
 
 
@@ -129,7 +129,7 @@ def test_a_wait_that_fails_explains(broker: LocalBroker) -> None:
             broker.wait_for_group("g", members=2, timeout=0.05)
         with pytest.raises(WaitTimeout, match="rebalance 1 because"):
             broker.wait_for_commit("g", "orders", 0, 99, timeout=0.05)
-    with pytest.raises(WaitTimeout, match="there is no group h"):
+    with pytest.raises(WaitTimeout, match="group h does not exist"):
         broker.wait_for_lag("h", timeout=0.05)
     with pytest.raises(WaitTimeout, match="partition orders-1 is online"):
         broker.wait_for("orders", timeout=0.05)

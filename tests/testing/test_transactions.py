@@ -263,7 +263,9 @@ async def test_the_time_of_logs_ends_no_transaction(broker: RunningBroker, wire:
     await broker.advance(6 * 86_400_000)
     assert str(broker.explain.transaction(NAME)).startswith(f"transactional id {NAME} is Complete")
     await broker.advance(2 * 86_400_000)
-    assert str(broker.explain.transaction(NAME)).startswith(f"there is no transactional id {NAME}")
+    assert str(broker.explain.transaction(NAME)).startswith(
+        f"transactional id {NAME} does not exist"
+    )
     assert await writer.produce(orders, b"x") == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
@@ -291,17 +293,17 @@ async def test_who_holds_up_readers(broker: RunningBroker, wire: Wire, orders: T
     await writer.write(orders, b"open")
     told = str(broker.explain.partition("orders", 0))
     assert re.search(
-        r"; readers of committed records see nothing from offset 1 on: producer "
+        r"; read_committed consumers cannot read offset 1 and later: producer "
         rf"{writer.id} \(transactional id {NAME}\) has a transaction open since "
         r"\d\d:\d\d:\d\d \(\d+\.\d s\) there",
         told,
     ), told
-    assert "readers of committed" in await broker.report()
-    assert "readers of committed" not in str(broker.explain.partition("orders", 1))
+    assert "read_committed consumers" in await broker.report()
+    assert "read_committed consumers" not in str(broker.explain.partition("orders", 1))
     with pytest.raises(WaitTimeout, match=f"transactional id {NAME}"):
         await broker.wait_for("orders", count=2, timeout=0.05)
     await writer.commit()
-    assert "readers of committed" not in str(broker.explain.partition("orders", 0))
+    assert "read_committed consumers" not in str(broker.explain.partition("orders", 0))
 
 
 async def test_a_transaction_of_which_nobody_knows(
@@ -312,12 +314,12 @@ async def test_a_transaction_of_which_nobody_knows(
     replica = broker.broker.node.partitions.named_replica("orders", 0)
     replica.append(memoryview(hanging), read_header(hanging), broker.clock.log_ms())
     told = str(broker.explain.partition("orders", 0))
-    assert "producer 9 has a transaction open there of which no coordinator" in told
-    assert "`kbroker cluster txn abort orders 0 0` ends it" in told
+    assert "producer 9 has an open transaction that is unknown to the coordinators" in told
+    assert "`kbroker cluster txn abort orders 0 0` aborts it" in told
 
 
 async def test_where_a_transaction_stands(broker: RunningBroker, wire: Wire, orders: Topic) -> None:
-    assert str(broker.explain.transaction(NAME)) == f"there is no transactional id {NAME}"
+    assert str(broker.explain.transaction(NAME)) == f"transactional id {NAME} does not exist"
     writer = await begun(wire, SECOND)
     who = f"producer {writer.id}, epoch {writer.epoch},"
     assert str(broker.explain.transaction(NAME)).startswith(

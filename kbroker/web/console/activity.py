@@ -77,7 +77,7 @@ class Activity:
                     "client_id": each.client_id,
                     "host": each.host,
                     "text": each.text,
-                    "trouble": each.is_trouble,
+                    "trouble": each.is_problem,
                     "times": each.times,
                 }
                 for each in happenings

@@ -84,7 +84,7 @@ class PartitionMetrics:
                 count += 1
                 if not count % PARTITIONS_AT_ONCE:
                     await duty_cycle.pause()
-        for (key, topic_name), times in self._node.request_metrics.refused.items():
+        for (key, topic_name), times in self._node.request_metrics.rejected.items():
             kind = "produce" if key == ApiKey.PRODUCE else "fetch"
             self._count(f"failed{kind}requests", topic_name, times)
 

@@ -105,7 +105,7 @@ async def test_pushes_of_many_fields_do_not_block_the_event_loop(
     assert explained.status == 200
     assert "metrics of 3, the newest 2 of them are shown" in explained.json()["now"]
     assert [each["text"] for each in explained.json()["past"]] == [
-        f"what it sent is not readable: more than {FIELDS_MAX} fields"
+        f"cannot parse the metrics: more than {FIELDS_MAX} fields"
     ] * 2
     assert not [name for name, _ in look.samples if name == CLIENT]
     assert measured.seconds < STEP_SECONDS_MAX, measured

@@ -12,7 +12,7 @@ import trio
 from kbroker.broker import open_broker
 from kbroker.config import BrokerConfig
 from kbroker.net.server import Listener
-from kbroker.node.shared_answers import ANSWERS_MAX, SharedAnswers
+from kbroker.node.shared_responses import RESPONSES_MAX, SharedResponses
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import Encoded, decode, encode, encode_for_many
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -33,7 +33,7 @@ class Making:
         self.begun = 0
         self.made = 0
         self.in_mid_work: Callable[[], None] = lambda: None
-        self.answers = SharedAnswers(lambda: self.changes)
+        self.responses = SharedResponses(lambda: self.changes)
 
     def make(self) -> Generator[None, None, Encoded]:
         self.begun += 1
@@ -45,8 +45,8 @@ class Making:
         return Encoded(RESPONSE, 9, b"%d" % number)
 
     async def ask(self, key: str = "all") -> bytes:
-        told = self.answers.told(key, self.make, TimeSlice(FairQueue()))
-        return (told if isinstance(told, Encoded) else await told).body
+        get = self.responses.get(key, self.make, TimeSlice(FairQueue()))
+        return (get if isinstance(get, Encoded) else await get).body
 
 
 @pytest.fixture
@@ -131,9 +131,9 @@ async def test_who_gives_up_making_it_leaves_it_to_others(making: Making) -> Non
 
 
 async def test_few_are_kept(making: Making) -> None:
-    for number in range(10 * ANSWERS_MAX):
+    for number in range(10 * RESPONSES_MAX):
         await making.ask(str(number))
-    assert len(making.answers._made) == ANSWERS_MAX
+    assert len(making.responses._cached) == RESPONSES_MAX
     assert await making.ask("79") == b"80"
 
 
@@ -178,8 +178,8 @@ async def test_many_clients_get_one_answer_of_many_partitions() -> None:
         await create_topic(clients[0], "many", 3000)
         for wire in clients:
             await wire.send(ApiKey.METADATA, 12, ALL)
-        answers = [(await wire.receive_frame())[4:] for wire in clients]
-        assert len(set(answers)) == 1
+        responses = [(await wire.receive_frame())[4:] for wire in clients]
+        assert len(set(responses)) == 1
         shared = broker.nodes[0].node.responses.all_topics
-        assert len(shared._made) == 1
-        assert not shared._being_made
+        assert len(shared._cached) == 1
+        assert not shared._pending

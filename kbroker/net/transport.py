@@ -277,7 +277,8 @@ class PlainTransport:
             self._socket.close()
 
     def reset(self) -> None:
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        with suppress(OSError):  # the client is gone, and a failed send closed the socket
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
 
 
 def gather(parts: Sequence[Any], stored: StoredBytes) -> list[Any]:

@@ -134,3 +134,12 @@ async def test_sending_to_nobody_raises(
     await client.aclose()
     with pytest.raises(OSError, match=r"pipe|reset"):
         await send_all(transport, [LARGE] * 10)
+
+
+@pytest.mark.parametrize("call", ["close", "reset", "wake", "acknowledge", "peer_has_closed"])
+async def test_call_after_close_does_not_raise(
+    pair: tuple[PlainTransport, trio.SocketStream], call: str
+) -> None:
+    transport, _ = pair
+    transport.close()
+    getattr(transport, call)()

@@ -1,4 +1,4 @@
-"""The coordinator as its node sees it."""
+"""Group coordinator of one shard, called as a node calls it."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from .random_requests import RandomRequests
 from .stored import load
 
 
-def test_groups_have_the_partition_that_kafka_gives_them() -> None:
-    # As computed by Java: abs(id.hashCode()) % 50.
+def test_hash_partition_matches_kafka() -> None:
+    # Computed with Java: abs(id.hashCode()) % 50.
     by_java = {
         "": 0,
         "a": 47,
         "my-group": 12,  # a negative hash
         "console-consumer-1": 24,
         "spark-kafka-source-x": 1,
-        "polygenelubricants": 0,  # the least int
+        "polygenelubricants": 0,  # Integer.MIN_VALUE
         "\U0001f600": 49,
     }
     assert {group_id: hash_partition(group_id, 50) for group_id in by_java} == by_java
     assert {hash_partition(f"g{i}", 3) for i in range(50)} == {0, 1, 2}
 
 
-def test_shards_do_not_know_of_each_other() -> None:
+def test_shards_are_independent() -> None:
     one, other = Harness(), Harness()
     (member,) = one.stable(1)
     assert other.heartbeat(member, 1) == ErrorCode.UNKNOWN_MEMBER_ID
     assert list(other.coordinator.list_groups()) == []
 
 
-def test_the_next_deadline_is_that_of_the_earliest_session() -> None:
+def test_next_deadline_is_earliest_session_timeout() -> None:
     h = Harness()
     assert h.coordinator.next_deadline() is None
     leader, follower = h.stable(2)
@@ -50,7 +50,7 @@ def test_the_next_deadline_is_that_of_the_earliest_session() -> None:
     assert list(h.coordinator.due(h.now)) == []
 
 
-def test_the_log_clock_times_nobody_out() -> None:
+def test_log_clock_does_not_expire_sessions() -> None:
     h = Harness()
     (member,) = h.stable(1)
     later = h.now._replace(log_ms=h.now.log_ms + 10**9)
@@ -58,7 +58,7 @@ def test_the_log_clock_times_nobody_out() -> None:
     assert h.heartbeat(member, 1) == ErrorCode.NONE
 
 
-def test_time_outs_see_what_the_ones_before_have_done() -> None:
+def test_simultaneous_session_timeouts_cause_one_empty_event() -> None:
     h = Harness()
     members = h.stable(3)
     h.sleep(1)
@@ -70,7 +70,7 @@ def test_time_outs_see_what_the_ones_before_have_done() -> None:
     assert h.describe().group_state == "Empty"
 
 
-def test_many_groups_go_on_in_pieces_after_a_load() -> None:
+def test_many_groups_are_resumed_in_pieces_after_load() -> None:
     h = Harness()
     h.stable(1)
     _, value = h.log[-1]
@@ -82,7 +82,7 @@ def test_many_groups_go_on_in_pieces_after_a_load() -> None:
     assert fresh.next_deadline() is not None
 
 
-def test_unloading_answers_everybody() -> None:
+def test_unloading_fails_pending_requests() -> None:
     h = Harness()
     leader, follower = h.stable(2)
     joining = h.join(leader)
@@ -98,7 +98,7 @@ def test_unloading_answers_everybody() -> None:
     assert follower in [member.member_id for member in h.describe().members]
 
 
-def test_member_ids_are_random_unless_told() -> None:
+def test_member_ids_are_random_by_default() -> None:
     def new_id() -> str:
         coordinator = GroupCoordinator(GroupSettings(), FakeTopics())
         h = Harness()
@@ -108,7 +108,7 @@ def test_member_ids_are_random_unless_told() -> None:
     assert new_id() != new_id()
 
 
-def test_only_the_first_answer_of_a_slot_counts() -> None:
+def test_pending_response_completes_once() -> None:
     slot: PendingResponse[int] = PendingResponse("g", "m")
     seen: list[int] = []
     slot.on_answer = seen.append
@@ -118,8 +118,8 @@ def test_only_the_first_answer_of_a_slot_counts() -> None:
     assert slot.response == 1
 
 
-def test_no_request_raises() -> None:
-    """Fields at random, from a small set of values that make them meet, and from the extremes."""
+def test_random_requests_raise_no_exception() -> None:
+    """Field values come from a small set, so that requests interact, and from extremes."""
     h = Harness(GroupSettings(group_size_max=3))
     requests = RandomRequests(random.Random(5))
     answered = Counter[str]()
@@ -129,7 +129,7 @@ def test_no_request_raises() -> None:
         code = getattr(result.response, "error_code", None)
         answered[f"{name} {'parked' if code is None else int(code)}"] += 1
         h = requests.look_around(h)
-    # The requests went deep: members came, waited and were refused in many ways.
+    # Check the coverage: members joined, waited, and were rejected in many ways.
     assert answered["join parked"] > 100, answered
     assert answered["heartbeat 27"] + answered["heartbeat 0"] > 0
     assert len(answered) > 25

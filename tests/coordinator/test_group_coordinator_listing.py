@@ -1,4 +1,4 @@
-"""List, describe and delete groups."""
+"""List, describe and delete operations on groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def names(h: Harness, *filters: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_an_unknown_group_is_dead_and_from_version_6_an_error(version: int) -> None:
+def test_describe_unknown_group_returns_dead_and_error_from_version_6(version: int) -> None:
     h = Harness()
     row = h.describe("unknown", version)
     assert (row.group_id, row.group_state) == ("unknown", "Dead")
@@ -29,7 +29,7 @@ def test_an_unknown_group_is_dead_and_from_version_6_an_error(version: int) -> N
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_a_stable_group_is_described_in_full(version: int) -> None:
+def test_describe_stable_group_returns_all_fields(version: int) -> None:
     h = Harness()
     static = h.join(instance="i", client="me").response.member_id
     h.sync(static, 1, {static: b"all"}, instance="i")
@@ -49,7 +49,7 @@ def test_a_stable_group_is_described_in_full(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_listed_fields_by_version(version: int) -> None:
+def test_list_groups_returns_fields_of_version(version: int) -> None:
     h = Harness()
     h.stable(1)
     h.commit({("orders", 0): 1}, group="simple")
@@ -60,7 +60,7 @@ def test_listed_fields_by_version(version: int) -> None:
     assert rows == [("g", "consumer", state, kind), ("simple", "", empty, kind)]
 
 
-def test_filters_ignore_case() -> None:
+def test_list_groups_filters_ignore_case() -> None:
     h = Harness()
     h.stable(1)
     h.commit({("orders", 0): 1}, group="simple")
@@ -96,7 +96,7 @@ def test_only_groups_without_members_are_deleted() -> None:
     assert sum(record.value is None for record in h.log) == 5
 
 
-def test_a_deleted_group_can_begin_again() -> None:
+def test_deleted_group_may_be_created_again() -> None:
     h = Harness()
     (member,) = h.stable(1)
     h.leave((member, None))
@@ -104,7 +104,7 @@ def test_a_deleted_group_can_begin_again() -> None:
     assert h.enter().response.generation_id == 1
 
 
-def test_a_delete_that_is_not_stored_deletes_nothing() -> None:
+def test_group_deletion_that_cannot_be_stored_deletes_nothing() -> None:
     h = Harness()
     h.commit({("orders", 0): 1}, group="simple")
     h.append_fails = ErrorCode.REQUEST_TIMED_OUT
@@ -117,14 +117,14 @@ def test_a_delete_that_is_not_stored_deletes_nothing() -> None:
     assert names(h) == {"simple"}
 
 
-def test_a_group_with_many_offsets_goes_in_pieces() -> None:
+def test_group_with_many_offsets_is_deleted_in_pieces() -> None:
     topics = FakeTopics()
     topics.create("wide", 3 * OFFSETS_AT_ONCE)
     h = Harness(topics=topics)
     h.commit({("wide", index): index for index in range(2 * OFFSETS_AT_ONCE + 1)})
     sizes = []
     for piece in h.coordinator.delete_group("g", h.now):
-        assert names(h) == {"g"}, "until the last piece"
+        assert names(h) == {"g"}, "the group exists until the last piece"
         h.settle(piece)
         sizes.append(len(piece.records))
     assert sizes == [OFFSETS_AT_ONCE, OFFSETS_AT_ONCE, 2]

@@ -1,4 +1,4 @@
-"""How groups say what they wait for."""
+"""Status texts of groups."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ def describe_status(h: Harness, group: str = "g") -> str | None:
     return h.coordinator.describe_status(group, h.now)
 
 
-def test_a_group_that_does_not_exist() -> None:
+def test_status_of_missing_group_is_none() -> None:
     assert describe_status(Harness()) is None
 
 
-def test_a_group_through_a_rebalance() -> None:
+def test_status_follows_group_through_rebalance() -> None:
     h = Harness()
     leader, follower = h.stable(2)
     assert describe_status(h) == (
@@ -34,7 +34,7 @@ def test_a_group_through_a_rebalance() -> None:
     assert describe_status(h) == "group g is Empty after generation 4"
 
 
-def test_the_time_that_is_left() -> None:
+def test_status_shows_remaining_time() -> None:
     h = Harness()
     (member,) = h.stable(1)
     h.join(rebalance_ms=60_000, version=3)
@@ -45,7 +45,7 @@ def test_the_time_that_is_left() -> None:
     assert f"member {member} to rejoin" in str(describe_status(h))
 
 
-def test_the_initial_delay_and_ids_that_were_given_out() -> None:
+def test_status_shows_initial_delay_and_pending_member_ids() -> None:
     h = Harness(GroupSettings(initial_rebalance_delay_ms=3_000))
     h.join(version=3)
     assert "waits for more members (group.initial.rebalance.delay.ms), at most 3.0 s" in str(
@@ -58,7 +58,7 @@ def test_the_initial_delay_and_ids_that_were_given_out() -> None:
     assert f"waits for member {given_out} to join" in str(describe_status(h))
 
 
-def test_names_are_fit_for_a_terminal() -> None:
+def test_status_is_printable() -> None:
     h = Harness()
     h.join(version=0, client="evil\nname")
     assert str(describe_status(h)).isprintable()

@@ -27,7 +27,7 @@ DAY_MS = 24 * 3_600_000
 
 
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
-def test_a_simple_commit_creates_the_group(version: int) -> None:
+def test_simple_commit_creates_group(version: int) -> None:
     h = Harness()
     assert h.commit({ORDERS: 42, ("audit", 0): 7}, version=version) == [0, 0]
     assert h.fetch({"orders": [0], "audit": [0]}) == {
@@ -41,7 +41,7 @@ def test_a_simple_commit_creates_the_group(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", WITH_GENERATION)
-def test_an_absent_group_with_a_generation(version: int) -> None:
+def test_commit_with_generation_to_missing_group_is_rejected(version: int) -> None:
     h = Harness()
     expected = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
     assert h.commit({ORDERS: 1, ("audit", 0): 1}, "m", 0, version=version) == [expected] * 2
@@ -49,7 +49,7 @@ def test_an_absent_group_with_a_generation(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", WITH_GENERATION)
-def test_commits_by_sender_and_state(version: int) -> None:
+def test_commit_result_depends_on_sender_and_group_state(version: int) -> None:
     h = Harness()
     assert h.commit({ORDERS: 1}, version=version) == [0]
     assert h.commit({ORDERS: 1}, "m", 0, version=version) == [ErrorCode.UNKNOWN_MEMBER_ID]
@@ -70,20 +70,20 @@ def test_commits_by_sender_and_state(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
-def test_unknown_topics_and_partitions(version: int) -> None:
+def test_commit_to_unknown_topic_or_partition_is_rejected(version: int) -> None:
     h = Harness()
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     codes = h.commit({("orders", 3): 1, ("orders", 4): 1, ("none", 0): 1}, version=version)
     assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, unknown]
     assert h.commit({("orders", -1): 1}, version=version) == [3]
-    # With nothing to store the group does not matter.
+    # If nothing can be stored, the group is not checked.
     if version >= 1:
         assert h.commit({("none", 0): 1}, "nobody", 9, version=version) == [unknown]
     assert list(h.fetch(None)) == [("orders", 3)]
 
 
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
-def test_metadata_comes_back(version: int) -> None:
+def test_fetch_returns_commit_metadata(version: int) -> None:
     h = Harness()
     assert h.commit({ORDERS: 1}, version=version, metadata="x" * 4096) == [0]
     too_large = h.commit({ORDERS: 2}, version=version, metadata="x" * 4097)
@@ -93,21 +93,21 @@ def test_metadata_comes_back(version: int) -> None:
     assert h.fetch({"orders": [0]})[ORDERS][2] == ""
 
 
-def test_too_large_metadata_stops_nobody_else() -> None:
+def test_commit_with_too_large_metadata_creates_no_group() -> None:
     h = Harness(GroupSettings(offset_metadata_length_max=0))
     assert h.commit({ORDERS: 1}, metadata="x") == [12]
     assert list(h.coordinator.list_groups()) == []
 
 
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
-def test_leader_epoch_from_version_6(version: int) -> None:
+def test_leader_epoch_is_stored_from_version_6(version: int) -> None:
     h = Harness()
     h.commit({ORDERS: 1}, version=version, leader_epoch=5)
     assert h.fetch({"orders": [0]})[ORDERS][1] == (5 if version >= 6 else -1)
 
 
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
-def test_times_of_a_commit(version: int) -> None:
+def test_commit_and_expire_timestamps_depend_on_version(version: int) -> None:
     h = Harness()
     h.commit({ORDERS: 1}, version=version, retention_ms=60_000, commit_timestamp=123)
     ((key, stored),) = h.log
@@ -118,7 +118,7 @@ def test_times_of_a_commit(version: int) -> None:
     assert decode_key(key) is not None
 
 
-def test_a_commit_keeps_the_session() -> None:
+def test_commit_extends_session() -> None:
     h = Harness()
     leader, follower = h.stable(2)
     for generation_of in (2, 2, 2):
@@ -128,12 +128,12 @@ def test_a_commit_keeps_the_session() -> None:
     assert h.describe().group_state == "Stable"
     h.join(leader)
     h.sleep(SESSION_MS - 1)
-    assert h.commit({ORDERS: 1}, follower, 2) == [0]  # also while a rebalance is prepared
+    assert h.commit({ORDERS: 1}, follower, 2) == [0]  # also in PreparingRebalance
     h.sleep(SESSION_MS - 1)
     assert h.heartbeat(follower, 2) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_commit_is_answered_when_it_is_committed_to_the_log() -> None:
+def test_commit_response_waits_for_high_watermark() -> None:
     h = Harness()
     h.hold = True
     with pytest.raises(AssertionError, match="not answered yet"):
@@ -142,7 +142,7 @@ def test_a_commit_is_answered_when_it_is_committed_to_the_log() -> None:
 
 
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
-def test_a_commit_that_is_not_stored_is_refused_for_all_partitions(version: int) -> None:
+def test_commit_that_cannot_be_stored_fails_for_all_partitions(version: int) -> None:
     h = Harness()
     h.append_fails = ErrorCode.KAFKA_STORAGE_ERROR
     codes = h.commit({ORDERS: 1, ("orders", 1): 1}, version=version)
@@ -154,7 +154,7 @@ def test_a_commit_that_is_not_stored_is_refused_for_all_partitions(version: int)
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-def test_what_is_not_there_is_no_error(version: int) -> None:
+def test_fetch_of_missing_offset_is_not_an_error(version: int) -> None:
     h = Harness()
     nothing = (-1, -1, "", 0)
     assert h.fetch({"orders": [0, 9]}, version=version) == {ORDERS: nothing, ("orders", 9): nothing}
@@ -168,7 +168,7 @@ def test_what_is_not_there_is_no_error(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-def test_null_topics_are_all_and_no_topics_are_none(version: int) -> None:
+def test_fetch_of_null_topics_returns_all_offsets(version: int) -> None:
     h = Harness()
     everything: dict[str, list[int]] | None = None if version >= 2 else {}
     assert h.fetch(everything, version=version) == {}
@@ -184,7 +184,7 @@ def test_null_topics_are_all_and_no_topics_are_none(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-def test_shape_of_the_answer(version: int) -> None:
+def test_fetch_response_has_structure_of_version(version: int) -> None:
     h = Harness()
     h.commit({ORDERS: 1})
     response = h.fetch_response({"orders": [0]}, version=version)
@@ -198,7 +198,7 @@ def test_shape_of_the_answer(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
-def test_the_empty_group_id_is_a_group_for_offsets(version: int) -> None:
+def test_empty_group_id_may_commit_offsets(version: int) -> None:
     h = Harness()
     assert h.commit({ORDERS: 9}, version=version, group="") == [0]
     assert h.fetch({"orders": [0]}, version=version, group="")[ORDERS][0] == 9
@@ -206,7 +206,7 @@ def test_the_empty_group_id_is_a_group_for_offsets(version: int) -> None:
     assert h.delete_groups("") == {"": 0}
 
 
-def test_offsets_of_a_topic_do_not_pass_to_another_of_its_name() -> None:
+def test_offsets_are_not_returned_for_recreated_topic() -> None:
     h = Harness()
     h.commit({ORDERS: 9, ("audit", 0): 1})
     h.topics.create("orders", 4)
@@ -217,7 +217,7 @@ def test_offsets_of_a_topic_do_not_pass_to_another_of_its_name() -> None:
     assert h.fetch({"orders": [0]}, version=10)[ORDERS][0] == 3
 
 
-def test_offsets_of_a_topic_that_is_gone_can_be_read_by_name_only() -> None:
+def test_offsets_of_deleted_topic_are_returned_by_name_only() -> None:
     h = Harness()
     h.commit({ORDERS: 9})
     del h.topics.topics["orders"]
@@ -229,7 +229,7 @@ def test_offsets_of_a_topic_that_is_gone_can_be_read_by_name_only() -> None:
 # -- delete
 
 
-def test_offset_delete() -> None:
+def test_offset_delete_returns_row_per_partition() -> None:
     h = Harness()
     assert h.delete_offsets({"orders": [0]}).error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert h.delete_offsets({"orders": [0]}, group="").error_code == ErrorCode.INVALID_GROUP_ID
@@ -243,7 +243,7 @@ def test_offset_delete() -> None:
     assert list(h.restarted().fetch(None)) == [("orders", 1), ("audit", 0)]
 
 
-def test_offsets_of_subscribed_topics_stay() -> None:
+def test_offset_delete_keeps_offsets_of_subscribed_topics() -> None:
     h = Harness()
     (member,) = h.stable(1)  # reads orders
     h.commit({ORDERS: 1, ("audit", 0): 1}, member, 1)
@@ -257,7 +257,7 @@ def test_offsets_of_subscribed_topics_stay() -> None:
     assert h.fetch(None) == {}
 
 
-def test_a_subscription_without_the_last_fields_of_its_version_says_its_topics() -> None:
+def test_subscription_without_optional_fields_is_parsed() -> None:
     h = Harness()
     (member,) = h.stable(1, protocols=(("range", b"\0\1" + subscription("orders")[2:]),))
     h.commit({ORDERS: 1, ("audit", 0): 1}, member, 1)
@@ -268,7 +268,7 @@ def test_a_subscription_without_the_last_fields_of_its_version_says_its_topics()
     ]
 
 
-def test_a_garbled_subscription_may_mean_any_topic() -> None:
+def test_invalid_subscription_counts_as_any_topic() -> None:
     h = Harness()
     (member,) = h.stable(1, protocols=(("range", b"\x00"),))
     assert h.commit({("audit", 0): 1}, member, 1) == [0]
@@ -276,7 +276,7 @@ def test_a_garbled_subscription_may_mean_any_topic() -> None:
     assert response.topics[0].partitions[0].error_code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
 
 
-def test_members_of_another_protocol_type_guard_all_offsets() -> None:
+def test_members_of_other_protocol_type_prevent_offset_delete() -> None:
     h = Harness()
     member = h.enter(protocol_type="connect").response.member_id
     assert h.delete_offsets({"audit": [0]}).error_code == ErrorCode.NON_EMPTY_GROUP
@@ -284,7 +284,7 @@ def test_members_of_another_protocol_type_guard_all_offsets() -> None:
     assert h.delete_offsets({"audit": [0]}).error_code == 0
 
 
-def test_an_offset_delete_that_is_not_stored_deletes_nothing() -> None:
+def test_offset_delete_that_cannot_be_stored_deletes_nothing() -> None:
     h = Harness()
     h.commit({ORDERS: 1})
     h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -293,7 +293,7 @@ def test_an_offset_delete_that_is_not_stored_deletes_nothing() -> None:
     assert list(h.fetch(None)) == [ORDERS]
 
 
-def test_offsets_go_with_their_topic() -> None:
+def test_offsets_of_deleted_topic_are_deleted() -> None:
     h = Harness()
     for group in ("a", "b"):
         h.commit({ORDERS: 1, ("audit", 0): 2}, group=group)
@@ -311,15 +311,17 @@ def recreate(h: Harness, name: str = "orders") -> None:
 
 
 @pytest.mark.parametrize("retention_ms", [-1, DAY_MS])
-def test_what_is_committed_while_topics_are_forgotten_stays(retention_ms: int) -> None:
-    """With a retention time of its own an offset does not say which topic it was committed to."""
+def test_commits_during_topic_offset_deletion_are_kept(retention_ms: int) -> None:
+    """An offset with its own retention time contains no topic ID."""
     h = Harness()
     fields: dict[str, Any] = {"version": 4, "retention_ms": retention_ms}
     for group in "abc":
         h.commit({ORDERS: 1, ("orders", 1): 1}, group=group, **fields)
     recreate(h)
     pieces = h.coordinator.forget_topics(["orders"])
-    assert h.fetch({"orders": [0]}, group="b")[ORDERS][0] == -1, "not seen from the call on"
+    assert h.fetch({"orders": [0]}, group="b")[ORDERS][0] == -1, (
+        "the call hides the offsets immediately"
+    )
     assert h.fetch(None, group="b") == {}
     h.commit({ORDERS: 2}, group="b", **fields)
     assert h.fetch(None, group="b")[ORDERS][0] == 2
@@ -333,7 +335,7 @@ def test_what_is_committed_while_topics_are_forgotten_stays(retention_ms: int) -
         assert shard.coordinator.committed("c") == {}
 
 
-def test_a_topic_that_is_deleted_again_while_it_is_forgotten() -> None:
+def test_topic_deleted_again_during_offset_deletion_is_processed() -> None:
     h = Harness()
     fields: dict[str, Any] = {"version": 4, "retention_ms": DAY_MS}
     for group in "abc":
@@ -344,7 +346,9 @@ def test_a_topic_that_is_deleted_again_while_it_is_forgotten() -> None:
     h.commit({ORDERS: 2}, group="a", **fields)
     recreate(h)
     recreate(h, "audit")
-    assert list(h.coordinator.forget_topics(["orders", "audit"])) == [], "the others go on"
+    assert list(h.coordinator.forget_topics(["orders", "audit"])) == [], (
+        "the first call continues the work"
+    )
     h.commit({ORDERS: 3}, group="c", **fields)
     h.forget(pieces)
     assert [h.coordinator.committed(group) for group in "abc"] == [{}, {}, {ORDERS: 3}]
@@ -354,7 +358,7 @@ def test_a_topic_that_is_deleted_again_while_it_is_forgotten() -> None:
     assert [h.coordinator.committed(group) for group in "abc"] == [{}, {}, {}]
 
 
-def test_what_is_pending_in_a_later_topic_is_not_forgotten() -> None:
+def test_pending_offset_of_recreated_topic_is_kept() -> None:
     h = Harness()
     h.commit({ORDERS: 1})
     recreate(h)
@@ -366,7 +370,7 @@ def test_what_is_pending_in_a_later_topic_is_not_forgotten() -> None:
         assert shard.coordinator.committed("g") == {ORDERS: 2}
 
 
-def test_what_topics_left_behind_goes_after_a_load() -> None:
+def test_stale_offsets_are_deleted_after_load() -> None:
     h = Harness()
     h.commit({ORDERS: 1, ("audit", 0): 1})
     h.commit({ORDERS: 1}, group="a")
@@ -380,7 +384,7 @@ def test_what_topics_left_behind_goes_after_a_load() -> None:
 
 
 def wide_harness() -> Harness:
-    """A group with more offsets than are looked at in a piece."""
+    """Return a harness with more offsets than one piece processes."""
     topics = FakeTopics()
     topics.create("wide", 3 * OFFSETS_AT_ONCE)
     h = Harness(topics=topics)
@@ -390,7 +394,7 @@ def wide_harness() -> Harness:
 
 
 def sizes(h: Harness, pieces: Pieces) -> list[int]:
-    """How many records each piece of work has."""
+    """Return the number of records of each piece."""
     found = []
     for piece in pieces:
         found.append(0 if piece is None else len(piece.records))
@@ -399,7 +403,7 @@ def sizes(h: Harness, pieces: Pieces) -> list[int]:
     return found
 
 
-def test_many_offsets_of_one_group_are_forgotten_in_pieces() -> None:
+def test_many_offsets_of_group_are_deleted_in_pieces() -> None:
     h = wide_harness()
     some = OFFSETS_AT_ONCE
     assert sizes(h, h.coordinator.forget_topics(["audit"])) == [0, 0, 0]
@@ -408,7 +412,7 @@ def test_many_offsets_of_one_group_are_forgotten_in_pieces() -> None:
     assert h.fetch(None) == {}
 
 
-def test_many_offsets_of_one_group_expire_in_pieces() -> None:
+def test_many_offsets_of_group_expire_in_pieces() -> None:
     h = wide_harness()
     some = OFFSETS_AT_ONCE
     assert sizes(h, h.coordinator.expire(h.now)) == [0, 0, 0]
@@ -421,10 +425,10 @@ def test_many_offsets_of_one_group_expire_in_pieces() -> None:
     assert sizes(h, pieces) == [some, 0]
     assert h.coordinator.committed("g") == {("wide", 2 * some): 8}
     h.sleep(7 * DAY_MS)
-    assert sizes(h, h.coordinator.expire(h.now)) == [2], "the offset and the group"
+    assert sizes(h, h.coordinator.expire(h.now)) == [2], "tombstones of the offset and the group"
 
 
-def test_a_group_that_goes_while_it_expires() -> None:
+def test_group_may_be_deleted_during_expiration() -> None:
     h = wide_harness()
     h.sleep(DAY_MS)
     pieces = h.coordinator.expire(h.now)
@@ -440,7 +444,7 @@ def expire(h: Harness) -> None:
     h.forget(h.coordinator.expire(h.now))
 
 
-def test_offsets_of_a_simple_group_expire_by_commit_time() -> None:
+def test_offsets_of_simple_group_expire_by_commit_time() -> None:
     h = Harness()
     h.commit({ORDERS: 1})
     h.sleep(3 * DAY_MS)
@@ -459,13 +463,13 @@ def test_offsets_of_a_simple_group_expire_by_commit_time() -> None:
         assert shard.describe().group_state == "Dead"
 
 
-def test_offsets_of_a_group_expire_after_its_end() -> None:
+def test_offsets_of_group_expire_after_last_member_left() -> None:
     h = Harness()
     (member,) = h.stable(1)
     h.commit({ORDERS: 1}, member, 1)
-    h.sleep(SESSION_MS)  # the member is gone now
+    h.sleep(SESSION_MS)  # the session has expired
     h.sleep(7 * DAY_MS - 1)
-    # Compaction leaves a load the last record of the group alone, which has no members.
+    # After compaction, a load sees only the last record of the group, which has no members.
     last = {record.key: record for record in h.log}
     compacted = Harness(h.settings, h.topics, list(last.values()), log_ms=h.now.log_ms)
     for shard in (h, compacted):
@@ -476,7 +480,7 @@ def test_offsets_of_a_group_expire_after_its_end() -> None:
     assert h.describe().group_state == "Dead"
 
 
-def test_offsets_of_a_living_group_expire_unless_it_reads_the_topic() -> None:
+def test_offsets_of_active_group_expire_unless_topic_is_subscribed() -> None:
     h = Harness()
     (member,) = h.stable(1, session_ms=1_800_000)
     h.commit({ORDERS: 1, ("audit", 0): 1}, member, 1)
@@ -490,7 +494,7 @@ def test_offsets_of_a_living_group_expire_unless_it_reads_the_topic() -> None:
     assert list(h.fetch(None)) == [ORDERS]
 
 
-def test_an_expiry_time_of_its_own_counts_alone() -> None:
+def test_own_retention_time_overrides_offsets_retention() -> None:
     h = Harness()
     h.commit({ORDERS: 1}, version=4, retention_ms=60_000)
     h.sleep(59_999)
@@ -501,7 +505,7 @@ def test_an_expiry_time_of_its_own_counts_alone() -> None:
     assert h.fetch(None) == {}
 
 
-def test_an_expiry_that_is_not_stored_is_tried_again() -> None:
+def test_expiration_that_cannot_be_stored_is_retried() -> None:
     h = Harness()
     h.commit({ORDERS: 1}, version=4, retention_ms=1)
     h.sleep(1)
@@ -512,7 +516,7 @@ def test_an_expiry_that_is_not_stored_is_tried_again() -> None:
     assert h.describe().group_state == "Dead"
 
 
-def test_an_empty_group_without_offsets_goes_but_not_while_somebody_joins() -> None:
+def test_empty_group_without_offsets_expires_unless_member_is_pending() -> None:
     h = Harness()
     (member,) = h.stable(1)
     expire(h)

@@ -1,4 +1,4 @@
-"""From records to state: a restart goes on where the log ends."""
+"""Replay of records: a restarted coordinator continues where the log ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .harness import LOG_START_MS, SESSION_MS, Harness
 from .stored import StoredRecord, load
 
 
-def test_members_go_on_after_a_restart() -> None:
+def test_members_continue_after_restart() -> None:
     h = Harness()
     leader, follower = h.stable(2)
     again = h.restarted()
@@ -33,7 +33,7 @@ def test_members_go_on_after_a_restart() -> None:
     assert again.describe().group_state == "Stable"
 
 
-def test_members_that_do_not_come_back_after_a_restart_time_out() -> None:
+def test_members_that_do_not_return_after_restart_time_out() -> None:
     h = Harness()
     leader, follower = h.stable(2)
     again = h.restarted()
@@ -44,7 +44,7 @@ def test_members_that_do_not_come_back_after_a_restart_time_out() -> None:
     assert again.join(leader).response.generation_id == 3
 
 
-def test_a_rebalance_that_was_cut_short_begins_again_from_the_generation_before() -> None:
+def test_interrupted_rebalance_restarts_from_previous_generation() -> None:
     h = Harness()
     leader, follower = h.stable(2)
     h.join(leader)
@@ -56,13 +56,13 @@ def test_a_rebalance_that_was_cut_short_begins_again_from_the_generation_before(
     assert again.join(follower).response.generation_id == 3
 
 
-def test_what_a_group_record_says() -> None:
+def test_group_record_has_format_of_kafka() -> None:
     h = Harness()
     h.stable(1)
     (record,) = h.log
     assert record.key == encode_key(GroupMetadataKey(group="g"))
     assert record.value is not None
-    assert record.value[:2] == b"\x00\x03"  # as Kafka 4.3 writes it
+    assert record.value[:2] == b"\x00\x03"  # same version as Kafka 4.3
     value = decode_group_metadata(record.value)
     assert (value.protocol_type, value.protocol, value.generation) == ("consumer", "range", 1)
     assert value.current_state_timestamp == LOG_START_MS
@@ -73,7 +73,7 @@ def test_what_a_group_record_says() -> None:
     assert member.assignment == b"a0"
 
 
-def test_an_empty_group_record() -> None:
+def test_empty_group_record_has_no_members() -> None:
     h = Harness()
     (member,) = h.stable(1)
     h.sleep(1)
@@ -90,7 +90,7 @@ def test_an_empty_group_record() -> None:
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_groups_of_older_kafka_are_read(version: int) -> None:
+def test_group_records_of_older_kafka_versions_are_read(version: int) -> None:
     member = GroupMetadataValue.Member(
         member_id="m",
         client_id="c",
@@ -106,11 +106,11 @@ def test_groups_of_older_kafka_are_read(version: int) -> None:
     h = Harness(log=[StoredRecord(key, encode_value(value, version))])
     assert h.heartbeat("m", 7) == ErrorCode.NONE
     assert h.sync("m", 7).response.assignment == b"x"
-    again = h.join("m", protocols=(("range", b""),))  # the leader joins again
+    again = h.join("m", protocols=(("range", b""),))  # the leader rejoins
     assert again.response.generation_id == 8
 
 
-def test_a_member_whose_metadata_changed_between_two_records() -> None:
+def test_member_metadata_is_read_from_last_record() -> None:
     h = Harness()
     protocols = (("sticky", b"s"),)
     (member,) = h.stable(1)
@@ -126,7 +126,7 @@ def test_a_member_whose_metadata_changed_between_two_records() -> None:
     assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # only range is stored
 
 
-def test_while_running_a_member_keeps_all_that_it_offers() -> None:
+def test_running_member_keeps_all_supported_protocols() -> None:
     h = Harness()
     protocols = (("range", b"r"), ("sticky", b"s"))
     (member,) = h.stable(1, protocols=protocols)
@@ -134,7 +134,7 @@ def test_while_running_a_member_keeps_all_that_it_offers() -> None:
     assert (again.error_code, again.protocol_name) == (0, "sticky")
 
 
-def test_dynamic_members_are_not_taken_for_a_static_one_with_an_empty_name() -> None:
+def test_dynamic_members_are_distinct_from_static_member_with_empty_instance_id() -> None:
     h = Harness()
     first = h.join(instance="").response.member_id
     newcomer = h.enter()
@@ -147,7 +147,7 @@ def test_dynamic_members_are_not_taken_for_a_static_one_with_an_empty_name() -> 
         assert [m.member_assignment for m in members] == [b"1", b"2"]
 
 
-def test_the_last_record_of_a_key_counts_and_a_tombstone_takes_it_away() -> None:
+def test_last_record_of_key_wins_and_tombstone_deletes() -> None:
     def offset(value: int | None) -> StoredRecord:
         key = encode_key(OffsetCommitKey(group="g", topic="orders", partition=0))
         if value is None:
@@ -160,13 +160,11 @@ def test_the_last_record_of_a_key_counts_and_a_tombstone_takes_it_away() -> None
     assert h.fetch({"orders": [0]})[("orders", 0)][0] == 3
     h = Harness(log=[offset(1), offset(None), group, group])
     assert h.describe().group_state == "Dead"
-    h = Harness(
-        log=[offset(1), group, offset(2)]
-    )  # a compacted log may lack the offset's tombstone
+    h = Harness(log=[offset(1), group, offset(2)])  # the offset's tombstone may be compacted away
     assert h.describe().group_state == "Empty"
 
 
-def test_records_of_other_kinds_are_passed_over() -> None:
+def test_unknown_record_types_are_skipped() -> None:
     kind_of_a_later_release = b"\x00\x63\x00\x01g"
     h = Harness(log=[StoredRecord(kind_of_a_later_release, b"\x00\x00\x00")])
     assert list(h.coordinator.list_groups()) == []
@@ -176,13 +174,13 @@ def test_records_of_other_kinds_are_passed_over() -> None:
     ("key", "value"),
     [(b"", b""), (b"\x00\x01\x00", b""), (encode_key(GroupMetadataKey(group="g")), b"\x00\x63")],
 )
-def test_garbage_is_an_error(key: bytes, value: bytes) -> None:
+def test_invalid_record_raises_decode_error(key: bytes, value: bytes) -> None:
     h = Harness()
     with pytest.raises(DecodeError):
         load(h.coordinator, key, value)
 
 
-def test_views_into_a_batch_may_be_replayed() -> None:
+def test_memoryview_records_may_be_replayed() -> None:
     h = Harness()
     _, follower = h.stable(2)
     again = Harness()

@@ -1,4 +1,4 @@
-"""The groups of one shard, by name and type."""
+"""Groups of one shard, by ID and type."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_share_group_does_not_commit_offsets(state: ShardState) -> None:
     assert list(state.groups_of(ShareGroup)) == [share]
 
 
-def test_new_group_takes_the_place_of_one_of_another_type(state: ShardState) -> None:
+def test_new_group_replaces_group_of_other_type(state: ShardState) -> None:
     state.begin_simple_group("g")
     state.begin(ShareGroup("other"))
     group = state.begin(StreamsGroup("g"))
@@ -42,7 +42,7 @@ def test_new_group_takes_the_place_of_one_of_another_type(state: ShardState) -> 
 
 
 @pytest.mark.parametrize("has_offsets", [True, False])
-def test_offsets_of_ended_group_belong_to_a_simple_group(
+def test_offsets_of_removed_group_belong_to_simple_group(
     state: ShardState, has_offsets: bool
 ) -> None:
     state.begin(ConsumerGroup("g"))

@@ -1,4 +1,4 @@
-"""The tables of states, and the pictures that the documentation has of them."""
+"""State transition tables, and the diagrams of the documentation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pictures() -> list[set[tuple[str, str]]]:
     return [set(re.findall(r"^ *(\w+) --> (\w+)$", each, re.MULTILINE)) for each in drawn]
 
 
-def test_the_pictures_are_those_of_the_tables() -> None:
+def test_state_diagrams_match_tables() -> None:
     groups, transactions = pictures()
     assert groups == arrows(group_state.VALID_TRANSITIONS)
     assert transactions == {
@@ -43,7 +43,7 @@ def test_the_pictures_are_those_of_the_tables() -> None:
     }
 
 
-def test_every_state_of_a_transaction_can_be_reached_and_left() -> None:
+def test_every_transaction_state_is_reachable_and_has_successors() -> None:
     assert set(VALID_TRANSITIONS) == set(TransactionState)
     reached = {EMPTY}
     while len(reached) < len(
@@ -57,7 +57,7 @@ def test_every_state_of_a_transaction_can_be_reached_and_left() -> None:
 @pytest.mark.parametrize(
     ("before", "after"), list(itertools.product(TransactionState, TransactionState))
 )
-def test_a_transaction_moves_as_the_table_says(
+def test_check_transition_accepts_only_table_entries(
     before: TransactionState, after: TransactionState
 ) -> None:
     if after is before or after in transaction.VALID_TRANSITIONS[before]:

@@ -1,4 +1,4 @@
-"""Rebalances are counted by few reasons."""
+"""Classification of rebalance causes into reasons."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def event(cause: str, state: str = "PreparingRebalance", generation: int = 1) ->
         ("something else", OTHER),
     ],
 )
-def test_a_cause_is_counted_under_a_reason(cause: str, reason: str) -> None:
+def test_cause_is_classified_by_reason(cause: str, reason: str) -> None:
     assert reason_of([], event(cause)) == reason
     assert reason == OTHER or reason in REASONS
 
 
-def test_a_rebalance_is_counted_once() -> None:
+def test_rebalance_is_counted_once() -> None:
     past = [event("member a joined", "Stable"), event("member b joined")]
     assert reason_of(past, event("member c missed heartbeats")) is None
     assert reason_of(past[:1], event("member c missed heartbeats")) == "missed_heartbeats"
     assert reason_of(past, event("leader a assigned 2 members", "Stable", 2)) is None
 
 
-def test_an_epoch_of_a_consumer_group_is_a_rebalance() -> None:
+def test_consumer_group_epoch_counts_as_rebalance() -> None:
     joined = event("member a joined", "Assigning", 1)
     assert reason_of([], joined) == "joined"
     assert reason_of([joined], event("topics have changed", "Assigning", 2)) == "metadata_changed"

@@ -1,4 +1,4 @@
-"""Time-outs of coordinators: when they are acted on."""
+"""Timers of coordinators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kbroker.coordinator_runtime.shard import Shard
 
 
 class TrioClock:
-    """A clock that follows the one of trio, in milliseconds."""
+    """A clock that follows trio's clock, in milliseconds."""
 
     def __init__(self) -> None:
         self.jumped_ms = 0
@@ -28,7 +28,7 @@ class TrioClock:
 
 
 class OneDeadline:
-    """A coordinator with at most one time-out."""
+    """A coordinator with at most one deadline."""
 
     def __init__(self, deadline_ms: int | None = None) -> None:
         self.deadline_ms = deadline_ms
@@ -43,7 +43,7 @@ class OneDeadline:
 
 
 class World:
-    """Two coordinators and the numbers of those whose results were run, in order."""
+    """Two coordinators, and the indexes of those whose results were processed, in order."""
 
     def __init__(self) -> None:
         self.clock = TrioClock()
@@ -62,7 +62,7 @@ class World:
 
 
 async def run(world: World, act: Callable[[], object], seconds: float) -> None:
-    """Act while the time-outs are waited for, then let seconds pass."""
+    """Call `act` while the deadline task runs, then let time pass."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(world.deadlines.run)
         await wait_all_tasks_blocked()
@@ -76,25 +76,25 @@ def world(autojump_clock: MockClock) -> World:
     return World()
 
 
-async def test_time_out_that_is_armed_while_waiting_is_acted_on(world: World) -> None:
+async def test_deadline_armed_while_waiting_expires(world: World) -> None:
     await run(world, lambda: world.set_deadline(1, world.clock.coordinator_ms() + 500), 1)
     assert world.ran == [1]
 
 
-async def test_earlier_time_out_is_acted_on_before_later_one(world: World) -> None:
+async def test_earlier_deadline_expires_before_later_one(world: World) -> None:
     start = world.clock.coordinator_ms()
     world.set_deadline(0, start + 700)
     await run(world, lambda: world.set_deadline(1, start + 200), 1)
     assert world.ran == [1, 0]
 
 
-async def test_time_out_that_is_taken_back_is_not_acted_on(world: World) -> None:
+async def test_cancelled_deadline_does_not_expire(world: World) -> None:
     world.set_deadline(0, world.clock.coordinator_ms() + 200)
     await run(world, lambda: world.set_deadline(0, None), 1)
     assert world.ran == []
 
 
-async def test_moved_clock_makes_time_outs_due(world: World) -> None:
+async def test_clock_jump_expires_deadlines(world: World) -> None:
     world.set_deadline(0, world.clock.coordinator_ms() + 60_000)
 
     def jump() -> None:
@@ -105,7 +105,7 @@ async def test_moved_clock_makes_time_outs_due(world: World) -> None:
     assert world.ran == [0]
 
 
-async def test_next_time_out_is_earliest_of_all_coordinators(world: World) -> None:
+async def test_next_deadline_is_earliest_of_all_coordinators(world: World) -> None:
     assert world.deadlines.next() is None
     world.set_deadline(0, 30)
     world.set_deadline(1, 20)

@@ -1,5 +1,4 @@
-"""Work over all groups, all offsets of one, all transactional ids and all topics: others have their
-turn meanwhile."""
+"""Long-running work over groups, offsets, transactional IDs and topics does not block clients."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ async def wire(broker: Broker) -> AsyncIterator[Wire]:
 
 
 def shard_of(broker: Broker) -> GroupShard:
-    """The only one, for all is in memory."""
+    """Return the only shard of an in-memory broker."""
     return broker.node.groups.shard("g")
 
 
@@ -64,7 +63,7 @@ def offsets_of(broker: Broker) -> dict[str, Any]:
 
 
 def fill(broker: Broker, records: Iterable[CoordinatorRecord]) -> None:
-    """Let the coordinator know what no test has the time to commit."""
+    """Replay records that a test has no time to commit."""
     coordinator = shard_of(broker).coordinator
     for record in records:
         coordinator.replay(record)
@@ -91,7 +90,9 @@ def batch_sizes(broker: Broker) -> list[int]:
 
 
 @pytest.mark.slow
-async def test_offsets_of_a_topic_go_beside_clients(broker: Broker, wire: Wire) -> None:
+async def test_offsets_of_deleted_topic_are_deleted_in_background(
+    broker: Broker, wire: Wire
+) -> None:
     await create_topic(wire, "gone")
     fill(broker, of_many_groups())
     async with connected(broker.endpoint) as bystander:
@@ -102,10 +103,10 @@ async def test_offsets_of_a_topic_go_beside_clients(broker: Broker, wire: Wire) 
     assert step.seconds < STEP_SECONDS_MAX, str(step)
 
 
-async def test_few_offsets_are_gone_when_the_delete_is_answered(
+async def test_few_offsets_are_deleted_before_delete_topics_responds(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However slow the machine is."""
+    """At least a few offsets are processed immediately, however slow the machine is."""
     await create_topic(wire, "gone")
     fill(broker, of_many_groups(count=50))
     monkeypatch.setattr(TimeSlice, "is_over", property(lambda time_slice: True))
@@ -114,7 +115,7 @@ async def test_few_offsets_are_gone_when_the_delete_is_answered(
 
 
 async def commit(wire: Wire, group: str, topic: str, offsets: Iterable[int]) -> set[int]:
-    """With a retention time of its own, so that it does not say which topic of this name it is of."""
+    """Commit with a retention time, so that the offsets contain no topic ID."""
     rows = [
         OffsetCommitRequest.Partition(partition_index=index, committed_offset=7)
         for index in offsets
@@ -128,21 +129,19 @@ async def commit(wire: Wire, group: str, topic: str, offsets: Iterable[int]) -> 
     return {row.error_code for row in answer.partitions}
 
 
-async def test_a_topic_that_is_made_again_keeps_what_is_committed_to_it(
-    broker: Broker, wire: Wire
-) -> None:
+async def test_recreated_topic_keeps_new_commits(broker: Broker, wire: Wire) -> None:
     await create_topic(wire, "gone")
     fill(broker, of_many_groups())
     await delete_topic(wire, "gone")
     await create_topic(wire, "gone")
     last = f"g{GROUPS - 1}"
-    assert last in offsets_of(broker), "it is not over yet"
+    assert last in offsets_of(broker), "the deletion is still in progress"
     assert await commit(wire, last, "gone", [0]) == {0}
     await until(lambda: len(offsets_of(broker)) == 1)
     assert shard_of(broker).coordinator.committed(last) == {("gone", 0): 7}
 
 
-async def test_a_coordinator_that_has_lost_its_partition_forgets_no_more(
+async def test_coordinator_stops_deleting_offsets_after_losing_partition(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create_topic(wire, "gone")
@@ -156,7 +155,7 @@ async def test_a_coordinator_that_has_lost_its_partition_forgets_no_more(
 
     groups, shard = broker.node.groups, shard_of(broker)
     await delete_topic(wire, "gone")
-    assert offsets_of(broker), "it is not over yet"
+    assert offsets_of(broker), "the deletion is still in progress"
     groups.stop()
     monkeypatch.setattr(GroupCoordinatorService, "run", watched)
     groups.settle()
@@ -165,7 +164,7 @@ async def test_a_coordinator_that_has_lost_its_partition_forgets_no_more(
     assert shard not in ran
 
 
-async def test_what_was_missed_before_a_load_goes_beside_clients(
+async def test_offsets_of_missed_topic_deletions_are_deleted_in_background_after_load(
     broker: Broker, wire: Wire
 ) -> None:
     groups = broker.node.groups
@@ -182,10 +181,10 @@ async def test_what_was_missed_before_a_load_goes_beside_clients(
     assert step.seconds < STEP_SECONDS_MAX, str(step)
 
 
-# -- what has outlived its retention
+# -- expiration
 
 
-async def test_groups_expire_beside_clients() -> None:
+async def test_groups_expire_in_background() -> None:
     async with started(offsets_retention_check_interval_ms=100) as broker:
         await broker.node.groups.create_topic()
         fill(broker, of_many_groups(count=2000))
@@ -195,7 +194,7 @@ async def test_groups_expire_beside_clients() -> None:
         assert step.seconds < STEP_SECONDS_MAX, str(step)
 
 
-async def test_transactional_ids_expire_beside_clients() -> None:
+async def test_transactional_ids_expire_in_background() -> None:
     async with started(transaction_remove_expired_transaction_cleanup_interval_ms=100) as broker:
         transactions = broker.node.transactions
         await transactions.create_topic()
@@ -217,7 +216,9 @@ async def delete_group(wire: Wire, group: str = "wide") -> int:
     return int((await wire.ask(ApiKey.DELETE_GROUPS, 2, ask)).results[0].error_code)
 
 
-async def test_a_group_of_many_offsets_is_deleted_in_turns(broker: Broker, wire: Wire) -> None:
+async def test_deleting_group_with_many_offsets_does_not_block_clients(
+    broker: Broker, wire: Wire
+) -> None:
     fill(broker, of_one_group())
     described = DescribeGroupsRequest(groups=["wide"])
     async with connected(broker.endpoint) as bystander:
@@ -226,7 +227,7 @@ async def test_a_group_of_many_offsets_is_deleted_in_turns(broker: Broker, wire:
             await until(lambda: len(offsets_of(broker)["wide"]) < OFFSETS)
             answer = await bystander.ask(ApiKey.DESCRIBE_GROUPS, 5, described)
             assert (await wire.receive()).results[0].error_code == 0
-        assert answer.groups[0].error_code == LOADING, "nobody sees a half of it"
+        assert answer.groups[0].error_code == LOADING, "no client sees a partly deleted group"
         assert step.seconds < STEP_SECONDS_MAX, str(step)
         assert not offsets_of(broker)
         assert max(batch_sizes(broker)) < 100 * OFFSETS_AT_ONCE
@@ -234,7 +235,7 @@ async def test_a_group_of_many_offsets_is_deleted_in_turns(broker: Broker, wire:
 
 
 def on_append(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> None:
-    """Call `act` before each append of a coordinator, with how many there were."""
+    """Call `act` before each append of a coordinator, with the number of earlier appends."""
     append = GroupCoordinatorService._append
     counted: list[object] = []
 
@@ -246,7 +247,7 @@ def on_append(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> No
     monkeypatch.setattr(GroupCoordinatorService, "_append", watched)
 
 
-async def test_a_group_of_which_a_part_cannot_be_deleted_stays(
+async def test_group_remains_if_part_of_its_deletion_fails(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(broker, of_one_group())
@@ -258,11 +259,11 @@ async def test_a_group_of_which_a_part_cannot_be_deleted_stays(
     on_append(monkeypatch, fail)
     assert await delete_group(wire) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert len(offsets_of(broker)["wide"]) == OFFSETS - 3 * OFFSETS_AT_ONCE
-    assert await delete_group(wire) == 0, "and it is open to others again"
+    assert await delete_group(wire) == 0, "the group accepts requests again"
     assert not offsets_of(broker)
 
 
-async def test_a_coordinator_that_goes_while_it_deletes_a_group(
+async def test_delete_group_fails_if_coordinator_is_lost(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(broker, of_one_group())
@@ -286,7 +287,9 @@ def pending(broker: Broker, group: str = "wide") -> None:
         shard_of(broker).coordinator.replay(record, PRODUCER_ID)
 
 
-async def test_a_transaction_of_many_offsets_ends_in_turns(broker: Broker, wire: Wire) -> None:
+async def test_ending_transaction_with_many_offsets_does_not_block_clients(
+    broker: Broker, wire: Wire
+) -> None:
     pending(broker)
     rows = OffsetFetchRequest.Topic(name="t", partition_indexes=[0, OFFSETS - 1])
     look = OffsetFetchRequest(groups=[OffsetFetchRequest.Group(group_id="wide", topics=[rows])])
@@ -298,7 +301,7 @@ async def test_a_transaction_of_many_offsets_ends_in_turns(broker: Broker, wire:
             (group,) = (await wire.ask(ApiKey.OFFSET_FETCH, 8, look)).groups
             if group.error_code != LOADING:
                 seen = [row.committed_offset for row in group.topics[0].partitions]
-                assert seen == [1, 1], "nobody sees a half of it"
+                assert seen == [1, 1], "no client sees a partly committed transaction"
     assert turns > 1
     await until(lambda: not broker.node.groups._closed)
     (group,) = (await wire.ask(ApiKey.OFFSET_FETCH, 8, look)).groups
@@ -306,7 +309,7 @@ async def test_a_transaction_of_many_offsets_ends_in_turns(broker: Broker, wire:
     assert step.seconds < STEP_SECONDS_MAX, str(step)
 
 
-async def test_a_coordinator_that_goes_while_a_transaction_ends(broker: Broker) -> None:
+async def test_losing_coordinator_reopens_groups_of_ending_transaction(broker: Broker) -> None:
     pending(broker)
     groups = broker.node.groups
     groups.end_transaction(0, PRODUCER_ID, commit=True)
@@ -315,8 +318,7 @@ async def test_a_coordinator_that_goes_while_a_transaction_ends(broker: Broker) 
     await until(lambda: not groups._closed)
 
 
-async def test_a_coordinator_with_an_ended_transaction_is_loaded_in_pieces(broker: Broker) -> None:
-    """As it is for clients, a marker is not one step."""
+async def test_marker_with_many_offsets_is_loaded_in_pieces(broker: Broker) -> None:
     pending(broker)
     batch = end_transaction_marker(
         Marker(commit=True, coordinator_epoch=0),
@@ -335,7 +337,7 @@ async def test_a_coordinator_with_an_ended_transaction_is_loaded_in_pieces(broke
 
 
 @pytest.mark.parametrize("setting", ["max_message_bytes", "segment_bytes"])
-async def test_no_batch_is_larger_than_the_topic_takes(
+async def test_batch_size_respects_topic_limits(
     setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
@@ -357,14 +359,14 @@ async def test_no_batch_is_larger_than_the_topic_takes(
 
 @pytest.fixture
 async def crowded(broker: Broker, wire: Wire) -> list[str]:
-    """Names of topics that are described in order of name."""
+    """Return the names of many topics in the order of DescribeTopicPartitions."""
     (topic,) = broker.node.cluster.topics.values()
     names = [f"t{index * 7919 % TOPICS:06}" for index in range(TOPICS)]
     broker.node.cluster.topics.update(dict.fromkeys(names, topic))
     return sorted([*names, OFFSETS_TOPIC])
 
 
-async def test_a_page_of_many_topics_is_found_in_turns(
+async def test_describing_page_of_many_topics_does_not_block_loop(
     broker: Broker, wire: Wire, crowded: list[str]
 ) -> None:
     limit = 100
@@ -378,7 +380,7 @@ async def test_a_page_of_many_topics_is_found_in_turns(
 
 
 @pytest.mark.slow
-async def test_many_resources_are_listed_in_turns(
+async def test_listing_many_config_resources_does_not_block_loop(
     broker: Broker, wire: Wire, crowded: list[str]
 ) -> None:
     ask = ListConfigResourcesRequest(resource_types=[2])

@@ -1,4 +1,4 @@
-"""Coordinators that are rebuilt from large logs while clients are served."""
+"""Loading of coordinators from large logs while clients are served."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ from ..wire import fetch as fetch_records
 from .test_shards import LOADING, commit, fetch
 
 
-async def test_a_large_log_is_loaded_by_and_by() -> None:
-    """Others are served meanwhile, and so is the group when that is done."""
+async def test_large_log_is_loaded_while_other_requests_are_served() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t", 200)
         await find(wire, 4, "g")
@@ -46,14 +45,14 @@ async def test_a_large_log_is_loaded_by_and_by() -> None:
 
 @pytest.fixture
 def slow_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A coordinator is loaded when it is asked for, again and again, and hardly behind."""
+    """Make loads progress mainly through requests, and hardly in the background."""
     monkeypatch.setattr("kbroker.coordinator_runtime.loading.TURNS_AT_START", 1)
     monkeypatch.setattr("kbroker.coordinator_runtime.loading.RECORDS_AT_ONCE", 10)
     monkeypatch.setattr("kbroker.coordinator_runtime.loading.REST", 1e9)
 
 
 async def fill(directory: Path, commits: int = 20) -> None:
-    """Some thousand records for one coordinator, 200 a commit."""
+    """Write some thousand records for one coordinator, 200 per commit."""
     async with (
         started(directory, offsets_topic_num_partitions=1) as broker,
         connected(broker.endpoint) as wire,
@@ -66,14 +65,14 @@ async def fill(directory: Path, commits: int = 20) -> None:
 
 
 async def fetch_when_loaded(wire: Wire) -> Any:
-    """As a client does: it asks again until it is answered."""
+    """Retry a fetch, as clients do, until the coordinator is loaded."""
     while (answer := await fetch(wire)).error_code:
         assert answer.error_code == LOADING
     return answer
 
 
 @pytest.mark.usefixtures("slow_loads")
-async def test_a_node_serves_before_its_coordinators_are_loaded(tmp_path: Path) -> None:
+async def test_node_serves_before_its_coordinators_are_loaded(tmp_path: Path) -> None:
     await fill(tmp_path)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         assert broker.node.is_loading
@@ -90,7 +89,7 @@ async def test_a_node_serves_before_its_coordinators_are_loaded(tmp_path: Path) 
         assert await commit(wire, 20) == 0
 
 
-async def test_a_load_leaves_the_loop_to_others(tmp_path: Path) -> None:
+async def test_loading_does_not_block_loop(tmp_path: Path) -> None:
     await fill(tmp_path, commits=100)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         assert broker.node.is_loading
@@ -101,7 +100,7 @@ async def test_a_load_leaves_the_loop_to_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("slow_loads")
-async def test_offsets_of_topics_that_are_deleted_during_a_load_go(tmp_path: Path) -> None:
+async def test_offsets_of_topics_deleted_during_load_are_deleted(tmp_path: Path) -> None:
     await fill(tmp_path)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         await delete_topic(wire, "t")
@@ -111,7 +110,7 @@ async def test_offsets_of_topics_that_are_deleted_during_a_load_go(tmp_path: Pat
         assert (await wire.ask(ApiKey.OFFSET_FETCH, 5, everything)).topics == []
 
 
-async def test_small_coordinators_are_loaded_before_a_node_serves(
+async def test_small_coordinators_are_loaded_before_node_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups = [f"group-{number}" for number in range(30)]

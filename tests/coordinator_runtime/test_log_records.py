@@ -1,4 +1,4 @@
-"""Records of coordinators in words."""
+"""Human-readable form of coordinator records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def row_of(key: str, value: str | None) -> dict[str, object] | None:
 
 
 @pytest.mark.parametrize("value", KEYS)
-def test_records_of_groups(value: str) -> None:
+def test_group_records_are_decoded(value: str) -> None:
     key = KEYS[value]
     row = row_of(key, value)
     assert row is not None
@@ -32,7 +32,7 @@ def test_records_of_groups(value: str) -> None:
     assert gone.keys() - row.keys() == {"tombstone"}
 
 
-def test_what_a_member_has() -> None:
+def test_current_assignment_record_is_decoded() -> None:
     value = next(each for each, (key, _) in VALUES.items() if key.startswith("0008"))
     row = row_of(VALUES[value][0], value)
     assert row is not None
@@ -46,5 +46,5 @@ def test_what_a_member_has() -> None:
     ]
 
 
-def test_other_kinds_have_no_words() -> None:
+def test_unknown_record_type_is_not_decoded() -> None:
     assert row_of("0063000167", "0000") is None

@@ -1,4 +1,4 @@
-"""How coordinators come and go: what they wait for, and what is said meanwhile."""
+"""Loading and loss of coordinators, and the responses in between."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def replica_of(broker: Broker) -> Replica:
 
 
 class Lagging:
-    """The replica has another one to wait for, which has nothing yet of what comes from now on."""
+    """Make the replica wait for a follower that does not replicate new records."""
 
     def __init__(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
         self._replica = lagging = replica_of(broker)
@@ -98,7 +98,7 @@ class Lagging:
         self._commit(self._replica, self._replica.log.log_end_offset)
 
 
-async def test_a_coordinator_waits_until_its_log_is_committed(
+async def test_coordinator_loads_after_its_log_is_committed(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await commit(wire, 5) == 0
@@ -106,8 +106,8 @@ async def test_a_coordinator_waits_until_its_log_is_committed(
     await wire.send(ApiKey.OFFSET_COMMIT, 7, commit_request(7))
     await until(lambda: replica_of(broker).log.log_end_offset == 2)
     async with connected(broker.endpoint) as other:
-        broker.node.groups.stop()  # as if leadership had gone
-        broker.node.groups.settle()  # and come back
+        broker.node.groups.stop()  # simulates a loss of leadership
+        broker.node.groups.settle()  # and its return
         assert (await fetch(other)).error_code == LOADING
         listed = await other.ask(ApiKey.LIST_GROUPS, 4, request(ApiKey.LIST_GROUPS))
         assert listed.error_code == LOADING
@@ -116,10 +116,10 @@ async def test_a_coordinator_waits_until_its_log_is_committed(
         assert (await fetch(other)).topics[0].partitions[0].committed_offset == 7
 
 
-async def test_what_waits_is_not_told_what_was_lost(
+async def test_pending_requests_fail_if_their_state_was_lost(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither as a commit, nor as an offset, nor as a group that is not there."""
+    """This applies to commits, fetches, heartbeats and descriptions of missing groups."""
     assert await commit(wire, 5) == 0
     Lagging(broker, monkeypatch)
     heartbeat = request(ApiKey.HEARTBEAT, group_id="g", member_id="m")
@@ -139,7 +139,7 @@ async def test_what_waits_is_not_told_what_was_lost(
     assert (await wire.receive()).error_code == lost
 
 
-async def test_a_commit_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commit_times_out_if_it_is_not_replicated(monkeypatch: pytest.MonkeyPatch) -> None:
     async with (
         started(offsets_commit_timeout_ms=100) as broker,
         connected(broker.endpoint) as wire,
@@ -153,10 +153,10 @@ async def test_a_commit_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) 
         assert (await fetch(wire)).topics[0].partitions[0].committed_offset == 7
 
 
-async def test_a_coordinator_of_before_writes_nothing(
+async def test_coordinator_of_follower_appends_nothing(
     broker: Broker, wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its replica follows another one: what it appended would part the two logs."""
+    """The replica has become a follower: an append would make the logs diverge."""
     groups = broker.node.groups
     shard = groups.shard("g")
     replica = broker.node.partitions.named_replica(OFFSETS_TOPIC, shard.replica.index)
@@ -168,10 +168,10 @@ async def test_a_coordinator_of_before_writes_nothing(
     assert "could not append" in caplog.text
 
 
-async def test_internal_topics_wait_for_all_nodes_of_the_first_start(
+async def test_internal_topics_are_created_after_all_nodes_registered(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They would never have as many replicas as they should."""
+    """If created earlier, they would have too few replicas forever."""
     monkeypatch.setattr(broker.node.config, "nodes", 3)
     settings = {"offsets.topic.replication.factor": 3}
     monkeypatch.setitem(broker.node.config._parsed, *settings.popitem())
@@ -182,7 +182,7 @@ async def test_internal_topics_wait_for_all_nodes_of_the_first_start(
     assert OFFSETS_TOPIC not in broker.node.cluster.topics
 
 
-async def test_a_partition_without_a_leader(
+async def test_find_coordinator_returns_error_if_partition_has_no_leader(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = broker.node.cluster.topics[OFFSETS_TOPIC]

@@ -1,4 +1,4 @@
-"""Coordinators of three nodes: each is where its partition is led, and moves with it."""
+"""Coordinators of three nodes: each runs on the leader of its partition and moves with it."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ async def wire(broker: Broker) -> AsyncIterator[Routed]:
 
 
 async def end(node: LocalNode, how: str) -> None:
-    """End a node, "stop" or "crash"."""
+    """End a node by "stop" or "crash"."""
     await (node.stop() if how == "stop" else node.crash())
 
 
-async def test_internal_topics_follow_the_number_of_nodes(broker: Broker) -> None:
+async def test_internal_topics_have_replicas_on_all_nodes(broker: Broker) -> None:
     topics = broker.running().cluster.topics
     for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
         assert {len(each.replicas) for each in topics[name].partitions} == {3}
@@ -65,7 +65,7 @@ async def test_internal_topics_follow_the_number_of_nodes(broker: Broker) -> Non
 
 
 @pytest.mark.parametrize("kind", [GROUP, TRANSACTION])
-async def test_every_node_names_the_leader(broker: Broker, kind: int) -> None:
+async def test_every_node_returns_same_coordinators(broker: Broker, kind: int) -> None:
     named: list[list[tuple[int, str, int]]] = []
     for local in broker.nodes:
         async with connected(local.endpoint) as wire:
@@ -78,7 +78,7 @@ async def test_every_node_names_the_leader(broker: Broker, kind: int) -> None:
         assert (host, port) == broker.local_node(node_id).endpoint
 
 
-async def test_other_nodes_are_no_coordinators(broker: Broker) -> None:
+async def test_other_nodes_reject_requests_for_coordinator(broker: Broker) -> None:
     owner = await coordinator(broker, "groups", "g")
     for local in broker.nodes:
         async with connected(local.endpoint) as wire:
@@ -105,8 +105,10 @@ async def commit(wire: Wire, group: str, offset: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ENDS)
-async def test_offsets_move_with_their_coordinator(broker: Broker, wire: Routed, how: str) -> None:
-    """Also when it moves again and again, and comes back to a node that had it before."""
+async def test_committed_offsets_move_with_their_coordinator(
+    broker: Broker, wire: Routed, how: str
+) -> None:
+    """The coordinator moves repeatedly, and returns to a node that had it before."""
     await create_topic(wire, "t")
     for number, group in enumerate(GROUPS):
         await commit(wire, group, number)
@@ -145,7 +147,7 @@ async def test_share_states_move_with_their_coordinator(
 async def ask_for_state(
     broker: Broker, key: ApiKey, share: SharePartitionKey, **fields: Any
 ) -> Any:
-    """The row of a share partition, asked for as brokers do while coordinators move."""
+    """Return the response row of a share partition, with retries as brokers do."""
     cls: Any = request_class(key)
     topic = cls.Topic(
         topic_id=share.topic_id, partitions=[cls.Partition(partition=share.partition, **fields)]
@@ -167,7 +169,7 @@ RETRIED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 
 async def patient(wire: Routed, group: str) -> int:
-    """The committed offset of a group, asked for as clients do while coordinators move."""
+    """Return the committed offset of a group, with retries as clients do."""
     rows = [request(ApiKey.OFFSET_FETCH).Topic(name="t", partition_indexes=[0])]
     ask = request(ApiKey.OFFSET_FETCH, group_id=group, topics=rows)
     with trio.fail_after(ANSWER_SECONDS):
@@ -187,8 +189,10 @@ async def patient_commit(wire: Routed, group: str, offset: int) -> None:
 
 
 @pytest.mark.parametrize("how", ENDS)
-async def test_a_member_goes_on(broker: Broker, wire: Routed, how: str) -> None:
-    """With the same generation: nobody has to join again."""
+async def test_member_continues_after_coordinator_moved(
+    broker: Broker, wire: Routed, how: str
+) -> None:
+    """The generation is unchanged, so no member has to rejoin."""
     await create_topic(wire, "t")
     member = Member(wire)
     await member.enter()
@@ -206,8 +210,10 @@ async def test_a_member_goes_on(broker: Broker, wire: Routed, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ENDS)
-async def test_members_of_a_consumer_group_go_on(broker: Broker, wire: Routed, how: str) -> None:
-    """In each state that the group of KIP-848 can be in, with the same epochs and partitions."""
+async def test_consumer_group_members_continue_after_coordinator_moved(
+    broker: Broker, wire: Routed, how: str
+) -> None:
+    """Epochs and assignments are unchanged in each state of a group (KIP-848)."""
     topic = await create_topic(wire, "t", 4)
     name = "consumer.assignment.interval.ms"
     for group in ("stable", "reconciling"):
@@ -235,8 +241,10 @@ async def test_members_of_a_consumer_group_go_on(broker: Broker, wire: Routed, h
 
 
 @pytest.mark.parametrize("how", ENDS)
-async def test_members_of_a_streams_group_go_on(broker: Broker, wire: Routed, how: str) -> None:
-    """With the same epochs, tasks and topology; what they may have missed they are told again."""
+async def test_streams_group_members_continue_after_coordinator_moved(
+    broker: Broker, wire: Routed, how: str
+) -> None:
+    """Epochs, tasks and topology are unchanged; tasks that may have been missed are resent."""
     await create_topic(wire, "t", 4)
     for group in ("stable", "moving"):
         await at_once(wire, group)
@@ -258,8 +266,10 @@ async def test_members_of_a_streams_group_go_on(broker: Broker, wire: Routed, ho
 
 
 @pytest.mark.parametrize("how", ENDS)
-async def test_members_of_a_share_group_go_on(broker: Broker, wire: Routed, how: str) -> None:
-    """With the same epochs and partitions; what was to be made of its states is made."""
+async def test_share_group_members_continue_after_coordinator_moved(
+    broker: Broker, wire: Routed, how: str
+) -> None:
+    """Epochs and assignments are unchanged; pending state initializations are repeated."""
     await create_topic(wire, "t", 4)
     await set_config(wire, ResourceType.GROUP, "g", "share.assignment.interval.ms", "0")
     await share_groups.joined(wire, partitions=4)
@@ -274,7 +284,7 @@ async def test_members_of_a_share_group_go_on(broker: Broker, wire: Routed, how:
     assert (answer.error_code, given(answer)) == (0, None)
     await create_topic(wire, "u", 4)
     answer = await share_groups.beat(wire, "a", answer.member_epoch, topics=["t", "u"])
-    assert not answer.error_code, "and now the states of the other topic are to be made"
+    assert not answer.error_code, "the states of the other topic are now pending"
     await end(broker.local_node(await coordinator(broker, "groups", "g")), how)
     await shared(wire, "g")
     with trio.fail_after(ANSWER_SECONDS):
@@ -287,7 +297,7 @@ async def test_members_of_a_share_group_go_on(broker: Broker, wire: Routed, how:
     assert [len(each.partitions) for each in row.members[0].assignment.topic_partitions] == [4, 4]
 
 
-async def test_how_far_a_share_group_is_behind_leaders_elsewhere(
+async def test_share_group_lag_includes_partitions_led_by_other_nodes(
     broker: Broker, wire: Routed
 ) -> None:
     topic = await create_topic(wire, "t", 4)
@@ -303,7 +313,7 @@ async def test_how_far_a_share_group_is_behind_leaders_elsewhere(
 
 
 async def shared(wire: Routed, group: str) -> Any:
-    """As clients describe a share group while its coordinator moves."""
+    """Describe a share group with retries, as clients do while its coordinator moves."""
     with trio.fail_after(ANSWER_SECONDS):
         while True:
             row = await share_groups.describe(wire, group)
@@ -315,7 +325,7 @@ async def shared(wire: Routed, group: str) -> Any:
 async def described(
     wire: Routed, group: str, ask: Callable[..., Awaitable[list[Any]]] = describe
 ) -> list[Any]:
-    """As clients describe a group while its coordinator moves."""
+    """Describe a group with retries, as clients do while its coordinator moves."""
     with trio.fail_after(ANSWER_SECONDS):
         while True:
             rows = await ask(wire, group)
@@ -324,8 +334,8 @@ async def described(
             await trio.sleep(0.01)
 
 
-async def test_who_is_parked_is_told(broker: Broker, wire: Routed) -> None:
-    """A member waits for others while its coordinator's node loses the leadership."""
+async def test_pending_join_fails_if_coordinator_moves(broker: Broker, wire: Routed) -> None:
+    """The node of the coordinator stops while a member waits for others to join."""
     members = [Member(wire, rebalance_timeout_ms=60_000), Member(wire)]
     await members[0].enter()
     owner = broker.local_node(await coordinator(broker, "groups", "g"))
@@ -343,8 +353,10 @@ async def test_who_is_parked_is_told(broker: Broker, wire: Routed) -> None:
     assert [answer.error_code for answer in answers] == [ErrorCode.NOT_COORDINATOR]
 
 
-async def test_a_topic_that_is_deleted_while_a_node_is_down(broker: Broker, wire: Routed) -> None:
-    """All coordinators forget it, also those that another node has by then."""
+async def test_coordinators_delete_offsets_of_topic_deleted_while_node_was_down(
+    broker: Broker, wire: Routed
+) -> None:
+    """This includes coordinators that another node had taken over."""
     for name in ("t", "other"):
         await create_topic(wire, name)
     for group in GROUPS:
@@ -359,12 +371,12 @@ async def test_a_topic_that_is_deleted_while_a_node_is_down(broker: Broker, wire
 
 
 def has_only_other(broker: Broker, group: str) -> bool:
-    """Whether a group's coordinator, wherever it is now, has nothing but the other topic."""
+    """Return True if the group's coordinator has only offsets of the other topic."""
     owner = broker.running().groups.coordinator_id(group)
     if owner == NO_LEADER:
         return False
     try:
         shard = broker.local_node(owner).node.groups.shard(group)
     except KafkaError:
-        return False  # it is just moving
+        return False  # the coordinator is moving
     return set(shard.coordinator.committed(group)) == {("other", 0)}

@@ -1,4 +1,4 @@
-"""Share coordinators on partitions in memory: what clients get while records are not committed."""
+"""Share coordinators on in-memory partitions: responses while records are not committed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PARTITIONS = 3
 
 
 class World(NamedTuple):
-    """Share coordinators and the one partition that keeps their state."""
+    """Share coordinators, and the partition that stores their state."""
 
     context: NodeContext
     partitions: PartitionsInMemory
@@ -72,7 +72,7 @@ class World(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """An operation: its row, or what becomes it."""
+    """An operation with its response row or pending response."""
 
     outcome: object
 
@@ -82,7 +82,7 @@ class Asked(NamedTuple):
 
     @property
     def code(self) -> int | None:
-        """The error code; None if the coordinator was lost before it could answer."""
+        """Error code, or None if the coordinator was lost before it could respond."""
         outcome = self.outcome
         if isinstance(outcome, ShardPending):
             assert outcome.ready
@@ -133,7 +133,7 @@ def refuse(code: ErrorCode) -> Callable[[ReplicaInMemory], None]:
     ],
     ids=["stored", "too few in sync", "storage error", "not leader", "too large", "resigned"],
 )
-async def test_append_failure_becomes_error_of_coordinator(
+async def test_append_error_is_mapped_to_coordinator_error(
     world: World, before: Callable[[ReplicaInMemory], None], code: ErrorCode
 ) -> None:
     assert world.initialize(index=1).code == ErrorCode.NONE
@@ -183,10 +183,10 @@ async def test_coordinator_loads_after_records_of_earlier_leader_are_committed(
     assert again.start_offset() == 5
 
 
-async def test_loaded_coordinator_has_every_state_that_was_stored(
+async def test_loaded_coordinator_has_every_stored_state(
     world: World, pytestconfig: pytest.Config
 ) -> None:
-    """A random history of stored and failed operations, with reloads in between."""
+    """Random history of stored and failed operations, with reloads in between."""
     rng = Random(pytestconfig.getoption("--seed"))
     stored: dict[int, int] = {}
     for epoch in range(1, 200):

@@ -1,4 +1,4 @@
-"""Share partitions of three nodes: they are where their partition is led, and move with it (KIP-932)."""
+"""Share partitions of three nodes: each moves with the leader of its partition (KIP-932)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 async def filled(broker: Broker, records: int = RECORDS) -> Topic:
-    """A topic with records, each in a batch, and the state of a group."""
+    """Create a topic with single-record batches, and the share state of a group."""
     async with routed(broker) as wire:
         topic = await create_topic(wire, "t")
         await initialize(broker.running(), topic)
@@ -58,7 +58,7 @@ async def filled(broker: Broker, records: int = RECORDS) -> Topic:
     return topic
 
 
-async def test_what_was_acknowledged_moves_with_the_leader(broker: Broker) -> None:
+async def test_acknowledgements_survive_change_of_leader(broker: Broker) -> None:
     topic = await filled(broker, 10)
     first = await leader(broker, "t", 0)
     async with connected(broker.local_node(first).endpoint) as wire:
@@ -67,7 +67,7 @@ async def test_what_was_acknowledged_moves_with_the_leader(broker: Broker) -> No
         assert not (await member.say((0, 4, ACCEPT), (5, 6, RELEASE))).error_code
     await broker.local_node(first).crash()
     second = broker.local_node(await leader(broker, "t", 0))
-    # What it knows of the high watermark came with its fetches: of the last record perhaps not yet.
+    # The new leader may not know the high watermark of the last record yet.
     log = log_on(broker, second.id, "t")
     await until(lambda: log.high_watermark == 10)
     async with connected(second.endpoint) as wire:
@@ -75,7 +75,7 @@ async def test_what_was_acknowledged_moves_with_the_leader(broker: Broker) -> No
         assert await member.take() == [(5, 6, 2), (7, 9, 1)]
 
 
-async def test_other_nodes_name_the_leader(broker: Broker) -> None:
+async def test_share_fetch_to_other_node_returns_current_leader(broker: Broker) -> None:
     topic = await filled(broker, 1)
     first = await leader(broker, "t", 0)
     other = others(broker, first)[0]
@@ -86,7 +86,7 @@ async def test_other_nodes_name_the_leader(broker: Broker) -> None:
         assert [each.node_id for each in answer.node_endpoints] == [first]
 
 
-async def test_a_fetch_that_waits_hears_that_leadership_goes(broker: Broker) -> None:
+async def test_pending_share_fetch_fails_if_leadership_moves(broker: Broker) -> None:
     topic = await filled(broker, 0)
     preferred = await leader(broker, "t", 0)
     await broker.local_node(preferred).crash()
@@ -107,7 +107,7 @@ async def test_a_fetch_that_waits_hears_that_leadership_goes(broker: Broker) -> 
 
 
 class Done:
-    """What members have accepted, and how often; `unsure` has what they were not answered about."""
+    """Accepted records with their counts; `unsure` contains records without a response."""
 
     def __init__(self) -> None:
         self.accepted: Counter[bytes] = Counter()
@@ -118,7 +118,7 @@ class Done:
 
 
 class Worker:
-    """A member that goes where the leader is, and accepts what it gets."""
+    """A member that follows the leader and accepts all records."""
 
     def __init__(self, broker: Broker, topic: Topic, name: str, done: Done) -> None:
         self.broker = broker
@@ -137,7 +137,7 @@ class Worker:
                 await trio.sleep(0.01)
 
     async def _work(self, member: ShareMember) -> None:
-        """Until another node leads."""
+        """Fetch and accept until another node leads."""
         while True:
             answer = await member.fetch(
                 (0,) if member.epoch == 0 else (), max_records=2, max_wait_ms=50
@@ -165,7 +165,7 @@ class Worker:
 
 
 def starts(broker: Broker) -> set[int]:
-    """The first offset that is not done with, as nodes know it that have led."""
+    """Return the share-partition start offsets of all nodes that have led."""
     shares = (share for node in broker.running_nodes for share in node.share.partitions)
     return {share.delivery.start_offset for share in shares if share.delivery is not None}
 

@@ -1,4 +1,4 @@
-"""How nodes have the state of share partitions kept, on whichever node it is (KIP-932)."""
+"""Client of the share coordinators on all nodes (KIP-932)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def shared(broker: Broker) -> list[SharePartitionKey]:
     return [SharePartitionKey("queue", topic.id, index) for index in range(PARTITIONS)]
 
 
-async def test_each_node_reaches_all_coordinators(broker: Broker) -> None:
+async def test_each_node_reaches_all_share_coordinators(broker: Broker) -> None:
     shares = await shared(broker)
     first, second, third = (local.node.share.persister for local in broker.nodes)
     initialize = InitializeShareGroupStateRequest.Partition
@@ -76,7 +76,7 @@ async def test_each_node_reaches_all_coordinators(broker: Broker) -> None:
     assert {row.start_offset for row in summaries.values()} == {-1}
 
 
-async def test_it_goes_on_while_coordinators_move(broker: Broker) -> None:
+async def test_persister_retries_while_coordinators_move(broker: Broker) -> None:
     shares = await shared(broker)
     await broker.running().share.states.create_topic()
     await all_in_sync(broker)
@@ -95,7 +95,7 @@ async def test_it_goes_on_while_coordinators_move(broker: Broker) -> None:
     assert {row.start_offset for row in summaries.values()} == {2}
 
 
-async def test_errors_are_those_of_their_partitions(broker: Broker) -> None:
+async def test_errors_are_returned_per_share_partition(broker: Broker) -> None:
     shares = [*await shared(broker), SharePartitionKey("queue", uuid4(), 0)]
     initialize = InitializeShareGroupStateRequest.Partition
     asks = broker.local_node(2).node.share.persister
@@ -104,7 +104,7 @@ async def test_errors_are_those_of_their_partitions(broker: Broker) -> None:
     assert [made[each].error_code for each in shares] == [0] * PARTITIONS + [unknown]
 
 
-async def test_without_a_coordinator_it_gives_up(
+async def test_persister_gives_up_without_coordinator(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(share_persister, "ANSWER_SECONDS", 0.1)

@@ -30,11 +30,11 @@ from ..wire import ANSWER_SECONDS, ConnectionClosed, Topic, request, until
 
 BOTH_ENDS = pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
 ENDS = pytest.mark.parametrize("how", ["stop", "crash"])
+# Combinations of protocol, outcome, and how the node ends.
 WAYS = pytest.mark.parametrize(
     ("version", "commit", "how"),
     [(11, True, "stop"), (11, False, "crash"), (13, True, "crash"), (13, False, "stop")],
 )
-"""Each protocol, each end of a transaction and each end of a node, with one another in turn."""
 MOVES = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
@@ -59,7 +59,7 @@ async def wire(broker: Broker) -> AsyncIterator[Routed]:
 
 @pytest.fixture
 async def topic(broker: Broker, wire: Routed) -> Topic:
-    """Each node leads one of its three partitions, and follows the others."""
+    """Create a topic with one partition led by each node."""
     node = broker.running()
     await broker.create_topic("t", 3)
     found = node.cluster.topics["t"]
@@ -86,7 +86,7 @@ async def write_all(writer: Writer, topic: Topic, value: bytes) -> None:
 
 @PROTOCOLS
 @BOTH_ENDS
-async def test_partitions_of_three_leaders(
+async def test_transaction_ends_in_partitions_of_three_leaders(
     wire: Routed, topic: Topic, version: int, commit: bool
 ) -> None:
     writer = await begun(wire, version)
@@ -99,8 +99,8 @@ async def test_partitions_of_three_leaders(
         assert await all_seen(wire, topic) == [values + added for values in before]
 
 
-async def test_a_partition_that_was_not_added(wire: Routed, topic: Topic) -> None:
-    """The leader asks the coordinator, wherever it is (first protocol)."""
+async def test_partition_that_was_not_added_is_rejected(wire: Routed, topic: Topic) -> None:
+    """With TV1, the leader verifies the partition with the coordinator on any node."""
     writer = await begun(wire, 11)
     for partition in range(3):
         code = await writer.produce(topic, b"x", partition=partition)
@@ -111,7 +111,9 @@ async def test_a_partition_that_was_not_added(wire: Routed, topic: Topic) -> Non
 
 
 @PROTOCOLS
-async def test_a_fenced_producer(wire: Routed, topic: Topic, version: int) -> None:
+async def test_fenced_producer_is_rejected_by_all_leaders(
+    wire: Routed, topic: Topic, version: int
+) -> None:
     old = await begun(wire, version)
     await write_all(old, topic, b"x")
     new = await begun(wire, version)
@@ -125,7 +127,7 @@ async def test_a_fenced_producer(wire: Routed, topic: Topic, version: int) -> No
 
 @PROTOCOLS
 @BOTH_ENDS
-async def test_offsets_of_groups_on_all_nodes(
+async def test_transaction_commits_offsets_of_groups_on_all_nodes(
     broker: Broker, wire: Routed, topic: Topic, version: int, commit: bool
 ) -> None:
     writer = await begun(wire, version)
@@ -154,7 +156,7 @@ async def send_offset(writer: Writer, group: str, offset: int) -> None:
 
 
 @WAYS
-async def test_the_coordinator_goes_before_its_markers_are_out(
+async def test_new_coordinator_completes_prepared_transaction(
     broker: Broker,
     wire: Routed,
     topic: Topic,
@@ -163,7 +165,7 @@ async def test_the_coordinator_goes_before_its_markers_are_out(
     commit: bool,
     how: str,
 ) -> None:
-    """How it ends is decided: the next coordinator ends it, and the producer may ask again."""
+    """The decision was stored: the next coordinator writes markers, and the producer may retry."""
     writer = await begun(wire, version)
     await write_all(writer, topic, b"x")
     first = await owner(broker)
@@ -197,13 +199,13 @@ async def test_the_coordinator_goes_before_its_markers_are_out(
 
 
 async def end_or_lose(writer: Writer, commit: bool) -> None:
-    """The answer may be an error, or never come."""
+    """End a transaction; the response may be an error or may be missing."""
     with suppress(ConnectionClosed):
         await writer.end(commit=commit)
 
 
 async def end_again(writer: Writer, commit: bool) -> None:
-    """As clients do while coordinators move."""
+    """Retry EndTxn, as clients do while coordinators move."""
     with trio.fail_after(ANSWER_SECONDS):
         while code := await writer.end(commit=commit):
             assert code in MOVES
@@ -211,7 +213,7 @@ async def end_again(writer: Writer, commit: bool) -> None:
 
 
 def state_at(node: LocalNode) -> TransactionState | None:
-    """How the transaction stands at a node that has its coordinator, or gets it."""
+    """Return the transaction's state on a node that has its coordinator, or None."""
     for shard in node.node.transactions.shards():
         if NAME in shard.coordinator.transactions:
             return shard.coordinator.transactions[NAME].state
@@ -219,10 +221,9 @@ def state_at(node: LocalNode) -> TransactionState | None:
 
 
 @WAYS
-async def test_a_leader_goes_before_its_marker_is_written(
+async def test_new_leader_gets_marker_after_leader_ends(
     broker: Broker, wire: Routed, topic: Topic, version: int, commit: bool, how: str
 ) -> None:
-    """The marker goes to the next leader."""
     writer = await begun(wire, version)
     await write_all(writer, topic, b"x")
     has_coordinator = await coordinator(broker, "transactions", NAME)
@@ -239,7 +240,7 @@ async def test_a_leader_goes_before_its_marker_is_written(
 
 @pytest.mark.slow
 @ENDS
-async def test_a_transaction_times_out_at_its_next_coordinator(
+async def test_transaction_times_out_at_new_coordinator(
     broker: Broker, wire: Routed, topic: Topic, how: str
 ) -> None:
     writer = Writer(wire, 13)
@@ -251,7 +252,7 @@ async def test_a_transaction_times_out_at_its_next_coordinator(
 
 
 async def ends_of(broker: Broker, topic: Topic) -> list[int]:
-    """The last stable offset of each partition, where it is led."""
+    """Return the last stable offset of each partition from its leader."""
     found = []
     for index in range(3):
         node = broker.local_node(await leader(broker, topic.name, index)).node
@@ -260,7 +261,7 @@ async def ends_of(broker: Broker, topic: Topic) -> list[int]:
 
 
 async def eventually(look: Callable[[], Awaitable[Any]], expected: Any) -> None:
-    """Wait until `look()` gives what is expected."""
+    """Wait until `look()` returns the expected value."""
     with trio.fail_after(ANSWER_SECONDS):
         while await look() != expected:  # noqa: ASYNC110  # there is no event for it
             await trio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""What a group knows about itself."""
+"""Data and queries of a classic group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def slot() -> PendingResponse[JoinGroupResponse]:
     return PendingResponse("g", "m")
 
 
-def test_the_first_member_leads_and_the_next_one_inherits() -> None:
+def test_first_member_becomes_leader_and_next_one_succeeds() -> None:
     group = ClassicGroup("g", unlimited())
     members = [member(name) for name in "abc"]
     for each in members:
@@ -37,7 +37,7 @@ def test_the_first_member_leads_and_the_next_one_inherits() -> None:
     assert not group.support
 
 
-def test_a_leader_is_elected_among_those_who_joined() -> None:
+def test_leader_is_elected_among_joined_members() -> None:
     group = ClassicGroup("g", unlimited())
     members = [member(name) for name in "abc"]
     for each in members:
@@ -51,7 +51,7 @@ def test_a_leader_is_elected_among_those_who_joined() -> None:
     assert group.leader_id == "b"
 
 
-def test_the_count_of_joined_members_is_kept() -> None:
+def test_joined_count_matches_pending_joins() -> None:
     rng = random.Random(1)
     group = ClassicGroup("g", unlimited())
     members = [member(str(i)) for i in range(8)]
@@ -71,7 +71,7 @@ def test_the_count_of_joined_members_is_kept() -> None:
     assert not group.all_joined
 
 
-def test_a_rename_keeps_place_leadership_and_what_is_owed() -> None:
+def test_rename_keeps_position_leadership_and_pending_sync() -> None:
     group = ClassicGroup("g", unlimited())
     group.add(member("a", "i"), "t", (("p", b""),))
     group.add(member("b"), "t", (("p", b""),))
@@ -85,7 +85,7 @@ def test_a_rename_keeps_place_leadership_and_what_is_owed() -> None:
     assert group.check_member("a", "i") == ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_support_agrees_with_a_count_by_hand() -> None:
+def test_support_matches_count_of_member_protocols() -> None:
     rng = random.Random(2)
     group = ClassicGroup("g", unlimited())
     group.state = STABLE
@@ -107,15 +107,15 @@ def test_support_agrees_with_a_count_by_hand() -> None:
                 assert group.supports("t", ((name, b""),)) == wanted
 
 
-def test_a_protocol_named_twice_counts_once() -> None:
+def test_duplicate_protocol_names_count_once() -> None:
     assert protocols_of([("a", b"1"), ("b", b"2"), ("a", b"3")]) == (("a", b"1"), ("b", b"2"))
 
 
-def test_subscribed_topics() -> None:
+def test_subscribes_returns_topics_of_generation() -> None:
     group = ClassicGroup("g", unlimited())
     assert not group.subscribes("t")  # a simple group
     group.protocol_type, group.protocol_name = "consumer", "range"
-    assert group.subscribes("t")  # nobody has said yet what the first generation will read
+    assert group.subscribes("t")  # subscriptions are unknown before the first generation
     group.keep_subscriptions()
     assert not group.subscribes("t")  # no members
     group.add(member("a"), "consumer", (("range", subscription("t", "u")),))

@@ -1,4 +1,4 @@
-"""The table of states."""
+"""States of a classic group and their transitions."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from kbroker.coordinator.classic.group_state import (
 from ..harness import unlimited
 
 
-def test_every_state_has_its_place_in_every_table() -> None:
+def test_all_tables_contain_every_state() -> None:
     assert set(VALID_TRANSITIONS) == set(ClassicGroupState)
     assert set(HEARTBEAT_ERROR) == set(COMMIT_ERROR) == set(ClassicGroupState) - {DEAD}
 
 
-def test_every_state_can_be_reached_and_left() -> None:
+def test_every_state_is_reachable_and_has_successors() -> None:
     reached = {EMPTY}
     while len(reached) < len(
         reached := reached | {t for s in reached for t in VALID_TRANSITIONS[s]}
@@ -38,7 +38,7 @@ def test_every_state_can_be_reached_and_left() -> None:
 @pytest.mark.parametrize(
     ("before", "after"), list(itertools.product(ClassicGroupState, ClassicGroupState))
 )
-def test_a_group_moves_as_the_table_says(
+def test_group_accepts_only_valid_transitions(
     before: ClassicGroupState, after: ClassicGroupState
 ) -> None:
     group = ClassicGroup("g", unlimited())
@@ -51,7 +51,7 @@ def test_a_group_moves_as_the_table_says(
             group.move(after)
 
 
-def test_names_are_those_on_the_wire() -> None:
+def test_state_names_match_protocol() -> None:
     assert [str(state) for state in ClassicGroupState] == [
         "Empty",
         "PreparingRebalance",

@@ -1,4 +1,4 @@
-"""Join, sync, heartbeat and leave."""
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OTHER = (("range", subscription("orders", "audit")),)
 
 
 @pytest.mark.parametrize("version", JOIN_VERSIONS)
-def test_a_member_without_id_is_given_one_first_from_version_4(version: int) -> None:
+def test_join_without_member_id_returns_member_id_required_from_version_4(version: int) -> None:
     h = Harness()
     call = h.join(version=version)
     if version < 4:
@@ -42,7 +42,7 @@ def test_a_member_without_id_is_given_one_first_from_version_4(version: int) -> 
     assert call.response.leader == call.response.member_id
 
 
-def test_a_given_id_that_does_not_come_back_is_forgotten_after_a_session() -> None:
+def test_unused_member_id_expires_after_session_timeout() -> None:
     h = Harness()
     member_id = h.new_id()
     assert h.describe().group_state == "Empty"
@@ -53,7 +53,7 @@ def test_a_given_id_that_does_not_come_back_is_forgotten_after_a_session() -> No
     assert h.log == []
 
 
-def test_a_given_id_does_not_rebalance_but_is_waited_for() -> None:
+def test_pending_member_id_delays_rebalance_but_does_not_start_one() -> None:
     h = Harness()
     (leader,) = h.stable(1)
     newcomer = h.new_id()
@@ -64,7 +64,7 @@ def test_a_given_id_does_not_rebalance_but_is_waited_for() -> None:
     assert again.response.generation_id == call.response.generation_id == 2
 
 
-def test_a_lost_id_ends_the_wait_for_it() -> None:
+def test_expired_member_id_completes_join_phase() -> None:
     h = Harness()
     (leader,) = h.stable(1)
     h.new_id(session_ms=7_000)
@@ -76,7 +76,7 @@ def test_a_lost_id_ends_the_wait_for_it() -> None:
 
 
 @pytest.mark.parametrize("version", JOIN_VERSIONS)
-def test_a_join_waits_for_all_known_members(version: int) -> None:
+def test_join_waits_for_all_known_members(version: int) -> None:
     h = Harness()
     first, second = h.stable(2, version)
     third = h.enter(version)
@@ -86,12 +86,12 @@ def test_a_join_waits_for_all_known_members(version: int) -> None:
     assert third.response.generation_id == last.response.generation_id == 3
 
 
-def test_who_does_not_join_in_the_rebalance_timeout_is_left_behind() -> None:
+def test_member_that_does_not_rejoin_within_rebalance_timeout_is_removed() -> None:
     h = Harness()
     first, second = h.stable(2)
     h.sleep(1)
     again = h.join(first)
-    for _ in range(3):  # heartbeats keep the session, not the place
+    for _ in range(3):  # heartbeats extend the session, not the join phase
         h.sleep(9_000)
         assert h.heartbeat(second, 2) == ErrorCode.REBALANCE_IN_PROGRESS
     assert again.is_parked
@@ -103,7 +103,7 @@ def test_who_does_not_join_in_the_rebalance_timeout_is_left_behind() -> None:
 
 
 @pytest.mark.parametrize(("version", "rebalance_ms"), [(0, 60_000), (1, -1), (4, -1), (9, -1)])
-def test_without_a_rebalance_timeout_the_session_timeout_counts(
+def test_missing_rebalance_timeout_defaults_to_session_timeout(
     version: int, rebalance_ms: int
 ) -> None:
     h = Harness()
@@ -117,11 +117,11 @@ def test_without_a_rebalance_timeout_the_session_timeout_counts(
     assert again.response.generation_id == 3
 
 
-def test_the_first_rebalance_waits_for_more_members() -> None:
+def test_initial_rebalance_waits_for_more_members() -> None:
     h = Harness(GroupSettings(initial_rebalance_delay_ms=3_000))
     first = h.join(version=3)
     h.sleep(2_000)
-    second = h.join(version=3)  # comes within the delay, which therefore goes on once
+    second = h.join(version=3)  # joins within the delay, which is extended once
     h.sleep(1_000)
     assert first.is_parked
     h.sleep(2_999)
@@ -129,13 +129,13 @@ def test_the_first_rebalance_waits_for_more_members() -> None:
     h.sleep(1)
     assert first.response.generation_id == second.response.generation_id == 1
     assert len(first.response.members) == 2
-    later = h.join(version=3)  # not the first rebalance: goes on with the last rejoin
+    later = h.join(version=3)  # not the initial rebalance: completes with the last rejoin
     h.join(first.response.member_id, version=3)
     h.join(second.response.member_id, version=3)
     assert later.response.generation_id == 2
 
 
-def test_the_first_rebalance_waits_at_most_the_rebalance_timeout() -> None:
+def test_initial_rebalance_waits_at_most_rebalance_timeout() -> None:
     h = Harness(GroupSettings(initial_rebalance_delay_ms=3_000))
     calls = [h.join(version=3, rebalance_ms=7_000)]
     for _ in range(3):
@@ -148,7 +148,7 @@ def test_the_first_rebalance_waits_at_most_the_rebalance_timeout() -> None:
 
 
 @pytest.mark.parametrize("version", JOIN_VERSIONS)
-def test_only_the_leader_is_told_the_members(version: int) -> None:
+def test_only_leader_receives_member_list(version: int) -> None:
     h = Harness()
     protocols = (STICKY, ("range", b"for range"))
     first = h.enter(version, protocols=protocols).response
@@ -166,7 +166,7 @@ def test_only_the_leader_is_told_the_members(version: int) -> None:
     assert leader.protocol_type == ("consumer" if version >= 7 else None)
 
 
-def test_the_generation_rises_when_the_last_member_leaves_and_lives_on() -> None:
+def test_generation_rises_when_last_member_leaves_and_is_kept() -> None:
     h = Harness()
     (member,) = h.stable(1)
     h.leave((member, None))
@@ -176,7 +176,7 @@ def test_the_generation_rises_when_the_last_member_leaves_and_lives_on() -> None
     assert h.enter().response.generation_id == 3
 
 
-def test_a_leader_that_joins_a_stable_group_rebalances_it() -> None:
+def test_leader_rejoining_stable_group_starts_rebalance() -> None:
     h = Harness()
     leader, follower = h.stable(2)
     call = h.join(leader)
@@ -185,7 +185,7 @@ def test_a_leader_that_joins_a_stable_group_rebalances_it() -> None:
 
 
 @pytest.mark.parametrize("version", JOIN_VERSIONS)
-def test_an_unchanged_follower_is_told_the_present_generation(version: int) -> None:
+def test_unchanged_follower_rejoining_receives_current_generation(version: int) -> None:
     h = Harness()
     leader, follower = h.stable(2, version)
     answer = h.join(follower, version=version).response
@@ -194,14 +194,14 @@ def test_an_unchanged_follower_is_told_the_present_generation(version: int) -> N
     assert h.describe().group_state == "Stable"
 
 
-def test_new_metadata_rebalances_a_stable_group() -> None:
+def test_new_metadata_starts_rebalance_of_stable_group() -> None:
     h = Harness()
     _, follower = h.stable(2)
     assert h.join(follower, protocols=OTHER).is_parked
     assert h.describe().group_state == "PreparingRebalance"
 
 
-def test_after_a_lost_answer_the_generation_is_told_again() -> None:
+def test_repeated_join_after_lost_response_returns_same_generation() -> None:
     h = Harness()
     member = h.new_id()
     first = h.join(member).response
@@ -212,7 +212,7 @@ def test_after_a_lost_answer_the_generation_is_told_again() -> None:
     assert other.generation_id == 2
 
 
-def test_the_protocol_is_one_that_all_support_and_most_prefer() -> None:
+def test_selected_protocol_is_supported_by_all_and_preferred_by_most() -> None:
     h = Harness()
     a, b, c = (("a", b""), ("b", b""), ("c", b"")), (("c", b""), ("b", b"")), (("c", b""),)
     first = h.enter(protocols=a)
@@ -231,7 +231,7 @@ def test_the_protocol_is_one_that_all_support_and_most_prefer() -> None:
     ("protocol_type", "protocols"),
     [("consumer", (STICKY,)), ("connect", RANGE), ("", RANGE), ("consumer", ())],
 )
-def test_who_has_nothing_in_common_is_refused(
+def test_join_without_common_protocol_is_rejected(
     protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
 ) -> None:
     h = Harness()
@@ -244,7 +244,7 @@ def test_who_has_nothing_in_common_is_refused(
 
 
 @pytest.mark.parametrize(("protocol_type", "protocols"), [("", RANGE), ("consumer", ())])
-def test_an_empty_group_needs_a_type_and_a_protocol(
+def test_join_of_empty_group_requires_protocol_type_and_protocol(
     protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
 ) -> None:
     h = Harness()
@@ -253,7 +253,7 @@ def test_an_empty_group_needs_a_type_and_a_protocol(
     assert list(h.coordinator.list_groups()) == []
 
 
-def test_an_empty_group_may_change_its_protocol_type() -> None:
+def test_empty_group_may_change_protocol_type() -> None:
     h = Harness()
     (member,) = h.stable(1)
     h.leave((member, None))
@@ -262,7 +262,7 @@ def test_an_empty_group_may_change_its_protocol_type() -> None:
 
 
 @pytest.mark.parametrize("version", JOIN_VERSIONS)
-def test_bounds_of_the_session_timeout_and_the_group_id(version: int) -> None:
+def test_join_checks_session_timeout_and_group_id(version: int) -> None:
     h = Harness()
     for session_ms in (5_999, 1_800_001):
         refused = h.join("x", version=version, session_ms=session_ms).response
@@ -280,7 +280,7 @@ def test_bounds_of_the_session_timeout_and_the_group_id(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", JOIN_VERSIONS)
-def test_an_unknown_member_id_is_refused(version: int) -> None:
+def test_join_with_unknown_member_id_is_rejected(version: int) -> None:
     h = Harness()
     nobody = h.join("nobody", version=version).response
     assert (nobody.error_code, nobody.member_id) == (ErrorCode.UNKNOWN_MEMBER_ID, "nobody")
@@ -288,15 +288,17 @@ def test_an_unknown_member_id_is_refused(version: int) -> None:
     assert h.join("nobody", version=version).response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_cooperative_rebalance_is_two_rounds_of_ordinary_joins() -> None:
-    """KIP-429 is the clients' business: the second round comes from a leader's rejoin."""
+def test_cooperative_rebalance_uses_two_ordinary_rebalances() -> None:
+    """KIP-429 is implemented by clients: the leader's rejoin starts the second rebalance."""
     h = Harness()
     protocols = (("cooperative-sticky", subscription("orders")),)
     first = h.enter(protocols=protocols).response.member_id
     h.sync(first, 1, {first: b"all"}, protocol="cooperative-sticky")
     second_call = h.enter(protocols=protocols)
     assert h.heartbeat(first, 1) == ErrorCode.REBALANCE_IN_PROGRESS
-    assert h.commit({("orders", 0): 5}, first, 1) == [0]  # it keeps what it reads meanwhile
+    assert h.commit({("orders", 0): 5}, first, 1) == [
+        0
+    ]  # it keeps its partitions during the rebalance
     h.join(first, protocols=protocols)
     second = second_call.response.member_id
     waiting = h.sync(second, 2, protocol="cooperative-sticky")
@@ -307,18 +309,18 @@ def test_cooperative_rebalance_is_two_rounds_of_ordinary_joins() -> None:
     assert again.response.generation_id == 3
 
 
-def test_group_max_size() -> None:
+def test_group_max_size_rejects_new_members() -> None:
     h = Harness(GroupSettings(group_size_max=2))
     first, _ = h.stable(2)
     for version in (3, 9):
         refused = h.join(version=version).response
         assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
         assert refused.member_id == ""
-    assert h.join(first).is_parked  # members are welcome
+    assert h.join(first).is_parked  # existing members may rejoin
     assert h.describe().group_state == "PreparingRebalance"
 
 
-def test_group_max_size_after_it_was_lowered_keeps_those_who_come_first() -> None:
+def test_lowered_group_max_size_keeps_members_that_rejoin_first() -> None:
     big = Harness()
     members = big.stable(3)
     h = Harness(GroupSettings(group_size_max=2), log=list(big.log))
@@ -331,7 +333,7 @@ def test_group_max_size_after_it_was_lowered_keeps_those_who_come_first() -> Non
     assert h.heartbeat(members[0], 4) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_second_join_of_the_same_member_takes_over() -> None:
+def test_second_join_of_member_fails_first_one() -> None:
     h = Harness()
     leader, _ = h.stable(2)
     first = h.join(leader)
@@ -344,7 +346,7 @@ def test_a_second_join_of_the_same_member_takes_over() -> None:
 
 
 @pytest.mark.parametrize("version", SYNC_VERSIONS)
-def test_followers_wait_for_the_leader(version: int) -> None:
+def test_followers_sync_waits_for_leader(version: int) -> None:
     h = Harness()
     leader = h.enter(3).response.member_id
     newcomer = h.enter(3)
@@ -354,7 +356,7 @@ def test_followers_wait_for_the_leader(version: int) -> None:
     assert waiting.is_parked
     led = h.sync(leader, 2, {leader: b"\x00L", follower: b"\xffF\x00"}, version=version)
     assert led.response.assignment == b"\x00L"
-    assert waiting.response.assignment == b"\xffF\x00"  # verbatim
+    assert waiting.response.assignment == b"\xffF\x00"  # unchanged bytes
     kept = h.restarted()
     assert kept.sync(follower, 2, version=version).response.assignment == b"\xffF\x00"
     if version >= 5:
@@ -362,7 +364,7 @@ def test_followers_wait_for_the_leader(version: int) -> None:
         assert waiting.response.protocol_name == "range"
 
 
-def test_who_is_not_named_gets_nothing() -> None:
+def test_member_without_assignment_gets_empty_one() -> None:
     h = Harness()
     first = h.enter(3).response.member_id
     newcomer = h.enter(3)
@@ -374,11 +376,11 @@ def test_who_is_not_named_gets_nothing() -> None:
 
 
 @pytest.mark.parametrize("version", SYNC_VERSIONS)
-def test_sync_answers_by_state(version: int) -> None:
+def test_sync_result_depends_on_group_state(version: int) -> None:
     h = Harness()
     leader, follower = h.stable(2, 3)
     assert h.sync(follower, 2, version=version).response.assignment == b"a1"
-    # A leader that syncs late does not change what is stored.
+    # A late SyncGroup of the leader does not change the stored assignment.
     assert h.sync(leader, 2, {leader: b"new"}, version=version).response.assignment == b"a0"
     h.join(leader, version=3)
     answer = h.sync(follower, 2, version=version).response
@@ -387,7 +389,7 @@ def test_sync_answers_by_state(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", SYNC_VERSIONS)
-def test_sync_refusals(version: int) -> None:
+def test_invalid_sync_is_rejected(version: int) -> None:
     h = Harness()
     (member,) = h.stable(1)
 
@@ -407,7 +409,9 @@ def test_sync_refusals(version: int) -> None:
     ("protocol_type", "protocol"),
     [("connect", "range"), ("consumer", "sticky"), (None, "range"), ("consumer", None)],
 )
-def test_version_5_checks_the_protocol(protocol_type: str | None, protocol: str | None) -> None:
+def test_sync_checks_protocol_from_version_5(
+    protocol_type: str | None, protocol: str | None
+) -> None:
     h = Harness()
     (member,) = h.stable(1)
     refused = h.sync(member, 1, protocol_type=protocol_type, protocol=protocol).response
@@ -416,7 +420,7 @@ def test_version_5_checks_the_protocol(protocol_type: str | None, protocol: str 
     assert old.error_code == ErrorCode.NONE
 
 
-def test_a_second_sync_of_the_same_member_takes_over() -> None:
+def test_second_sync_of_member_fails_first_one() -> None:
     h = Harness()
     leader = h.enter(3).response.member_id
     newcomer = h.enter(3)
@@ -428,7 +432,7 @@ def test_a_second_sync_of_the_same_member_takes_over() -> None:
     assert second.response.assignment == b"x"
 
 
-def test_a_rebalance_sends_waiting_followers_back_to_join() -> None:
+def test_rebalance_fails_pending_syncs() -> None:
     h = Harness()
     leader = h.enter(3).response.member_id
     newcomer = h.enter(3)
@@ -443,7 +447,7 @@ def test_a_rebalance_sends_waiting_followers_back_to_join() -> None:
 
 
 @pytest.mark.parametrize("version", HEARTBEAT_VERSIONS)
-def test_heartbeat_answers(version: int) -> None:
+def test_heartbeat_result_depends_on_sender_and_group_state(version: int) -> None:
     h = Harness()
     leader, follower = h.stable(2)
     assert h.heartbeat(follower, 2, version=version) == ErrorCode.NONE
@@ -461,7 +465,7 @@ def test_heartbeat_answers(version: int) -> None:
     assert h.heartbeat(follower, 3, version=version) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_heartbeat_keeps_the_session_and_silence_ends_it() -> None:
+def test_heartbeat_extends_session_until_member_is_silent() -> None:
     h = Harness()
     leader, follower = h.stable(2)
     for _ in range(5):
@@ -478,7 +482,7 @@ def test_a_heartbeat_keeps_the_session_and_silence_ends_it() -> None:
 
 
 @pytest.mark.parametrize("version", [v for v in HEARTBEAT_VERSIONS if v >= 3])
-def test_static_conflicts(version: int) -> None:
+def test_instance_id_conflicts_are_fenced(version: int) -> None:
     h = Harness()
     member = h.join(instance="i").response.member_id
     h.sync(member, 1, {member: b"x"}, instance="i")
@@ -503,7 +507,7 @@ def test_static_conflicts(version: int) -> None:
 
 
 def static_group(h: Harness) -> tuple[str, str]:
-    """A stable group of two static members; the leader is i0."""
+    """Return a stable group of two static members; the leader is i0."""
     first = h.join(instance="i0").response.member_id
     second_call = h.join(instance="i1")
     h.join(first, instance="i0")
@@ -515,7 +519,7 @@ def static_group(h: Harness) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("version", [v for v in JOIN_VERSIONS if v >= 5])
-def test_a_restarted_follower_takes_its_place_unnoticed(version: int) -> None:
+def test_restarted_static_follower_keeps_assignment_without_rebalance(version: int) -> None:
     h = Harness()
     leader, old = static_group(h)
     written = len(h.log)
@@ -535,7 +539,7 @@ def test_a_restarted_follower_takes_its_place_unnoticed(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [v for v in JOIN_VERSIONS if v >= 5])
-def test_a_restarted_leader(version: int) -> None:
+def test_restarted_static_leader_keeps_assignment_and_leadership(version: int) -> None:
     h = Harness()
     old, follower = static_group(h)
     answer = h.join(instance="i0", version=version).response
@@ -551,11 +555,11 @@ def test_a_restarted_leader(version: int) -> None:
         assert answer.leader == old
         assert answer.members == []
     assert h.sync(answer.member_id, 2, instance="i0").response.assignment == b"a0"
-    # It does lead: when it joins, the group rebalances.
+    # It is the leader: when it rejoins, the group rebalances.
     assert h.join(answer.member_id, instance="i0").is_parked
 
 
-def test_a_swapped_member_has_its_own_session() -> None:
+def test_replaced_static_member_has_new_session() -> None:
     h = Harness()
     leader, old = static_group(h)
     h.sleep(SESSION_MS - 1)
@@ -568,7 +572,7 @@ def test_a_swapped_member_has_its_own_session() -> None:
     assert old not in events[0].cause
 
 
-def test_another_protocol_choice_rebalances() -> None:
+def test_static_member_with_other_protocols_starts_rebalance() -> None:
     h = Harness()
     first = h.join(instance="i0", protocols=(STICKY, *RANGE)).response.member_id
     h.sync(first, 1, {first: b"x"}, instance="i0", protocol="sticky")
@@ -578,7 +582,7 @@ def test_another_protocol_choice_rebalances() -> None:
     assert h.heartbeat(first, 1, instance="i0") == ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_a_swap_that_is_not_stored_is_put_back() -> None:
+def test_static_replacement_that_cannot_be_stored_is_undone() -> None:
     h = Harness()
     leader, old = static_group(h)
     h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -586,14 +590,14 @@ def test_a_swap_that_is_not_stored_is_put_back() -> None:
     assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert answer.member_id == ""
     assert h.heartbeat(old, 2, instance="i1") == ErrorCode.NONE
-    assert h.join(old, instance="i1").response.generation_id == 2  # as before: RANGE alone
+    assert h.join(old, instance="i1").response.generation_id == 2  # unchanged: RANGE alone
     h.sleep(SESSION_MS - 1)
     h.heartbeat(leader, 2)
     events = h.sleep(1)
     assert [event.cause for event in events] == [f"member {old} missed heartbeats"]
 
 
-def test_replacing_a_parked_join_fences_it() -> None:
+def test_replacing_static_member_fences_pending_join() -> None:
     h = Harness()
     leader, _ = static_group(h)
     parked = h.join(leader, instance="i0")
@@ -606,7 +610,7 @@ def test_replacing_a_parked_join_fences_it() -> None:
     assert again.response.leader == again.response.member_id
 
 
-def test_replacing_a_parked_sync_fences_it_and_rebalances() -> None:
+def test_replacing_static_member_fences_pending_sync_and_rebalances() -> None:
     h = Harness()
     leader, follower = static_group(h)
     h.join(leader, instance="i0")
@@ -620,7 +624,7 @@ def test_replacing_a_parked_sync_fences_it_and_rebalances() -> None:
     assert again.response.generation_id == 4
 
 
-def test_static_members_survive_a_rebalance_that_they_miss() -> None:
+def test_static_members_survive_missed_rebalance() -> None:
     h = Harness()
     leader, follower = static_group(h)
     again = h.join(leader, instance="i0")
@@ -632,7 +636,7 @@ def test_static_members_survive_a_rebalance_that_they_miss() -> None:
     assert h.heartbeat(follower, 2, instance="i1") == ErrorCode.ILLEGAL_GENERATION
 
 
-def test_when_only_absent_static_members_are_left_their_sessions_decide() -> None:
+def test_group_of_absent_static_members_empties_when_sessions_expire() -> None:
     h = Harness()
     leader, follower = static_group(h)
     h.leave((leader, None))
@@ -643,7 +647,7 @@ def test_when_only_absent_static_members_are_left_their_sessions_decide() -> Non
     assert h.generation == 3
 
 
-def test_a_static_member_returns_to_a_full_group() -> None:
+def test_static_member_may_return_to_full_group() -> None:
     h = Harness(GroupSettings(group_size_max=2))
     static_group(h)
     assert h.join(instance="i1").response.error_code == ErrorCode.NONE
@@ -654,7 +658,7 @@ def test_a_static_member_returns_to_a_full_group() -> None:
 
 
 @pytest.mark.parametrize("version", LEAVE_VERSIONS)
-def test_leaving_rebalances_the_others(version: int) -> None:
+def test_leave_starts_rebalance_of_remaining_members(version: int) -> None:
     h = Harness()
     leader, follower = h.stable(2)
     answer = h.leave((leader, None), version=version)
@@ -667,7 +671,7 @@ def test_leaving_rebalances_the_others(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", LEAVE_VERSIONS)
-def test_leaving_errors_are_top_level_up_to_version_2(version: int) -> None:
+def test_leave_error_is_top_level_up_to_version_2(version: int) -> None:
     h = Harness()
     h.stable(1)
     for group in ("g", "unknown"):
@@ -683,7 +687,7 @@ def test_leaving_errors_are_top_level_up_to_version_2(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [v for v in LEAVE_VERSIONS if v >= 3])
-def test_several_leave_and_each_has_its_own_error(version: int) -> None:
+def test_several_members_leave_with_individual_errors(version: int) -> None:
     h = Harness()
     leader, follower = static_group(h)
     answer = h.leave(
@@ -701,7 +705,7 @@ def test_several_leave_and_each_has_its_own_error(version: int) -> None:
     assert h.heartbeat(leader, 2) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_leaving_while_parked_answers_what_is_parked() -> None:
+def test_leaving_fails_pending_requests_of_member() -> None:
     h = Harness()
     leader, follower = h.stable(2)
     parked = h.join(leader)
@@ -715,7 +719,7 @@ def test_leaving_while_parked_answers_what_is_parked() -> None:
     assert waiting.response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_several_leave_before_the_others_go_on() -> None:
+def test_several_members_leave_before_rebalance_completes() -> None:
     h = Harness()
     leader, follower = h.stable(2)
     third, pending = h.new_id(), h.new_id()
@@ -725,7 +729,7 @@ def test_several_leave_before_the_others_go_on() -> None:
     assert [row.member_id for row in staying.response.members] == [leader]
 
 
-def test_a_given_id_may_leave_without_a_rebalance() -> None:
+def test_pending_member_id_leaves_without_rebalance() -> None:
     h = Harness()
     (member,) = h.stable(1)
     newcomer = h.new_id()
@@ -740,7 +744,7 @@ def test_a_given_id_may_leave_without_a_rebalance() -> None:
 # -- connections
 
 
-def test_a_new_member_that_hangs_up_before_it_knows_its_id_is_gone() -> None:
+def test_new_member_that_disconnects_before_response_is_removed() -> None:
     h = Harness()
     (leader,) = h.stable(1, 3)
     newcomer = h.join(version=3)
@@ -752,7 +756,7 @@ def test_a_new_member_that_hangs_up_before_it_knows_its_id_is_gone() -> None:
     assert "disconnected before it received its member ID" in h.history("g")[-2].cause
 
 
-def test_the_last_member_that_hangs_up_leaves_an_empty_group() -> None:
+def test_last_member_that_disconnects_leaves_empty_group() -> None:
     h = Harness(GroupSettings(initial_rebalance_delay_ms=3_000))
     h.abandon(h.join(version=0))
     h.sleep(3_000)
@@ -760,14 +764,14 @@ def test_the_last_member_that_hangs_up_leaves_an_empty_group() -> None:
     assert len(h.log) == 1
 
 
-def test_a_known_member_that_hangs_up_has_a_session_to_come_back() -> None:
+def test_known_member_that_disconnects_may_return_within_session() -> None:
     h = Harness()
     leader, follower = h.stable(2)
     parked = h.join(leader)
     h.sleep(4_000)
     h.abandon(parked)
     other = h.join(follower)
-    assert other.is_parked  # no generation with a member that is not there
+    assert other.is_parked  # no generation begins with a disconnected member
     h.sleep(SESSION_MS - 1)
     again = h.join(leader)
     assert again.response.generation_id == other.response.generation_id == 3
@@ -780,7 +784,7 @@ def test_a_known_member_that_hangs_up_has_a_session_to_come_back() -> None:
     assert [row.member_id for row in again.response.members] == [follower]
 
 
-def test_hanging_up_in_a_sync_leaves_a_session_to_come_back() -> None:
+def test_member_that_disconnects_during_sync_may_return_within_session() -> None:
     h = Harness()
     leader = h.enter().response.member_id
     newcomer = h.enter()
@@ -795,7 +799,7 @@ def test_hanging_up_in_a_sync_leaves_a_session_to_come_back() -> None:
     assert [event.cause for event in events] == [f"member {follower} missed heartbeats"]
 
 
-def test_hanging_up_after_the_answer_changes_nothing() -> None:
+def test_disconnect_after_response_changes_nothing() -> None:
     h = Harness()
     leader, follower = h.stable(2)
     parked = h.join(leader)
@@ -806,7 +810,7 @@ def test_hanging_up_after_the_answer_changes_nothing() -> None:
     assert h.history("g")[-1].cause == "2 members joined"
 
 
-def test_member_with_too_much_metadata_is_refused() -> None:
+def test_member_with_too_much_metadata_is_rejected() -> None:
     h = Harness(GroupSettings(member_metadata_bytes_max=2_000))
     for protocols in (
         (("range", bytes(2_000)),),
@@ -820,8 +824,8 @@ def test_member_with_too_much_metadata_is_refused() -> None:
     assert call.response.error_code == ErrorCode.NONE
 
 
-def test_group_with_too_much_metadata_takes_no_more_members() -> None:
-    """What members hold is counted once, and no more when they leave or offer less."""
+def test_group_with_too_much_metadata_rejects_new_members() -> None:
+    """Metadata is counted once per member, and is subtracted when members leave or send less."""
     large, small = (("range", bytes(1_000)),), (("range", bytes(10)),)
     h = Harness(GroupSettings(group_metadata_bytes_max=2_100))
     first = h.enter(protocols=large).response.member_id

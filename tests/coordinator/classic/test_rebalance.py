@@ -1,4 +1,4 @@
-"""What time and failed appends do to a rebalance."""
+"""Timeouts and failed appends during a rebalance."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ..harness import REBALANCE_MS, SESSION_MS, Harness
 
 
 def two_joined(h: Harness) -> tuple[str, str]:
-    """Generation 2 with a leader and a follower, before any sync."""
+    """Return the leader and a follower of generation 2, before any SyncGroup."""
     leader = h.enter().response.member_id
     newcomer = h.enter()
     h.join(leader)
     return leader, newcomer.response.member_id
 
 
-def test_a_leader_that_never_syncs_is_dropped_after_the_rebalance_timeout() -> None:
+def test_leader_that_never_syncs_is_removed_after_rebalance_timeout() -> None:
     h = Harness()
     leader, follower = two_joined(h)
     waiting = h.sync(follower, 2)
@@ -33,7 +33,7 @@ def test_a_leader_that_never_syncs_is_dropped_after_the_rebalance_timeout() -> N
     assert h.join(follower).response.leader == follower
 
 
-def test_a_leader_that_falls_silent_is_dropped_after_its_session() -> None:
+def test_silent_leader_is_removed_after_session_timeout() -> None:
     h = Harness()
     leader, follower = two_joined(h)
     waiting = h.sync(follower, 2)
@@ -42,11 +42,11 @@ def test_a_leader_that_falls_silent_is_dropped_after_its_session() -> None:
     events = h.sleep(1)
     assert [event.cause for event in events] == [f"member {leader} missed heartbeats"]
     assert waiting.response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    h.sleep(SESSION_MS - 1)  # the follower waited: its session began again with the answer
+    h.sleep(SESSION_MS - 1)  # the follower's session restarted with the response
     assert h.join(follower).response.generation_id == 3
 
 
-def test_a_follower_that_never_syncs_is_dropped_even_from_a_stable_group() -> None:
+def test_follower_that_never_syncs_is_removed_even_from_stable_group() -> None:
     h = Harness()
     leader, follower = two_joined(h)
     h.sync(leader, 2, {leader: b"x"})
@@ -59,7 +59,7 @@ def test_a_follower_that_never_syncs_is_dropped_even_from_a_stable_group() -> No
     assert h.describe().group_state == "PreparingRebalance"
 
 
-def test_when_all_have_synced_nothing_is_left_to_time_out() -> None:
+def test_sync_timer_stops_when_all_members_have_synced() -> None:
     h = Harness()
     leader, follower = h.stable(2)
     for _ in range(10):
@@ -67,7 +67,7 @@ def test_when_all_have_synced_nothing_is_left_to_time_out() -> None:
         assert h.heartbeat(leader, 2) == h.heartbeat(follower, 2) == ErrorCode.NONE
 
 
-def test_parked_members_are_not_timed_out() -> None:
+def test_members_with_pending_joins_do_not_time_out() -> None:
     h = Harness()
     leader, follower = h.stable(2)
     parked = h.join(leader)
@@ -77,10 +77,10 @@ def test_parked_members_are_not_timed_out() -> None:
     assert parked.is_parked
     assert h.join(follower).response.generation_id == 3
     assert parked.response.generation_id == 3
-    assert h.sleep(SESSION_MS - 1) == []  # and their sessions begin with the answer
+    assert h.sleep(SESSION_MS - 1) == []  # sessions restart with the response
 
 
-def test_a_new_member_does_not_stay_parked_for_ever() -> None:
+def test_pending_join_of_new_member_times_out() -> None:
     h = Harness(GroupSettings(new_member_join_timeout_ms=60_000))
     h.stable(1, rebalance_ms=3_600_000, session_ms=1_800_000)
     newcomer = h.enter(3)
@@ -90,7 +90,7 @@ def test_a_new_member_does_not_stay_parked_for_ever() -> None:
     assert newcomer.response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_group_whose_members_all_fall_silent_becomes_empty() -> None:
+def test_group_of_silent_members_becomes_empty() -> None:
     h = Harness()
     members = h.stable(3)
     written = len(h.log)
@@ -102,7 +102,7 @@ def test_a_group_whose_members_all_fall_silent_becomes_empty() -> None:
     assert h.join(members[0]).response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_an_absent_leader_is_replaced_by_one_that_joined() -> None:
+def test_absent_leader_is_replaced_by_joined_member() -> None:
     h = Harness()
     leader, second, third = h.stable(3)
     calls = [h.join(third, protocols=(("range", b"new"),)), h.join(second)]
@@ -115,7 +115,7 @@ def test_an_absent_leader_is_replaced_by_one_that_joined() -> None:
     assert [len(answer.members) for answer in answers] == [0, 2]
 
 
-def test_a_rebalance_timeout_of_nothing_is_no_busy_wait() -> None:
+def test_rebalance_timeout_of_zero_does_not_busy_loop() -> None:
     h = Harness()
     first = h.join(instance="i", rebalance_ms=0).response.member_id
     h.sync(first, 1, {first: b"x"}, instance="i")
@@ -131,7 +131,7 @@ def test_a_rebalance_timeout_of_nothing_is_no_busy_wait() -> None:
 # -- the log
 
 
-def test_an_assignment_is_answered_when_it_is_committed() -> None:
+def test_sync_response_waits_for_high_watermark() -> None:
     h = Harness()
     leader, follower = two_joined(h)
     waiting = h.sync(follower, 2)
@@ -155,7 +155,9 @@ def test_an_assignment_is_answered_when_it_is_committed() -> None:
         (ErrorCode.POLICY_VIOLATION, ErrorCode.POLICY_VIOLATION),
     ],
 )
-def test_an_assignment_that_is_not_stored_starts_over(cause: ErrorCode, told: ErrorCode) -> None:
+def test_assignment_that_cannot_be_stored_restarts_rebalance(
+    cause: ErrorCode, told: ErrorCode
+) -> None:
     h = Harness()
     leader, follower = two_joined(h)
     waiting = h.sync(follower, 2)
@@ -170,24 +172,24 @@ def test_an_assignment_that_is_not_stored_starts_over(cause: ErrorCode, told: Er
     assert h.join(follower).response.generation_id == 3
 
 
-def test_a_leave_that_is_not_stored_is_refused_but_the_group_is_empty() -> None:
+def test_leave_that_cannot_be_stored_fails_but_empties_group() -> None:
     h = Harness()
     (member,) = h.stable(1)
     h.append_fails = ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert h.leave((member, None)).error_code == ErrorCode.NOT_COORDINATOR
     assert h.describe().group_state == "Empty"
     assert h.enter().response.generation_id == 3
-    # The log still has the generation before: it times out after a restart.
+    # The log still contains the previous generation, whose members time out after a restart.
     again = h.restarted()
     assert again.describe().group_state == "Stable"
     again.sleep(SESSION_MS)
     assert again.describe().group_state == "Empty"
 
 
-def test_a_time_out_whose_record_is_not_stored_still_answers_who_is_parked() -> None:
+def test_timeout_that_cannot_be_stored_fails_pending_requests() -> None:
     h = Harness(GroupSettings(initial_rebalance_delay_ms=400_000))
     parked = h.join(version=3, session_ms=1_800_000, rebalance_ms=1_800_000)
-    h.sleep(300_000)  # the time for a new member
+    h.sleep(300_000)  # timeout of a new member's join
     assert parked.response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
     h.append_fails = ErrorCode.KAFKA_STORAGE_ERROR
     h.sleep(100_000)
@@ -195,7 +197,7 @@ def test_a_time_out_whose_record_is_not_stored_still_answers_who_is_parked() -> 
     assert h.describe().group_state == "Empty"
 
 
-def test_causes_are_fit_for_a_log() -> None:
+def test_causes_are_printable_and_short() -> None:
     h = Harness()
     h.join(version=0, client="evil\nname" + "x" * 32_000)
     cause = h.events[0].cause
@@ -204,7 +206,7 @@ def test_causes_are_fit_for_a_log() -> None:
     assert len(cause) < 400
 
 
-def test_causes_name_some_of_many() -> None:
+def test_causes_list_first_members() -> None:
     h = Harness()
     members = h.stable(12)
     h.leave(*((member, None) for member in members[:11]))
@@ -214,7 +216,7 @@ def test_causes_name_some_of_many() -> None:
     assert members[8] not in cause
 
 
-def test_history_says_why() -> None:
+def test_history_contains_causes() -> None:
     h = Harness()
     leader, follower = h.stable(2)
     for generation in range(3, 33):

@@ -1,4 +1,4 @@
-"""Random runs of a shard, and proof that the simulation notices what it is there for."""
+"""Random runs of a shard, and a check that the simulation detects planted bugs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEFECT_SEEDS = 200
 
 
 @pytest.mark.slow
-def test_nothing_goes_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+def test_random_runs_violate_no_invariant(capsys: pytest.CaptureFixture[str]) -> None:
     work: Counter[str] = Counter()
     for seed in range(SEEDS):
         simulation = Simulation(seed)
@@ -48,13 +48,13 @@ def test_nothing_goes_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert work["log checks"] > 20 * SEEDS
 
 
-# -- planted defects: each must be found
+# -- planted bugs: each must be detected
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def _forget_parked_syncs(patch: pytest.MonkeyPatch) -> None:
-    """A rebalance that begins does not answer those who wait for the assignment."""
+    """A starting rebalance does not answer pending SyncGroup requests."""
 
     def fail_syncs(self: Rebalances, group: ClassicGroup, *_: object) -> None:
         for member in group.members.values():
@@ -104,7 +104,7 @@ def _a_member_is_lost_in_replay(patch: pytest.MonkeyPatch) -> None:
 
 
 def _assignments_of_the_generation_before(patch: pytest.MonkeyPatch) -> None:
-    """The first member keeps its old assignment."""
+    """The first member keeps the assignment of the previous generation."""
     original = classic_replay._replay_members
 
     def stale(group: ClassicGroup, value: GroupMetadataValue) -> None:
@@ -180,7 +180,7 @@ DEFECTS = [
 
 
 @pytest.mark.parametrize("plant", DEFECTS, ids=lambda plant: plant.__name__.strip("_"))
-def test_a_planted_defect_is_reported(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_bug_is_detected(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     for seed in range(DEFECT_SEEDS):
         try:

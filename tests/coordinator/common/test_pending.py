@@ -1,4 +1,4 @@
-"""Offsets that are committed in transactions."""
+"""Offsets committed in transactions."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def stored(h: Harness, topic_partition: tuple[str, int] = ORDERS, group: str = "
     return h.fetch({topic_partition[0]: [topic_partition[1]]}, group=group)[topic_partition][0]
 
 
-# -- the end of a transaction
+# -- end of a transaction
 
 
 @pytest.mark.parametrize("version", TRANSACTIONAL_VERSIONS)
-def test_offsets_of_a_committed_transaction_appear(version: int) -> None:
+def test_committed_transaction_makes_offsets_visible(version: int) -> None:
     h = Harness()
     codes = h.commit_in_transaction({ORDERS: 42, AUDIT: 7}, version=version, leader_epoch=5)
     assert codes == [0, 0]
@@ -50,7 +50,7 @@ def test_offsets_of_a_committed_transaction_appear(version: int) -> None:
 
 
 def pending_in_many(h: Harness, producer_id: int = 7, offset: int = 1) -> dict[TopicPartition, int]:
-    """Replays what a transaction wrote to more partitions than are ended in one piece."""
+    """Replay more transactional offsets than one piece processes."""
     topic_partitions = {("orders", index): offset for index in range(3 * OFFSETS_AT_ONCE)}
     for topic, index in topic_partitions:
         value = OffsetCommitValue(offset=offset, metadata="", commit_timestamp=1)
@@ -59,7 +59,7 @@ def pending_in_many(h: Harness, producer_id: int = 7, offset: int = 1) -> dict[T
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_many_offsets_of_a_transaction_count_in_pieces(commit: bool) -> None:
+def test_transaction_with_many_offsets_ends_in_pieces(commit: bool) -> None:
     h = Harness()
     topic_partitions = pending_in_many(h)
     assert [*h.coordinator.groups_in_transaction(7)] == ["g"]
@@ -74,7 +74,7 @@ def test_many_offsets_of_a_transaction_count_in_pieces(commit: bool) -> None:
     assert h.coordinator.committed("g") == (topic_partitions if commit else {})
 
 
-def test_what_is_deleted_between_two_pieces_of_an_end_is_gone() -> None:
+def test_offsets_deleted_while_transaction_ends_are_not_committed() -> None:
     h = Harness()
     topic_partitions = pending_in_many(h)
     pieces = h.coordinator.end_transaction(7, commit=True)
@@ -86,8 +86,8 @@ def test_what_is_deleted_between_two_pieces_of_an_end_is_gone() -> None:
 
 
 @pytest.mark.parametrize("is_marker", [True, False])
-def test_a_producer_that_goes_on_between_two_pieces_of_an_end(is_marker: bool) -> None:
-    """What it writes then is not of the transaction that ends; nor is its next end lost."""
+def test_producer_may_continue_while_transaction_ends(is_marker: bool) -> None:
+    """New offsets do not belong to the ending transaction, and the next end is processed."""
     h = Harness()
     topic_partitions = pending_in_many(h)
     pieces = h.coordinator.end_transaction(7, commit=True)
@@ -101,7 +101,7 @@ def test_a_producer_that_goes_on_between_two_pieces_of_an_end(is_marker: bool) -
     assert h.coordinator.committed("g") == topic_partitions
 
 
-def test_offsets_of_an_aborted_transaction_vanish() -> None:
+def test_aborted_transaction_drops_offsets() -> None:
     h = Harness()
     h.commit({ORDERS: 1})
     h.commit_in_transaction({ORDERS: 42, AUDIT: 7})
@@ -109,12 +109,12 @@ def test_offsets_of_an_aborted_transaction_vanish() -> None:
     for shard in (h, h.restarted()):
         assert shard.coordinator.committed("g") == {ORDERS: 1}
         assert shard.fetch(None, require_stable=True) == {ORDERS: (1, -1, "m", 0)}
-    h.end(commit=True)  # nothing is left of it
+    h.end(commit=True)  # no offset is pending any more
     assert h.coordinator.committed("g") == {ORDERS: 1}
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_restart_in_the_middle(commit: bool) -> None:
+def test_pending_offsets_survive_restart(commit: bool) -> None:
     h = Harness()
     h.commit({ORDERS: 1})
     h.commit_in_transaction({ORDERS: 42})
@@ -124,7 +124,7 @@ def test_a_restart_in_the_middle(commit: bool) -> None:
     assert stored(h) == (42 if commit else 1)
 
 
-def test_each_producer_ends_its_own() -> None:
+def test_producers_end_their_own_transactions() -> None:
     h = Harness()
     h.commit_in_transaction({ORDERS: 1}, 7, group="a")
     h.commit_in_transaction({ORDERS: 2}, 8, group="b")
@@ -137,7 +137,7 @@ def test_each_producer_ends_its_own() -> None:
     assert h.coordinator.committed("b") == {ORDERS: 2, AUDIT: 3}
 
 
-def test_the_last_offset_of_a_transaction_counts() -> None:
+def test_last_offset_of_transaction_is_committed() -> None:
     h = Harness()
     for offset in (5, 9, 6):
         h.commit_in_transaction({ORDERS: offset})
@@ -145,7 +145,7 @@ def test_the_last_offset_of_a_transaction_counts() -> None:
     assert stored(h) == 6
 
 
-def test_a_later_commit_is_not_replaced_by_a_transaction_that_ends_after_it() -> None:
+def test_later_commit_is_not_replaced_by_ending_transaction() -> None:
     h = Harness()
     h.commit_in_transaction({ORDERS: 42, AUDIT: 42})
     h.commit({ORDERS: 50})
@@ -155,7 +155,7 @@ def test_a_later_commit_is_not_replaced_by_a_transaction_that_ends_after_it() ->
         assert shard.coordinator.committed("g") == {ORDERS: 50, AUDIT: 42}
 
 
-def test_of_two_transactions_the_one_that_wrote_last_counts() -> None:
+def test_last_written_of_two_transactions_is_committed() -> None:
     for ends in ((7, 8), (8, 7)):
         h = Harness()
         h.commit_in_transaction({ORDERS: 1}, 7)
@@ -166,7 +166,7 @@ def test_of_two_transactions_the_one_that_wrote_last_counts() -> None:
         assert stored(h.restarted()) == 2
 
 
-def test_an_aborted_transaction_overtakes_nobody() -> None:
+def test_aborted_transaction_supersedes_no_offset() -> None:
     h = Harness()
     h.commit_in_transaction({ORDERS: 1}, 7)
     h.commit_in_transaction({ORDERS: 2}, 8)
@@ -175,17 +175,17 @@ def test_an_aborted_transaction_overtakes_nobody() -> None:
     assert stored(h) == 1
 
 
-# -- who may commit
+# -- validation of commits
 
 
 @pytest.mark.parametrize("version", TRANSACTIONAL_VERSIONS)
-def test_a_group_that_does_not_exist(version: int) -> None:
+def test_transactional_commit_to_missing_group_is_accepted_without_generation(version: int) -> None:
     h = Harness()
     if version >= 3:
         refused = h.commit_in_transaction({ORDERS: 1}, version=version, generation=0)
         assert refused == [ErrorCode.ILLEGAL_GENERATION]
         assert h.log == []
-        # A member id does not matter without a generation: there is nobody who could be a member.
+        # Without a generation the member ID is not checked, because the group has no members.
         assert h.commit_in_transaction({ORDERS: 1}, version=version, member_id="m") == [0]
     else:
         assert h.commit_in_transaction({ORDERS: 1}, version=version) == [0]
@@ -194,8 +194,8 @@ def test_a_group_that_does_not_exist(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", WITHOUT_MEMBER)
-def test_old_clients_name_no_member_and_need_none(version: int) -> None:
-    """In any state of the group."""
+def test_commit_of_old_client_without_member_id_is_accepted(version: int) -> None:
+    """This applies to every state of the group."""
     h = Harness()
     leader, follower = h.stable(2)
     assert h.commit_in_transaction({ORDERS: 1}, version=version) == [0]
@@ -206,7 +206,7 @@ def test_old_clients_name_no_member_and_need_none(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", WITH_MEMBER)
-def test_members_are_fenced(version: int) -> None:
+def test_transactional_commit_checks_member_and_generation(version: int) -> None:
     h = Harness()
     leader, follower = h.stable(2)
 
@@ -221,7 +221,7 @@ def test_members_are_fenced(version: int) -> None:
         return code
 
     assert commit(follower, 2) == ErrorCode.NONE
-    assert commit("", -1) == ErrorCode.NONE  # says nothing of a member
+    assert commit("", -1) == ErrorCode.NONE  # contains no member ID
     assert commit("nobody", 2) == ErrorCode.UNKNOWN_MEMBER_ID
     assert commit("nobody", -1) == ErrorCode.UNKNOWN_MEMBER_ID
     assert commit("", 2) == ErrorCode.UNKNOWN_MEMBER_ID
@@ -231,13 +231,13 @@ def test_members_are_fenced(version: int) -> None:
     h.join(leader)
     assert commit(follower, 2) == ErrorCode.NONE
     h.join(follower)
-    assert commit(follower, 3) == ErrorCode.NONE  # also before the assignment is there
+    assert commit(follower, 3) == ErrorCode.NONE  # also before the assignment is stored
     assert commit(follower, 2) == ErrorCode.ILLEGAL_GENERATION
     assert len(h.coordinator.committed("g")) == 0
 
 
 @pytest.mark.parametrize("version", WITH_MEMBER)
-def test_a_static_member_that_was_replaced(version: int) -> None:
+def test_replaced_static_member_is_fenced(version: int) -> None:
     h = Harness()
     first = h.join(instance="i").response.member_id
     h.sync(first, 1, {first: b"a"}, instance="i")
@@ -259,7 +259,7 @@ def test_a_static_member_that_was_replaced(version: int) -> None:
     assert commit(second, generation + 9) == [ErrorCode.ILLEGAL_GENERATION]
 
 
-def test_an_empty_group_has_no_members_to_ask_for() -> None:
+def test_commit_to_empty_group_does_not_check_member_id() -> None:
     h = Harness()
     (member,) = h.stable(1)
     h.leave((member, None))
@@ -268,7 +268,7 @@ def test_an_empty_group_has_no_members_to_ask_for() -> None:
     assert code == [ErrorCode.UNKNOWN_MEMBER_ID]
 
 
-def test_a_commit_in_a_transaction_keeps_no_session() -> None:
+def test_transactional_commit_does_not_extend_session() -> None:
     h = Harness()
     (member,) = h.stable(1)
     for _ in range(3):
@@ -278,7 +278,7 @@ def test_a_commit_in_a_transaction_keeps_no_session() -> None:
 
 
 @pytest.mark.parametrize("version", TRANSACTIONAL_VERSIONS)
-def test_rows_that_cannot_be_stored(version: int) -> None:
+def test_transactional_commit_rejects_invalid_rows(version: int) -> None:
     h = Harness(GroupSettings(offset_metadata_length_max=3))
     offsets = {ORDERS: 1, ("orders", 9): 2, ("none", 0): 3}
     assert h.commit_in_transaction(offsets, version=version) == [0, 3, 3]
@@ -287,13 +287,13 @@ def test_rows_that_cannot_be_stored(version: int) -> None:
     assert h.commit_in_transaction({ORDERS: 4}, version=version, metadata=None) == [0]
     h.end(commit=True)
     assert h.fetch(None) == {ORDERS: (4, -1, "", 0)}
-    if version >= 3:  # with nothing to store the group does not matter
+    if version >= 3:  # if nothing can be stored, the group is not checked
         only = h.commit_in_transaction({("none", 0): 1}, version=version, generation=9)
         assert only == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-def test_what_the_transaction_refuses() -> None:
-    """It does not concern rows that could not be stored in any case, and comes before the group."""
+def test_transaction_error_rejects_commit() -> None:
+    """Invalid rows keep their own error; the transaction error precedes group errors."""
     h = Harness()
     codes = h.commit_in_transaction(
         {ORDERS: 1, ("none", 0): 3}, refusal=ErrorCode.INVALID_TXN_STATE, generation=9
@@ -309,14 +309,14 @@ def test_what_the_transaction_refuses() -> None:
         (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
     ],
 )
-def test_what_the_log_refuses_is_the_answer(failure: ErrorCode, code: ErrorCode) -> None:
+def test_append_error_is_returned(failure: ErrorCode, code: ErrorCode) -> None:
     h = Harness()
     h.append_fails = failure
     assert h.commit_in_transaction({ORDERS: 1, ("none", 0): 2}) == [code, 3]
     assert h.fetch({"orders": [0]}, require_stable=True)[ORDERS] == NOTHING
 
 
-def test_what_is_stored() -> None:
+def test_transactional_commit_stores_timestamp_and_topic_id() -> None:
     h = Harness()
     h.commit_in_transaction({ORDERS: 1})
     ((_, value),) = h.log
@@ -331,13 +331,13 @@ def test_what_is_stored() -> None:
 
 
 @pytest.mark.parametrize("version", range(7, 11))
-def test_stable_offsets_are_waited_for(version: int) -> None:
+def test_require_stable_fetch_returns_unstable_offset_commit(version: int) -> None:
     h = Harness()
     h.commit({ORDERS: 1, ("orders", 1): 1})
     h.commit_in_transaction({ORDERS: 2, AUDIT: 2})
     before = h.fetch({"orders": [0, 1], "audit": [0]}, version=version, require_stable=True)
     assert before == {ORDERS: UNSTABLE, ("orders", 1): (1, -1, "m", 0), AUDIT: UNSTABLE}
-    # Of those that were never committed nothing is said where all are asked for.
+    # A fetch of all partitions omits offsets that were never committed.
     everything = h.fetch(None, version=version, require_stable=True)
     assert everything == {ORDERS: UNSTABLE, ("orders", 1): (1, -1, "m", 0)}
     assert h.fetch({"orders": [0]}, version=version)[ORDERS] == (1, -1, "m", 0)
@@ -346,13 +346,13 @@ def test_stable_offsets_are_waited_for(version: int) -> None:
     assert after == {ORDERS: (2, -1, "m", 0), AUDIT: (2, -1, "m", 0)}
 
 
-def test_other_groups_are_stable() -> None:
+def test_pending_offsets_do_not_affect_other_groups() -> None:
     h = Harness()
     h.commit_in_transaction({ORDERS: 2})
     assert h.fetch({"orders": [0]}, group="h", require_stable=True) == {ORDERS: NOTHING}
 
 
-def test_how_the_group_stands() -> None:
+def test_status_names_producers_of_pending_offsets() -> None:
     h = Harness()
     h.commit_in_transaction({ORDERS: 2}, 8)
     h.commit_in_transaction({AUDIT: 2}, 7)
@@ -365,10 +365,10 @@ def test_how_the_group_stands() -> None:
     assert h.coordinator.describe_status("g", h.now) == "group g is Empty after generation 0"
 
 
-# -- what takes offsets away
+# -- deletion and expiration
 
 
-def test_a_deleted_group_takes_its_pending_offsets_along() -> None:
+def test_deleting_group_deletes_pending_offsets() -> None:
     h = Harness()
     h.commit({ORDERS: 1})
     h.commit_in_transaction({ORDERS: 2, AUDIT: 2})
@@ -379,7 +379,7 @@ def test_a_deleted_group_takes_its_pending_offsets_along() -> None:
         assert shard.describe().group_state == "Dead"
 
 
-def test_a_deleted_offset_does_not_come_back() -> None:
+def test_deleted_pending_offset_does_not_reappear() -> None:
     h = Harness()
     h.commit({("orders", 1): 1})
     h.commit_in_transaction({ORDERS: 2, AUDIT: 2}, 7)
@@ -393,7 +393,7 @@ def test_a_deleted_offset_does_not_come_back() -> None:
         assert shard.coordinator.committed("g") == {AUDIT: 2, ("orders", 1): 9}
 
 
-def test_offsets_of_a_deleted_topic_do_not_come_back() -> None:
+def test_pending_offsets_of_deleted_topic_do_not_reappear() -> None:
     topics = FakeTopics()
     h = Harness(topics=topics)
     h.commit_in_transaction({ORDERS: 2, AUDIT: 2}, group="a")
@@ -411,7 +411,7 @@ def expire(h: Harness) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_nothing_expires_that_waits_for_a_transaction(commit: bool) -> None:
+def test_pending_offsets_do_not_expire(commit: bool) -> None:
     h = Harness()
     h.commit({ORDERS: 1, AUDIT: 1})
     h.commit_in_transaction({ORDERS: 2})
@@ -424,7 +424,7 @@ def test_nothing_expires_that_waits_for_a_transaction(commit: bool) -> None:
     assert h.describe().group_state == "Dead"
 
 
-def test_a_group_of_pending_offsets_only_does_not_expire() -> None:
+def test_group_with_pending_offsets_only_does_not_expire() -> None:
     h = Harness()
     h.commit_in_transaction({ORDERS: 2})
     h.sleep(8 * DAY_MS)
@@ -435,18 +435,18 @@ def test_a_group_of_pending_offsets_only_does_not_expire() -> None:
     assert h.describe().group_state == "Dead"
 
 
-# -- against a model
+# -- comparison with a model
 
 
 class Written(NamedTuple):
-    """An offset in the model, and where in the log it was written."""
+    """An offset in the model with its log position."""
 
     position: int
     offset: int
 
 
 class Model:
-    """What offsets must be, by positions in the log."""
+    """Expected offsets, derived from log positions."""
 
     def __init__(self) -> None:
         self.position = 0
@@ -478,7 +478,7 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_random_commits_in_any_order(seed: int) -> None:
+def test_random_commits_match_model(seed: int) -> None:
     rng = random.Random(seed)
     h, model = Harness(), Model()
     topic_partitions = [ORDERS, ("orders", 1), AUDIT]

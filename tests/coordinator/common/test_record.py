@@ -1,4 +1,4 @@
-"""A record equals what its bytes decode to, so that start-up and running reach the same state."""
+"""Records equal their decoded bytes, so that loading and running produce the same state."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ MODULES = (
     share_group_metadata,
     streams_group_metadata,
 )
+# Record types that random histories may lack.
 RARE = (
     topics_tombstone("g"),
     resolved_record(
         "g", "a.*", ResolvedRegularExpression(frozenset({"ab", "ac"}), version=0, at_ms=7)
     ),
 )
-"""Records that random histories may lack."""
+# Attributes of groups that no record contains.
 VOLATILE = {
     *("_lacks", "configured", "confirmed", "described", "endpoint_epoch", "endpoint_rows"),
     *(
@@ -57,11 +58,10 @@ VOLATILE = {
     ),
     *("shutdown_member_id", "tasks_sent_ms", "topics_version", "viewers"),
 }
-"""Attributes of groups that no record has."""
 
 
 def stored_part(state: ShardState) -> dict[str, Any]:
-    """Return what records say of a shard, classic groups excepted: a rebalance changes these."""
+    """Return the stored state of a shard, except classic groups, which rebalances change."""
     groups: dict[str, Any] = {
         name: group for name, group in state.groups.items() if not isinstance(group, ClassicGroup)
     }
@@ -77,7 +77,7 @@ def stored_part(state: ShardState) -> dict[str, Any]:
 
 
 def loaded(h: Harness) -> ShardState:
-    """Return the state that a restart gives."""
+    """Return the state after a restart."""
     state = ShardState(unlimited())
     for entry in h.entries:
         entry.load(partial(replay, state), partial(end_transaction, state))
@@ -86,7 +86,7 @@ def loaded(h: Harness) -> ShardState:
 
 @pytest.fixture(scope="module")
 def runs() -> list[Harness]:
-    """Random histories of groups of all types."""
+    """Return random histories of groups of all types."""
     found = []
     for kind in (Simulation, MixedSimulation, ShareSimulation, StreamsSimulation):
         for seed in SEEDS:
@@ -96,7 +96,7 @@ def runs() -> list[Harness]:
     return found
 
 
-def test_state_of_replayed_records_equals_state_loaded_from_the_log(runs: list[Harness]) -> None:
+def test_replayed_state_equals_state_loaded_from_log(runs: list[Harness]) -> None:
     compared = 0
     for h in runs:
         live = stored_part(h.coordinator._state)
@@ -105,7 +105,7 @@ def test_state_of_replayed_records_equals_state_loaded_from_the_log(runs: list[H
     assert compared >= 3
 
 
-def test_random_histories_store_every_type_of_record(runs: list[Harness]) -> None:
+def test_random_histories_store_every_record_type(runs: list[Harness]) -> None:
     serde = GroupCoordinator.serde
     seen = {type(record.key) for record in RARE}
     for h in runs:
@@ -117,11 +117,11 @@ def test_random_histories_store_every_type_of_record(runs: list[Harness]) -> Non
 
 
 @pytest.mark.parametrize("record", RARE)
-def test_rare_record_equals_what_its_bytes_decode_to(record: CoordinatorRecord) -> None:
+def test_rare_record_equals_its_decoded_bytes(record: CoordinatorRecord) -> None:
     store(GroupCoordinator.serde, record)
 
 
-def test_record_with_a_field_that_its_version_does_not_store_is_reported() -> None:
+def test_record_with_field_of_other_version_is_reported() -> None:
     key = OffsetCommitKey(group="g", topic="orders", partition=0)
     value = OffsetCommitValue(
         offset=1, leader_epoch=5, metadata="", commit_timestamp=1, expire_timestamp=2
@@ -130,7 +130,7 @@ def test_record_with_a_field_that_its_version_does_not_store_is_reported() -> No
         store(GroupCoordinator.serde, CoordinatorRecord(key, value))
 
 
-def test_record_of_a_later_release_is_passed_over() -> None:
+def test_record_of_later_release_is_skipped() -> None:
     serde = CoordinatorRecordSerde(group_metadata.KINDS)
     key = encode_versioned(consumer_group_metadata.ConsumerGroupMetadataKey(group_id="g"), 3)
     assert serde.decode(key, None) is None

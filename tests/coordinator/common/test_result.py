@@ -1,4 +1,4 @@
-"""What a failed append means to a client."""
+"""Errors that clients get after a failed append."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 
-def test_an_answer_that_was_lost_becomes_a_refusal() -> None:
+def test_lost_response_becomes_error() -> None:
     code = ErrorCode.NOT_COORDINATOR
     join: PendingResponse[JoinGroupResponse] = PendingResponse("g", "m")
     answer = Answer(join, JoinGroupResponse(generation_id=3, member_id="m", leader="m"))
@@ -17,7 +17,7 @@ def test_an_answer_that_was_lost_becomes_a_refusal() -> None:
     assert refused == (sync, SyncGroupResponse(error_code=code))
 
 
-def test_errors_of_our_partition_become_errors_of_the_coordinator() -> None:
+def test_partition_errors_become_coordinator_errors() -> None:
     told = {code: append_error(code) for code in ErrorCode}
     changed = {code.name: told[code].name for code in ErrorCode if told[code] != code}
     assert changed == {

@@ -1,4 +1,4 @@
-"""Keyed deadlines."""
+"""Timers with one deadline per key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def fired(timers: Timers[str], now_ms: int) -> list[str]:
     return keys
 
 
-def test_deadlines_come_in_order_and_once() -> None:
+def test_deadlines_expire_in_order_and_once() -> None:
     timers: Timers[str] = Timers()
     for key, at in (("late", 30), ("early", 10), ("same", 30)):
         timers.schedule(key, at)
@@ -25,7 +25,7 @@ def test_deadlines_come_in_order_and_once() -> None:
     assert fired(timers, 1000) == []
 
 
-def test_a_deadline_moves_both_ways() -> None:
+def test_deadline_may_be_moved_both_ways() -> None:
     timers: Timers[str] = Timers()
     timers.schedule("a", 10)
     timers.schedule("a", 50)
@@ -37,7 +37,7 @@ def test_a_deadline_moves_both_ways() -> None:
     assert len(timers) == 0
 
 
-def test_a_cancelled_deadline_does_not_come_unless_set_again() -> None:
+def test_cancelled_deadline_does_not_expire_unless_rescheduled() -> None:
     timers: Timers[str] = Timers()
     timers.schedule("a", 10)
     timers.cancel("a")
@@ -51,14 +51,14 @@ def test_a_cancelled_deadline_does_not_come_unless_set_again() -> None:
     assert len(timers) == 0
 
 
-def test_moving_a_deadline_away_does_not_grow_the_heap() -> None:
+def test_postponing_deadline_does_not_grow_heap() -> None:
     timers: Timers[str] = Timers()
     for at in range(10_000):
         timers.schedule("a", 10 + at)
     assert len(timers._heap) == 1
 
 
-def test_agrees_with_a_plain_dictionary() -> None:
+def test_random_operations_match_dictionary() -> None:
     rng = random.Random(7)
     timers: Timers[str] = Timers()
     model: dict[str, int] = {}

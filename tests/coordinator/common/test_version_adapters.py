@@ -1,4 +1,4 @@
-"""Tests of the adapters between request versions."""
+"""Adapters between request versions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..harness import FETCH_VERSIONS, LEAVE_VERSIONS, Harness, travel
 
 
 @pytest.mark.parametrize("version", LEAVE_VERSIONS)
-def test_one_member_leaves(version: int) -> None:
+def test_single_leave_is_adapted_to_every_version(version: int) -> None:
     member = LeaveGroupRequest.Member(member_id="m")
     request = LeaveGroupRequest(group_id="g", member_id="m", members=[member])
     assert leaving_members(travel(request, version), version) == [member]
@@ -33,7 +33,7 @@ def test_one_member_leaves(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-def test_a_group_whose_offsets_cannot_be_read(version: int) -> None:
+def test_fetch_error_is_adapted_to_every_version(version: int) -> None:
     topic = OffsetFetchRequest.Topic(name="t", partition_indexes=[0, 1])
     request = OffsetFetchRequest(group_id="g", topics=[topic])
     if version >= 8:
@@ -52,14 +52,14 @@ def test_a_group_whose_offsets_cannot_be_read(version: int) -> None:
         assert [(p.committed_offset, p.error_code) for p in row.partitions] == [(-1, code)] * 2
 
 
-def test_several_groups_from_version_8() -> None:
+def test_several_groups_are_fetched_from_version_8() -> None:
     groups = [OffsetFetchRequest.Group(group_id=name) for name in "ab"]
     assert groups_to_fetch(OffsetFetchRequest(groups=groups), 8) == groups
     rows = [OffsetFetchResponse.Group(group_id=name) for name in "ab"]
     assert fetch_response(rows, 8).groups == rows
 
 
-def test_a_refused_commit_names_every_partition() -> None:
+def test_rejected_commit_contains_every_partition() -> None:
     h = Harness()
     request = h.commit_request({("orders", 1): 1, ("audit", 0): 1, ("orders", 0): 1})
     response = commit_refused(request, ErrorCode.NOT_COORDINATOR)

@@ -1,4 +1,4 @@
-"""Consumer groups of a coordinator, and requests to them."""
+"""Helpers for tests of consumer groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def harness(**settings: Any) -> Harness:
 
 
 def given(h: Harness, answer: ConsumerGroupHeartbeatResponse) -> dict[str, list[int]] | None:
-    """What a member is told to have, None when it is told nothing."""
+    """Return the assignment of a response, or None if it contains none."""
     assert not answer.error_code, answer
     if answer.assignment is None:
         return None
@@ -35,7 +35,7 @@ ALL = {"orders": [0, 1, 2, 3]}
 
 
 def members(h: Harness) -> dict[str, tuple[int, Mapping[str, list[int]]]]:
-    """Epoch and partitions of each member, as operators see them."""
+    """Return the epoch and the partitions of each described member."""
     return {
         row.member_id: (
             row.member_epoch,

@@ -1,4 +1,4 @@
-"""The assignors: everybody gets a share, shares are even, and little moves."""
+"""Assignors of consumer groups: completeness, balance and stickiness."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def members(number: int, *topics: UUID) -> dict[str, MemberSubscription]:
 
 
 def after(group: GroupSpec, targets: Targets) -> dict[str, MemberSubscription]:
-    """The members with what they have got."""
+    """Return the members with their targets as previous assignments."""
     return {
         each: member._replace(had=frozen(targets.get(each, {}))) for each, member in group.items()
     }
 
 
 def moves(before: Targets, now: Targets) -> int:
-    """How many partitions are taken from a member that is still there."""
+    """Return the number of partitions that are revoked from remaining members."""
     return sum(
         len(partitions - now[each].get(topic_id, set()))
         for each, target in before.items()
@@ -64,7 +64,7 @@ def moves(before: Targets, now: Targets) -> int:
 
 @dataclass
 class Case:
-    """A random group, and how it was shared at first."""
+    """A random group and its topics."""
 
     group: dict[str, MemberSubscription]
     topics: dict[UUID, TopicShape]
@@ -80,7 +80,7 @@ def random_case(rng: random.Random, *, alike: bool) -> Case:
 
 
 def check_complete(group: GroupSpec, topics: Topics, targets: Targets) -> None:
-    """Each partition that somebody reads has one member, which reads its topic."""
+    """Check that each subscribed partition has one member, which subscribes to its topic."""
     assert targets.keys() == group.keys()
     given: Counter[tuple[UUID, int]] = Counter()
     for member_id, target in targets.items():
@@ -97,12 +97,12 @@ def check_complete(group: GroupSpec, topics: Topics, targets: Targets) -> None:
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
 @pytest.mark.parametrize("alike", [True, False])
-def test_every_partition_has_one_reader(assignor: str, alike: bool) -> None:
+def test_every_partition_is_assigned_to_one_subscriber(assignor: str, alike: bool) -> None:
     rng = random.Random(7)
     for _ in range(200):
         case = random_case(rng, alike=alike)
         group: GroupSpec = case.group
-        for _ in range(4):  # topics grow and go, members come and go
+        for _ in range(4):  # topics and members change
             targets = shared(ASSIGNORS[assignor], group, case.topics)
             check_complete(group, case.topics, targets)
             group = after(group, targets)
@@ -114,12 +114,12 @@ def test_every_partition_has_one_reader(assignor: str, alike: bool) -> None:
             case.topics[topic_id] = TopicShape(case.topics[topic_id].partitions + 1)
 
 
-def test_uniform_shares_differ_by_one_at_most_where_all_read_the_same() -> None:
+def test_uniform_counts_differ_by_one_at_most_for_equal_subscriptions() -> None:
     rng = random.Random(1)
     for _ in range(300):
         case = random_case(rng, alike=True)
         group = {
-            # What members had before may be anything, twice as well.
+            # Previous assignments are arbitrary and may overlap.
             each: member._replace(
                 had={
                     topic_id: frozenset(rng.sample(range(15), rng.randint(0, 15)))
@@ -133,7 +133,7 @@ def test_uniform_shares_differ_by_one_at_most_where_all_read_the_same() -> None:
         assert max(counts(targets)) - min(counts(targets)) <= 1
 
 
-def test_uniform_shares_cannot_be_made_more_even_by_any_move() -> None:
+def test_uniform_balance_cannot_be_improved_by_one_move() -> None:
     rng = random.Random(2)
     for _ in range(300):
         case = random_case(rng, alike=False)
@@ -147,7 +147,7 @@ def test_uniform_shares_cannot_be_made_more_even_by_any_move() -> None:
 
 
 @pytest.mark.parametrize("alike", [True, False])
-def test_nothing_moves_when_nothing_has_changed(alike: bool) -> None:
+def test_unchanged_group_keeps_assignment(alike: bool) -> None:
     rng = random.Random(3)
     for _ in range(200):
         case = random_case(rng, alike=alike)
@@ -157,7 +157,7 @@ def test_nothing_moves_when_nothing_has_changed(alike: bool) -> None:
             assert again == before
 
 
-def test_uniform_takes_from_the_others_only_what_a_new_member_gets() -> None:
+def test_uniform_moves_only_partitions_of_new_member() -> None:
     for number in range(1, 9):
         group = members(number, A, B)
         topics = {A: TopicShape(20), B: TopicShape(13)}
@@ -167,7 +167,7 @@ def test_uniform_takes_from_the_others_only_what_a_new_member_gets() -> None:
         assert moves(before, now) == sum(map(len, now["new"].values())) == 33 // (number + 1)
 
 
-def test_uniform_takes_nothing_from_those_who_stay_when_a_member_goes() -> None:
+def test_uniform_moves_no_partition_of_remaining_members_when_member_leaves() -> None:
     group = members(4, A)
     topics = {A: TopicShape(16)}
     before = shared(assign_uniformly, group, topics)
@@ -175,7 +175,7 @@ def test_uniform_takes_nothing_from_those_who_stay_when_a_member_goes() -> None:
     assert moves(before, shared(assign_uniformly, left, topics)) == 0
 
 
-def test_uniform_prefers_members_near_a_replica() -> None:
+def test_uniform_prefers_members_in_rack_of_replica() -> None:
     racks = ("east", "west")
     topics = {A: TopicShape(12, [{racks[index % 2]} for index in range(12)])}
     group = {
@@ -188,7 +188,7 @@ def test_uniform_prefers_members_near_a_replica() -> None:
         assert {index % 2 for index in targets[f"m{number}"][A]} == {number % 2}
 
 
-def test_racks_do_not_make_shares_uneven() -> None:
+def test_racks_do_not_affect_balance() -> None:
     topics = {A: TopicShape(12, [{"east"}] * 12)}
     group = {
         "m0": MemberSubscription(frozenset({A}), {}, rack="east"),
@@ -198,7 +198,7 @@ def test_racks_do_not_make_shares_uneven() -> None:
     assert counts(shared(assign_uniformly, group, topics)) == [4, 4, 4]
 
 
-def test_where_members_read_different_topics_a_near_one_of_those_with_least_is_chosen() -> None:
+def test_uniform_with_different_subscriptions_prefers_rack_among_least_loaded() -> None:
     topics = {A: TopicShape(2, [{"west"}, {"east"}]), B: TopicShape(1)}
     group = {
         "m0": MemberSubscription(frozenset({A}), {}, rack="east"),
@@ -209,7 +209,7 @@ def test_where_members_read_different_topics_a_near_one_of_those_with_least_is_c
     assert targets == {"m0": {A: {1}}, "m1": {A: {0}}, "m2": {B: {0}}}
 
 
-def test_ranges_are_the_same_for_topics_with_the_same_readers() -> None:
+def test_ranges_are_equal_for_topics_with_equal_subscribers() -> None:
     group = members(3, A, B)
     topics = {A: TopicShape(7), B: TopicShape(7)}
     targets = shared(assign_ranges, group, topics)
@@ -220,7 +220,7 @@ def test_ranges_are_the_same_for_topics_with_the_same_readers() -> None:
     }
 
 
-def test_ranges_go_by_instance_ids_which_stay_when_a_member_comes_back() -> None:
+def test_ranges_follow_instance_ids_of_returning_members() -> None:
     def static(first: str, second: str) -> dict[str, MemberSubscription]:
         return {
             first: MemberSubscription(frozenset({A}), {}, instance_id="one"),
@@ -232,7 +232,7 @@ def test_ranges_go_by_instance_ids_which_stay_when_a_member_comes_back() -> None
     assert shared(assign_ranges, static("z", "b"), topics) == {"z": {A: {0}}, "b": {A: {1}}}
 
 
-def test_no_piece_of_work_takes_long() -> None:
+def test_assignor_pieces_are_short() -> None:
     topics = {UUID(int=number): TopicShape(100) for number in range(100)}
     group = {
         f"m{number}": MemberSubscription(frozenset(list(topics)[number % 7 :]), {})
@@ -247,12 +247,12 @@ def test_no_piece_of_work_takes_long() -> None:
                 pieces += 1
         except StopIteration:
             seconds = time.perf_counter() - began
-        # On average, so that the machine may rest in between.
+        # Average, because single pieces may be delayed by the machine.
         assert seconds / pieces < 0.005
         assert pieces >= 50
 
 
-def test_ranges_go_to_static_members_first() -> None:
+def test_ranges_assign_to_static_members_first() -> None:
     group = {
         "a": MemberSubscription(frozenset({A}), {}),
         "z": MemberSubscription(frozenset({A}), {}, instance_id="z"),

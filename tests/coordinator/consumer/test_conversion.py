@@ -1,4 +1,4 @@
-"""Groups that go from the classic protocol to that of KIP-848 and back, empty and with members."""
+"""Conversion of empty and non-empty groups between the classic and the consumer protocol."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HALVES = [[("orders", 0), ("orders", 1)], [("orders", 2), ("orders", 3)]]
 
 
 def owning(*partitions: int, version: int = 1) -> tuple[tuple[str, bytes], ...]:
-    """The protocols of a member that owns partitions of "orders"."""
+    """Return the protocols of a member that owns partitions of "orders"."""
     owned = b"\x00\x00\x00\x01\x00\x06orders" + len(partitions).to_bytes(4, "big")
     owned += b"".join(each.to_bytes(4, "big") for each in partitions)
     metadata = version.to_bytes(2, "big") + subscription("orders")[2:] + owned
@@ -29,7 +29,7 @@ def owning(*partitions: int, version: int = 1) -> tuple[tuple[str, bytes], ...]:
 
 
 def classic_pair(h: Harness) -> list[str]:
-    """Two classic members with two partitions each."""
+    """Return two classic members with two partitions each."""
     a = h.enter().response.member_id
     b = h.new_id()
     second = h.join(b)
@@ -63,7 +63,7 @@ def assigned(data: bytes) -> dict[str, list[int]]:
 # -- without members
 
 
-def test_an_empty_classic_group_becomes_a_consumer_group_with_its_offsets() -> None:
+def test_empty_classic_group_becomes_consumer_group_with_its_offsets() -> None:
     for policy in MigrationPolicy:
         h = harness(migration=policy)
         h.commit({("orders", 0): 7})
@@ -75,7 +75,7 @@ def test_an_empty_classic_group_becomes_a_consumer_group_with_its_offsets() -> N
         assert again.coordinator.committed("g") == {("orders", 0): 7}
 
 
-def test_a_classic_group_whose_members_have_left_does_as_well() -> None:
+def test_classic_group_becomes_consumer_group_after_members_left() -> None:
     h = harness()
     a, b = classic_pair(h)
     h.leave((a, None), (b, None))
@@ -83,7 +83,7 @@ def test_a_classic_group_whose_members_have_left_does_as_well() -> None:
     assert not is_classic(h.restarted())
 
 
-def test_an_empty_consumer_group_becomes_a_classic_one_with_its_offsets() -> None:
+def test_empty_consumer_group_becomes_classic_group_with_its_offsets() -> None:
     h = harness(migration=MigrationPolicy.DISABLED)
     h.beat("a", 0)
     h.commit({("orders", 0): 7}, "a", 2)
@@ -102,7 +102,7 @@ def test_an_empty_consumer_group_becomes_a_classic_one_with_its_offsets() -> Non
 
 
 @pytest.mark.parametrize("policy", [MigrationPolicy.DISABLED, MigrationPolicy.DOWNGRADE])
-def test_the_policy_forbids_an_upgrade(policy: MigrationPolicy) -> None:
+def test_upgrade_is_rejected_by_migration_policy(policy: MigrationPolicy) -> None:
     h = harness(migration=policy)
     classic_pair(h)
     answer = h.beat("c", 0)
@@ -111,7 +111,7 @@ def test_the_policy_forbids_an_upgrade(policy: MigrationPolicy) -> None:
     assert is_classic(h)
 
 
-def test_what_cannot_be_upgraded_stays_as_it_is() -> None:
+def test_group_that_cannot_be_upgraded_is_unchanged() -> None:
     cases: list[dict[str, Any]] = [
         {"protocol_type": "connect"},
         {"protocols": (("range", b"junk"),)},
@@ -127,7 +127,7 @@ def test_what_cannot_be_upgraded_stays_as_it_is() -> None:
     assert h.beat("c", 0).error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_data_of_an_assignor_would_be_lost() -> None:
+def test_upgrade_is_rejected_if_assignor_has_user_data() -> None:
     h = harness()
     a = h.new_id()
     generation = h.join(a).response.generation_id
@@ -135,7 +135,7 @@ def test_data_of_an_assignor_would_be_lost() -> None:
     assert h.beat("c", 0).error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_an_upgrade_moves_nothing_and_classic_members_go_on() -> None:
+def test_upgrade_keeps_assignments_and_classic_members() -> None:
     h = harness()
     a, b = classic_pair(h)
     generation = generation_of(h)
@@ -147,7 +147,7 @@ def test_an_upgrade_moves_nothing_and_classic_members_go_on() -> None:
     types = {row.member_id: row.member_type for row in h.describe_consumer().members}
     assert types == {a: 0, b: 0, "c": 1}
     assert h.restarted().describe_consumer() == h.describe_consumer()
-    # They are told to join again, because there is another target.
+    # Classic members must rejoin, because there is a new target.
     assert h.heartbeat(a, generation) == ErrorCode.REBALANCE_IN_PROGRESS
     joined = h.join(a).response
     assert (joined.generation_id, joined.leader) == (generation + 1, "")
@@ -167,7 +167,7 @@ def test_an_upgrade_moves_nothing_and_classic_members_go_on() -> None:
     ]
 
 
-def test_what_a_member_has_of_a_topic_that_is_gone_does_not_come_along() -> None:
+def test_upgrade_drops_partitions_of_deleted_topics() -> None:
     h = harness()
     a = h.new_id()
     generation = h.join(a).response.generation_id
@@ -177,7 +177,7 @@ def test_what_a_member_has_of_a_topic_that_is_gone_does_not_come_along() -> None
     assert h.restarted().describe_consumer() == h.describe_consumer()
 
 
-def test_who_waits_in_a_classic_group_is_told_to_join_again() -> None:
+def test_upgrade_fails_pending_joins_of_classic_group() -> None:
     h = Harness(consumer=AT_ONCE)
     a, _ = classic_pair(h)
     waiting = h.join(h.new_id())
@@ -187,7 +187,7 @@ def test_who_waits_in_a_classic_group_is_told_to_join_again() -> None:
     assert h.join(a).response.error_code == 0
 
 
-def test_an_upgrade_that_cannot_be_stored_leaves_the_classic_group() -> None:
+def test_upgrade_that_cannot_be_stored_keeps_classic_group() -> None:
     h = harness()
     a, _ = classic_pair(h)
     before = h.describe()
@@ -199,7 +199,7 @@ def test_an_upgrade_that_cannot_be_stored_leaves_the_classic_group() -> None:
     assert h.heartbeat(a, generation_of(h)) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_classic_member_gives_partitions_back_by_joining_again() -> None:
+def test_classic_member_revokes_partitions_by_rejoining() -> None:
     h = harness()
     a = h.new_id(protocols=owning())
     h.join(a, protocols=owning())
@@ -207,7 +207,7 @@ def test_a_classic_member_gives_partitions_back_by_joining_again() -> None:
     assert given(h, h.beat("c", 0)) == {}
     assert h.heartbeat(a, 1) == ErrorCode.REBALANCE_IN_PROGRESS
     joined = h.join(a, protocols=owning(0, 1, 2, 3)).response
-    assert joined.generation_id == 1, "it has to give back first"
+    assert joined.generation_id == 1, "the member must revoke partitions first"
     left = assigned(h.sync(a, 1, protocol="cooperative").response.assignment)
     assert left == {"orders": [0, 1]}
     assert given(h, h.beat("c", 2)) is None
@@ -219,7 +219,7 @@ def test_a_classic_member_gives_partitions_back_by_joining_again() -> None:
     assert h.describe_consumer().group_state == "Stable"
 
 
-def test_a_classic_member_that_does_not_join_or_sync_in_time_goes() -> None:
+def test_classic_member_that_does_not_join_or_sync_in_time_is_removed() -> None:
     h = harness()
     a, b = classic_pair(h)
     generation = generation_of(h)
@@ -236,7 +236,7 @@ def test_a_classic_member_that_does_not_join_or_sync_in_time_goes() -> None:
     assert f"member {b} did not sync in time" in causes
 
 
-def test_a_classic_member_has_its_own_session() -> None:
+def test_classic_member_uses_its_own_session_timeout() -> None:
     h = harness()
     a, b = classic_pair(h)
     h.beat("c", 0)
@@ -245,7 +245,7 @@ def test_a_classic_member_has_its_own_session() -> None:
     assert set(members(h)) == {"c"}
 
 
-def test_a_classic_member_may_join_a_consumer_group() -> None:
+def test_classic_member_may_join_consumer_group() -> None:
     h = harness()
     h.beat("c", 0)
     member_id = h.new_id()
@@ -257,7 +257,7 @@ def test_a_classic_member_may_join_a_consumer_group() -> None:
     assert h.heartbeat(member_id, 3) == ErrorCode.REBALANCE_IN_PROGRESS
     assert h.join(member_id).response.generation_id == 3
     assert assigned(h.sync(member_id, 3).response.assignment) == {"orders": [2, 3]}
-    # What does not fit.
+    # Invalid requests.
     assert h.join(h.new_id(), protocols=(("other", subscription("orders")),)).response.error_code
     code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert h.join("x", protocol_type="connect").response.error_code == code
@@ -269,8 +269,8 @@ def test_a_classic_member_may_join_a_consumer_group() -> None:
     assert h.sync(member_id, 2).response.error_code == ErrorCode.ILLEGAL_GENERATION
 
 
-def test_the_only_classic_member_may_change_to_other_assignors() -> None:
-    """It has to agree with other classic members, not with what it said before."""
+def test_only_classic_member_may_change_its_protocols() -> None:
+    """Its protocols must match other classic members, not its own previous protocols."""
     h = harness()
     h.beat("c", 0)
     other = (("roundrobin", subscription("orders")),)
@@ -282,7 +282,7 @@ def test_the_only_classic_member_may_change_to_other_assignors() -> None:
     assert not h.join(b, protocols=other).response.error_code
 
 
-def test_when_classic_members_alone_are_left_the_group_is_a_classic_one() -> None:
+def test_group_becomes_classic_when_only_classic_members_remain() -> None:
     h = harness()
     a, b = classic_pair(h)
     h.beat("c", 0)
@@ -303,7 +303,7 @@ def test_when_classic_members_alone_are_left_the_group_is_a_classic_one() -> Non
 
 
 @pytest.mark.parametrize("policy", [MigrationPolicy.DISABLED, MigrationPolicy.UPGRADE])
-def test_the_policy_forbids_a_downgrade(policy: MigrationPolicy) -> None:
+def test_downgrade_is_rejected_by_migration_policy(policy: MigrationPolicy) -> None:
     h = harness()
     a, _ = classic_pair(h)
     h.beat("c", 0)
@@ -313,8 +313,8 @@ def test_the_policy_forbids_a_downgrade(policy: MigrationPolicy) -> None:
     assert a in members(h)
 
 
-def test_a_classic_member_resolves_no_patterns_of_others() -> None:
-    """It is not asked for which topics the others may know of."""
+def test_join_of_classic_member_does_not_resolve_patterns() -> None:
+    """The permissions of its client do not apply to the patterns of other members."""
     h = harness()
     h.beat("c", 0, subscribed_topic_regex=".*", may_know="orders".__eq__)
     h.create_topic("secret", 1)
@@ -324,7 +324,7 @@ def test_a_classic_member_resolves_no_patterns_of_others() -> None:
     assert group.resolved[".*"].topics == {"orders"}
 
 
-def test_operators_take_out_members_of_either_kind() -> None:
+def test_leave_request_removes_members_of_both_protocols() -> None:
     h = harness()
     a, b = classic_pair(h)
     h.beat("c", 0, instance_id="i")
@@ -334,7 +334,7 @@ def test_operators_take_out_members_of_either_kind() -> None:
     assert [each.member_id for each in h.describe().members] == [b]
 
 
-def test_who_is_not_the_member_of_its_instance_id_takes_nobody_out() -> None:
+def test_leave_request_with_wrong_member_id_removes_no_static_member() -> None:
     h = harness()
     classic_pair(h)
     h.beat("c", 0, instance_id="i")
@@ -343,7 +343,7 @@ def test_who_is_not_the_member_of_its_instance_id_takes_nobody_out() -> None:
     assert "c" in members(h)
 
 
-def test_static_members_change_the_protocol_one_by_one() -> None:
+def test_static_members_change_protocol_one_by_one() -> None:
     h = harness()
     joined = h.join(instance="i").response
     h.sync(joined.member_id, 1, {joined.member_id: write_assignment(HALVES[0])}, instance="i")
@@ -360,7 +360,7 @@ def test_static_members_change_the_protocol_one_by_one() -> None:
     assert set(assigned(synced.assignment)["orders"]) >= {0, 1}
 
 
-def test_classic_settings_hold_for_the_size_of_a_classic_group() -> None:
+def test_group_max_size_limits_downgrade() -> None:
     h = Harness(replace(Harness().settings, group_size_max=1), consumer=ConsumerGroupSettings())
     h.beat("c", 0)
     for _ in range(2):
@@ -369,7 +369,7 @@ def test_classic_settings_hold_for_the_size_of_a_classic_group() -> None:
     assert not is_classic(h)
 
 
-# -- as Apache Kafka 4.3 does, which random histories of both showed
+# -- results of Apache Kafka 4.3, found by comparing random histories
 
 
 @pytest.mark.parametrize(
@@ -380,10 +380,10 @@ def test_classic_settings_hold_for_the_size_of_a_classic_group() -> None:
         (joining(protocols=()), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
     ],
 )
-def test_a_join_that_is_refused_leaves_an_empty_newer_group_as_it_is(
+def test_rejected_join_keeps_empty_modern_group(
     request_: JoinGroupRequest, code: ErrorCode
 ) -> None:
-    """Kafka forgets it when the id of the member is not one of its own."""
+    """Kafka deletes the group if the member ID was not generated by the broker."""
     h = harness()
     h.beat("a", 0)
     h.beat("a", -1)
@@ -395,12 +395,12 @@ def test_a_join_that_is_refused_leaves_an_empty_newer_group_as_it_is(
     assert h.coordinator.delete_empty_modern_group(joining(), h.now) is not None
 
 
-def test_who_takes_the_place_of_a_static_member_need_not_wait_for_what_that_had() -> None:
+def test_replaced_static_member_gets_partitions_of_predecessor_immediately() -> None:
     h = harness()
     h.create_topic("audit", 2)
     h.beat("a", 0, instance_id="i", topics=["orders"])
     h.beat("b", 0, topics=["audit"])
-    h.beat("a", 2, instance_id="i", topics=["audit"])  # has to give "orders" back, and does not
+    h.beat("a", 2, instance_id="i", topics=["audit"])  # must revoke "orders", and does not
     down = h.join(instance="i", version=5).response
     synced = h.sync(down.member_id, down.generation_id, instance="i").response
     read = read_assignment(synced.assignment)
@@ -410,7 +410,7 @@ def test_who_takes_the_place_of_a_static_member_need_not_wait_for_what_that_had(
     ]
 
 
-def test_an_assignment_has_the_version_of_what_its_member_said() -> None:
+def test_assignment_has_version_of_member_subscription() -> None:
     h = harness()
     h.beat("a", 0)
     member_id = h.new_id()
@@ -423,20 +423,16 @@ def test_an_assignment_has_the_version_of_what_its_member_said() -> None:
     assert row.assignment[:2] == b"\x00\x01"
 
 
-def test_the_generation_of_a_group_that_becomes_classic_is_the_epoch_that_its_members_know() -> (
-    None
-):
+def test_downgraded_group_has_group_epoch_as_generation() -> None:
     h = harness()
     h.create_topic("audit", 2)
     h.beat("a", 0, instance_id="i", topics=["audit"])
     epoch = h.describe_consumer().group_epoch
-    h.join(instance="i", version=5)  # reads "orders": the target is stale
+    h.join(instance="i", version=5)  # subscribes to "orders": the target is stale
     assert generation_of(h) == epoch
 
 
-def test_who_is_refused_by_a_consumer_group_is_told_no_member_id_but_the_reason_in_kafkas_order() -> (
-    None
-):
+def test_rejected_join_returns_no_member_id_and_first_error_of_kafka() -> None:
     h = harness(size_max=1)
     h.beat("a", 0)
     refused = [

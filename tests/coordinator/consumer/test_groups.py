@@ -1,4 +1,4 @@
-"""Heartbeats of consumer groups of KIP-848: what members say, what they are told, what is kept."""
+"""Heartbeats of consumer groups (KIP-848)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kbroker.protocol.errors import ErrorCode
 from ..harness import REBALANCE_MS
 from .groups import ALL, AT_ONCE, SESSION_MS, given, harness, members
 
-# -- what a heartbeat may say
+# -- validation of heartbeats
 
 BAD: dict[str, tuple[dict[str, Any], ErrorCode]] = {
     "no group": ({"group": ""}, ErrorCode.INVALID_REQUEST),
@@ -44,7 +44,7 @@ BAD: dict[str, tuple[dict[str, Any], ErrorCode]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_heartbeat_that_makes_no_sense_is_refused(name: str) -> None:
+def test_invalid_heartbeat_is_rejected(name: str) -> None:
     fields, code = BAD[name]
     h = harness()
     request: dict[str, Any] = {"member_id": "a", "epoch": 0}
@@ -54,7 +54,7 @@ def test_a_heartbeat_that_makes_no_sense_is_refused(name: str) -> None:
     assert h.log == []
 
 
-def test_in_version_0_the_coordinator_makes_the_member_id() -> None:
+def test_coordinator_generates_member_id_in_version_0() -> None:
     h = harness()
     answer = h.beat("", 0, version=0)
     assert len(answer.member_id or "") == 36
@@ -62,10 +62,10 @@ def test_in_version_0_the_coordinator_makes_the_member_id() -> None:
     assert h.beat(answer.member_id or "", 2, version=0).error_code == 0
 
 
-# -- epochs and shares
+# -- epochs and assignments
 
 
-def test_one_member_gets_all_and_is_told_once() -> None:
+def test_single_member_receives_all_partitions_once() -> None:
     h = harness()
     first = h.beat("a", 0)
     assert (first.member_epoch, given(h, first)) == (2, ALL)
@@ -74,14 +74,14 @@ def test_one_member_gets_all_and_is_told_once() -> None:
     assert (again.member_epoch, given(h, again)) == (2, None)
 
 
-def test_who_says_all_is_told_all() -> None:
+def test_full_heartbeat_receives_full_response() -> None:
     h = harness()
     h.beat("a", 0)
     answer = h.beat("a", 2, topics=["orders"], owned=ALL, rebalance_timeout_ms=REBALANCE_MS)
     assert given(h, answer) == ALL
 
 
-def test_epochs_fence() -> None:
+def test_wrong_epoch_or_member_id_is_rejected() -> None:
     h = harness()
     h.beat("a", 0)
     assert h.beat("a", 3).error_code == ErrorCode.FENCED_MEMBER_EPOCH
@@ -89,7 +89,7 @@ def test_epochs_fence() -> None:
     assert h.beat("x", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_lost_answer_is_no_reason_to_fence() -> None:
+def test_previous_epoch_is_accepted_after_lost_response() -> None:
     h = harness()
     h.beat("a", 0)
     h.beat("b", 0)
@@ -102,7 +102,7 @@ def test_a_lost_answer_is_no_reason_to_fence() -> None:
     assert h.beat("a", 2, owned=ALL).error_code == ErrorCode.FENCED_MEMBER_EPOCH
 
 
-def test_who_begins_anew_under_its_id_is_told_all() -> None:
+def test_rejoining_member_receives_full_assignment() -> None:
     h = harness()
     h.beat("a", 0)
     again = h.beat("a", 0)
@@ -110,7 +110,7 @@ def test_who_begins_anew_under_its_id_is_told_all() -> None:
     assert len(members(h)) == 1
 
 
-def test_when_a_member_leaves_the_others_get_its_share() -> None:
+def test_partitions_of_leaving_member_are_reassigned() -> None:
     h = harness()
     h.beat("a", 0)
     h.beat("b", 0)
@@ -121,7 +121,7 @@ def test_when_a_member_leaves_the_others_get_its_share() -> None:
     assert h.describe_consumer().group_state == "Empty"
 
 
-def test_the_session_ends_without_heartbeats() -> None:
+def test_session_expires_without_heartbeats() -> None:
     h = harness(session_timeout_ms=10_000)
     h.beat("a", 0)
     h.sleep(9_000)
@@ -135,7 +135,7 @@ def test_the_session_ends_without_heartbeats() -> None:
     assert h.beat("a", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_settings_that_change_hold_from_the_next_heartbeat_on() -> None:
+def test_changed_settings_apply_from_next_heartbeat() -> None:
     h = harness()
     h.beat("a", 0)
     h.consumer = replace(AT_ONCE, session_timeout_ms=1_000, heartbeat_interval_ms=7)
@@ -144,7 +144,7 @@ def test_settings_that_change_hold_from_the_next_heartbeat_on() -> None:
     assert not members(h)
 
 
-def test_a_group_has_room_for_so_many() -> None:
+def test_full_group_rejects_new_members() -> None:
     h = harness(size_max=1)
     h.beat("a", 0)
     assert h.beat("b", 0).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -154,7 +154,7 @@ def test_a_group_has_room_for_so_many() -> None:
 # -- topics
 
 
-def test_new_partitions_and_deleted_topics_are_noticed() -> None:
+def test_new_partitions_and_deleted_topics_change_assignment() -> None:
     h = harness()
     h.beat("a", 0, topics=["orders", "audit", "later"])
     h.create_topic("orders", 6)
@@ -166,7 +166,7 @@ def test_new_partitions_and_deleted_topics_are_noticed() -> None:
     assert h.beat("a", 4).member_epoch == 4
 
 
-def test_a_topic_that_was_made_again_is_another_one() -> None:
+def test_recreated_topic_is_assigned_again() -> None:
     h = harness()
     h.beat("a", 0, topics=["audit"])
     h.delete_topic("audit")
@@ -176,7 +176,7 @@ def test_a_topic_that_was_made_again_is_another_one() -> None:
     assert given(h, answer) == {"audit": [0]}
 
 
-def test_a_regular_expression_finds_topics_and_later_ones() -> None:
+def test_regular_expression_matches_existing_and_new_topics() -> None:
     h = harness()
     answer = h.beat("a", 0, subscribed_topic_regex="or.*|au..t")
     assert given(h, answer) == {"orders": [0, 1, 2, 3], "audit": [0]}
@@ -189,13 +189,13 @@ def test_a_regular_expression_finds_topics_and_later_ones() -> None:
     assert given(h, h.beat("a", 3)) is None
 
 
-def test_a_regular_expression_finds_only_what_the_client_may_know() -> None:
+def test_regular_expression_matches_only_topics_that_client_may_describe() -> None:
     h = harness()
     answer = h.beat("a", 0, subscribed_topic_regex=".*", may_know="audit".__eq__)
     assert given(h, answer) == {"audit": [0]}
 
 
-def test_a_regular_expression_that_nobody_has_any_more_is_forgotten() -> None:
+def test_unused_regular_expression_is_deleted() -> None:
     h = harness()
     h.beat("a", 0, subscribed_topic_regex="or.*")
     h.beat("b", 0, subscribed_topic_regex="or.*")
@@ -208,7 +208,7 @@ def test_a_regular_expression_that_nobody_has_any_more_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("topics", [0, 2_100])
-def test_who_changes_to_a_pattern_that_fits_nothing_leaves_its_partitions_to_others(
+def test_changing_to_pattern_without_matches_releases_partitions(
     topics: int,
 ) -> None:
     h = harness()
@@ -229,19 +229,19 @@ def test_who_changes_to_a_pattern_that_fits_nothing_leaves_its_partitions_to_oth
     assert group.state.value == "Stable"
 
 
-def test_a_member_without_topics_lives() -> None:
+def test_member_without_topics_stays_in_group() -> None:
     h = harness()
     assert h.beat("a", 0, topics=[]).member_epoch == 1
     assert h.beat("a", 1).error_code == 0
     assert h.beat("b", 0, subscribed_topic_regex="nothing").member_epoch == 1
 
 
-def test_a_timeout_that_comes_alone_counts() -> None:
+def test_rebalance_timeout_may_change_alone() -> None:
     h = harness()
     epoch = h.beat("a", 0).member_epoch
     known = len(h.log)
     assert not h.beat("a", epoch).error_code
-    assert len(h.log) == known, "nothing was said"
+    assert len(h.log) == known, "an unchanged heartbeat stores no record"
     assert not h.beat("a", epoch, rebalance_timeout_ms=7_000).error_code
     (group,) = h.restarted().coordinator._state.groups_of(ConsumerGroup)
     (member,) = group.members.values()
@@ -251,7 +251,7 @@ def test_a_timeout_that_comes_alone_counts() -> None:
 # -- static members
 
 
-def test_a_static_member_that_comes_back_has_its_share_again() -> None:
+def test_returning_static_member_keeps_assignment() -> None:
     h = harness()
     h.beat("a", 0, instance_id="i")
     h.beat("b", 0)
@@ -266,7 +266,7 @@ def test_a_static_member_that_comes_back_has_its_share_again() -> None:
     assert h.beat("a", 3, instance_id="i").error_code == ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_a_static_member_that_stays_away_is_removed() -> None:
+def test_absent_static_member_is_removed_after_session_timeout() -> None:
     h = harness()
     h.beat("a", 0, instance_id="i")
     h.beat("a", -2, instance_id="i")
@@ -274,21 +274,21 @@ def test_a_static_member_that_stays_away_is_removed() -> None:
     assert not members(h)
 
 
-def test_the_name_of_a_static_member_is_its_own() -> None:
+def test_instance_id_belongs_to_one_member() -> None:
     h = harness()
     h.beat("a", 0, instance_id="i")
     assert h.beat("z", 0, instance_id="i").error_code == ErrorCode.UNRELEASED_INSTANCE_ID
     assert h.beat("z", -1, instance_id="i").error_code == ErrorCode.FENCED_INSTANCE_ID
     assert h.beat("a", 2, instance_id="other").error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert h.beat("a", 0, instance_id="i").error_code == 0, "it begins anew"
+    assert h.beat("a", 0, instance_id="i").error_code == 0, "the member rejoins"
     assert h.beat("a", -1, instance_id="i").error_code == 0
     assert given(h, h.beat("z", 0, instance_id="i")) == ALL
 
 
-# -- restart, failure, and the kinds of groups
+# -- failed appends, deletion and expiration
 
 
-def test_a_heartbeat_that_cannot_be_stored_changes_nothing() -> None:
+def test_heartbeat_that_cannot_be_stored_changes_nothing() -> None:
     h = harness()
     h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
     assert h.beat("a", 0).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -303,10 +303,10 @@ def test_a_heartbeat_that_cannot_be_stored_changes_nothing() -> None:
     h.sleep(SESSION_MS)
     assert h.describe_consumer() == before
     h.sleep(5_000)
-    assert not members(h), "it is tried again"
+    assert not members(h), "the removal is retried"
 
 
-def test_a_group_is_deleted_with_its_offsets_when_it_is_empty() -> None:
+def test_empty_group_is_deleted_with_its_offsets() -> None:
     h = harness()
     h.beat("a", 0, subscribed_topic_regex="or.*")
     h.commit({("orders", 0): 1}, "a", 2)
@@ -317,7 +317,7 @@ def test_a_group_is_deleted_with_its_offsets_when_it_is_empty() -> None:
     assert list(h.restarted().coordinator.list_groups()) == []
 
 
-def test_an_empty_group_goes_when_its_offsets_have_expired() -> None:
+def test_empty_group_is_deleted_when_its_offsets_have_expired() -> None:
     h = harness()
     h.beat("a", 0)
     h.commit({("orders", 0): 1, ("audit", 0): 1}, "a", 2)
@@ -327,7 +327,9 @@ def test_an_empty_group_goes_when_its_offsets_have_expired() -> None:
     for piece in h.coordinator.expire(h.now):
         if piece is not None:
             h.settle(piece)
-    assert h.coordinator.committed("g") == {("orders", 0): 1}, "what is read stays"
+    assert h.coordinator.committed("g") == {("orders", 0): 1}, (
+        "offsets of subscribed topics do not expire"
+    )
     h.sleep(SESSION_MS)
     for piece in h.coordinator.expire(h.now):
         if piece is not None:

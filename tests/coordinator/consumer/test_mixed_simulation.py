@@ -1,4 +1,4 @@
-"""Seeded runs of one group with members of both protocols, and defects that they must find."""
+"""Random runs of one group with members of both protocols, and planted bugs to detect."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run_all() -> None:
 
 
 @pytest.mark.slow
-def test_no_partition_has_two_readers_whichever_protocol_they_speak() -> None:
+def test_random_runs_of_mixed_group_assign_no_partition_twice() -> None:
     work: Counter[str] = Counter()
     for seed in range(SEEDS):
         work += run(seed)
@@ -53,7 +53,7 @@ def test_no_partition_has_two_readers_whichever_protocol_they_speak() -> None:
 
 
 @pytest.mark.slow
-def test_nor_where_the_coordinator_moves_at_every_step() -> None:
+def test_random_runs_of_mixed_group_survive_coordinator_move_at_every_step() -> None:
     work: Counter[str] = Counter()
     for seed in range(SEEDS // 2):
         work += run(seed, moves_always=True)
@@ -61,7 +61,7 @@ def test_nor_where_the_coordinator_moves_at_every_step() -> None:
     assert work["old joined"] > SEEDS, work
 
 
-# -- planted defects
+# -- planted bugs
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -75,7 +75,7 @@ def _nobody_waits_for_revocation(patch: pytest.MonkeyPatch) -> None:
 
 
 def _epochs_stand_still(patch: pytest.MonkeyPatch) -> None:
-    """Nothing is shared anew when a member goes."""
+    """The group epoch is not bumped when a member is removed."""
 
     def remove_members(self: TargetAssignments, group: ConsumerGroup, members: Any) -> Any:
         return [record for record in real(self, group, members) if record.value is None]
@@ -85,7 +85,7 @@ def _epochs_stand_still(patch: pytest.MonkeyPatch) -> None:
 
 
 def _generations_begin_anew(patch: pytest.MonkeyPatch) -> None:
-    """A group that becomes a classic one counts from the beginning."""
+    """A downgraded group starts with generation 0."""
 
     def to_classic_group(
         self: Conversion, group: Any, members: Any, epoch: int, *more: Any
@@ -97,7 +97,7 @@ def _generations_begin_anew(patch: pytest.MonkeyPatch) -> None:
 
 
 def _revoking_is_not_kept(patch: pytest.MonkeyPatch) -> None:
-    """What is to be given back is forgotten by a coordinator that moves, and so by each replay."""
+    """Replay drops partitions pending revocation."""
 
     def put_current(group: ConsumerGroup, key: Any, value: Any) -> None:
         value.partitions_pending_revocation = []
@@ -122,7 +122,7 @@ def _a_conversion_forgets_who_has_what(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_target_is_shared_among_the_others_only(patch: pytest.MonkeyPatch) -> None:
-    """A member that is new gets nothing."""
+    """A new member gets no partitions."""
 
     def members(self: Step) -> Any:
         return [each for each in real(self) if each is not self.member] or [self.member]
@@ -132,7 +132,7 @@ def _a_target_is_shared_among_the_others_only(patch: pytest.MonkeyPatch) -> None
 
 
 def _old_epochs_may_commit(patch: pytest.MonkeyPatch) -> None:
-    """Whatever a member has had since."""
+    """The epoch in which a member got a partition is not checked."""
 
     def epoch_check(member: Any, epoch: int, stale: ErrorCode) -> CommitCheck:
         return same_for_all(stale if epoch > member.epoch else ErrorCode.NONE)
@@ -141,7 +141,7 @@ def _old_epochs_may_commit(patch: pytest.MonkeyPatch) -> None:
 
 
 def _partitions_are_as_old_as_their_member(patch: pytest.MonkeyPatch) -> None:
-    """When a member got a partition is forgotten: it may have been away meanwhile."""
+    """The epoch in which a member got a partition is always 1."""
 
     def assigned_in_epoch(self: ConsumerGroupMember, topic_id: Any, partition: int) -> int | None:
         return None if real(self, topic_id, partition) is None else 1
@@ -168,7 +168,7 @@ DEFECTS: dict[str, Plant] = {
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_a_planted_defect_is_found(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_bug_is_detected(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
     DEFECTS[defect](monkeypatch)
     with pytest.raises((Violation, AssertionError, KeyError)):
         run_all()

@@ -1,4 +1,4 @@
-"""Offsets of consumer groups, fenced by member epochs."""
+"""Offset commits and fetches of consumer groups, fenced by member epochs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kbroker.protocol.errors import ErrorCode
 from .groups import ALL, given, harness, members
 
 
-def test_commits_are_fenced_by_epochs() -> None:
+def test_commits_are_fenced_by_member_epoch() -> None:
     h = harness()
     h.beat("a", 0)
     place = {("orders", 0): 5}
@@ -20,7 +20,7 @@ def test_commits_are_fenced_by_epochs() -> None:
     assert h.commit(place, "a", 2, version=10) == [0]
 
 
-def test_a_commit_of_an_older_epoch_counts_for_what_the_member_has_had_since() -> None:
+def test_commit_of_older_epoch_is_accepted_for_partitions_held_since() -> None:
     h = harness()
     h.beat("a", 0)
     h.beat("b", 0)
@@ -31,14 +31,14 @@ def test_a_commit_of_an_older_epoch_counts_for_what_the_member_has_had_since() -
     offsets = {("orders", index): 1 for index in range(4)}
     stale = ErrorCode.STALE_MEMBER_EPOCH
     assert h.commit(offsets, "a", 1) == [stale] * 4
-    assert h.commit(offsets, "a", 3) == [stale] * 4  # one refuses them all, as in Kafka
+    assert h.commit(offsets, "a", 3) == [stale] * 4  # one stale partition rejects all, as in Kafka
     assert h.commit({("orders", index): 1 for index in (0, 1)}, "a", 3) == [0, 0]
     assert h.commit(offsets, "a", 4) == [0, 0, 0, 0]
     again = h.restarted()
     assert again.commit(offsets, "a", 3) == [stale] * 4
 
 
-def test_fetches_are_fenced_when_they_name_a_member() -> None:
+def test_fetches_with_member_id_are_fenced_by_epoch() -> None:
     h = harness()
     h.beat("a", 0)
     h.commit({("orders", 0): 5}, "a", 2)
@@ -49,7 +49,7 @@ def test_fetches_are_fenced_when_they_name_a_member() -> None:
     assert h.fetch_error("x", 2, group="other") == 0
 
 
-def test_transactional_commits_are_fenced_as_well() -> None:
+def test_transactional_commits_are_fenced_by_epoch() -> None:
     h = harness()
     h.beat("a", 0)
     place = {("orders", 0): 5}
@@ -60,7 +60,7 @@ def test_transactional_commits_are_fenced_as_well() -> None:
     assert h.commit_in_transaction(place) == [0], "the transaction fences its producer"
 
 
-def test_offsets_of_topics_that_are_read_cannot_be_deleted() -> None:
+def test_offsets_of_subscribed_topics_cannot_be_deleted() -> None:
     h = harness()
     h.beat("a", 0, subscribed_topic_regex="or.*")
     h.commit({("orders", 0): 1}, "a", 2)
@@ -69,7 +69,7 @@ def test_offsets_of_topics_that_are_read_cannot_be_deleted() -> None:
     assert codes == {"orders": [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC], "audit": [0]}
 
 
-def test_one_offset_of_an_epoch_too_old_refuses_those_beside_it() -> None:
+def test_one_stale_offset_rejects_whole_commit() -> None:
     h = harness()
     h.create_topic("audit", 2)
     h.beat("a", 0, topics=["orders"])

@@ -1,4 +1,4 @@
-"""Patterns of consumer groups (KIP-848), whose members may describe different topics."""
+"""Patterns of consumer groups (KIP-848) whose members may describe different topics."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatResp
 from ..harness import Harness
 
 REFRESH_MS, BEAT_MS = 600_000, 3_000
+# Longer than the session of a member whose leave request failed.
 ROUNDS_TO_SETTLE = 25
-"""Longer than the session of a member whose leave was refused."""
+# More topics than are matched against a pattern within a heartbeat.
 MANY = 2_100
-"""More topics than are held against a pattern within a heartbeat."""
 
 
 class Rights:
@@ -37,7 +37,7 @@ class Member(NamedTuple):
 
 
 class Group:
-    """Members that send heartbeats and give back what they must."""
+    """Members that send heartbeats and revoke partitions as required."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
@@ -94,7 +94,7 @@ class Group:
             assert all(rights(topic) for topic in owned), (member_id, owned)
 
     def check_all_is_read(self) -> None:
-        """Each partition that a member may read is assigned once."""
+        """Check that each partition that a member may read is assigned once."""
         readable = {
             topic
             for topic in self.harness.topics.names()
@@ -123,7 +123,7 @@ def harness(*topics: str) -> Harness:
 
 
 @pytest.mark.parametrize("many", [0, MANY])
-def test_pattern_is_resolved_with_the_rights_of_each_member(many: int) -> None:
+def test_pattern_is_resolved_with_permissions_of_each_member(many: int) -> None:
     h = harness("a-1", "b-1")
     for number in range(many):
         h.topics.create(f"x{number}", 1)
@@ -143,7 +143,7 @@ def test_pattern_is_resolved_with_the_rights_of_each_member(many: int) -> None:
     group.check_all_is_read()
 
 
-def test_topics_that_a_member_may_not_describe_any_more_are_taken_away() -> None:
+def test_topics_that_member_may_no_longer_describe_are_revoked() -> None:
     h = harness("a-1", "b-1")
     group, rights = Group(h), Rights("a-", "b-")
     group.join(Member("m", ".*", rights))
@@ -155,7 +155,7 @@ def test_topics_that_a_member_may_not_describe_any_more_are_taken_away() -> None
     assert set(group.owned["m"]) == {"a-1"}
 
 
-def test_coordinator_that_moved_gives_out_nothing_that_a_member_may_not_describe() -> None:
+def test_moved_coordinator_assigns_only_topics_that_member_may_describe() -> None:
     h = harness("a-1", "b-1")
     group = Group(h)
     group.join(Member("all", ".*", Rights("a-", "b-")))
@@ -169,7 +169,7 @@ def test_coordinator_that_moved_gives_out_nothing_that_a_member_may_not_describe
     assert group.epochs["a"] <= epoch + 1
 
 
-def test_refused_append_leaves_a_pattern_to_the_next_heartbeat() -> None:
+def test_failed_append_leaves_pattern_to_next_heartbeat() -> None:
     h = harness("a-1", "b-1")
     group = Group(h)
     h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -185,7 +185,7 @@ def test_refused_append_leaves_a_pattern_to_the_next_heartbeat() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_members_with_random_rights_read_all_that_they_may_and_nothing_else(seed: int) -> None:
+def test_members_with_random_permissions_read_exactly_permitted_topics(seed: int) -> None:
     chance = random.Random(seed)
     group = Group(harness("a-0", "b-0", "c-0"))
     clients = [Rights(*chance.sample(("a-", "b-", "c-"), chance.randint(1, 3))) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Partitions that members of a consumer group revoke and receive."""
+"""Revocation and assignment of partitions in consumer groups."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from ..harness import REBALANCE_MS
 from .groups import ALL, given, harness, members
 
 
-def test_partitions_go_to_a_new_member_when_they_are_given_back() -> None:
+def test_new_member_gets_partitions_after_revocation() -> None:
     h = harness()
     h.beat("a", 0)
     assert given(h, h.beat("b", 0)) == {}
     half = h.beat("a", 2)
     assert (half.member_epoch, given(h, half)) == (2, {"orders": [0, 1]})
     assert given(h, h.beat("b", 3)) is None
-    assert h.beat("a", 2, owned=ALL).member_epoch == 2, "it has not given them back"
+    assert h.beat("a", 2, owned=ALL).member_epoch == 2, "the partitions are not revoked yet"
     assert h.beat("a", 2, owned={"orders": [0, 1]}).member_epoch == 3
     assert given(h, h.beat("b", 3)) == {"orders": [2, 3]}
     assert h.describe_consumer().group_state == "Stable"
     assert members(h) == {"a": (3, {"orders": [0, 1]}), "b": (3, {"orders": [2, 3]})}
 
 
-def test_members_that_come_one_after_the_other_are_given_their_shares_together() -> None:
+def test_members_joining_within_assignment_interval_are_assigned_together() -> None:
     h = harness(assignment_interval_ms=1_000)
     h.beat("a", 0)
     h.ms += 200
@@ -36,7 +36,7 @@ def test_members_that_come_one_after_the_other_are_given_their_shares_together()
     assert (row.group_epoch, row.assignment_epoch, row.group_state) == (4, 4, "Reconciling")
 
 
-def test_who_does_not_give_back_in_time_is_fenced() -> None:
+def test_member_that_does_not_revoke_in_time_is_removed() -> None:
     h = harness(session_timeout_ms=10 * REBALANCE_MS)
     h.beat("a", 0)
     h.beat("b", 0)
@@ -50,7 +50,7 @@ def test_who_does_not_give_back_in_time_is_fenced() -> None:
     assert given(h, h.beat("b", 3)) == ALL
 
 
-def test_who_gives_back_in_time_is_not() -> None:
+def test_member_that_revokes_in_time_is_kept() -> None:
     h = harness(session_timeout_ms=10 * REBALANCE_MS)
     h.beat("a", 0)
     h.beat("b", 0)
@@ -59,7 +59,7 @@ def test_who_gives_back_in_time_is_not() -> None:
     assert h.sleep(2 * REBALANCE_MS) == []
 
 
-def test_a_member_that_reads_something_else_gives_back_at_once() -> None:
+def test_member_with_new_subscription_revokes_immediately() -> None:
     h = harness(assignment_interval_ms=60_000)
     h.beat("a", 0)
     answer = h.beat("a", 2, topics=["audit"], owned=ALL)

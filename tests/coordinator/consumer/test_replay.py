@@ -1,4 +1,4 @@
-"""Consumer groups that a coordinator restores from their records."""
+"""Loading of consumer groups from their records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..harness import REBALANCE_MS
 from .groups import SESSION_MS, harness, members
 
 
-def test_a_restart_changes_nothing_but_sessions() -> None:
+def test_restart_keeps_group_and_restarts_sessions() -> None:
     h = harness()
     h.beat("a", 0, instance_id="i", rack_id="r")
     h.beat("b", 0, subscribed_topic_regex="or.*")
@@ -20,7 +20,7 @@ def test_a_restart_changes_nothing_but_sessions() -> None:
     assert not members(again)
 
 
-def test_after_a_restart_partitions_have_to_be_given_back_in_time() -> None:
+def test_revocation_timeout_continues_after_restart() -> None:
     h = harness(session_timeout_ms=10 * REBALANCE_MS)
     h.beat("a", 0)
     h.beat("b", 0)

@@ -1,4 +1,4 @@
-"""Seeded runs of many consumers of one group."""
+"""Random runs of one group with many consumers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run_all() -> None:
         ConsumerSimulation(seed).run(STEPS)
 
 
-def test_no_partition_has_two_readers_and_all_are_read_in_the_end() -> None:
+def test_random_runs_assign_every_partition_to_one_member() -> None:
     work: Counter[str] = Counter()
     for seed in range(SEEDS):
         simulation = ConsumerSimulation(seed)
@@ -39,7 +39,7 @@ def test_no_partition_has_two_readers_and_all_are_read_in_the_end() -> None:
     assert work["restarted"] > SEEDS / 2, work
 
 
-def test_a_planted_defect_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_holder_check_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(self: ConsumerGroup, *place: Any) -> None:
         return None
 
@@ -48,7 +48,7 @@ def test_a_planted_defect_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         run_all()
 
 
-def test_a_coordinator_that_does_not_wait_for_revocation_is_found(
+def test_missing_wait_for_revocation_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reconciliation, "_owns_any", lambda owned, revoking: False)

@@ -10,7 +10,7 @@ from kbroker.protocol.messages.consumer_groups import (
 from .groups import given, harness
 
 
-def test_the_assignor_that_most_ask_for_is_taken() -> None:
+def test_most_common_assignor_is_used() -> None:
     h = harness()
     h.beat("a", 0)
     assert h.describe_consumer().assignor_name == "uniform"
@@ -18,7 +18,7 @@ def test_the_assignor_that_most_ask_for_is_taken() -> None:
     assert h.describe_consumer().assignor_name == "range"
 
 
-def test_many_topics_are_held_against_a_pattern_beside_clients() -> None:
+def test_pattern_over_many_topics_is_resolved_in_background() -> None:
     h = harness()
     for number in range(2_100):
         h.topics.create(f"t{number}", 1)
@@ -28,7 +28,7 @@ def test_many_topics_are_held_against_a_pattern_beside_clients() -> None:
     assert found == {f"t{each}": [0] for each in (1, *range(10, 20))}
 
 
-def test_many_partitions_are_shared_beside_clients() -> None:
+def test_many_partitions_are_assigned_in_background() -> None:
     h = harness()
     h.create_topic("large", 2_500)
     answer = h.beat("a", 0, topics=["large"])
@@ -42,7 +42,7 @@ def test_many_partitions_are_shared_beside_clients() -> None:
     assert h.restarted().describe_consumer() == h.describe_consumer()
 
 
-def test_a_large_group_that_goes_while_its_targets_are_stored_stays_away() -> None:
+def test_group_deleted_while_targets_are_stored_stays_deleted() -> None:
     h = harness()
     h.create_topic("large", 2_500)
     epoch = h.beat("a", 0).member_epoch
@@ -56,12 +56,12 @@ def test_a_large_group_that_goes_while_its_targets_are_stored_stays_away() -> No
     h.settle(next(piece for piece in work if piece is not None))
     h.beat("a", -1)
     assert h.delete_groups("g") == {"g": 0}
-    assert not any(work), "nothing more is stored"
+    assert not any(work), "no more records are stored"
     for shard in (h, h.restarted()):
         assert list(shard.coordinator.list_groups()) == []
 
 
-def test_of_two_assignors_that_as_many_members_ask_for_uniform_counts() -> None:
+def test_uniform_wins_tie_of_assignors() -> None:
     h = harness(assignors=("range", "uniform"))
     h.beat("a", 0, server_assignor="range")
     h.beat("b", 0, server_assignor="uniform")

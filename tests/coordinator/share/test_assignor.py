@@ -1,4 +1,4 @@
-"""The assignor of share groups: everybody has a share, and keeps it."""
+"""Assignor of share groups: completeness, balance and stickiness."""
 
 from __future__ import annotations
 
@@ -56,24 +56,24 @@ def holders(targets: Mapping[str, Target]) -> Counter[tuple[UUID, int]]:
         (0, 3, [0, 0, 0]),
     ],
 )
-def test_shares_are_equal(partitions: int, members: int, wanted: list[int]) -> None:
+def test_partition_counts_are_balanced(partitions: int, members: int, wanted: list[int]) -> None:
     found = shares({A: partitions}, {f"m{index}": {A} for index in range(members)})
     assert counts(found) == wanted
     assert len(holders(found)) == partitions
 
 
-def test_all_topics_of_equal_members_are_one() -> None:
+def test_members_with_equal_subscriptions_share_all_topics() -> None:
     found = shares({A: 1, B: 3}, {"x": {A, B}, "y": {A, B}})
     assert counts(found) == [2, 2]
     assert holders(found) == {(A, 0): 1, (B, 0): 1, (B, 1): 1, (B, 2): 1}
 
 
-def test_each_topic_is_shared_among_its_readers() -> None:
+def test_topics_are_assigned_separately_for_different_subscriptions() -> None:
     found = shares({A: 1, B: 3}, {"x": {A}, "y": {A, B}, "z": set()})
     assert found == {"x": {A: {0}}, "y": {A: {0}, B: {0, 1, 2}}, "z": {}}
 
 
-def test_members_keep_what_they_have() -> None:
+def test_members_keep_their_partitions() -> None:
     members = {name: {A} for name in "xyz"}
     before = shares({A: 6}, members)
     assert shares({A: 6}, members, before) == before
@@ -84,14 +84,14 @@ def test_members_keep_what_they_have() -> None:
     assert all(more[name][A] <= before[name][A] for name in "xyz")
 
 
-def test_what_may_not_be_given_out_is_taken_back() -> None:
+def test_unassignable_partitions_are_revoked() -> None:
     assert shares({A: 2}, {"x": {A}}, {"x": {A: frozenset({1, 7}), B: frozenset({0})}}) == {
         "x": {A: {0, 1}}
     }
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_whatever_comes_and_goes_nobody_is_left_out(seed: int) -> None:
+def test_random_changes_leave_no_member_or_partition_out(seed: int) -> None:
     rng = random.Random(seed)
     topics = {UUID(int=number): rng.randint(0, 7) for number in range(3)}
     found: dict[str, dict[UUID, set[int]]] = {}

@@ -1,4 +1,4 @@
-"""The share coordinator: what it answers, what it stores, and what survives a load."""
+"""Share coordinator: responses, stored records, and state after loading."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NO_EPOCH = -1
 
 
 class Log:
-    """A coordinator whose records are kept as a log keeps them."""
+    """A coordinator whose records are stored in a list, encoded as in a log."""
 
     def __init__(self) -> None:
         self.topics = FakeTopics()
@@ -104,7 +104,7 @@ def shown(state: Any) -> tuple[Any, ...]:
     )
 
 
-def test_what_was_written_is_read() -> None:
+def test_read_returns_written_state() -> None:
     log = Log()
     assert log.initialize(start=10).error_code == ErrorCode.NONE
     assert log.write((10, 14, ACKNOWLEDGED, 1)).error_code == ErrorCode.NONE
@@ -120,7 +120,7 @@ def test_what_was_written_is_read() -> None:
     log.reload()
 
 
-def test_updates_are_followed_by_a_snapshot() -> None:
+def test_snapshot_follows_maximum_number_of_updates() -> None:
     log = Log()
     log.initialize()
     for offset in range(8):
@@ -132,11 +132,11 @@ def test_updates_are_followed_by_a_snapshot() -> None:
     log.reload()
 
 
-def test_an_earlier_leader_is_fenced() -> None:
+def test_older_leader_is_fenced() -> None:
     log = Log()
     log.initialize()
     assert log.read(leader_epoch=5).error_code == ErrorCode.NONE
-    assert log.kinds() == [SNAPSHOT_KIND, UPDATE_KIND]  # that it reads is stored
+    assert log.kinds() == [SNAPSHOT_KIND, UPDATE_KIND]  # a read by a new leader is stored
     assert log.read(leader_epoch=4).error_code == ErrorCode.FENCED_LEADER_EPOCH
     late = log.write((0, 0, ACKNOWLEDGED, 1), leader_epoch=4)
     assert late.error_code == ErrorCode.FENCED_LEADER_EPOCH
@@ -145,7 +145,7 @@ def test_an_earlier_leader_is_fenced() -> None:
     assert log.write((0, 0, 2, 1), leader_epoch=5).error_code == ErrorCode.NONE
 
 
-def test_an_earlier_life_is_fenced() -> None:
+def test_older_state_epoch_is_fenced() -> None:
     log = Log()
     log.initialize(epoch=3)
     assert log.initialize(epoch=2).error_code == ErrorCode.FENCED_STATE_EPOCH
@@ -157,7 +157,7 @@ def test_an_earlier_life_is_fenced() -> None:
     log.reload()
 
 
-def test_what_was_not_made_is_neither_read_nor_written() -> None:
+def test_uninitialized_state_cannot_be_read_or_written() -> None:
     log = Log()
     for answer in (log.read(), log.write((0, 0, 2, 1))):
         assert answer.error_code == ErrorCode.INVALID_REQUEST
@@ -167,7 +167,7 @@ def test_what_was_not_made_is_neither_read_nor_written() -> None:
     assert not log.records
 
 
-def test_what_was_deleted_is_gone() -> None:
+def test_deleted_state_is_removed() -> None:
     log = Log()
     log.initialize()
     log.write((0, 0, 2, 1))
@@ -181,14 +181,14 @@ def test_what_was_deleted_is_gone() -> None:
     ("partition", "code"),
     [(-1, ErrorCode.INVALID_REQUEST), (4, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)],
 )
-def test_a_partition_has_to_be_there(partition: int, code: ErrorCode) -> None:
+def test_unknown_partition_is_rejected(partition: int, code: ErrorCode) -> None:
     log = Log()
     log.share = log.share._replace(partition=partition)
     for answer in (log.initialize(), log.summary(), log.delete()):
         assert answer.error_code == code
 
 
-def test_the_states_of_deleted_topics_go() -> None:
+def test_states_of_deleted_topics_are_deleted() -> None:
     log = Log()
     log.initialize()
     topic_id, _ = log.topics.topics.pop("orders")
@@ -199,13 +199,13 @@ def test_the_states_of_deleted_topics_go() -> None:
     log.reload()
 
 
-def test_a_rewritten_log_needs_nothing_from_before() -> None:
+def test_rewritten_log_loads_without_older_records() -> None:
     log = Log()
     log.initialize(start=3)
     log.write((3, 9, ACKNOWLEDGED, 2))
     past = len(log.records)
     pieces = log.coordinator.expire(NOW)
-    log.write((12, 12, ARCHIVED, 5))  # while it is rewritten
+    log.write((12, 12, ARCHIVED, 5))  # written during the rewrite
     for piece in pieces:
         assert piece is not None
         log.keep(piece)
@@ -213,7 +213,7 @@ def test_a_rewritten_log_needs_nothing_from_before() -> None:
     log.reload()
 
 
-def test_so_many_ranges_are_refused() -> None:
+def test_too_many_state_batches_are_rejected() -> None:
     log = Log()
     log.initialize()
     many = [(2 * n, 2 * n, ACKNOWLEDGED, 1) for n in range(STATE_BATCHES_MAX + 1)]
@@ -222,7 +222,7 @@ def test_so_many_ranges_are_refused() -> None:
     assert log.write(many[0]).error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_what_cannot_be_stored_is_said() -> None:
+def test_append_error_is_returned() -> None:
     log = Log()
     log.initialize()
     result = log.coordinator.write(log.share, log.change((0, 0, 2, 1)), NOW)
@@ -233,7 +233,7 @@ def test_what_cannot_be_stored_is_said() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_any_order_of_requests_survives_a_load(seed: int) -> None:
+def test_random_requests_survive_load(seed: int) -> None:
     rng = random.Random(seed)
     log = Log()
     for _ in range(60):

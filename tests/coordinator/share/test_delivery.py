@@ -1,4 +1,4 @@
-"""What a share group has of a partition: what members get, what they may say, and what holds by chance."""
+"""Delivery state of a share partition: acquisition, acknowledgements, and random runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOCK_MS = 1000
 
 
 class Leader:
-    """A delivery, and a log of which members get records."""
+    """A delivery state, and a log from which members acquire records."""
 
     def __init__(self, start: int = 0, *states: PersisterStateBatch, **settings: Any) -> None:
         self.settings = DeliverySettings(**{"lock_ms": LOCK_MS} | settings)
@@ -53,7 +53,7 @@ class Leader:
         return [(each.first, each.last, each.deliveries) for each in got]
 
     def say(self, *rows: tuple[int, int, int | list[int]], member: str = "a") -> None:
-        """Acknowledgements that are stored."""
+        """Acknowledge records and persist the change."""
         said = [Acknowledgement(f, l, [t] if isinstance(t, int) else t) for f, l, t in rows]
         change = self.delivery.acknowledge(member, said, self.now)
         self.delivery.stored(change)
@@ -62,7 +62,7 @@ class Leader:
         before = self.shown()
         with pytest.raises(KafkaError) as refusal:
             self.say(*rows, member=member)
-        assert self.shown() == before, "all of them or none"
+        assert self.shown() == before, "acknowledgements are applied all or none"
         return refusal.value.code
 
     def shown(self) -> list[tuple[int, int, int, int, str]]:
@@ -77,7 +77,7 @@ class Leader:
         return found
 
 
-def test_whole_batches_are_given_out() -> None:
+def test_whole_batches_are_acquired() -> None:
     leader = Leader()
     log = (0, 9), (10, 19), (20, 29)
     assert leader.take(*log, records_max=5) == [(0, 9, 1)]
@@ -85,14 +85,14 @@ def test_whole_batches_are_given_out() -> None:
     assert leader.take(*log) == []
 
 
-def test_no_more_records_than_wanted() -> None:
+def test_strict_limit_is_not_exceeded() -> None:
     leader = Leader()
     assert leader.take((0, 9), records_max=3, is_exact=True) == [(0, 2, 1)]
     assert leader.take((0, 9), records_max=3, is_exact=True, member="b") == [(3, 5, 1)]
     assert leader.take((0, 9), records_max=300, is_exact=True) == [(6, 9, 1)]
 
 
-def test_released_records_are_given_out_again() -> None:
+def test_released_records_are_acquired_again() -> None:
     leader = Leader()
     leader.take((0, 9))
     leader.say((0, 4, ACCEPT), (5, 9, [RELEASE, REJECT, RELEASE, GAP, ACCEPT]))
@@ -100,7 +100,7 @@ def test_released_records_are_given_out_again() -> None:
     assert leader.delivery.start_offset == 5
 
 
-def test_what_is_being_stored_is_nobodys() -> None:
+def test_records_with_pending_state_write_cannot_be_acquired() -> None:
     leader = Leader()
     leader.take((0, 9))
     change = leader.delivery.acknowledge("a", [Acknowledgement(0, 9, [RELEASE])], 0)
@@ -111,7 +111,7 @@ def test_what_is_being_stored_is_nobodys() -> None:
     assert leader.delivery.start_offset == 10
 
 
-def test_a_lock_that_ran_out_while_it_was_stored() -> None:
+def test_lock_that_expired_during_failed_write_is_released() -> None:
     leader = Leader()
     leader.take((0, 9))
     change = leader.delivery.acknowledge("a", [Acknowledgement(0, 4, [ACCEPT])], 0)
@@ -120,7 +120,7 @@ def test_a_lock_that_ran_out_while_it_was_stored() -> None:
     assert leader.take((0, 9), member="b") == [(0, 9, 2)]
 
 
-def test_records_that_fail_are_given_up() -> None:
+def test_records_are_archived_at_delivery_limit() -> None:
     leader = Leader(deliveries_max=2)
     for deliveries in (1, 2):
         assert leader.take((0, 0)) == [(0, 0, deliveries)]
@@ -129,15 +129,15 @@ def test_records_that_fail_are_given_up() -> None:
     assert leader.delivery.start_offset == 1
 
 
-def test_records_that_failed_often_are_given_out_in_small_numbers() -> None:
+def test_records_that_failed_often_are_acquired_in_small_numbers() -> None:
     leader = Leader(0, PersisterStateBatch(0, 15, AVAILABLE, 3), deliveries_max=5)
     assert leader.take((0, 15)) == [(0, 7, 4)]
     leader.say((0, 7, RELEASE))
-    assert leader.take((0, 15)) == [(0, 0, 5)], "alone when it is the last time"
+    assert leader.take((0, 15)) == [(0, 0, 5)], "the last delivery contains one record"
     assert leader.take((0, 15)) == [(1, 1, 5)]
 
 
-def test_more_time() -> None:
+def test_renew_extends_lock() -> None:
     leader = Leader()
     leader.take((0, 9))
     leader.now = LOCK_MS // 2
@@ -158,7 +158,7 @@ def test_more_time() -> None:
         ([(0, 3, ACCEPT), (2, 4, [ACCEPT] * 3)], "a", ErrorCode.INVALID_RECORD_STATE),
     ],
 )
-def test_what_members_may_not_say(
+def test_invalid_acknowledgement_is_rejected(
     rows: Sequence[tuple[int, int, int | list[int]]], member: str, code: ErrorCode
 ) -> None:
     leader = Leader()
@@ -166,12 +166,12 @@ def test_what_members_may_not_say(
     assert leader.refused(*rows, member=member) == code
 
 
-def test_no_records_at_all() -> None:
+def test_acknowledgement_without_records_is_rejected() -> None:
     assert Leader().refused((0, 0, ACCEPT)) == ErrorCode.INVALID_RECORD_STATE
     assert Leader(5).delivery.acknowledge("a", [Acknowledgement(0, 4, [ACCEPT])], 0).states == []
 
 
-def test_only_so_many_are_under_way() -> None:
+def test_record_lock_limit_blocks_acquisition() -> None:
     leader = Leader(locks_max=10)
     assert leader.take((0, 9), (10, 19)) == [(0, 9, 1)]
     assert not leader.delivery.can_acquire()
@@ -181,7 +181,7 @@ def test_only_so_many_are_under_way() -> None:
     assert leader.take((0, 9), (10, 19)) == [(10, 19, 1)]
 
 
-def test_another_leader_goes_on() -> None:
+def test_new_leader_continues_with_persisted_states() -> None:
     states = PersisterStateBatch(2, 3, ACKNOWLEDGED, 1), PersisterStateBatch(6, 9, AVAILABLE, 1)
     leader = Leader(0, *states)
     assert leader.delivery.complete_count == 2
@@ -198,18 +198,18 @@ def test_another_leader_goes_on() -> None:
         [PersisterStateBatch(5, 7, 77, 1)],
     ],
 )
-def test_states_that_cannot_be(states: list[PersisterStateBatch]) -> None:
+def test_invalid_persisted_states_are_rejected(states: list[PersisterStateBatch]) -> None:
     with pytest.raises(KafkaError, match="UNKNOWN_SERVER_ERROR"):
         Leader(5, *states)
 
 
-def test_numbers_that_do_not_fit() -> None:
+def test_large_counts_are_clamped() -> None:
     leader = Leader(
         0,
         PersisterStateBatch(0, 2**40, ACKNOWLEDGED, 1),
         PersisterStateBatch(2**41, 2**41, 0, 2**15 - 1),
     )
-    assert leader.delivery.complete_count == 0, "the start is behind them"
+    assert leader.delivery.complete_count == 0, "the start offset is after the records"
     leader = Leader(
         0,
         PersisterStateBatch(1, 2**40, ACKNOWLEDGED, 1),
@@ -219,7 +219,7 @@ def test_numbers_that_do_not_fit() -> None:
     assert leader.take((2**41, 2**41))[0][2] == 2**15 - 1
 
 
-def test_the_log_begins_later() -> None:
+def test_log_start_offset_archives_older_records() -> None:
     leader = Leader()
     leader.take((0, 9))
     leader.say((4, 9, RELEASE))
@@ -231,14 +231,14 @@ def test_the_log_begins_later() -> None:
     assert leader.delivery.start_offset == 20
 
 
-def test_what_compaction_took() -> None:
+def test_compacted_records_are_skipped() -> None:
     leader = Leader(0, PersisterStateBatch(0, 9, AVAILABLE, 1))
     assert leader.take((5, 7), (12, 19)) == [(5, 9, 2), (10, 19, 1)]
     leader.say((5, 19, ACCEPT))
     assert leader.delivery.start_offset == 20
 
 
-def test_transactions_that_were_aborted() -> None:
+def test_aborted_transactions_are_archived() -> None:
     leader = Leader()
     got = [Acquired(*each) for each in leader.take((0, 4), (5, 9), (10, 10))]
     left = without_aborted(leader.delivery, got, [LogBatch(5, 9)])
@@ -247,7 +247,7 @@ def test_transactions_that_were_aborted() -> None:
     assert leader.delivery.start_offset == 11
 
 
-def test_a_member_that_goes() -> None:
+def test_leaving_member_releases_its_records() -> None:
     leader = Leader()
     leader.take((0, 4))
     leader.take((5, 9), member="b")
@@ -256,17 +256,17 @@ def test_a_member_that_goes() -> None:
     assert leader.delivery.release("c").states == []
 
 
-# -- by chance
+# -- random runs
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_every_record_has_an_end(seed: int) -> None:
+def test_random_runs_finish_every_record(seed: int) -> None:
     play(seed, 100)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 1400, 100))
-def test_every_record_has_an_end_in_long_runs(first: int) -> None:
+def test_long_random_runs_finish_every_record(first: int) -> None:
     for seed in range(first, first + 100):
         play(seed)
 
@@ -328,7 +328,7 @@ def forgets_a_record_of_each_batch(patch: pytest.MonkeyPatch) -> None:
         forgets_a_record_of_each_batch,
     ],
 )
-def test_the_simulation_finds_defects(
+def test_planted_bug_is_detected(
     monkeypatch: pytest.MonkeyPatch, defect: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     defect(monkeypatch)

@@ -1,4 +1,4 @@
-"""Heartbeats of share groups of KIP-932: what members say, what they are told, what is kept."""
+"""Heartbeats of share groups (KIP-932)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbroker.protocol.errors import ErrorCode
 
 from .groups import ALL, SESSION_MS, asked, begun, empty_group, given, harness
 
-# -- what a heartbeat may say
+# -- validation of heartbeats
 
 BAD: dict[str, tuple[dict[str, Any], ErrorCode]] = {
     "no group": ({"group": ""}, ErrorCode.INVALID_REQUEST),
@@ -25,7 +25,7 @@ BAD: dict[str, tuple[dict[str, Any], ErrorCode]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_heartbeat_that_makes_no_sense_is_refused(name: str) -> None:
+def test_invalid_heartbeat_is_rejected(name: str) -> None:
     fields, code = BAD[name]
     h = harness()
     values: dict[str, Any] = {"member_id": "a", "epoch": 0}
@@ -35,10 +35,10 @@ def test_a_heartbeat_that_makes_no_sense_is_refused(name: str) -> None:
     assert h.log == []
 
 
-# -- epochs, states and shares
+# -- epochs, states and assignments
 
 
-def test_a_member_gets_partitions_when_they_have_a_state() -> None:
+def test_member_gets_partitions_after_initialization() -> None:
     h = harness()
     first = h.share_beat("a", 0)
     assert (first.member_epoch, given(h, first)) == (2, {})
@@ -54,29 +54,29 @@ def test_a_member_gets_partitions_when_they_have_a_state() -> None:
     assert asked(h) == {}
 
 
-def test_who_says_what_it_reads_is_told_what_it_has() -> None:
+def test_heartbeat_with_subscription_receives_assignment() -> None:
     h = begun()
     assert given(h, h.share_beat("a", 3, ["orders"])) == ALL
     assert given(h, h.share_beat("a", 0)) == ALL
 
 
-def test_epochs_fence() -> None:
+def test_wrong_epoch_or_member_id_is_rejected() -> None:
     h = begun()
     assert h.share_beat("a", 4).error_code == ErrorCode.FENCED_MEMBER_EPOCH
     assert h.share_beat("a", 1).error_code == ErrorCode.FENCED_MEMBER_EPOCH
-    assert not h.share_beat("a", 2).error_code, "the answer to it may be lost"
+    assert not h.share_beat("a", 2).error_code, "a response may have been lost"
     assert h.share_beat("b", 3).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert h.share_beat("b", -1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_group_has_as_many_members_as_it_may() -> None:
+def test_full_group_rejects_new_members() -> None:
     h = begun(size_max=2)
     h.share_beat("b", 0)
     assert h.share_beat("c", 0).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert not h.share_beat("b", 0).error_code
 
 
-def test_a_member_that_is_not_heard_of_is_out() -> None:
+def test_silent_member_is_removed() -> None:
     h = begun()
     h.share_beat("b", 0)
     h.sleep(SESSION_MS - 1)
@@ -90,7 +90,7 @@ def test_a_member_that_is_not_heard_of_is_out() -> None:
     assert h.describe_share().group_state == "Empty"
 
 
-def test_a_time_out_that_cannot_be_stored_is_tried_again() -> None:
+def test_session_timeout_that_cannot_be_stored_is_retried() -> None:
     h = begun()
     h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
     h.sleep(SESSION_MS)
@@ -99,7 +99,7 @@ def test_a_time_out_that_cannot_be_stored_is_tried_again() -> None:
     assert not h.describe_share().members
 
 
-def test_a_heartbeat_that_cannot_be_stored_changes_nothing() -> None:
+def test_heartbeat_that_cannot_be_stored_changes_nothing() -> None:
     h = harness()
     h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
     assert h.share_beat("a", 0).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -113,7 +113,7 @@ def test_a_heartbeat_that_cannot_be_stored_changes_nothing() -> None:
 # -- topics
 
 
-def test_topics_that_come_grow_and_go_are_noticed() -> None:
+def test_created_grown_and_deleted_topics_change_assignment() -> None:
     h = harness()
     assert given(h, h.share_beat("a", 0, ["later"])) == {}
     assert asked(h) == {}
@@ -135,7 +135,7 @@ def test_topics_that_come_grow_and_go_are_noticed() -> None:
     assert given(h, h.share_beat("a", 6)) == {}
 
 
-def test_topics_that_went_while_nobody_had_the_group_are_forgotten() -> None:
+def test_topics_deleted_while_unloaded_are_removed_after_load() -> None:
     h = begun()
     del h.topics.topics["orders"]
     h = h.restarted()
@@ -144,20 +144,20 @@ def test_topics_that_went_while_nobody_had_the_group_are_forgotten() -> None:
     assert list(h.coordinator.share_offsets.partitions("g")) == []
 
 
-# -- what operators ask
+# -- deletion
 
 
-def test_all_that_there_is_of_a_group_is_taken_away_with_it() -> None:
+def test_deleting_group_writes_tombstone_for_every_record() -> None:
     h = empty_group()
     h.delete_groups("g")
     left = {record.key: record.value for record in h.log}
     assert not any(value is not None for value in left.values())
 
 
-# -- other kinds of groups
+# -- other group types
 
 
-def test_a_group_is_of_one_kind() -> None:
+def test_group_has_one_type() -> None:
     h = begun()
     assert h.beat("x", 0).error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert h.join("").response.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -179,7 +179,7 @@ def test_a_group_is_of_one_kind() -> None:
     assert (row.group_id, row.protocol_type) == ("g", "share")
 
 
-def test_how_a_group_stands_in_words() -> None:
+def test_status_describes_initialization_and_reconciliation() -> None:
     h = harness()
     h.share_beat("a", 0)
     said = h.coordinator.describe_status("g", h.now)

@@ -1,4 +1,4 @@
-"""Share partitions whose states a coordinator initializes."""
+"""Initialization of share-partition states."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kbroker.coordinator.share.initialization import PARTITIONS_AT_ONCE, RETRY_B
 from .groups import ALL, asked, begun, given, harness
 
 
-def test_a_large_topic_has_its_states_made_in_parts() -> None:
+def test_large_topic_is_initialized_in_parts() -> None:
     h = harness()
     h.create_topic("large", PARTITIONS_AT_ONCE + 500)
     h.share_beat("a", 0, ["large"])
@@ -27,7 +27,7 @@ def test_a_large_topic_has_its_states_made_in_parts() -> None:
     assert len(row.assignment.topic_partitions[0].partitions) == PARTITIONS_AT_ONCE + 500
 
 
-def test_what_could_not_be_made_is_asked_for_again() -> None:
+def test_failed_initialization_is_retried() -> None:
     h = harness()
     h.share_beat("a", 0)
     h.make_states(well=False)
@@ -37,13 +37,13 @@ def test_what_could_not_be_made_is_asked_for_again() -> None:
     h.to_make.clear()
     h.sleep(RETRY_BACKOFF_MS - 1)
     h.share_beat("a", 2)
-    assert asked(h) == {}, "nobody has said anything yet"
+    assert asked(h) == {}, "the request may still be in progress"
     h.sleep(1)
     h.share_beat("a", 2)
     assert asked(h) == ALL
 
 
-def test_what_was_being_made_when_the_coordinator_moved_goes_on() -> None:
+def test_pending_initialization_continues_after_coordinator_moved() -> None:
     h = harness()
     h.share_beat("a", 0)
     h = h.restarted()
@@ -52,7 +52,7 @@ def test_what_was_being_made_when_the_coordinator_moved_goes_on() -> None:
     assert given(h, h.share_beat("a", 2)) == ALL
 
 
-def test_an_answer_about_what_nobody_waits_for_changes_nothing() -> None:
+def test_unexpected_initialization_result_is_ignored() -> None:
     h = begun()
     before = list(h.log)
     topic_id = h.topics.id_of("audit") or UUID(int=0)

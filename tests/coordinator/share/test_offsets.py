@@ -1,4 +1,4 @@
-"""Offsets of share groups that operators set and delete."""
+"""Alter and delete operations on the offsets of share groups."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .groups import asked, begun, empty_group, harness
 
 
 def begun_by(result: Result[ShareStateRequests]) -> ShareStateRequests:
-    """What share coordinators are to be asked for."""
+    """Return the requests for the share coordinators."""
     assert isinstance(result.response, ShareStateRequests)
     return result.response
 
@@ -25,7 +25,7 @@ def topic_of(h: Harness, *partitions: int) -> dict[UUID, SharedTopic]:
     return {topic_id: SharedTopic("orders", frozenset(partitions))}
 
 
-def test_where_an_empty_group_begins_can_be_set_before_there_is_one() -> None:
+def test_offsets_of_missing_group_may_be_altered() -> None:
     h = harness()
     result = h.coordinator.share_offsets.alter("g", topic_of(h, 1), h.now)
     h.settle(result)
@@ -37,7 +37,7 @@ def test_where_an_empty_group_begins_can_be_set_before_there_is_one() -> None:
     assert asked(h) == {"orders": [0, 2, 3]}
 
 
-def test_nothing_is_altered_of_a_group_with_members() -> None:
+def test_offsets_of_group_with_members_cannot_be_altered() -> None:
     h = begun()
     for result in (
         h.coordinator.share_offsets.alter("g", topic_of(h, 1), h.now),
@@ -49,7 +49,7 @@ def test_nothing_is_altered_of_a_group_with_members() -> None:
     assert h.delete_groups("g") == {"g": ErrorCode.NON_EMPTY_GROUP}
 
 
-def test_a_group_forgets_a_topic() -> None:
+def test_deleting_offsets_removes_topic_from_group() -> None:
     h = empty_group()
     (topic_id,) = topic_of(h)
     result = h.coordinator.share_offsets.delete("g", {topic_id: "orders"})
@@ -57,13 +57,15 @@ def test_a_group_forgets_a_topic() -> None:
     assert begun_by(result).partitions == {topic_id: {0, 1, 2, 3}}
     assert list(h.coordinator.share_offsets.partitions("g")) == []
     again = h.coordinator.share_offsets.delete("g", {topic_id: "orders"})
-    assert begun_by(again).partitions == {topic_id: {0, 1, 2, 3}}, "it is not known to be done"
+    assert begun_by(again).partitions == {topic_id: {0, 1, 2, 3}}, (
+        "the deletion is not confirmed yet"
+    )
     h.settle(h.coordinator.share_offsets.deleted("g", [topic_id]))
     last = h.coordinator.share_offsets.delete("g", {topic_id: "orders"})
     assert not begun_by(last).partitions
 
 
-def test_a_group_goes_with_its_states() -> None:
+def test_deleting_group_deletes_its_states() -> None:
     h = empty_group()
     result = h.coordinator.share_offsets.delete_all("g")
     h.settle(result)

@@ -1,4 +1,4 @@
-"""Share groups that a coordinator restores from their records."""
+"""Loading of share groups from their records."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from kbroker.coordinator.share.records import shared_record
 from .groups import SESSION_MS, begun
 
 
-def test_a_group_survives_a_restart() -> None:
+def test_restart_keeps_group_and_restarts_sessions() -> None:
     h = begun()
     h.share_beat("b", 0, ["orders", "audit"])
     before = h.describe_share()
     h = h.restarted()
     assert h.describe_share() == before
     h.sleep(SESSION_MS)
-    assert not h.describe_share().members, "sessions start when it is loaded"
+    assert not h.describe_share().members, "sessions start after loading"
 
 
-def test_a_record_of_a_group_that_is_gone_changes_nothing() -> None:
+def test_tombstone_of_missing_group_is_ignored() -> None:
     h = begun()
     (group,) = h.coordinator._state.groups_of(ShareGroup)
     key = shared_record("gone", group.shared).key

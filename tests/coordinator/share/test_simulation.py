@@ -1,4 +1,4 @@
-"""Seeded runs of many members of one share group."""
+"""Random runs of one share group with many members."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run_all() -> Counter[str]:
     return work
 
 
-def test_everybody_has_a_share_and_every_partition_somebody_in_the_end() -> None:
+def test_random_runs_assign_every_member_and_partition() -> None:
     work = run_all()
     for what in ("NONE", "lost", "left", "died", "topics", "made", "not made", "never made"):
         assert work[what] > SEEDS / 4, work
@@ -36,13 +36,13 @@ def test_everybody_has_a_share_and_every_partition_somebody_in_the_end() -> None
         assert work[what] > SEEDS / 10, work
 
 
-def test_partitions_that_nobody_gets_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_reassignment_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ShareGroup, "lacks_partitions", property(lambda group: False))
     with pytest.raises(Violation):
         run_all()
 
 
-def test_a_state_that_nobody_asks_for_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_retry_of_initialization_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(share_making.ShareStateInitializations, "_is_late", lambda *anything: False)
     with pytest.raises(Violation):
         run_all()

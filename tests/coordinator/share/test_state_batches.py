@@ -1,4 +1,4 @@
-"""Ranges of offsets, against a table with a row for each offset."""
+"""State batches, compared with a table of single offsets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def table_of(batches: PersisterStateBatches) -> dict[int, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_the_greater_holds_for_each_offset(seed: int) -> None:
+def test_greater_progress_wins_for_each_offset(seed: int) -> None:
     rng = random.Random(seed)
     batches, expected = PersisterStateBatches(), dict[int, tuple[int, int]]()
     start = 0
@@ -44,15 +44,15 @@ def check_order(batches: PersisterStateBatches) -> None:
     for before, after in itertools.pairwise(known):
         assert before.last < after.first
         touch = before.last + 1 == after.first
-        assert not (touch and before.progress == after.progress), "could be one"
+        assert not (touch and before.progress == after.progress), "the ranges should be merged"
 
 
-def test_neighbours_in_one_state_are_one() -> None:
+def test_adjacent_ranges_with_equal_state_are_merged() -> None:
     batches = PersisterStateBatches(
         PersisterStateBatch(offset, offset, 2, 1) for offset in range(1000)
     )
     assert list(batches) == [PersisterStateBatch(0, 999, 2, 1)]
 
 
-def test_an_empty_range_says_nothing() -> None:
+def test_empty_range_is_ignored() -> None:
     assert not len(PersisterStateBatches([PersisterStateBatch(5, 4, 2, 1)]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .groups import ALL, begun, given, harness
 
 
-def test_partitions_are_shared_out_and_then_shared() -> None:
+def test_partitions_are_shared_when_members_outnumber_them() -> None:
     h = begun()
     assert len(given(h, h.share_beat("b", 0)) or ()) == 1
     assert len((given(h, h.share_beat("a", 3)) or {})["orders"]) == 2
@@ -19,11 +19,11 @@ def test_partitions_are_shared_out_and_then_shared() -> None:
         row.member_id: row.assignment.topic_partitions[0].partitions
         for row in h.describe_share().members
     }
-    assert all(has.values()), "five members of four partitions"
+    assert all(has.values()), "each of the five members has a partition"
     assert {each for some in has.values() for each in some} == {0, 1, 2, 3}
 
 
-def test_targets_are_as_far_apart_as_the_interval() -> None:
+def test_targets_respect_assignment_interval() -> None:
     h = harness(assignment_interval_ms=1_000)
     h.share_beat("a", 0)
     h.make_states()

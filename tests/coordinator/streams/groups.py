@@ -1,4 +1,4 @@
-"""Streams groups of a coordinator, and requests of their members."""
+"""Helpers for tests of streams groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ QUICK = StreamsGroupSettings(initial_rebalance_delay_ms=0, assignment_interval_m
 
 
 def active(answer: Any) -> dict[str, list[int]] | None:
-    """The active tasks that a member is told to have; None when it is told nothing."""
+    """Return the active tasks of a response, or None if it contains none."""
     assert not answer.error_code, answer
     if answer.active_tasks is None:
         return None
@@ -24,5 +24,5 @@ def state(h: Harness) -> str:
 
 
 def told(answer: Any) -> list[int]:
-    """The codes of the statuses."""
+    """Return the status codes of a response."""
     return [each.status_code for each in answer.status]

@@ -1,4 +1,4 @@
-"""How tasks are shared: kept where they are, with copies elsewhere, and evenly."""
+"""Task assignor of streams groups: stickiness, standbys and balance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def share(
     had: TaskTargets | None = None,
     standbys: int = 0,
 ) -> TaskTargets:
-    """The targets of members, given by their processes."""
+    """Return the targets of members, which are given with their processes."""
     known = {
         name: AssignmentMemberSpec(process, (had or {}).get(name, NO_TARGET))
         for name, process in members.items()
@@ -38,7 +38,7 @@ def active(targets: TaskTargets) -> dict[str, int]:
 
 
 def places(targets: TaskTargets) -> Counter[tuple[str, int]]:
-    """How often each task is active."""
+    """Return how often each task is active."""
     return Counter(
         (subtopology, partition)
         for lists in targets.values()
@@ -47,13 +47,13 @@ def places(targets: TaskTargets) -> Counter[tuple[str, int]]:
     )
 
 
-def test_everybody_has_the_same() -> None:
+def test_active_tasks_are_balanced() -> None:
     found = share({"0": part(6), "1": part(2)}, {"a": "p", "b": "p", "c": "q", "d": "r"})
     assert set(active(found).values()) == {2}
     assert set(places(found).values()) == {1}
 
 
-def test_who_comes_gets_a_part_and_who_stays_keeps_the_rest() -> None:
+def test_new_member_gets_tasks_and_others_keep_the_rest() -> None:
     parts = {"0": part(6)}
     before = share(parts, {"a": "p", "b": "q"})
     after = share(parts, {"a": "p", "b": "q", "c": "r"}, before)
@@ -64,7 +64,7 @@ def test_who_comes_gets_a_part_and_who_stays_keeps_the_rest() -> None:
     assert all(after[name].active["0"] <= back[name].active["0"] for name in "ab")
 
 
-def test_a_copy_is_in_another_process() -> None:
+def test_standby_task_is_in_other_process() -> None:
     parts = {"0": part(4, stateful=True), "1": part(2)}
     found = share(parts, {"a": "p", "b": "p", "c": "q"}, standbys=1)
     process = {"a": "p", "b": "p", "c": "q"}
@@ -75,10 +75,10 @@ def test_a_copy_is_in_another_process() -> None:
         for task in tasks.get("0", ())
     ]
     assert len({(where, task) for where, task, _ in has}) == len(has) == 8
-    assert not any("1" in lists.standby for lists in found.values()), "it has no state"
+    assert not any("1" in lists.standby for lists in found.values()), "the subtopology is stateless"
 
 
-def test_who_has_a_copy_takes_over() -> None:
+def test_member_with_standby_takes_over_task() -> None:
     parts = {"0": part(2, stateful=True)}
     members = {"a": "p", "b": "q", "c": "r"}
     had = {
@@ -88,20 +88,20 @@ def test_who_has_a_copy_takes_over() -> None:
     del members["c"]
     found = share(parts, members, had, standbys=1)
     assert found["a"].active["0"] == {0}
-    assert found["b"].active["0"] == {1}, "the one with the copy has its part already"
+    assert found["b"].active["0"] == {1}, "the member with the standby has reached its quota"
     found = share(parts, members, {"a": TasksTuple(standby=frozen([("0", [1])]))}, standbys=1)
     assert found["a"].active["0"] == {1}
     assert found["b"].active["0"] == {0}
 
 
-def test_there_are_no_more_copies_than_processes() -> None:
+def test_standbys_do_not_outnumber_processes() -> None:
     found = share({"0": part(2, stateful=True)}, {"a": "p", "b": "p"}, standbys=2)
     assert all(not lists.standby for lists in found.values())
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_members_that_come_and_go(seed: int) -> None:
-    """Each task is active once; copies are apart; nobody has much more than others."""
+def test_random_members_get_complete_assignment(seed: int) -> None:
+    """Each task is active once, standbys are in different processes, and the load is balanced."""
     rng = random.Random(seed)
     parts = {
         str(n): part(rng.randint(1, 12), stateful=rng.random() < 0.5)
@@ -125,7 +125,7 @@ def test_members_that_come_and_go(seed: int) -> None:
             for subtopology, partitions in kept.items()
             for partition in partitions
         )
-        assert max(copies.values()) == 1, "a process has a task once"
+        assert max(copies.values()) == 1, "a process has each task at most once"
         for name, each in parts.items():
             wanted = 1 + (min(standbys, len({*members.values()}) - 1) if each.is_stateful else 0)
             for index in range(each.tasks):

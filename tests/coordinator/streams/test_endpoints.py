@@ -1,4 +1,4 @@
-"""Endpoints at which members of a streams group answer queries."""
+"""Endpoints of streams group members for interactive queries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatReques
 from ..harness import Harness
 
 
-def test_where_queries_are_answered(h: Harness) -> None:
+def test_response_contains_partitions_by_endpoint(h: Harness) -> None:
     cls = StreamsGroupHeartbeatRequest.Endpoint
     h.streams_beat("a", 0, user_endpoint=cls(host="one", port=1))
     answer = h.streams_beat("b", 0, user_endpoint=cls(host="two", port=2))
@@ -21,6 +21,6 @@ def test_where_queries_are_answered(h: Harness) -> None:
     answer = h.streams_beat("b", 3, endpoint_information_epoch=1)
     assert answer.partitions_by_user_endpoint is None
     answer = h.streams_beat("a", 2, endpoint_information_epoch=1)
-    assert answer.endpoint_information_epoch == 2, "it has other tasks"
+    assert answer.endpoint_information_epoch == 2, "the tasks of the member have changed"
     (row, _) = sorted(answer.partitions_by_user_endpoint or (), key=lambda r: r.user_endpoint.port)
     assert row.active_partitions[0].partitions == [0, 1]

@@ -1,4 +1,4 @@
-"""Streams groups of KIP-1071: members, epochs, tasks, internal topics, and what time does."""
+"""Heartbeats of streams groups (KIP-1071): members, epochs, tasks, internal topics and timeouts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def details(answer: Any) -> list[str]:
     return [each.status_detail for each in answer.status]
 
 
-def test_a_member_joins_lives_and_leaves(h: Harness) -> None:
+def test_member_joins_stays_and_leaves(h: Harness) -> None:
     answer = h.streams_beat("a", 0)
     assert (answer.member_epoch, active(answer)) == (2, {"0": [0, 1, 2, 3]})
     assert (answer.heartbeat_interval_ms, told(answer)) == (5_000, [])
@@ -30,14 +30,14 @@ def test_a_member_joins_lives_and_leaves(h: Harness) -> None:
     assert h.streams_beat("a", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_it_is_counted_with_those_that_commit_offsets(h: Harness) -> None:
+def test_streams_group_is_counted_among_committing_groups(h: Harness) -> None:
     h.streams_beat("a", 0)
     h.streams_beat("b", 0)
     assert [members for _, members in h.coordinator.member_counts()] == [2]
     assert not list(h.coordinator.share_member_counts())
 
 
-def test_internal_topics_are_asked_for_and_then_used(h: Harness) -> None:
+def test_internal_topics_are_requested_before_tasks_are_assigned(h: Harness) -> None:
     said = topology(
         subtopology("0", "orders", sinks=["between"]),
         subtopology("1", repartition={"between": 0}, changelogs=["log"]),
@@ -56,7 +56,7 @@ def test_internal_topics_are_asked_for_and_then_used(h: Harness) -> None:
     assert [each.partitions for row in rows for each in row.repartition_source_topics] == [4]
 
 
-def test_topics_that_come_grow_and_go(h: Harness) -> None:
+def test_created_grown_and_deleted_topics_change_tasks(h: Harness) -> None:
     said = topology(subtopology("0", "later"))
     answer = h.streams_beat("a", 0, topology=said)
     assert (told(answer), active(answer)) == ([1], {})
@@ -72,7 +72,7 @@ def test_topics_that_come_grow_and_go(h: Harness) -> None:
     assert (answer.member_epoch, active(h.streams_beat("a", 5))) == (5, None)
 
 
-def test_silence_ends_a_session(h: Harness) -> None:
+def test_silent_member_is_removed(h: Harness) -> None:
     h.streams_beat("a", 0)
     h.streams_beat("b", 0)
     h.sleep(44_000)
@@ -82,7 +82,7 @@ def test_silence_ends_a_session(h: Harness) -> None:
     assert [row.member_id for row in h.describe_streams().members] == ["a"]
 
 
-def test_the_whole_application_is_told_to_shut_down(h: Harness) -> None:
+def test_shutdown_request_is_sent_to_all_members(h: Harness) -> None:
     h.streams_beat("a", 0)
     h.streams_beat("b", 0)
     assert told(h.streams_beat("a", 2, shutdown_application=True)) == [4]
@@ -93,7 +93,7 @@ def test_the_whole_application_is_told_to_shut_down(h: Harness) -> None:
     assert told(h.streams_beat("c", 0)) == []
 
 
-def test_the_first_topology_counts(h: Harness) -> None:
+def test_first_topology_determines_group(h: Harness) -> None:
     here = topology(subtopology("0", "orders"), epoch=3)
     h.streams_beat("a", 0, topology=here)
     answer = h.streams_beat("b", 0, topology=topology(subtopology("0", "audit"), epoch=2))
@@ -104,7 +104,7 @@ def test_the_first_topology_counts(h: Harness) -> None:
     assert [row.member_id for row in h.describe_streams().members] == ["a", "b"]
 
 
-def test_a_full_group(h: Harness) -> None:
+def test_full_group_rejects_new_members(h: Harness) -> None:
     h.streams = StreamsGroupSettings(initial_rebalance_delay_ms=0, size_max=1)
     h.streams_beat("a", 0)
     assert h.streams_beat("b", 0).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -123,25 +123,27 @@ def test_a_full_group(h: Harness) -> None:
         {"topology": topology(subtopology("0", "orders"), epoch=-1)},
     ],
 )
-def test_requests_that_make_no_sense(h: Harness, said: dict[str, Any]) -> None:
+def test_invalid_heartbeat_is_rejected(h: Harness, said: dict[str, Any]) -> None:
     answer = h.streams_beat("a", 0, **said)
     assert (answer.error_code, answer.status) == (ErrorCode.INVALID_REQUEST, [])
     assert not h.log
 
 
-def test_tasks_that_there_are_not(h: Harness) -> None:
+def test_unknown_tasks_are_rejected(h: Harness) -> None:
     h.streams_beat("a", 0)
     for owned in ({"0": [4]}, {"0": [-1]}, {"9": [0]}):
         answer = h.streams_beat("a", 2, owned=owned)
         assert answer.error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_an_empty_group_becomes_another_kind_and_back(h: Harness) -> None:
+def test_empty_group_becomes_classic_group_and_back(h: Harness) -> None:
     h.streams_beat("a", 0)
     assert h.coordinator.delete_empty_modern_group(joining(), h.now) is None
     h.commit({("orders", 0): 5}, "a", 2)
     h.streams_beat("a", -1)
-    assert h.beat("c", 0).error_code == ErrorCode.GROUP_ID_NOT_FOUND, "not by itself"
+    assert h.beat("c", 0).error_code == ErrorCode.GROUP_ID_NOT_FOUND, (
+        "a consumer heartbeat does not convert a streams group"
+    )
     freed = h.coordinator.delete_empty_modern_group(joining(), h.now)
     assert freed is not None
     h.settle(freed)
@@ -150,7 +152,7 @@ def test_an_empty_group_becomes_another_kind_and_back(h: Harness) -> None:
     assert h.coordinator.committed("g") == {("orders", 0): 5}
 
 
-def test_what_could_not_be_stored_is_tried_again(h: Harness) -> None:
+def test_heartbeat_that_cannot_be_stored_is_retried(h: Harness) -> None:
     h.streams_beat("a", 0)
     h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
     assert h.streams_beat("b", 0).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -161,7 +163,7 @@ def test_what_could_not_be_stored_is_tried_again(h: Harness) -> None:
     assert active(h.streams_beat("a", 2)) == {"0": [0, 1, 2, 3, 4]}
 
 
-def test_how_a_group_stands(h: Harness) -> None:
+def test_status_describes_missing_topics(h: Harness) -> None:
     h.streams_beat("a", 0, topology=topology(subtopology("0", "nowhere")))
     h.streams_beat("a", 2)
     status = h.coordinator.describe_status("g", h.now)

@@ -1,4 +1,4 @@
-"""Offsets that members of a streams group commit and fetch."""
+"""Offset commits and fetches of streams groups."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kbroker.protocol.errors import ErrorCode
 from ..harness import Harness
 
 
-def test_offsets_of_members(h: Harness) -> None:
+def test_commits_are_fenced_by_member_epoch(h: Harness) -> None:
     h.streams_beat("a", 0)
     place = ("orders", 0)
     assert h.commit({place: 1}, "a", 2) == [0]
@@ -19,7 +19,9 @@ def test_offsets_of_members(h: Harness) -> None:
     h.streams_beat("a", 2, owned={"0": [0, 1]})
     stale = ErrorCode.STALE_MEMBER_EPOCH
     for other in (("orders", 3), ("audit", 0)):
-        assert h.commit({place: 1, other: 1}, "a", 2) == [stale] * 2  # one refuses them all
+        assert (
+            h.commit({place: 1, other: 1}, "a", 2) == [stale] * 2
+        )  # one stale partition rejects all
     assert h.commit({place: 1}, "a", 2) == [0]
     assert h.commit({place: 1}, "a", 1) == [stale]
     for name in "ab":
@@ -27,7 +29,7 @@ def test_offsets_of_members(h: Harness) -> None:
     assert h.commit({place: 1}, "", -1) == [0]
 
 
-def test_offsets_of_members_in_transactions(h: Harness) -> None:
+def test_transactional_commits_are_fenced_by_epoch(h: Harness) -> None:
     h.streams_beat("a", 0)
     place = {("orders", 0): 5}
     stale = [ErrorCode.ILLEGAL_GENERATION]
@@ -42,7 +44,7 @@ def test_offsets_of_members_in_transactions(h: Harness) -> None:
     assert h.coordinator.committed("g") == {("orders", 0): 5}
 
 
-def test_who_may_fetch_and_delete_offsets(h: Harness) -> None:
+def test_fetches_are_fenced_and_subscribed_offsets_are_kept(h: Harness) -> None:
     h.streams_beat("a", 0)
     h.commit({("orders", 0): 5, ("audit", 0): 5}, "a", 2)
     assert h.fetch_error("a", 2) == 0
@@ -50,10 +52,10 @@ def test_who_may_fetch_and_delete_offsets(h: Harness) -> None:
     assert h.fetch_error("x", 2) == ErrorCode.UNKNOWN_MEMBER_ID
     assert h.fetch_error() == 0
     h.delete_offsets({"orders": [0], "audit": [0]})
-    assert h.coordinator.committed("g") == {("orders", 0): 5}, "the group reads it"
+    assert h.coordinator.committed("g") == {("orders", 0): 5}, "the group subscribes to the topic"
 
 
-def test_offsets_expire_and_the_empty_group_with_them(h: Harness) -> None:
+def test_offsets_expire_with_empty_group(h: Harness) -> None:
     h.streams_beat("a", 0)
     h.commit({("orders", 0): 5, ("audit", 0): 5}, "a", 2)
 
@@ -65,7 +67,9 @@ def test_offsets_expire_and_the_empty_group_with_them(h: Harness) -> None:
     h.ms += h.settings.offsets_retention_ms
     h.streams_beat("a", 2)
     expire()
-    assert h.coordinator.committed("g") == {("orders", 0): 5}, "audit is not read"
+    assert h.coordinator.committed("g") == {("orders", 0): 5}, (
+        "offsets of unsubscribed topics expire"
+    )
     h.streams_beat("a", -1)
     expire()
     assert h.describe_streams().error_code == ErrorCode.GROUP_ID_NOT_FOUND

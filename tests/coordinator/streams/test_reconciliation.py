@@ -1,4 +1,4 @@
-"""Tasks that move from one member of a streams group to another."""
+"""Reconciliation of tasks between members of a streams group."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from .groups import active, state
 UNRELEASED, STABLE = StreamsMemberState.UNRELEASED, StreamsMemberState.STABLE
 
 
-def test_tasks_go_from_one_member_to_another(h: Harness) -> None:
+def test_tasks_move_to_new_member_after_revocation(h: Harness) -> None:
     h.streams_beat("a", 0)
     answer = h.streams_beat("b", 0)
     assert (answer.member_epoch, active(answer)) == (3, {})
     answer = h.streams_beat("a", 2)
     assert (answer.member_epoch, active(answer)) == (2, {"0": [0, 1]})
-    assert active(h.streams_beat("b", 3)) is None, "they are not free yet"
+    assert active(h.streams_beat("b", 3)) is None, "the tasks are not free yet"
     assert active(h.streams_beat("a", 2, owned={"0": [0, 1, 2, 3]})) is None
     assert h.streams_beat("a", 2, owned={"0": [0, 1]}).member_epoch == 3
     assert active(h.streams_beat("b", 3)) == {"0": [2, 3]}
     assert state(h) == "Stable"
 
 
-def test_a_member_waits_for_the_tasks_of_each_part() -> None:
-    """That those of a later part are free does not end the waiting for those of an earlier one."""
+def test_member_waits_for_tasks_of_each_subtopology() -> None:
+    """Free tasks of a later subtopology do not end the wait for those of an earlier one."""
     group = StreamsGroup("g")
     had = TasksTupleWithEpochs({"0": {2: 2}})
     group.put(StreamsGroupMember("a", process_id="a", epoch=2, assigned=had))
@@ -46,7 +46,7 @@ def test_a_member_waits_for_the_tasks_of_each_part() -> None:
     assert (after.state, after.assigned.active) == (STABLE, {"0": {2: 3}, "1": {0: 3}})
 
 
-def test_a_lost_answer_is_given_again(h: Harness) -> None:
+def test_previous_epoch_is_accepted_after_lost_response(h: Harness) -> None:
     h.streams_beat("a", 0)
     h.streams_beat("b", 0)
     h.streams_beat("a", 2)
@@ -61,8 +61,8 @@ def test_a_lost_answer_is_given_again(h: Harness) -> None:
         assert answer.error_code == ErrorCode.FENCED_MEMBER_EPOCH
 
 
-def test_tasks_are_told_again_to_who_may_have_missed_them(h: Harness) -> None:
-    """The answer was lost, or the coordinator moved before it came."""
+def test_tasks_are_resent_to_member_that_may_have_missed_them(h: Harness) -> None:
+    """The response was lost, or the coordinator moved before it was sent."""
     mine: dict[str, Any] = {"0": [0, 1, 2, 3]}
     h.streams_beat("a", 0)
     h.sleep(4_999)
@@ -78,7 +78,7 @@ def test_tasks_are_told_again_to_who_may_have_missed_them(h: Harness) -> None:
     assert active(again.streams_beat("a", 2)) is None
 
 
-def test_who_does_not_give_tasks_back_in_time_is_out(h: Harness) -> None:
+def test_member_that_does_not_revoke_in_time_is_removed(h: Harness) -> None:
     h.streams_beat("a", 0, rebalance_timeout_ms=REBALANCE_MS)
     h.streams_beat("b", 0)
     h.streams_beat("a", 2)

@@ -1,4 +1,4 @@
-"""Streams groups that a coordinator restores from their records."""
+"""Loading of streams groups from their records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..harness import Harness
 from .groups import active
 
 
-def test_all_is_there_again_after_a_restart(h: Harness) -> None:
+def test_restart_keeps_group(h: Harness) -> None:
     h.streams_beat("a", 0)
     h.streams_beat("b", 0)
     h.streams_beat("a", 2)

@@ -1,4 +1,4 @@
-"""Seeded runs of many members of one streams group."""
+"""Random runs of one streams group with many members."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run_all() -> None:
 
 
 @pytest.mark.slow
-def test_no_task_has_two_members_and_all_are_worked_on_in_the_end() -> None:
+def test_random_runs_assign_every_task_to_one_member() -> None:
     work: Counter[str] = Counter()
     for seed in range(SEEDS):
         simulation = StreamsSimulation(seed)
@@ -39,7 +39,7 @@ def test_no_task_has_two_members_and_all_are_worked_on_in_the_end() -> None:
     assert work["restarted"] > SEEDS / 2, work
 
 
-def test_a_planted_defect_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_active_process_check_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(self: StreamsGroup, *task: Any) -> None:
         return None
 
@@ -48,7 +48,7 @@ def test_a_planted_defect_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         run_all()
 
 
-def test_a_coordinator_that_does_not_wait_for_revocation_is_found(
+def test_missing_wait_for_revocation_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(TasksTuple, "has_any", lambda self, revoking: False)

@@ -16,7 +16,7 @@ def standby(answer: Any) -> dict[str, list[int]]:
     return {row.subtopology_id: row.partitions for row in answer.standby_tasks}
 
 
-def test_a_new_group_waits_for_more_members() -> None:
+def test_new_group_waits_for_initial_rebalance_delay() -> None:
     h = Harness(streams=StreamsGroupSettings())
     answer = h.streams_beat("a", 0)
     assert (answer.member_epoch, active(answer), told(answer)) == (1, {}, [5])
@@ -32,10 +32,10 @@ def test_a_new_group_waits_for_more_members() -> None:
         assert len((active(answer) or {})["0"]) == 2
     for name in "ab":
         h.streams_beat(name, -1)
-    assert told(h.streams_beat("c", 0)) == [5], "an empty group waits again"
+    assert told(h.streams_beat("c", 0)) == [5], "an empty group waits for the delay again"
 
 
-def test_targets_are_an_interval_apart() -> None:
+def test_targets_respect_assignment_interval() -> None:
     h = Harness()
     h.streams_beat("a", 0)
     answer = h.streams_beat("b", 0)
@@ -44,7 +44,7 @@ def test_targets_are_an_interval_apart() -> None:
     assert h.streams_beat("b", 2).member_epoch == 3
 
 
-def test_copies_of_state(h: Harness) -> None:
+def test_standby_tasks_are_assigned_to_other_processes(h: Harness) -> None:
     h.create_topic("log", 4)
     h.streams = StreamsGroupSettings(
         initial_rebalance_delay_ms=0, assignment_interval_ms=0, standby_replicas=1
@@ -54,18 +54,18 @@ def test_copies_of_state(h: Harness) -> None:
     h.streams_beat("b", 0, topology=STATEFUL)
     h.streams_beat("a", 2)
     answer = h.streams_beat("a", 2, owned={"0": [0, 1]})
-    assert (answer.member_epoch, active(answer)) == (3, None), "its process has them until now"
+    assert (answer.member_epoch, active(answer)) == (3, None), "the process still has the tasks"
     assert standby(h.streams_beat("a", 3)) == {"0": [2, 3]}
     answer = h.streams_beat("b", 3)
     assert (active(answer), standby(answer)) == ({"0": [2, 3]}, {"0": [0, 1]})
     h.streams_beat("b", -1)
     answer = h.streams_beat("a", 3, owned={"0": [0, 1]}, standby={"0": [2, 3]})
-    assert answer.member_epoch == 3, "it gives the copies back before it works on the tasks"
+    assert answer.member_epoch == 3, "standbys are revoked before the tasks become active"
     answer = h.streams_beat("a", 3, owned={"0": [0, 1]})
     assert active(h.streams_beat("a", answer.member_epoch)) == {"0": [0, 1, 2, 3]}
 
 
-def test_other_settings_share_anew(h: Harness) -> None:
+def test_changed_standby_replicas_trigger_new_assignment(h: Harness) -> None:
     h.create_topic("log", 4)
     for name in "ab":
         h.streams_beat(name, 0, topology=STATEFUL)
@@ -80,7 +80,7 @@ def test_other_settings_share_anew(h: Harness) -> None:
     assert (answer.member_epoch, standby(answer)) == (4, {"0": [2, 3]})
 
 
-def test_many_tasks_are_shared_beside_clients(h: Harness) -> None:
+def test_many_tasks_are_assigned_in_background(h: Harness) -> None:
     h.create_topic("wide", 2_500)
     said = topology(subtopology("0", "wide"))
     answer = h.streams_beat("a", 0, topology=said)

@@ -1,4 +1,4 @@
-"""Which topics a topology of a streams application needs."""
+"""Topics that a streams topology needs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def refusal(*subtopologies: Any) -> tuple[ErrorCode, str | None]:
     return ErrorCode(raised.value.code), raised.value.message
 
 
-def test_what_is_read_has_as_many_tasks_as_its_largest_topic() -> None:
+def test_subtopology_has_as_many_tasks_as_its_largest_source_topic() -> None:
     found = configured(subtopology("1", "orders", "audit"), subtopology("0", "audit"))
     assert found.is_ready
     assert found.subtopologies is not None
@@ -52,7 +52,7 @@ def test_what_is_read_has_as_many_tasks_as_its_largest_topic() -> None:
     assert list(found.subtopologies) == ["0", "1"]
 
 
-def test_topics_that_nobody_made() -> None:
+def test_missing_source_topics_are_reported() -> None:
     wanted = ("x", "orders", "y", "z", "w", "v")
     status, detail = problem(subtopology("0", *wanted))
     assert status == MISSING_SOURCE_TOPICS
@@ -60,7 +60,7 @@ def test_topics_that_nobody_made() -> None:
     assert configured(subtopology("0", *wanted)).missing == {}
 
 
-def test_internal_topics_have_the_partitions_of_what_is_read_before_them() -> None:
+def test_internal_topics_get_partition_count_of_upstream_topics() -> None:
     parts = (
         subtopology("0", "orders", "audit", sinks=["a"], changelogs=["a-log"]),
         subtopology("1", repartition={"a": 0}, sinks=["b"]),
@@ -75,7 +75,7 @@ def test_internal_topics_have_the_partitions_of_what_is_read_before_them() -> No
     assert configured(*parts, **there).is_ready
 
 
-def test_a_topic_with_a_number_of_its_own_keeps_it() -> None:
+def test_repartition_topic_with_fixed_count_keeps_count() -> None:
     parts = (
         subtopology("0", "orders", sinks=["a"]),
         subtopology("1", repartition={"a": 7}, changelogs=["log"]),
@@ -83,7 +83,7 @@ def test_a_topic_with_a_number_of_its_own_keeps_it() -> None:
     assert missing(*parts) == {"a": 7, "log": 7}
 
 
-def test_internal_topics_with_other_partitions() -> None:
+def test_internal_topics_with_wrong_count_are_reported() -> None:
     part = subtopology("0", "orders", changelogs=["log"])
     status, detail = problem(part, log=3)
     assert status == INCORRECTLY_PARTITIONED_TOPICS
@@ -116,11 +116,13 @@ def test_internal_topics_with_other_partitions() -> None:
         ),
     ],
 )
-def test_copartitioned_topics_that_cannot_be(parts: list[Any], detail: str) -> None:
+def test_copartitioned_topics_with_different_counts_are_reported(
+    parts: list[Any], detail: str
+) -> None:
     assert problem(*parts) == (INCORRECTLY_PARTITIONED_TOPICS, detail)
 
 
-def test_copartitioned_topics_have_one_number() -> None:
+def test_copartitioned_topics_get_same_count() -> None:
     with_source = (
         subtopology("0", "audit", sinks=["a"]),
         subtopology("1", "orders", repartition={"a": 0}, copartition=[([0], [0])]),
@@ -140,7 +142,7 @@ def test_copartitioned_topics_have_one_number() -> None:
     assert missing(*with_a_number) == {"a": 6, "b": 6}
 
 
-def test_topologies_that_make_no_sense() -> None:
+def test_invalid_topologies_are_rejected() -> None:
     code = ErrorCode.STREAMS_INVALID_TOPOLOGY
     loop = refusal(
         subtopology("0", repartition={"a": 0}, sinks=["b"]),
@@ -158,8 +160,8 @@ def test_topologies_that_make_no_sense() -> None:
     assert refusal(subtopology("0", *map(str, range(2_001))))[0] == ErrorCode.INVALID_REQUEST
 
 
-def test_a_long_chain_is_gone_through_once() -> None:
-    """However the members name its parts."""
+def test_long_chain_is_processed_once() -> None:
+    """The order of the subtopologies does not matter."""
     parts = [subtopology("0", "orders", sinks=["t1"])]
     parts += [
         subtopology(str(n), repartition={f"t{n}": 0}, sinks=[f"t{n + 1}"]) for n in range(1, 400)

@@ -1,4 +1,4 @@
-"""The transaction coordinator: every answer of KIP-98 and KIP-890, and what survives a load."""
+"""Transaction coordinator: results of KIP-98 and KIP-890, and state after loading."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PROTOCOLS = pytest.mark.parametrize("second", [False, True], ids=["first", "seco
 
 
 class Log:
-    """A coordinator whose records are kept as a log keeps them."""
+    """A coordinator whose records are stored in a list, encoded as in a log."""
 
     def __init__(self, *, second: bool = True, settings: TransactionSettings | None = None) -> None:
         self.second = second
@@ -133,7 +133,7 @@ class Log:
         return self.transaction.state.label
 
     def at_epoch(self, epoch: int) -> None:
-        """Go on as if so many epochs had been given."""
+        """Continue as if `epoch` epochs had been used."""
         value = to_value(replace(self.transaction, epoch=epoch))
         record = CoordinatorRecord(TransactionLogKey(transactional_id="t"), value)
         self.records.append(store(self.coordinator.serde, record))
@@ -144,10 +144,10 @@ def told(answer: InitProducerIdResponse | EndTxnResponse) -> tuple[int, int, int
     return answer.error_code, answer.producer_id, answer.producer_epoch
 
 
-# -- a producer begins
+# -- InitProducerId
 
 
-def test_each_beginning_raises_the_epoch() -> None:
+def test_init_producer_id_bumps_epoch() -> None:
     log = Log()
     assert [told(log.init()) for _ in range(3)] == [(0, 101, 0), (0, 101, 1), (0, 101, 2)]
     assert log.state == "Empty"
@@ -166,20 +166,20 @@ def test_each_beginning_raises_the_epoch() -> None:
         ({"timeout_ms": 900_000}, NONE),
     ],
 )
-def test_what_a_producer_may_ask_for(request_: dict[str, object], code: ErrorCode) -> None:
+def test_init_producer_id_validates_request(request_: dict[str, object], code: ErrorCode) -> None:
     answer = Log().init(**request_)  # type: ignore[arg-type]
     assert told(answer) == ((code, -1, -1) if code else (0, 101, 0))
 
 
-def test_a_new_beginning_takes_the_new_timeout() -> None:
+def test_init_producer_id_updates_timeout() -> None:
     log = Log()
     log.init(timeout_ms=1000)
     log.init(timeout_ms=2000)
     assert log.transaction.timeout_ms == 2000
 
 
-def test_going_on_with_a_known_id() -> None:
-    """KIP-360: the answer may be asked for again, and only by the one who got it."""
+def test_init_producer_id_with_known_producer_bumps_epoch() -> None:
+    """KIP-360: only the producer with the last epoch may repeat the request."""
     log = Log()
     log.init()
     assert told(log.init(producer_id=101, epoch=0)) == (0, 101, 1)
@@ -191,11 +191,11 @@ def test_going_on_with_a_known_id() -> None:
     assert told(log.init(producer_id=101, epoch=2)) == (FENCED, -1, -1)
 
 
-def test_an_id_that_is_given_for_an_unknown_name_is_not_taken() -> None:
+def test_producer_id_of_unknown_transactional_id_is_ignored() -> None:
     assert told(Log().init(producer_id=7, epoch=7)) == (0, 101, 0)
 
 
-def test_used_up_epochs() -> None:
+def test_exhausted_epochs_require_new_producer_id() -> None:
     log = Log()
     log.init()
     assert not log.coordinator.wants_producer_id("t")
@@ -211,8 +211,8 @@ def test_used_up_epochs() -> None:
 
 
 @PROTOCOLS
-def test_beginning_while_a_transaction_is_open(second: bool) -> None:
-    """It is aborted, with an epoch that nobody has; the client asks again."""
+def test_init_producer_id_aborts_open_transaction(second: bool) -> None:
+    """The abort uses an epoch that no client has; the client retries."""
     log = Log(second=second)
     log.init()
     assert log.add(A) == NONE
@@ -224,7 +224,7 @@ def test_beginning_while_a_transaction_is_open(second: bool) -> None:
     assert told(log.init()) == (0, 101, 2)
 
 
-def test_the_producer_itself_gets_the_epoch_of_the_abort() -> None:
+def test_producer_that_continues_gets_epoch_of_abort() -> None:
     log = Log()
     log.init()
     log.add(A)
@@ -233,8 +233,8 @@ def test_the_producer_itself_gets_the_epoch_of_the_abort() -> None:
     assert told(log.init(producer_id=101, epoch=0)) == (0, 101, 1)
 
 
-def test_only_the_last_end_can_be_gone_on_from() -> None:
-    """The answer to it may be lost; an epoch from before it is that of nobody."""
+def test_only_last_epoch_may_be_continued() -> None:
+    """The response with the last epoch may have been lost; older epochs are fenced."""
     log = Log()
     log.init()
     assert told(log.init(producer_id=101, epoch=0)) == (0, 101, 1)
@@ -246,8 +246,8 @@ def test_only_the_last_end_can_be_gone_on_from() -> None:
     assert told(log.init(producer_id=101, epoch=2)) == (0, 101, 3)
 
 
-def test_the_coordinator_aborts_in_the_last_epoch() -> None:
-    """Nobody is told the one above: it could not be raised any more."""
+def test_coordinator_aborts_transaction_in_last_epoch() -> None:
+    """The epoch above is never given to a client, because it could not be fenced."""
     for goes_on in ("init", "end"):
         log = Log()
         log.init()
@@ -273,7 +273,7 @@ def test_the_coordinator_aborts_in_the_last_epoch() -> None:
 
 
 @PROTOCOLS
-def test_partitions_join(second: bool) -> None:
+def test_added_partitions_join_transaction(second: bool) -> None:
     log = Log(second=second)
     log.init()
     log.later(5)
@@ -283,7 +283,7 @@ def test_partitions_join(second: bool) -> None:
     assert log.add(B) == NONE
     known = len(log.records)
     assert log.add(A, B) == NONE
-    assert len(log.records) == known, "nothing has changed"
+    assert len(log.records) == known, "adding known partitions stores no record"
     assert log.transaction.partitions == {A, B}
     assert (log.transaction.started_ms, log.state) == (began, "Ongoing")
 
@@ -291,7 +291,7 @@ def test_partitions_join(second: bool) -> None:
 @pytest.mark.parametrize(
     ("producer_id", "epoch", "code"), [(101, 1, FENCED), (101, -1, FENCED), (7, 0, MAPPING)]
 )
-def test_who_may_add_partitions(producer_id: int, epoch: int, code: ErrorCode) -> None:
+def test_add_partitions_checks_producer(producer_id: int, epoch: int, code: ErrorCode) -> None:
     log = Log()
     log.init()
     assert log.add(A, producer_id=producer_id, epoch=epoch) == code
@@ -299,7 +299,7 @@ def test_who_may_add_partitions(producer_id: int, epoch: int, code: ErrorCode) -
     assert log.coordinator.verify("t", producer_id, epoch, A) == code
 
 
-def test_unknown_names() -> None:
+def test_unknown_transactional_id_is_rejected() -> None:
     log = Log()
     for name, code in (("", ErrorCode.INVALID_REQUEST), ("missing", MAPPING)):
         assert log.coordinator.verify(name, 101, 0, A) == code
@@ -313,7 +313,7 @@ def test_unknown_names() -> None:
             assert told(ended) == (code, -1, -1)
 
 
-def test_verifying() -> None:
+def test_verify_checks_partitions_of_open_transaction() -> None:
     log = Log(second=False)
     log.init()
     assert log.coordinator.verify("t", 101, 0, A) == ErrorCode.TRANSACTION_ABORTABLE
@@ -331,7 +331,7 @@ def test_verifying() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_first_protocol_keeps_the_epoch(commit: bool) -> None:
+def test_first_protocol_keeps_epoch(commit: bool) -> None:
     log = Log(second=False)
     log.init()
     for _ in range(2):
@@ -342,10 +342,10 @@ def test_the_first_protocol_keeps_the_epoch(commit: bool) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_answers_of_the_first_protocol(commit: bool) -> None:
+def test_end_txn_results_of_first_protocol(commit: bool) -> None:
     log = Log(second=False)
     log.init()
-    assert log.end(commit=commit).error_code == INVALID, "nothing is open"
+    assert log.end(commit=commit).error_code == INVALID, "no transaction is open"
     log.add(A)
     assert log.end(commit=commit, epoch=1).error_code == FENCED
     assert log.end(commit=commit, producer_id=7).error_code == MAPPING
@@ -354,7 +354,7 @@ def test_answers_of_the_first_protocol(commit: bool) -> None:
     assert log.end(commit=not commit, complete=False).error_code == INVALID
     log.complete()
     known = len(log.records)
-    assert log.end(commit=commit).error_code == NONE, "asked again"
+    assert log.end(commit=commit).error_code == NONE, "retry"
     assert log.end(commit=not commit).error_code == INVALID
     assert len(log.records) == known
 
@@ -376,10 +376,10 @@ def test_answers_of_the_first_protocol(commit: bool) -> None:
         ("CompleteCommit", True, False, INVALID),
     ],
 )
-def test_answers_of_the_second_protocol(
+def test_end_txn_results_of_second_protocol(
     state: str, commit: bool, again: bool, code: ErrorCode
 ) -> None:
-    """The table of KIP-890: `again` with the epoch before, else with that of now."""
+    """Table of KIP-890: `again` means the previous epoch, otherwise the current one."""
     log = Log()
     log.init()
     if state == "Empty":
@@ -399,7 +399,7 @@ def test_answers_of_the_second_protocol(
         assert told(log.end(commit=commit, epoch=epoch)) == (FENCED, -1, -1)
 
 
-def test_the_second_protocol_while_markers_are_written() -> None:
+def test_second_protocol_returns_concurrent_while_markers_are_written() -> None:
     log = Log()
     log.init()
     log.add(A)
@@ -410,8 +410,8 @@ def test_the_second_protocol_while_markers_are_written() -> None:
     assert log.add(B, epoch=1) == CONCURRENT
 
 
-def test_the_second_protocol_with_used_up_epochs() -> None:
-    """The producer goes on with a new id; markers still carry the old one."""
+def test_second_protocol_with_exhausted_epochs_returns_new_producer_id() -> None:
+    """The producer continues with a new ID; markers still contain the old one."""
     log = Log()
     log.init()
     log.at_epoch(LAST_EPOCH_GIVEN)
@@ -419,18 +419,18 @@ def test_the_second_protocol_with_used_up_epochs() -> None:
     log.new_id = 500
     assert told(log.end(epoch=LAST_EPOCH_GIVEN, complete=False)) == (0, 501, 0)
     assert (log.transaction.producer_id, log.transaction.epoch) == (101, LAST_EPOCH_GIVEN + 1)
-    assert log.add(A, producer_id=501) == CONCURRENT, "the producer was told already, perhaps"
+    assert log.add(A, producer_id=501) == CONCURRENT, "the producer may already have the response"
     log.complete()
     assert (log.transaction.producer_id, log.transaction.epoch) == (501, 0)
-    assert told(log.end(epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0), "asked again"
+    assert told(log.end(epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0), "retry"
     assert log.add(A, producer_id=501) == NONE
 
 
-# -- time
+# -- timeouts
 
 
 @PROTOCOLS
-def test_a_transaction_that_lasts_too_long(second: bool) -> None:
+def test_transaction_timeout_aborts_transaction(second: bool) -> None:
     log = Log(second=second)
     log.init(timeout_ms=1000)
     log.later(5000)
@@ -442,12 +442,12 @@ def test_a_transaction_that_lasts_too_long(second: bool) -> None:
     log.complete()
     assert (log.state, log.transaction.epoch) == ("CompleteAbort", 1)
     assert log.add(A) == FENCED
-    # In the second protocol it is as if the producer had aborted.
+    # With TV2 the abort looks like an abort by the producer.
     assert log.end(commit=False).error_code == (NONE if second else FENCED)
     assert log.end(commit=True).error_code == (INVALID if second else FENCED)
 
 
-def test_each_transaction_has_its_own_time() -> None:
+def test_each_transaction_has_its_own_timeout() -> None:
     log = Log(second=False)
     log.init(timeout_ms=1000)
     log.add(A)
@@ -456,12 +456,12 @@ def test_each_transaction_has_its_own_time() -> None:
     log.end()
     log.add(A)
     log.later(900)
-    assert log.due() == 0, "the first one is over"
+    assert log.due() == 0, "the first transaction has ended"
     log.later(100)
     assert log.due() == 1
 
 
-def test_an_abort_that_was_not_stored_is_tried_again() -> None:
+def test_abort_that_cannot_be_stored_is_retried() -> None:
     log = Log()
     log.init(timeout_ms=1000)
     log.add(A)
@@ -474,7 +474,7 @@ def test_an_abort_that_was_not_stored_is_tried_again() -> None:
     assert log.due() == 1
 
 
-def test_unused_ids_are_forgotten() -> None:
+def test_unused_transactional_ids_expire() -> None:
     log = Log()
     log.init()
     log.init("open")
@@ -487,15 +487,15 @@ def test_unused_ids_are_forgotten() -> None:
     assert set(log.coordinator.transactions) == {"open"}
     log.reload()
     assert set(log.coordinator.transactions) == {"open"}
-    assert told(log.init()) == (0, 103, 0), "it begins anew"
+    assert told(log.init()) == (0, 103, 0), "the ID starts with a new producer ID"
 
 
-# -- what survives
+# -- loading
 
 
 @PROTOCOLS
 @pytest.mark.parametrize("commit", [True, False])
-def test_loading_at_every_step(second: bool, commit: bool) -> None:
+def test_transaction_survives_load_at_every_step(second: bool, commit: bool) -> None:
     log = Log(second=second)
     log.init()
     log.reload()
@@ -505,13 +505,13 @@ def test_loading_at_every_step(second: bool, commit: bool) -> None:
     log.end(commit=commit, complete=False)
     log.reload()
     assert log.transaction.partitions == {A, B}
-    assert log.complete() == ["t"], "its markers are written again"
+    assert log.complete() == ["t"], "the markers are written again"
     log.reload()
     assert log.complete() == []
     assert log.state == ("CompleteCommit" if commit else "CompleteAbort")
 
 
-def test_the_time_of_a_transaction_goes_on_after_loading() -> None:
+def test_transaction_timeout_continues_after_load() -> None:
     log = Log()
     log.init(timeout_ms=1000)
     log.add(A)
@@ -523,7 +523,7 @@ def test_the_time_of_a_transaction_goes_on_after_loading() -> None:
     assert log.due() == 1
 
 
-def test_a_clock_that_went_back_does_not_prolong_a_transaction() -> None:
+def test_clock_set_back_does_not_prolong_transaction() -> None:
     log = Log()
     log.init()
     log.add(A)
@@ -533,8 +533,8 @@ def test_a_clock_that_went_back_does_not_prolong_a_transaction() -> None:
     assert log.due() == 1
 
 
-def test_what_is_refused_leaves_no_record() -> None:
-    """What the caller could not store is answered, and nothing has changed."""
+def test_rejected_operations_change_nothing() -> None:
+    """If a result cannot be stored, the client gets an error and the state is unchanged."""
     log = Log()
     log.init()
     request = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000)
@@ -550,7 +550,7 @@ def test_what_is_refused_leaves_no_record() -> None:
     assert (log.state, log.transaction.epoch) == ("Empty", 0)
 
 
-def test_records_come_back_as_they_were() -> None:
+def test_record_value_round_trips() -> None:
     transaction = TransactionMetadata(
         producer_id=5,
         epoch=7,
@@ -566,14 +566,14 @@ def test_records_come_back_as_they_were() -> None:
     assert from_value(to_value(transaction)) == transaction
 
 
-def test_a_record_with_an_unknown_state() -> None:
+def test_record_with_unknown_state_raises_decode_error() -> None:
     value = to_value(TransactionMetadata(1, 1000, 0))
     value.status = 99
     with pytest.raises(DecodeError, match="transactional ID 't'"):
         load(Log().coordinator, encode_key("t"), encode_value(value, 1))
 
 
-def test_states_are_called_as_kafka_calls_them() -> None:
+def test_state_labels_match_kafka() -> None:
     assert [state.label for state in TransactionState] == [
         "Empty",
         "Ongoing",
@@ -586,13 +586,13 @@ def test_states_are_called_as_kafka_calls_them() -> None:
     ]
 
 
-# -- what others ask for
+# -- operations without a producer
 
 
 @PROTOCOLS
-def test_an_abort_that_no_producer_asked_for(second: bool) -> None:
+def test_abort_without_producer_request_fences_producer(second: bool) -> None:
     log = Log(second=second)
-    assert not log.coordinator.abort("t", NOW, cause="x").records, "there is nothing to abort"
+    assert not log.coordinator.abort("t", NOW, cause="x").records, "no transaction is open"
     log.init()
     assert not log.coordinator.abort("t", NOW, cause="x").records
     log.add(A)
@@ -606,7 +606,7 @@ def test_an_abort_that_no_producer_asked_for(second: bool) -> None:
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_epochs_that_are_known_from_elsewhere(is_open: bool) -> None:
+def test_raise_epoch_fences_known_epochs(is_open: bool) -> None:
     log = Log()
     log.init()
     if is_open:
@@ -614,14 +614,16 @@ def test_epochs_that_are_known_from_elsewhere(is_open: bool) -> None:
     log.keep(log.coordinator.raise_epoch("t", 7, NOW))
     log.complete()
     assert log.coordinator.transactions["t"].epoch == 8
-    assert not log.coordinator.raise_epoch("t", 7, NOW).records, "they are all older"
+    assert not log.coordinator.raise_epoch("t", 7, NOW).records, (
+        "all known epochs are already fenced"
+    )
     for epoch in range(8):
         assert log.end(epoch=epoch, commit=True).error_code in (FENCED, INVALID)
         assert log.add(A, epoch=epoch) == FENCED
     assert log.init().producer_epoch == 9
 
 
-def test_all_epochs_are_known_from_elsewhere() -> None:
+def test_raise_epoch_above_last_epoch_requires_new_producer_id() -> None:
     log = Log()
     log.init()
     log.keep(log.coordinator.raise_epoch("t", LAST_EPOCH_GIVEN + 1, NOW))

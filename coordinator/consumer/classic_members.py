@@ -1,7 +1,7 @@
 """Members of consumer groups that still use the classic protocol (online migration of KIP-848).
 
 Classic members send JoinGroup, SyncGroup and Heartbeat as usual. The coordinator computes the
-assignment instead of a leader, so no member is told that it is the leader. The member epoch is its
+assignment instead of a leader, so JoinGroup responses name no leader. The member epoch is its
 generation.
 
 A member of the consumer protocol gets its assignment in a heartbeat response. For a classic member,

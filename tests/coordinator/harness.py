@@ -1,7 +1,7 @@
-"""A coordinator with a log, a clock and a wire around it, all of them fake.
+"""A coordinator with a fake log, a fake clock, and encoded requests.
 
-Requests and responses go through the codec in the version under test, so that a field which a
-version does not have cannot be used by accident.
+Requests and responses are encoded and decoded in the version under test, so that tests cannot use
+fields that the version lacks.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ TRANSACTIONAL_VERSIONS = range(6)
 
 
 def done(work: Generator[None, None, M]) -> M:
-    """What comes of work that comes in pieces."""
+    """Run work that is divided into pieces, and return its result."""
     while True:
         try:
             next(work)
@@ -98,12 +98,12 @@ def done(work: Generator[None, None, M]) -> M:
 
 
 def unlimited() -> ShardMemory:
-    """The memory of a shard without limits."""
+    """Return the memory accounting of a shard without limits."""
     return ShardMemory(GroupMemory(MemoryLimit(), MemoryLimit()))
 
 
 def subscription(*topics: str) -> bytes:
-    """A version 0 subscription blob of the consumer protocol."""
+    """Return a version 0 subscription of the consumer protocol."""
     body = b"".join(len(t).to_bytes(2, "big") + t.encode() for t in topics)
     return b"\x00\x00" + len(topics).to_bytes(4, "big") + body + b"\xff\xff\xff\xff"
 
@@ -112,14 +112,14 @@ RANGE = (("range", subscription("orders")),)
 
 
 def travel(message: M, version: int) -> M:
-    """The message as the other side of a connection sees it."""
+    """Return the message after encoding and decoding."""
     return decode(type(message), encode_bytes(message, version), version)[0]
 
 
 def topology(
     *subtopologies: StreamsGroupHeartbeatRequest.Subtopology, epoch: int = 0
 ) -> StreamsGroupHeartbeatRequest.Topology:
-    """The topology of a streams application."""
+    """Return the topology of a streams application."""
     return StreamsGroupHeartbeatRequest.Topology(epoch=epoch, subtopologies=list(subtopologies))
 
 
@@ -131,7 +131,12 @@ def subtopology(
     changelogs: Sequence[str] = (),
     copartition: Sequence[tuple[list[int], list[int]]] = (),
 ) -> StreamsGroupHeartbeatRequest.Subtopology:
-    """A part of it. `repartition` has partitions, `copartition` indexes of both kinds of sources."""
+    """Return a subtopology.
+
+    Args:
+        repartition: Partition counts of repartition topics by name.
+        copartition: Copartition groups: indexes of source topics and of repartition source topics.
+    """
     cls = StreamsGroupHeartbeatRequest
     return cls.Subtopology(
         subtopology_id=name,
@@ -157,7 +162,7 @@ def _task_rows(
 
 
 class FakeTopics:
-    """The topics of a cluster: "orders" with 4 partitions and "audit" with 1."""
+    """Topics of a cluster: "orders" with 4 partitions and "audit" with 1."""
 
     def __init__(self) -> None:
         self._ids = itertools.count(1)
@@ -187,7 +192,7 @@ class FakeTopics:
 
 
 class Call(Generic[R]):
-    """One request on its way. `response` is what the client has received so far."""
+    """A request in progress. `response` is the response that the client has received so far."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -209,7 +214,7 @@ class Call(Generic[R]):
 
 
 class Entry(NamedTuple):
-    """What the log holds at one offset: a record, maybe of a transaction, or a marker (no record)."""
+    """Content of the log at one offset: a (transactional) record, or a marker (no record)."""
 
     record: StoredRecord | None
     producer_id: int = -1
@@ -220,7 +225,7 @@ class Entry(NamedTuple):
         replay: Callable[[CoordinatorRecord, int], None],
         end_transaction: Callable[..., Iterator[int]],
     ) -> None:
-        """Decode and replay what is stored."""
+        """Decode and replay the entry."""
         if self.record is None:
             for _ in end_transaction(self.producer_id, commit=self.commit):
                 pass
@@ -237,7 +242,7 @@ def joining(
     session_ms: int = SESSION_MS,
     group: str = "g",
 ) -> JoinGroupRequest:
-    """A member of the classic protocol wants to join."""
+    """Return a JoinGroup request of the classic protocol."""
     return JoinGroupRequest(
         group_id=group,
         session_timeout_ms=session_ms,
@@ -249,7 +254,7 @@ def joining(
 
 
 class Harness:
-    """One shard. `hold` keeps the high watermark back; `append_fails` refuses the next append."""
+    """One shard. `hold` holds the high watermark; `append_fails` makes the next append fail."""
 
     def __init__(
         self,
@@ -272,21 +277,21 @@ class Harness:
         self.hold = False
         self.append_fails: ErrorCode | None = None
         self.committed = len(self.entries)
+        # Keys whose last record could not be appended.
         self.not_stored: set[bytes] = set()
-        """Keys whose last record was refused."""
         self.events: list[Event] = []
         self._waiting: list[tuple[Result[Any], Call[Any] | None]] = []
         self._ids = ids or itertools.count()
+        # Settings of all consumer groups; tests may replace them at any time.
         self.consumer = consumer or ConsumerGroupSettings()
-        """Of all consumer groups; it may be another one at any time."""
+        # Settings of all streams groups; tests may replace them at any time.
         self.streams = streams or StreamsGroupSettings(initial_rebalance_delay_ms=0)
-        """The same of streams groups."""
+        # Partition counts of the internal topics that the last heartbeat requested.
         self.missing: dict[str, int] = {}
-        """Internal topics that the last heartbeat asked for, and their partitions."""
+        # Settings of all share groups; tests may replace them at any time.
         self.share = share or ShareGroupSettings()
-        """Of all share groups."""
+        # Pending initialization requests for share coordinators.
         self.to_make: list[StatesToInitialize] = []
-        """What share coordinators are to be asked for."""
         self.coordinator = GroupCoordinator(
             self.settings,
             self.topics,
@@ -303,7 +308,7 @@ class Harness:
 
     @property
     def log(self) -> list[StoredRecord]:
-        """The records of the log, without the markers."""
+        """Return the records of the log, without markers."""
         return [entry.record for entry in self.entries if entry.record is not None]
 
     @property
@@ -311,7 +316,7 @@ class Harness:
         return Now(self._log_ahead_ms + self.ms, self.ms)
 
     def restarted(self) -> Harness:
-        """The same shard in a new process: what was committed, and another steady clock."""
+        """Return the shard in a new process with committed records and a new monotonic clock."""
         log, log_ms = self.entries[: self.committed], self.now.log_ms
         return Harness(
             self.settings,
@@ -325,10 +330,10 @@ class Harness:
             share=self.share,
         )
 
-    # -- the node's part
+    # -- caller of the coordinator
 
     def settle(self, result: Result[R], call: Call[R] | None = None) -> None:
-        """Append, replay and release, as the contract of `Result` says."""
+        """Append, replay and release a result, as the contract of `Result` requires."""
         if call is not None and isinstance(result.response, PendingResponse):
             call.slot = result.response
             call.slot.on_answer = call.release
@@ -358,14 +363,14 @@ class Harness:
             self.commit_log()
 
     def commit_log(self) -> None:
-        """The high watermark reaches the end of the log."""
+        """Move the high watermark to the log end offset."""
         self.committed = len(self.entries)
         waiting, self._waiting = self._waiting, []
         for result, call in waiting:
             self._release(result, call)
 
     def promised(self) -> set[int]:
-        """Parked requests (by `id`) whose answers wait for the high watermark."""
+        """Return the `id`s of pending requests whose responses wait for the high watermark."""
         return {id(slot) for result, _ in self._waiting for slot, _ in result.answers}
 
     def _release(self, result: Result[R], call: Call[R] | None) -> None:
@@ -376,11 +381,11 @@ class Harness:
             slot.answer(response)
 
     def history(self, group: str) -> list[Event]:
-        """What changed in one group."""
+        """Return the events of one group."""
         return [event for event in self.events if event.group_id == group]
 
     def sleep(self, ms: int) -> list[Event]:
-        """Let time pass, timer by timer; returns what happened."""
+        """Let time pass from timer to timer, and return the events."""
         before = len(self.events)
         end_ms = self.ms + ms
         turns = 0
@@ -397,7 +402,7 @@ class Harness:
         return self.events[before:]
 
     def abandon(self, call: Call[Any]) -> None:
-        """The client of a parked call hangs up."""
+        """Disconnect the client of a pending request."""
         assert call.slot is not None
         self.settle(self.coordinator.abandon(call.slot, self.now))
 
@@ -415,7 +420,7 @@ class Harness:
         topics: Collection[str] | None = None,
         **fields: Any,
     ) -> ConsumerGroupHeartbeatResponse:
-        """A heartbeat of a consumer group; a join (epoch 0) says what it must unless told otherwise."""
+        """Send a ConsumerGroupHeartbeat; a join (epoch 0) has defaults for required fields."""
         if owned is ...:
             owned = {} if epoch == 0 else None
         if epoch == 0:
@@ -459,9 +464,11 @@ class Harness:
         standby: Mapping[str, Collection[int]] | None = None,
         **fields: Any,
     ) -> StreamsGroupHeartbeatResponse:
-        """A heartbeat of a streams group; a join (epoch 0) says what it must unless told otherwise.
+        """Send a StreamsGroupHeartbeat; a join (epoch 0) has defaults for required fields.
 
-        Parameters: `owned` are its active tasks, `standby` its copies.
+        Args:
+            owned: Reported active tasks.
+            standby: Reported standby tasks.
         """
         cls = StreamsGroupHeartbeatRequest
         if owned is ...:
@@ -490,7 +497,7 @@ class Harness:
         return travel(StreamsGroupDescribeResponse(groups=[row]), 0).groups[0]
 
     def make_missing(self) -> None:
-        """Somebody makes the internal topics that are missing."""
+        """Create the missing internal topics."""
         for name, partitions in self.missing.items():
             self.create_topic(name, partitions)
 
@@ -503,7 +510,7 @@ class Harness:
         group: str = "g",
         **fields: Any,
     ) -> ShareGroupHeartbeatResponse:
-        """A heartbeat of a share group; a join (epoch 0) reads "orders" unless told otherwise."""
+        """Send a ShareGroupHeartbeat; a join (epoch 0) subscribes to "orders" by default."""
         if epoch == 0 and topics is None:
             topics = ["orders"]
         request = ShareGroupHeartbeatRequest(
@@ -524,7 +531,7 @@ class Harness:
         return travel(ShareGroupDescribeResponse(groups=[row]), 1).groups[0]
 
     def make_states(self, *, well: bool = True) -> list[StatesToInitialize]:
-        """Share coordinators answer all that they are asked for; returns what that was."""
+        """Complete all pending initialization requests, and return them."""
         asked, self.to_make = self.to_make, []
         for each in asked:
             self.settle(
@@ -533,7 +540,7 @@ class Harness:
         return asked
 
     def create_topic(self, name: str, partitions: int) -> None:
-        """The cluster gets a topic, or it gets more partitions."""
+        """Create a topic, or add partitions to it."""
         known = self.topics.topics.get(name)
         self.topics.create(name, partitions)
         if known is not None:
@@ -618,7 +625,7 @@ class Harness:
     def leave(
         self, *members: tuple[str, str | None], version: int = 5, group: str = "g"
     ) -> LeaveGroupResponse:
-        """Members are (member id, instance id); up to version 2 one member id."""
+        """Send a LeaveGroup for (member ID, instance ID) pairs; one member up to version 2."""
         request = LeaveGroupRequest(group_id=group)
         if version >= 3:
             request.members = [
@@ -676,7 +683,7 @@ class Harness:
         version: int = 9,
         **fields: Any,
     ) -> list[int]:
-        """Commit; returns the error codes of the partitions in request order."""
+        """Commit, and return the error codes of the partitions in request order."""
         request = self.commit_request(offsets, member_id, generation, version=version, **fields)
         call: Call[OffsetCommitResponse] = Call(version)
         request = travel(request, version)
@@ -697,7 +704,7 @@ class Harness:
         leader_epoch: int = -1,
         refusal: ErrorCode = ErrorCode.NONE,
     ) -> list[int]:
-        """Commit as a part of a transaction; returns the error codes as `commit` does."""
+        """Commit in a transaction, and return the error codes like `commit`."""
         request = TxnOffsetCommitRequest(
             transactional_id="tx",
             group_id=group,
@@ -726,14 +733,14 @@ class Harness:
         return [row.error_code for topic in call.response.topics for row in topic.partitions]
 
     def end(self, producer_id: int = 7, *, commit: bool) -> None:
-        """The marker of a transaction reaches the partition."""
+        """Write a transaction marker to the partition."""
         self.entries.append(Entry(None, producer_id, commit))
         for _ in self.coordinator.end_transaction(producer_id, commit=commit):
             pass
         self.commit_log()
 
     def fetch_error(self, member_id: str | None = None, epoch: int = -1, group: str = "g") -> int:
-        """Fetch all offsets as a member; returns the error of the group."""
+        """Fetch all offsets as a member, and return the error of the group."""
         row = OffsetFetchRequest.Group(
             group_id=group, topics=None, member_id=member_id, member_epoch=epoch
         )
@@ -779,7 +786,7 @@ class Harness:
         group: str = "g",
         require_stable: bool = False,
     ) -> dict[tuple[str, int], tuple[int, int, str | None, int]]:
-        """Committed offsets as (offset, leader epoch, metadata, error) by topic and partition."""
+        """Fetch offsets as (offset, leader epoch, metadata, error) by topic and partition."""
         response = self.fetch_response(
             wanted, version=version, group=group, require_stable=require_stable
         )
@@ -820,7 +827,7 @@ class Harness:
         return codes
 
     def forget(self, pieces: Pieces) -> None:
-        """Handle work that comes in pieces to its end."""
+        """Process all pieces of long-running work."""
         for piece in pieces:
             if piece is not None:
                 self.settle(piece)
@@ -832,19 +839,19 @@ class Harness:
     # -- scenarios
 
     def new_id(self, version: int = 9, **fields: Any) -> str:
-        """A member id by MEMBER_ID_REQUIRED."""
+        """Return a member ID from a MEMBER_ID_REQUIRED response."""
         response = self.join(version=version, **fields).response
         assert response.error_code == ErrorCode.MEMBER_ID_REQUIRED
         return response.member_id
 
     def enter(self, version: int = 9, **fields: Any) -> Call[JoinGroupResponse]:
-        """Join as a new member, by whatever number of requests the version takes."""
+        """Join as a new member, with one or two requests depending on the version."""
         if version >= 4 and fields.get("instance") is None:
             return self.join(self.new_id(version, **fields), version=version, **fields)
         return self.join(version=version, **fields)
 
     def stable(self, size: int = 2, version: int = 9, **fields: Any) -> list[str]:
-        """A stable group "g" of dynamic members; returns their ids, the leader first.
+        """Create a stable group "g" of dynamic members, and return their IDs, leader first.
 
         Member i has the assignment b"a<i>".
         """
@@ -866,5 +873,5 @@ class Harness:
 
     @property
     def generation(self) -> int:
-        """Of the last event."""
+        """Return the generation of the last event."""
         return self.history("g")[-1].generation

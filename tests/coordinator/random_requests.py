@@ -1,4 +1,4 @@
-"""Requests of group members with fields at random: values that meet each other, and the extremes."""
+"""Random requests of group members: values that interact, and extreme values."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ T = TypeVar("T")
 
 
 class RandomRequests:
-    """Clients that send anything; they remember member ids that they were given."""
+    """Clients that send random requests, using member IDs from earlier responses."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._known = [""]
 
     def send(self, h: Harness) -> tuple[str, Result[Any]]:
-        """Send one request of any version; returns what it is called, and what came of it."""
+        """Send one request of a random version, and return its name and its result."""
         newest = {
             self._join: 9,
             self._sync: 5,
@@ -42,7 +42,7 @@ class RandomRequests:
         return make.__name__.removeprefix("_"), make(h, self._rng.randrange(version + 1))
 
     def look_around(self, h: Harness) -> Harness:
-        """Ask for what groups are like; sometimes time passes, or the coordinator starts again."""
+        """Describe groups; sometimes let time pass or restart the coordinator."""
         h.describe(self._text())
         h.fetch(None, group=self._text())
         h.coordinator.list_groups([self._text()], [self._text()])

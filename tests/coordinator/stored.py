@@ -1,4 +1,4 @@
-"""Records of coordinators as their logs keep them."""
+"""Coordinator records in encoded form."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kbroker.protocol.primitives import Buffer
 
 
 class StoredRecord(NamedTuple):
-    """Key and value of a record as bytes."""
+    """Encoded key and value of a record."""
 
     key: bytes
     value: bytes | None
 
 
 class Replaying(Protocol):
-    """A coordinator, as far as its log is concerned."""
+    """Interface of a coordinator for loading."""
 
     @property
     def serde(self) -> CoordinatorRecordSerde: ...
@@ -26,14 +26,14 @@ class Replaying(Protocol):
 
 
 def store(serde: CoordinatorRecordSerde, record: CoordinatorRecord) -> StoredRecord:
-    """Encode a record. Fails if its bytes decode to another record."""
+    """Encode a record, and check that its bytes decode to the same record."""
     stored = StoredRecord(*serde.encode(record))
     assert serde.decode(*stored) == record, "a restart would replay another record"
     return stored
 
 
 def load(coordinator: Replaying, key: Buffer, value: Buffer | None, producer_id: int = -1) -> None:
-    """Decode a stored record and replay it, as at start-up."""
+    """Decode a stored record and replay it, as during loading."""
     record = coordinator.serde.decode(key, value)
     if record is not None:
         coordinator.replay(record, producer_id)

@@ -1,4 +1,4 @@
-"""Partitions in memory that satisfy the protocols of `kbroker.coordinator_runtime.partition_writer`."""
+"""In-memory partitions that implement `kbroker.coordinator_runtime.partition_writer`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LogInMemory:
 
     @property
     def segments(self) -> LogInMemory:
-        """The log itself: it has no parts."""
+        """Return the log itself, because it has no segments."""
         return self
 
     @property
@@ -54,11 +54,11 @@ class LogInMemory:
 
 
 class ReplicaInMemory:
-    """A partition whose records are committed when a test says so.
+    """A partition whose records are committed when a test requests it.
 
     Attributes:
         commits_at_once: True if each append moves the high watermark, as without followers.
-        refusal: What appends fail with; None if they succeed.
+        refusal: Error that appends raise, or None if they succeed.
     """
 
     def __init__(self, topic: Topic, index: int) -> None:

@@ -1,11 +1,11 @@
-"""Many clients, much bad luck, one seed: a shard under everything that may happen to it.
+"""Random simulation of one shard with many clients, failures, and one seed.
 
-Clients follow the protocol as real ones do, and now and then repeat something that they said long
-ago. The log refuses appends, the high watermark lags, connections break, clients die, the shard is
-restarted from what was committed. After every step `check` looks for what must never be. At the end
-`heal` stops the bad luck, and every living client must get its share.
+Clients follow the protocol like real ones, and sometimes repeat an old request. Appends fail, the
+high watermark lags, connections break, clients die, and the shard restarts from the committed
+records. After every step, `check` verifies the invariants. At the end, `heal` stops all failures,
+and every living client must get an assignment.
 
-Assignments name the sync that made them, and offsets only ever rise, so that a mix-up shows.
+An assignment contains the sync that created it, and offsets only rise, so that mix-ups are visible.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ BAD_NEWS = (
 
 
 class Violation(AssertionError):
-    """Something that must never be."""
+    """An invariant does not hold."""
 
 
 def must(holds: bool, what: str) -> None:
@@ -61,7 +61,7 @@ def must(holds: bool, what: str) -> None:
 
 @dataclass
 class Client:
-    """A consumer. What it knows comes from answers alone."""
+    """A consumer that knows only what responses contain."""
 
     number: int
     group: str
@@ -83,14 +83,14 @@ class Client:
         return self.join is not None or self.sync is not None
 
     def forget(self, code: int = ErrorCode.UNKNOWN_MEMBER_ID) -> None:
-        """Rejoin, and after some errors as a stranger."""
+        """Rejoin; after some errors without a member ID."""
         self.generation, self.synced, self.leads = -1, False, False
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             self.member_id = ""
 
 
 class Simulation:
-    """One run; `work` counts what took place."""
+    """One run. `work` counts the events."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -117,7 +117,7 @@ class Simulation:
         for _ in range(6):
             self._add_client()
 
-    # -- what happens
+    # -- events
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -179,12 +179,12 @@ class Simulation:
         client.alive = False
         self._hang_up_now(client)
         if client.instance is not None:
-            # Its successor comes with the same name and no memory.
+            # The restarted client has the same name and no memory.
             self._add_client(client.instance, client.group)
         self.work["deaths"] += 1
 
     def _hang_up_now(self, client: Client) -> None:
-        if self.rng.random() < 0.5:  # else the connection stays half open
+        if self.rng.random() < 0.5:  # otherwise the connection stays half open
             call = client.join or client.sync
             if call is not None and call.slot is not None and call.slot.response is None:
                 self.h.abandon(call)
@@ -242,7 +242,7 @@ class Simulation:
             sent = self._sent[group, partition]
             must(acked <= row[0] <= sent, f"offset {row[0]} after {acked} was acknowledged")
 
-    # -- a client's next move
+    # -- steps of a client
 
     def _advance(self, client: Client) -> None:
         if client.join is not None:
@@ -376,7 +376,7 @@ class Simulation:
             must(row[0] != offset, "a refused commit was stored")
         return code
 
-    # -- what must hold
+    # -- invariants
 
     def _group(self, group_id: str) -> ClassicGroup | None:
         return self.h.coordinator._state.classic_group(group_id)
@@ -441,7 +441,7 @@ class Simulation:
             must(timers.deadline((SYNC, group.id, "")) is not None, "a sync phase without end")
 
     def check_log(self) -> None:
-        """What the log gives after a restart is what the live shard holds for stored."""
+        """Check that the state after a restart equals the stored part of the live state."""
         generations: dict[str, int] = {}
         for key, value in self.h.log:
             entry = decode_key(key)
@@ -470,7 +470,7 @@ class Simulation:
         self.work["log checks"] += 1
 
     def _check_memory(self, state: ShardState) -> None:
-        """Each member, and each ID that was given out, is counted once."""
+        """Check that each member and each pending member ID is counted once."""
         for group in state.groups_of(ClassicGroup):
             items = set(state.memory._groups.get(group.id, {})) - {RECORD}
             must(items == {*group.members, *group.pending}, f"{group.id}: wrong memory")
@@ -482,10 +482,10 @@ class Simulation:
             by_host[each.host] += each.size
         must(limit._of_host == by_host, "a wrong sum of memory by host")
 
-    # -- the end
+    # -- healing
 
     def heal(self) -> None:
-        """Without bad luck everyone who lives has its share in the end."""
+        """Stop all failures, and check that every living client gets an assignment."""
         self.h.append_fails = None
         self.h.hold = False
         self.h.commit_log()
@@ -502,7 +502,7 @@ class Simulation:
             group = self._group(client.group)
             assert group is not None
             if len([c for c in living if c.group == client.group]) > self.h.settings.group_size_max:
-                continue  # somebody has to stay outside
+                continue  # the group is full, so one client cannot join
             must(not client.is_waiting, f"client {client.number} waits for ever")
             must(group.state is STABLE, f"group {group.id} is {group.state} in the end")
             must(client.member_id in group.members, f"client {client.number} is left out")
@@ -510,7 +510,7 @@ class Simulation:
         self.check_log()
 
     def _heal_step(self, client: Client) -> bool:
-        """One request of a client; whether it should go on at once."""
+        """Send one request of a client; return True if the client should continue immediately."""
         if client.synced:
             code = self.h.heartbeat(
                 client.member_id, client.generation, group=client.group, instance=client.instance

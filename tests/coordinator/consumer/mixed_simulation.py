@@ -1,8 +1,9 @@
-"""As `consumer_simulation`, with members of the classic protocol in the same group, and worse luck.
+"""Random simulation of one group with members of the consumer and the classic protocol.
 
-A group goes from one protocol to the other and back as its members come and go. Requests are sent twice,
-consumers pause until they are fenced, and, where that is asked for, the coordinator moves at every step:
-another node builds it anew from the log, and whoever waits for an answer gets none.
+It extends `consumer.simulation`. The group is converted from one protocol to the other and back as
+members join and leave. Requests are sent twice, and consumers pause until they are fenced. If
+requested, the coordinator moves at every step: another node loads it from the log, and pending
+requests get no response.
 """
 
 from __future__ import annotations
@@ -32,27 +33,27 @@ TRY_AGAIN = (
 
 @dataclass
 class OldConsumer:
-    """A consumer of the classic, eager protocol: it gives back all before it joins again."""
+    """A consumer of the classic, eager protocol: it revokes all partitions before it rejoins."""
 
     topics: list[str]
     member_id: str = ""
     generation: int = -1
     wants: str = "join"
+    # Topics of each member, if this consumer is the leader.
     leads: dict[str, list[str]] | None = None
-    """The topics of each member, if it leads."""
     owned: set[Place] = field(default_factory=set)
     call: Call[Any] | None = None
     alive: bool = True
 
     def again(self, code: int) -> None:
-        """Something is wrong: join again, as somebody else where it is not known any more."""
+        """Rejoin after an error, without the member ID if that is unknown."""
         self.wants, self.leads, self.owned = "join", None, set()
         if code not in TRY_AGAIN and code != ErrorCode.ILLEGAL_GENERATION:
             self.member_id, self.generation = "", -1
 
 
 class MixedSimulation(ConsumerSimulation):
-    """One run. With `moves_always` the coordinator moves after every step."""
+    """One run. With `moves_always`, the coordinator moves after every step."""
 
     def __init__(self, seed: int, *, moves_always: bool = False) -> None:
         super().__init__(seed)
@@ -95,10 +96,10 @@ class MixedSimulation(ConsumerSimulation):
                 self.restart()
             self.check()
 
-    # -- more that befalls the newer ones
+    # -- more events of consumer-protocol members
 
     def beat_twice(self) -> None:
-        """A client that has lost an answer sends the request again."""
+        """Send a heartbeat twice, as a client does after a lost response."""
         consumer = self._some()
         if consumer is not None:
             epoch, told = consumer.epoch, set(consumer.told)
@@ -111,7 +112,7 @@ class MixedSimulation(ConsumerSimulation):
                 self.work["twice"] += 1
 
     def pause(self) -> None:
-        """It is silent until its session is over, and does not know it."""
+        """Stop sending heartbeats until the session has expired, without noticing."""
         consumer = self._some()
         if consumer is not None:
             self._paused[consumer.member_id] = self._steps + self.rng.choice((3, 10, 30))
@@ -155,13 +156,13 @@ class MixedSimulation(ConsumerSimulation):
             self.rng.choice(self.living_old).alive = False
 
     def old_claims(self) -> None:
-        """As `claim`."""
+        """Save commits of classic members, like `claim`."""
         if self.living_old:
             consumer = self.rng.choice(self.living_old)
             self._claim(consumer.member_id, consumer.generation, consumer.owned)
 
     def _resume(self, consumer: OldConsumer) -> None:
-        """Its next step: a request, or the answer to one that waited."""
+        """Make the next step of a consumer: send a request, or process a pending response."""
         if consumer.call is None:
             self._ask(consumer)
         if consumer.call is not None and not consumer.call.is_parked:
@@ -184,7 +185,7 @@ class MixedSimulation(ConsumerSimulation):
             if freed is not None:
                 self.h.settle(freed)
                 if self.h.coordinator.delete_empty_modern_group(request, self.h.now) is not None:
-                    return  # it could not be stored
+                    return  # the assignment could not be stored
             consumer.call = self.h.join(
                 consumer.member_id, protocols=protocols, rebalance_ms=REBALANCE_MS
             )
@@ -228,7 +229,8 @@ class MixedSimulation(ConsumerSimulation):
         super().restart()
         classic = self.classic()
         if classic is not None and not self._was_consumer_group:
-            # A generation is stored when its leader has assigned; one that was not is given out again.
+            # A generation is stored with the leader's assignment; otherwise its number is used
+            # again.
             self._epoch = min(self._epoch, classic.generation)
         for consumer in self.old:
             consumer.call = None  # the connection is closed
@@ -239,7 +241,7 @@ class MixedSimulation(ConsumerSimulation):
             if self.rng.random() < 0.9:
                 self._resume(consumer)
 
-    # -- what must never be
+    # -- invariants
 
     def classic(self) -> ClassicGroup | None:
         return self.h.coordinator._state.classic_group("g")
@@ -265,7 +267,7 @@ class MixedSimulation(ConsumerSimulation):
         self._check_readers()
 
     def _check_readers(self) -> None:
-        """Nobody reads what another member reads, as far as either may still commit."""
+        """Check that no two members that may still commit read the same partition."""
         read: dict[Place, str] = {}
         for consumer in self.living_old:
             if not self._counts(consumer):
@@ -279,7 +281,7 @@ class MixedSimulation(ConsumerSimulation):
                     must(place not in read, f"{place} is read by two, one of each protocol")
 
     def _counts(self, consumer: OldConsumer) -> bool:
-        """Whether it is a member of its generation."""
+        """Return True if the consumer is a member of the current generation."""
         classic, group = self.classic(), self.group()
         if classic is not None:
             is_member = consumer.member_id in classic.members
@@ -288,7 +290,7 @@ class MixedSimulation(ConsumerSimulation):
         return member is not None and member.classic is not None
 
     def heal(self) -> None:
-        """No more bad luck: each partition is read by one."""
+        """Stop all failures, and check that each partition is read by one member."""
         self.rng.random = lambda: 0.5  # type: ignore[method-assign]
         self._paused.clear()
         for _ in range(60):

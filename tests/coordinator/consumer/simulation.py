@@ -1,9 +1,9 @@
-"""Many consumers of one group of KIP-848, much bad luck, one seed.
+"""Random simulation of one consumer group (KIP-848) with many consumers, failures, and one seed.
 
-Consumers do what real ones do: they take what they are given, give back what they are told to, and
-say what they own. Answers get lost, appends fail, consumers die and come back, static ones leave for
-a while, topics come, grow and go, and the shard is restarted. After every step `check` looks for
-what must never be. At the end `heal` stops the bad luck, and every consumer must get its share.
+Consumers behave like real ones: they take assigned partitions, revoke partitions, and report what
+they own. Responses get lost, appends fail, consumers die and return, static members leave
+temporarily, topics change, and the shard restarts. After every step, `check` verifies the
+invariants. At the end, `heal` stops all failures, and every consumer must get its assignment.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FENCED = (
 
 
 class Violation(AssertionError):
-    """Something that must never be."""
+    """An invariant does not hold."""
 
 
 def must(holds: bool, what: str) -> None:
@@ -51,7 +51,7 @@ def must(holds: bool, what: str) -> None:
 
 @dataclass
 class Consumer:
-    """What it knows comes from answers alone."""
+    """A consumer that knows only what responses contain."""
 
     member_id: str
     instance_id: str | None
@@ -67,22 +67,22 @@ class Consumer:
         self.owned, self.told = set(), set()
 
     def apply(self) -> None:
-        """Give back and take what it was told to."""
+        """Revoke and take partitions as the last response says."""
         self.owned = set(self.told)
 
 
 class Claim(NamedTuple):
-    """What a member could have committed, in its epoch of that time, and may commit late."""
+    """A commit that a member could have sent in its epoch at that time, and may send later."""
 
     member_id: str
     epoch: int
     place: Place
+    # Number of the check at which the member had the partition.
     check: int
-    """The number of the check at which the member had the partition."""
 
 
 class Tenure(NamedTuple):
-    """Who has a partition, and since which check."""
+    """Holder of a partition, and the check since which it has held it."""
 
     member_id: str
     since: int
@@ -93,7 +93,7 @@ CLAIMS_KEPT = 30
 
 
 class ConsumerSimulation:
-    """One run; `work` counts what took place."""
+    """One run. `work` counts the events."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -111,7 +111,7 @@ class ConsumerSimulation:
         self._tenures: dict[Place, Tenure] = {}
         self._claims: deque[Claim] = deque(maxlen=CLAIMS_KEPT)
 
-    # -- the life of consumers
+    # -- events of consumers
 
     def run(self, steps: int) -> None:
         moves = {
@@ -182,9 +182,9 @@ class ConsumerSimulation:
         )
         self.work[ErrorCode(answer.error_code).name] += 1
         if self.rng.random() < 0.1:
-            # The answer is lost. What it was told before and has not taken yet it takes no more: by
-            # saying that it does not own it, it has let others have it. (A consumer that takes it
-            # all the same, as Kafka's does, reads it until its next heartbeat, which is fenced.)
+            # The response is lost. The consumer no longer takes partitions of earlier responses:
+            # its report of owned partitions has released them. (Kafka's consumer takes them
+            # nevertheless, and reads them until its next heartbeat, which is fenced.)
             consumer.must_say_all, consumer.told = True, set(consumer.owned)
             self.work["lost"] += 1
             return
@@ -250,7 +250,7 @@ class ConsumerSimulation:
         self.work["topics"] += 1
 
     def commit(self) -> None:
-        """A consumer that owns a partition may commit, whatever it does not know yet."""
+        """Commit an owned partition; this must succeed even if the consumer's epoch is outdated."""
         consumer = self._some()
         if consumer is None or not consumer.owned or not self._is_member(consumer):
             return
@@ -266,13 +266,13 @@ class ConsumerSimulation:
             self.work["committed"] += 1
 
     def claim(self) -> None:
-        """A member could commit now. It may do so later, in the epoch of now."""
+        """Save a commit that a member could send now, to send it later with the current epoch."""
         consumer = self._some()
         if consumer is not None and consumer.epoch > 0:
             self._claim(consumer.member_id, consumer.epoch, consumer.owned)
 
     def _claim(self, member_id: str, epoch: int, owned: set[Place]) -> None:
-        """Of a member whose heartbeat has just been answered, of one of its partitions."""
+        """Save a commit for one partition of a member whose heartbeat was just answered."""
         group = self.group()
         member = None if group is None else group.members.get(member_id)
         held = [place for place in owned if self._tenures.get(place, NOBODY).member_id == member_id]
@@ -281,7 +281,7 @@ class ConsumerSimulation:
             self._claims.append(Claim(member_id, epoch, place, self._checks))
 
     def commit_late(self) -> None:
-        """A commit that was long on its way: it counts if nobody else has had the partition since."""
+        """Send a delayed commit, which must fail if another member had the partition since."""
         if self.group() is None or not self._claims:
             return
         claim = self.rng.choice(self._claims)
@@ -298,7 +298,7 @@ class ConsumerSimulation:
         self.work["late commits taken"] += 1
 
     def wait(self) -> None:
-        """Everybody alive sends heartbeats while time goes by."""
+        """Let all living consumers send heartbeats while time passes."""
         for _ in range(self.rng.choice((1, 1, 1, 5, 12))):
             self.h.sleep(self.rng.choice((500, 5_000)))
             for consumer in self.living:
@@ -309,7 +309,7 @@ class ConsumerSimulation:
         self.h = self.h.restarted()
         self.work["restarted"] += 1
 
-    # -- what must never be
+    # -- invariants
 
     def group(self) -> ConsumerGroup | None:
         return self.h.coordinator._state.consumer_group("g")
@@ -359,7 +359,7 @@ class ConsumerSimulation:
             must(picture(group) == picture(self._replayed()), "the log says something else")
 
     def _follow(self, holders: dict[Place, str]) -> None:
-        """Who has which partition by now."""
+        """Update the holder of each partition."""
         self._tenures = {
             place: known
             if (known := self._tenures.get(place)) is not None and known.member_id == holder
@@ -368,7 +368,7 @@ class ConsumerSimulation:
         }
 
     def forget_claims(self) -> None:
-        """Epochs begin anew."""
+        """Drop saved commits, because epochs have restarted."""
         self._claims.clear()
         self._tenures.clear()
 
@@ -386,7 +386,7 @@ class ConsumerSimulation:
         return group
 
     def heal(self) -> None:
-        """No more bad luck: everybody gets a share, and nobody more than that."""
+        """Stop all failures, and check that every partition is assigned to one consumer."""
         self.rng = random.Random(0)
         self.rng.random = lambda: 0.5  # type: ignore[method-assign]
         for _ in range(40):
@@ -415,7 +415,7 @@ class ConsumerSimulation:
 
 
 def picture(group: ConsumerGroup) -> tuple[Any, ...]:
-    """All that is persisted of a group, and what is counted of it."""
+    """Return the stored state of a group, and the aggregates over its members."""
     return (
         group.epoch,
         group.assignment_epoch,

@@ -1,4 +1,4 @@
-"""Share groups of a coordinator, and requests to them."""
+"""Helpers for tests of share groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def harness(**settings: Any) -> Harness:
 
 
 def given(h: Harness, answer: ShareGroupHeartbeatResponse) -> dict[str, list[int]] | None:
-    """What a member is told to have, None when it is told nothing."""
+    """Return the assignment of a response, or None if it contains none."""
     assert not answer.error_code, answer
     if answer.assignment is None:
         return None
@@ -32,7 +32,7 @@ def given(h: Harness, answer: ShareGroupHeartbeatResponse) -> dict[str, list[int
 
 
 def asked(h: Harness) -> dict[str, list[int]]:
-    """The partitions of which share coordinators are to make a state."""
+    """Return the partitions of pending initialization requests."""
     return {
         h.topics.name_of(topic_id) or "?": sorted(partitions)
         for each in h.to_make
@@ -41,7 +41,7 @@ def asked(h: Harness) -> dict[str, list[int]]:
 
 
 def begun(**settings: Any) -> Harness:
-    """A group whose states are made, with member a in epoch 3, which has all partitions."""
+    """Return a group with initialized states and member a, which has all partitions, in epoch 3."""
     h = harness(**settings)
     h.share_beat("a", 0)
     h.make_states()

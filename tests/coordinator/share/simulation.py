@@ -1,9 +1,9 @@
-"""Many members of one share group, much bad luck, one seed.
+"""Random simulation of one share group with many members, failures, and one seed.
 
-Answers get lost, appends fail, members die and come back, topics come, grow and go, share coordinators
-are late, fail or never answer, operators set where the group begins, and the shard is restarted. After
-every step `check` looks for what must never be. At the end `heal` stops the bad luck, and everybody
-must get a share.
+Responses get lost, appends fail, members die and return, and topics change. Share coordinators are
+late, fail or never respond, operators alter offsets, and the shard restarts. After every step,
+`check` verifies the invariants. At the end, `heal` stops all failures, and every member must get an
+assignment.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SIZE_MAX = 7
 
 @dataclass
 class Reader:
-    """A member. What it knows comes from answers alone."""
+    """A member that knows only what responses contain."""
 
     member_id: str
     topics: list[str]
@@ -47,7 +47,7 @@ class Reader:
 
 
 class ShareSimulation:
-    """One run; `work` counts what took place."""
+    """One run. `work` counts the events."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -94,7 +94,7 @@ class ShareSimulation:
     def _topics(self) -> list[str]:
         return self.rng.sample(NAMES, self.rng.choice((1, 1, 2, 3)))
 
-    # -- the life of members
+    # -- events of members
 
     def join(self) -> None:
         if len(self.living) < SIZE_MAX:
@@ -148,14 +148,14 @@ class ShareSimulation:
             self._beat(reader)
 
     def wait(self) -> None:
-        """Everybody alive sends heartbeats while time goes by."""
+        """Let all living members send heartbeats while time passes."""
         for _ in range(self.rng.choice((1, 1, 1, 5, 12))):
             self.h.sleep(self.rng.choice((500, 5_000)))
             for reader in self.living:
                 if self.rng.random() < 0.95:
                     self._beat(reader)
 
-    # -- what else takes place
+    # -- other events
 
     def change_topics(self) -> None:
         name = self.rng.choice(NAMES)
@@ -165,14 +165,14 @@ class ShareSimulation:
         elif self.rng.random() < 0.3:
             self.h.delete_topic(name)
             self.h.forget(self.h.coordinator.share_offsets.forget_topics([known[0]]))
-            # What could not be written down is looked for when the shard is loaded.
+            # A deletion that could not be stored is repeated when the shard is loaded.
             self.h.forget(self.h.coordinator.forget_missing_topics())
         else:
             self.h.create_topic(name, known[1] + 1)
         self.work["topics"] += 1
 
     def answer(self) -> None:
-        """Share coordinators answer, or never do."""
+        """Let share coordinators respond, or drop the request."""
         if not self.h.to_make:
             return
         luck = self.rng.random()
@@ -184,7 +184,7 @@ class ShareSimulation:
             self.work["made" if luck > 0.4 else "not made"] += 1
 
     def operate(self) -> None:
-        """Somebody sets where the group begins, or has it forget a topic."""
+        """Alter or delete offsets of the group, as an operator does."""
         name = self.rng.choice(NAMES)
         known = self.h.topics.topics.get(name)
         if known is None:
@@ -209,7 +209,7 @@ class ShareSimulation:
         self.h.forget(self.h.coordinator.forget_missing_topics())
         self.work["restarted"] += 1
 
-    # -- what must never be
+    # -- invariants
 
     def group(self) -> ShareGroup | None:
         return self.h.coordinator._state.share_group("g")
@@ -257,7 +257,7 @@ class ShareSimulation:
         return group
 
     def heal(self) -> None:
-        """No more bad luck: everybody gets a share, and every partition somebody."""
+        """Stop all failures, and check that every member and every partition is assigned."""
         self.rng = random.Random(0)
         self.rng.random = lambda: 0.5  # type: ignore[method-assign]
         for _ in range(40):
@@ -297,13 +297,13 @@ class ShareSimulation:
 
 
 def begun(result: Result[ShareStateRequests]) -> ShareStateRequests:
-    """What share coordinators are to be asked for."""
+    """Return the requests for the share coordinators."""
     assert isinstance(result.response, ShareStateRequests)
     return result.response
 
 
 def picture(group: ShareGroup) -> tuple[Any, ...]:
-    """All that is persisted of a group, and what is counted of it."""
+    """Return the stored state of a group, and the aggregates over its members."""
     return (
         group.epoch,
         group.assignment_epoch,

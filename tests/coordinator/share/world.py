@@ -1,5 +1,8 @@
-"""A share partition in a simulation: members that take records and say what became of them, a store
-that fails, leaders that come and go (KIP-932). Every record has an end, and each step is right."""
+"""Random simulation of a share partition (KIP-932).
+
+Members acquire and acknowledge records, writes of the state fail, and leaders change. Every record
+must be finished, and each step is checked.
+"""
 
 from __future__ import annotations
 
@@ -29,29 +32,29 @@ AVAILABLE, ACKNOWLEDGED, ARCHIVED = 0, 2, 4
 
 @dataclass(slots=True)
 class Fate:
-    """What is known of one record; `deliveries` as far as the leader of now knows."""
+    """Expected state of one record; `deliveries` is the count that the current leader knows."""
 
     deliveries: int = 0
     holder: str | None = None
     until: int = 0
     ended: str | None = None
     is_pending: bool = False
+    # State and delivery count that the share coordinator has persisted.
     stored: tuple[int, int] | None = None
-    """State and deliveries at the share coordinator."""
 
 
 @dataclass(slots=True)
 class Pending:
-    """A change that is being stored."""
+    """A change that is being persisted."""
 
     change: Change | None
     states: list[PersisterStateBatch]
+    # Acknowledgement type by offset; RELEASE for ended sessions and expired locks.
     said: dict[int, int] = field(default_factory=dict)
-    """Type by offset; of an end of a session or a time-out, RELEASE."""
 
 
 class ShareWorld:
-    """One share partition. `step` does something by chance, `drain` brings all records to an end."""
+    """One share partition. `step` performs a random event, `drain` finishes all records."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -65,8 +68,8 @@ class ShareWorld:
         self.aborted: set[LogBatch] = set()
         self.next = self.random.choice((0, 7))
         self.fates: dict[int, Fate] = {}
+        # Offsets of records that do not belong to aborted transactions.
         self.real: set[int] = set()
-        """Offsets that have a record, of no transaction that was aborted."""
         self.stored_start = self.next
         self.stored = PersisterStateBatches()
         self.pending: list[Pending] = []
@@ -75,7 +78,7 @@ class ShareWorld:
     def _elected(self) -> ShareDelivery:
         return ShareDelivery(self.stored_start, list(self.stored), lambda: self.settings)
 
-    # -- what happens
+    # -- events
 
     def step(self) -> None:
         do = self.random.choices(
@@ -94,7 +97,7 @@ class ShareWorld:
         self.check()
 
     def append(self) -> None:
-        """One batch; a few records of it, or some before it, are not there (compaction)."""
+        """Append one batch; some of its records, or some before it, are missing (compaction)."""
         first = self.next + self.random.choice((0, 0, 0, 0, 2))
         last = first + self.random.choice((0, 0, 1, 3, 7, 15))
         batch = LogBatch(first, last)
@@ -107,7 +110,7 @@ class ShareWorld:
         self.next = last + 1
 
     def take(self, member: str | None = None) -> int:
-        """A member fetches; returns how many records it got."""
+        """Acquire records for a member, and return their number."""
         delivery = self.delivery
         offset = delivery.next_offset()
         read = [batch for batch in self.log if batch.last >= offset]
@@ -135,7 +138,7 @@ class ShareWorld:
             assert before < each.first <= each.last
             before = each.last
             for offset in range(each.first, each.last + 1):
-                fate = self.fates.setdefault(offset, Fate())  # it may be one that is not there
+                fate = self.fates.setdefault(offset, Fate())  # the offset may have no record
                 assert fate.ended is None, f"{offset} is given out again after its end"
                 assert fate.holder is None, f"{offset} has two holders"
                 assert not fate.is_pending, f"{offset} is given out before it is stored"
@@ -148,7 +151,7 @@ class ShareWorld:
         return [o for o, f in self.fates.items() if f.holder == member and not f.is_pending]
 
     def say(self) -> None:
-        """A member acknowledges some of its records, and sometimes what is not its own."""
+        """Acknowledge some records of a member, and sometimes records of others."""
         member = self.random.choice(MEMBERS)
         mine = sorted(self._held(member))
         if not mine or self.random.random() < 0.05:
@@ -174,7 +177,7 @@ class ShareWorld:
         self._note_said(change, said)
 
     def _say_nonsense(self, member: str) -> None:
-        """All or nothing: what is before the row that is wrong does not count."""
+        """Send an invalid acknowledgement; the valid rows before it must have no effect."""
         mine = sorted(self._held(member))
         others = [o for o, f in self.fates.items() if f.holder != member or f.is_pending]
         wrong = [o for o in others if o >= self.delivery.start_offset]
@@ -203,7 +206,7 @@ class ShareWorld:
             assert not ended
 
     def settle(self) -> None:
-        """The oldest change is stored, or is not."""
+        """Persist the oldest change, or let the write fail."""
         if self.pending:
             self._settle(self.pending.pop(0), is_stored=self.random.random() < 0.8)
 
@@ -254,7 +257,7 @@ class ShareWorld:
             fate.ended = "worn"
 
     def pass_time(self) -> None:
-        """Locks run out."""
+        """Let locks expire."""
         self.now += self.random.choice((10, LOCK_MS // 2, LOCK_MS))
         states = self.delivery.expire(self.now)
         over = [
@@ -277,13 +280,13 @@ class ShareWorld:
         assert wake_at is not None or not held
 
     def leave(self) -> None:
-        """The session of a member ends."""
+        """End the session of a member."""
         member = self.random.choice(MEMBERS)
         change = self.delivery.release(member)
         self._note_said(change, dict.fromkeys(self._held(member), RELEASE))
 
     def move_leader(self) -> None:
-        """Another leader reads what is stored; what is being stored may be, or not."""
+        """Move to another leader, which reads the persisted state and maybe pending writes."""
         for each in self.pending:
             if self.random.random() < 0.5:
                 self._keep(self.delivery.start_offset, each.states)
@@ -296,11 +299,11 @@ class ShareWorld:
             state, deliveries = fate.stored or (AVAILABLE, 0)
             fate.holder, fate.is_pending, fate.deliveries = None, False, deliveries
             if state == AVAILABLE:
-                fate.ended = None  # nobody was told that it has ended
+                fate.ended = None  # no member was told that the record is finished
             elif fate.ended is None:
                 fate.ended = "accepted" if state == ACKNOWLEDGED else "rejected"
 
-    # -- what holds
+    # -- invariants
 
     def check(self) -> None:
         delivery = self.delivery
@@ -316,7 +319,7 @@ class ShareWorld:
             assert batch.runs[-1].last == batch.last
 
     def drain(self) -> None:
-        """Members take and accept all that there is."""
+        """Let members acquire and accept all records."""
         quiet = 0
         while quiet < 3:
             while self.pending:
@@ -328,7 +331,9 @@ class ShareWorld:
                 rows = [Acknowledgement(offset, offset, [ACCEPT]) for offset in sorted(mine)]
                 change = self.delivery.acknowledge("a", rows, self.now)
                 self._note_said(change, dict.fromkeys(mine, ACCEPT))
-            if not got and self.delivery.next_offset() == before:  # else they were aborted
+            if (
+                not got and self.delivery.next_offset() == before
+            ):  # otherwise the records were aborted
                 quiet += 1
                 self.now += 2 * LOCK_MS
                 self.pass_time()
@@ -340,7 +345,7 @@ class ShareWorld:
 
 
 def play(seed: int, steps: int = 250) -> None:
-    """A whole simulation."""
+    """Run a whole simulation."""
     world = ShareWorld(seed)
     for _ in range(steps):
         world.step()

@@ -10,5 +10,5 @@ from .groups import QUICK
 
 @pytest.fixture
 def h() -> Harness:
-    """A coordinator that assigns tasks without delay."""
+    """Return a coordinator that assigns tasks without delay."""
     return Harness(streams=QUICK)

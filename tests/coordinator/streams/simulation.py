@@ -1,9 +1,9 @@
-"""Many members of one streams group, much bad luck, one seed.
+"""Random simulation of one streams group with many members, failures, and one seed.
 
-Members do what those of Kafka Streams do: they take the tasks that they are given, give back what they
-are told to, and say what they have. Answers get lost, appends fail, members die and come back, topics
-come, grow and go, settings change, and the shard is restarted. After every step `check` looks for what
-must never be. At the end `heal` stops the bad luck, and every task must have its member.
+Members behave like those of Kafka Streams: they take assigned tasks, revoke tasks, and report what
+they own. Responses get lost, appends fail, members die and return, topics and configs change, and
+the shard restarts. After every step, `check` verifies the invariants. At the end, `heal` stops all
+failures, and every task must be assigned.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PROCESSES = ("p", "q", "r", "s")
 
 @dataclass
 class Worker:
-    """What it knows comes from answers alone."""
+    """A member that knows only what responses contain."""
 
     member_id: str
     process_id: str
@@ -51,12 +51,12 @@ class Worker:
         self.told = set(), set()
 
     def apply(self) -> None:
-        """Give back and take what it was told to."""
+        """Revoke and take tasks as the last response says."""
         self.active, self.standby = map(set, self.told)
 
 
 class StreamsSimulation:
-    """One run; `work` counts what took place."""
+    """One run. `work` counts the events."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -73,7 +73,7 @@ class StreamsSimulation:
         self._epochs: dict[str, int] = {}
         self._checks = 0
 
-    # -- the life of members
+    # -- events of members
 
     def run(self, steps: int) -> None:
         moves = {
@@ -128,12 +128,12 @@ class StreamsSimulation:
             self.h.make_missing()
             self.work["made"] += 1
         if self.rng.random() < 0.1:
-            # The answer is lost. What it was told before and has not taken yet it takes no more.
+            # The response is lost. The member no longer takes tasks of earlier responses.
             worker.told = set(worker.active), set(worker.standby)
             self.work["lost"] += 1
             return
         if answer.error_code in (*FENCED, ErrorCode.INVALID_REQUEST):
-            worker.forget()  # an invalid request: it names tasks that there are no more
+            worker.forget()  # invalid request: it contains tasks that no longer exist
         elif answer.error_code:
             must(answer.error_code in BAD_NEWS, f"{answer}")
         else:
@@ -177,7 +177,7 @@ class StreamsSimulation:
         self.work["settings"] += 1
 
     def commit(self) -> None:
-        """A member that has a task may commit, whatever it does not know yet."""
+        """Commit for an assigned task; this must succeed even if the member's epoch is outdated."""
         worker = self._some()
         if worker is None or not worker.active & worker.told[0] or not self._is_member(worker):
             return
@@ -191,7 +191,7 @@ class StreamsSimulation:
         self.work["committed"] += 1
 
     def wait(self) -> None:
-        """Everybody alive sends heartbeats while time goes by."""
+        """Let all living members send heartbeats while time passes."""
         for _ in range(self.rng.choice((1, 1, 1, 5, 12))):
             self.h.sleep(self.rng.choice((500, 5_000)))
             for worker in self.living:
@@ -202,7 +202,7 @@ class StreamsSimulation:
         self.h = self.h.restarted()
         self.work["restarted"] += 1
 
-    # -- what must never be
+    # -- invariants
 
     def group(self) -> StreamsGroup | None:
         return self.h.coordinator._state.streams_group("g")
@@ -260,7 +260,7 @@ class StreamsSimulation:
         return group
 
     def heal(self) -> None:
-        """No more bad luck: every task has its member, and copies as far as there are processes."""
+        """Stop all failures, and check that every task is active and has its standbys."""
         self.rng = random.Random(0)
         self.rng.random = lambda: 0.5  # type: ignore[method-assign]
         for name in ("orders", "audit"):
@@ -311,7 +311,7 @@ def _tasks(rows: list[Any]) -> set[Task]:
 
 
 def picture(group: StreamsGroup) -> tuple[Any, ...]:
-    """All that is persisted of a group, and what is counted of it."""
+    """Return the stored state of a group, and the aggregates over its members."""
     return (
         group.epoch,
         group.assignment_epoch,

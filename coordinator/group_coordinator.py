@@ -285,7 +285,7 @@ class GroupCoordinator:
         """
         memory = self._state.memory
         undo = result.on_failure
-        if undo is None or memory.limits.members.has_room(memory.growth(result.records), host):
+        if undo is None or memory.limits.members.permits(memory.growth(result.records), host):
             return result
         result.on_failure = None  # it may reference the result itself
         return undo(code, now)

@@ -247,7 +247,7 @@ class OffsetMetadataManager:
             topic_partitions = [(item.topic, item.partition.partition_index) for item, _ in taken]
             offsets = list(zip(topic_partitions, values, strict=True))
             growth = self._growth(request.group_id, offsets, producer_id)
-            if self._state.memory.limits.offsets.has_room(growth):
+            if self._state.memory.limits.offsets.permits(growth):
                 return [
                     offset_record(request.group_id, *topic_partition, value)
                     for topic_partition, value in offsets
@@ -457,13 +457,13 @@ class OffsetMetadataManager:
         for each in self._state.committing_groups():
             group_id = each.id
             for topic_partitions in _some_at_once(self._state.topic_partitions(group_id)):
-                gone = [
+                expired = [
                     topic_partition
                     for topic_partition in topic_partitions
                     if concerns(topic_partition[0])
                     and self._has_only_stale_offsets(group_id, topic_partition)
                 ]
-                yield _tombstones(group_id, gone) if gone else None
+                yield _tombstones(group_id, expired) if expired else None
 
     def _has_only_stale_offsets(self, group_id: str, topic_partition: TopicPartition) -> bool:
         """Return True if all offsets of a group for a partition belong to an earlier topic."""
@@ -511,19 +511,19 @@ class OffsetMetadataManager:
             return None  # the group was deleted in the meantime
         offsets = self._state.offsets.get(group.id, {})
         unstable = self._state.pending_offsets.topic_partitions(group.id)
-        gone = [
+        expired = [
             topic_partition
             for topic_partition in topic_partitions
             if topic_partition in offsets
             and topic_partition not in unstable
             and self._has_expired(group, topic_partition[0], offsets[topic_partition], now)
         ]
-        has_nothing_left = len(gone) == len(offsets) and not unstable
-        ends = has_nothing_left and _is_unused(group)
-        if not gone and not ends:
+        has_nothing_left = len(expired) == len(offsets) and not unstable
+        group_expired = has_nothing_left and _is_unused(group)
+        if not expired and not group_expired:
             return None
-        result = _tombstones(group.id, gone)
-        if ends:
+        result = _tombstones(group.id, expired)
+        if group_expired:
             result.records += tombstones_of(group)
             note_deleted(group, "no members and no offsets are left", now, result)
         return result

@@ -95,6 +95,7 @@ class ClassicGroup:
         "_subscriptions",
         "_topics_read",
         "generation",
+        "has_new_member",
         "id",
         "initial_delay_left_ms",
         "is_initial",
@@ -102,7 +103,6 @@ class ClassicGroup:
         "leader_id",
         "members",
         "metadata_bytes",
-        "newcomer",
         "pending",
         "protocol_name",
         "protocol_type",
@@ -144,7 +144,7 @@ class ClassicGroup:
         # members.
         self.is_initial = False
         self.initial_delay_left_ms = 0
-        self.newcomer = False
+        self.has_new_member = False
         self.stored = False
 
     # -- members

@@ -171,7 +171,7 @@ class ClassicGroups:
         else:
             size = expected_bytes(group.id, join_request.client.client_id)
         growth = size - memory.size_of(group.id, member_id)
-        return memory.limits.members.has_room(growth, join_request.client.host)
+        return memory.limits.members.permits(growth, join_request.client.host)
 
     def _reject_full_group(
         self, group: ClassicGroup, join_request: _JoinRequest, now: Now
@@ -223,7 +223,7 @@ class ClassicGroups:
         _set_timeouts(member, join_request)
         self._state.groups[group.id] = group
         group.add(member, join_request.protocol_type, join_request.protocols)
-        group.newcomer = True
+        group.has_new_member = True
         member.last_heartbeat_ms = now.coordinator_ms
         self._rebalances.expect(group.id, member_id, self._settings.new_member_join_timeout_ms, now)
         return self._add_pending_join(

@@ -76,7 +76,7 @@ class Rebalances:
         note(group, cause, now, result, since_ms)
         delay_ms = self._settings.initial_rebalance_delay_ms
         if group.is_initial and delay_ms > 0:
-            group.newcomer = False
+            group.has_new_member = False
             group.initial_delay_left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
             self._end_joins_after(group, delay_ms, now)
         elif group.is_initial or group.all_joined:
@@ -255,10 +255,10 @@ class Rebalances:
     def _expire_joins(self, group: ClassicGroup, now: Now, result: Result[None]) -> None:
         if group.state is not PREPARING:
             return
-        if group.is_initial and group.newcomer and group.initial_delay_left_ms > 0:
+        if group.is_initial and group.has_new_member and group.initial_delay_left_ms > 0:
             # The delay is meant for members that start one after another: extend it while members
             # join, up to the rebalance timeout.
-            group.newcomer = False
+            group.has_new_member = False
             delay_ms = self._settings.initial_rebalance_delay_ms
             delay_ms = min(delay_ms, group.initial_delay_left_ms)
             group.initial_delay_left_ms -= delay_ms

@@ -34,9 +34,9 @@ def _replay_members(group: ClassicGroup, value: GroupMetadataValue) -> None:
     before = dict(group.members)
     # A static member may have a new member ID: it is the same member.
     members = [_known_member(group, row, before) for row in value.members]
-    for gone in before.values():
-        group.remove_pending_join(gone)
-        group.remove(gone)
+    for removed in before.values():
+        group.remove_pending_join(removed)
+        group.remove(removed)
     for member, row in zip(members, value.members, strict=True):
         offered = ((value.protocol or "", bytes(row.subscription)),)
         if member.id not in group.members:

@@ -28,7 +28,7 @@ class MemberSubscription(NamedTuple):
     """Member data for an assignor: the subscription, the previous target, instance ID and rack."""
 
     topics: AbstractSet[UUID]
-    had: Target
+    previous: Target
     instance_id: str | None = None
     rack: str | None = None
 

@@ -65,20 +65,20 @@ class MemoryLimit:
 
     Args:
         limit: Maximum in bytes.
-        on_refusal: Called each time the limit rejects an operation.
+        on_rejection: Called each time the limit rejects an operation.
     """
 
-    __slots__ = ("_of_host", "_on_refusal", "limit", "used")
+    __slots__ = ("_of_host", "_on_rejection", "limit", "used")
 
     def __init__(
-        self, limit: int = UNLIMITED, on_refusal: Callable[[], None] = lambda: None
+        self, limit: int = UNLIMITED, on_rejection: Callable[[], None] = lambda: None
     ) -> None:
         self.limit = limit
         self.used = 0
         self._of_host: Counter[str] = Counter()
-        self._on_refusal = on_refusal
+        self._on_rejection = on_rejection
 
-    def has_room(self, growth: int, host: str | None = None) -> bool:
+    def permits(self, growth: int, host: str | None = None) -> bool:
         """Return True if the limit permits `growth` more bytes; a growth <= 0 is always permitted.
 
         Args:
@@ -90,7 +90,7 @@ class MemoryLimit:
         free = self.limit - self.used - growth
         if free >= 0 and (host is None or self._of_host[host] + growth <= free):
             return True
-        self._on_refusal()
+        self._on_rejection()
         return False
 
     def change(self, by: int, host: str | None = None) -> None:

@@ -65,7 +65,7 @@ def store_targets(
         targets: Targets by member ID.
         epoch: Group epoch for which the targets were computed.
         now: Current time.
-        is_there: Returns True while the group still exists under its ID.
+        is_current: Returns True while the group still exists under its ID.
         records: Functions that create the records of the group type.
     """
     changed = iter(targets.items())

@@ -50,8 +50,8 @@ def assign_ranges(group: GroupSpec, topics: Topics) -> Generator[None, None, Tar
     for topic_id, members in readers.items():
         first = 0
         for position, member_id in enumerate(members):
-            share, more = divmod(topics[topic_id].partitions, len(members))
-            count = share + (position < more)
+            quota, more = divmod(topics[topic_id].partitions, len(members))
+            count = quota + (position < more)
             if count:
                 targets[member_id][topic_id] = set(range(first, first + count))
             first += count
@@ -72,9 +72,9 @@ def assign_uniformly(group: GroupSpec, topics: Topics) -> Generator[None, None, 
     subscriptions = {frozenset(each.topics & topics.keys()) for each in group.values()}
     work = _Uniform(group, topics)
     if len(subscriptions) == 1:
-        yield from work.share_alike(subscriptions.pop())
+        yield from work.assign_homogeneous(subscriptions.pop())
     elif subscriptions:
-        yield from work.share_by_subscription()
+        yield from work.assign_heterogeneous()
     return work.targets
 
 
@@ -100,28 +100,28 @@ class _Uniform:
 
     # -- identical subscriptions
 
-    def share_alike(self, subscribed: AbstractSet[UUID]) -> Generator[None, None, None]:
+    def assign_homogeneous(self, subscribed: AbstractSet[UUID]) -> Generator[None, None, None]:
         """Assign all partitions among members with the same subscription."""
         total = sum(self._topics[topic_id].partitions for topic_id in subscribed)
-        share, self._extra = divmod(total, len(self._group))
-        yield from self._keep_what_fits(subscribed, share)
-        self._room = {each: share - self._counts[each] for each in self._group}
+        quota, self._extra = divmod(total, len(self._group))
+        yield from self._keep_what_fits(subscribed, quota)
+        self._room = {each: quota - self._counts[each] for each in self._group}
         left = yield from self._left(subscribed)
         left = yield from self._fill_racks(left)
         yield from self._fill(left)
 
     def _keep_what_fits(
-        self, subscribed: AbstractSet[UUID], share: int
+        self, subscribed: AbstractSet[UUID], quota: int
     ) -> Generator[None, None, None]:
         done = 0
         for member_id, member in self._group.items():
-            room = share
-            for topic_id in member.had:
+            room = quota
+            for topic_id in member.previous:
                 if topic_id not in subscribed:
                     continue
-                for partition in self._had(topic_id, member):
+                for partition in self._previous(topic_id, member):
                     if not room:
-                        if not self._extra or self._counts[member_id] > share:
+                        if not self._extra or self._counts[member_id] > quota:
                             break
                         self._extra -= 1
                         room = 1
@@ -132,15 +132,15 @@ class _Uniform:
                         yield
             yield
 
-    def _had(self, topic_id: UUID, member: MemberSubscription) -> list[int]:
+    def _previous(self, topic_id: UUID, member: MemberSubscription) -> list[int]:
         """Return the free previous partitions of a member, those in its rack first."""
         shape = self._topics[topic_id]
         taken = self._taken.get(topic_id, ())
-        had = [e for e in member.had[topic_id] if e < shape.partitions and e not in taken]
-        had.sort()
+        previous = [e for e in member.previous[topic_id] if e < shape.partitions and e not in taken]
+        previous.sort()
         if member.rack is not None and shape.racks:
-            had.sort(key=lambda each: member.rack not in shape.racks[each])
-        return had
+            previous.sort(key=lambda each: member.rack not in shape.racks[each])
+        return previous
 
     def _left(self, subscribed: AbstractSet[UUID]) -> Generator[None, None, list[tuple[UUID, int]]]:
         """Return the unassigned partitions, topic by topic."""
@@ -190,15 +190,15 @@ class _Uniform:
         heap = [(self._counts[each], each) for each in self._group]
         heapq.heapify(heap)
         for count, (topic_id, partition) in enumerate(left, 1):
-            had, member_id = heap[0]
-            heapq.heapreplace(heap, (had + 1, member_id))
+            size, member_id = heap[0]
+            heapq.heapreplace(heap, (size + 1, member_id))
             self._give(member_id, topic_id, partition)
             if not count % PARTITIONS_AT_ONCE:
                 yield
 
     # -- different subscriptions
 
-    def share_by_subscription(self) -> Generator[None, None, None]:
+    def assign_heterogeneous(self) -> Generator[None, None, None]:
         """Assign each partition to one of the subscribers of its topic."""
         readers: dict[UUID, list[str]] = {topic_id: [] for topic_id in self._topics}
         for member_id, member in self._group.items():
@@ -209,13 +209,13 @@ class _Uniform:
         # Topics with the fewest subscribers come first, because they have the least choice.
         for topic_id in sorted(readers, key=lambda each: (len(readers[each]), each.int)):
             yield from self._fill_topic(topic_id, readers[topic_id])
-        yield from self._level(readers)
+        yield from self._balance(readers)
 
     def _keep_all(self) -> Generator[None, None, None]:
         for member_id, member in self._group.items():
-            for topic_id in member.had:
+            for topic_id in member.previous:
                 if topic_id in member.topics and topic_id in self._topics:
-                    for partition in self._had(topic_id, member):
+                    for partition in self._previous(topic_id, member):
                         self._give(member_id, topic_id, partition)
             yield
 
@@ -234,22 +234,22 @@ class _Uniform:
                 position = next(
                     (
                         at
-                        for at, (had, each) in enumerate(heap[:PARTITIONS_AT_ONCE])
-                        if had == least and self._group[each].rack in racks[partition]
+                        for at, (size, each) in enumerate(heap[:PARTITIONS_AT_ONCE])
+                        if size == least and self._group[each].rack in racks[partition]
                     ),
                     0,
                 )
-            had, member_id = heap[position]
+            size, member_id = heap[position]
             if position:
-                heap[position] = (had + 1, member_id)
+                heap[position] = (size + 1, member_id)
                 heapq.heapify(heap)
             else:
-                heapq.heapreplace(heap, (had + 1, member_id))
+                heapq.heapreplace(heap, (size + 1, member_id))
             self._give(member_id, topic_id, partition)
             if not count % PARTITIONS_AT_ONCE:
                 yield
 
-    def _level(self, readers: Mapping[UUID, list[str]]) -> Generator[None, None, None]:
+    def _balance(self, readers: Mapping[UUID, list[str]]) -> Generator[None, None, None]:
         """Move partitions between subscribers of a topic whose counts differ by two or more.
 
         Each move decreases the sum of the squared counts, so the loop terminates.
@@ -259,12 +259,12 @@ class _Uniform:
             moved = False
             for topic_id, members in readers.items():
                 if len(members) > 1:
-                    moved = (yield from self._level_topic(topic_id, members)) or moved
+                    moved = (yield from self._balance_topic(topic_id, members)) or moved
                 yield
 
-    def _level_topic(self, topic_id: UUID, members: list[str]) -> Generator[None, None, bool]:
-        spare = {each: self._spare(topic_id, each) for each in members}
-        givers = [(-self._counts[each], each) for each in members if spare[each]]
+    def _balance_topic(self, topic_id: UUID, members: list[str]) -> Generator[None, None, bool]:
+        movable = {each: self._movable(topic_id, each) for each in members}
+        givers = [(-self._counts[each], each) for each in members if movable[each]]
         takers = [(self._counts[each], each) for each in members]
         heapq.heapify(givers)
         heapq.heapify(takers)
@@ -281,20 +281,20 @@ class _Uniform:
             if -most != self._counts[giver]:
                 heapq.heappush(givers, (-self._counts[giver], giver))
                 continue
-            self._move(topic_id, spare[giver].pop(), giver, taker)
+            self._move(topic_id, movable[giver].pop(), giver, taker)
             moves += 1
-            if spare[giver]:
+            if movable[giver]:
                 heapq.heappush(givers, (most + 1, giver))
             heapq.heapreplace(takers, (least + 1, taker))
             if not moves % PARTITIONS_AT_ONCE:
                 yield
         return bool(moves)
 
-    def _spare(self, topic_id: UUID, member_id: str) -> list[int]:
+    def _movable(self, topic_id: UUID, member_id: str) -> list[int]:
         """Return a member's partitions of a topic, sorted so that new ones are moved first."""
-        had = self._group[member_id].had.get(topic_id, frozenset())
+        previous = self._group[member_id].previous.get(topic_id, frozenset())
         partitions = self.targets[member_id].get(topic_id, ())
-        return sorted(partitions, key=lambda each: (each not in had, each))
+        return sorted(partitions, key=lambda each: (each not in previous, each))
 
     def _move(self, topic_id: UUID, partition: int, giver: str, taker: str) -> None:
         partitions = self.targets[giver][topic_id]

@@ -243,7 +243,7 @@ class ClassicMembers:
     ) -> Result[LeaveGroupResponse]:
         """Remove members of either protocol that leave, or that an operator removes."""
         rows: list[LeaveGroupResponse.Member] = []
-        gone: dict[str, ConsumerGroupMember] = {}
+        removed: dict[str, ConsumerGroupMember] = {}
         for leaver in leaving_members(request, version):
             row = LeaveGroupResponse.Member(
                 member_id=leaver.member_id, group_instance_id=leaver.group_instance_id
@@ -258,10 +258,10 @@ class ClassicMembers:
             except KafkaError as error:
                 row.error_code = error.code
             else:
-                gone[member.id] = member
+                removed[member.id] = member
         result = Result(leave_response(rows, version))
-        if gone:
-            members = list(gone.values())
+        if removed:
+            members = list(removed.values())
             self._groups.remove_members(group, members, f"{names_of(members)} left", now, result)
             result.on_failure = lambda code, now: Result(
                 LeaveGroupResponse(error_code=append_error(code))

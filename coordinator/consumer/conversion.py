@@ -191,7 +191,7 @@ class Conversion:
 
         Args:
             assigned: Partitions by topic ID.
-            said: The member's metadata for one of its protocols.
+            subscription: The member's metadata for one of its protocols.
         """
         rows = []
         for topic_id, partitions in assigned.items():

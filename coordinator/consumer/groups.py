@@ -424,8 +424,8 @@ class ConsumerGroups:
         since_ms: int | None = None,
     ) -> None:
         """Remove members, and convert the group if only classic members remain."""
-        gone = {member.id for member in members}
-        left = [member for member in group.members.values() if member.id not in gone]
+        removed = {member.id for member in members}
+        left = [member for member in group.members.values() if member.id not in removed]
         if self.should_downgrade(group.id, left):
             generation = group.epoch
             self._conversion.to_classic_group(group, left, generation, cause, now, result)

@@ -114,8 +114,10 @@ class Step:
 
     def members(self) -> list[ConsumerGroupMember]:
         """Return all members after the step."""
-        gone = (self.member.id, self.replaced.id if self.replaced else None)
-        return [each for each in self.group.members.values() if each.id not in gone] + [self.member]
+        removed = (self.member.id, self.replaced.id if self.replaced else None)
+        return [each for each in self.group.members.values() if each.id not in removed] + [
+            self.member
+        ]
 
     def state(self) -> ConsumerGroupState:
         """Return the state of the group after the step."""
@@ -178,8 +180,8 @@ class TargetAssignments:
     ) -> list[CoordinatorRecord]:
         """Return the records that remove members and bump the group epoch."""
         records: list[CoordinatorRecord] = []
-        gone = {member.id for member in members}
-        left = [member for member in group.members.values() if member.id not in gone]
+        removed = {member.id for member in members}
+        left = [member for member in group.members.values() if member.id not in removed]
         for member in members:
             records += member_tombstones(group.id, member.id)
         patterns = {member.pattern for member in left}
@@ -424,7 +426,7 @@ class TargetAssignments:
         assignor: str,
     ) -> Generator[None, None, Targets]:
         """Run an assignor in pieces."""
-        had = dict(group.targets)
+        previous = dict(group.targets)
         static_ids = dict(group.static_ids)
         topics: dict[tuple[frozenset[str], str | None, Hashable], frozenset[UUID]] = {}
         subscribers: dict[str, MemberSubscription] = {}
@@ -432,7 +434,9 @@ class TargetAssignments:
             key = member.topics, member.pattern, group.viewers.get(member.id)
             if key not in topics:
                 topics[key] = self._topics.ids_of(group.read_by(member, resolved))
-            target = had.get(member.id) or had.get(static_ids.get(member.instance_id or "", ""))
+            target = previous.get(member.id) or previous.get(
+                static_ids.get(member.instance_id or "", "")
+            )
             subscribers[member.id] = MemberSubscription(
                 topics[key], target or NO_TARGET, member.instance_id, member.rack_id
             )

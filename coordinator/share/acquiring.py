@@ -89,8 +89,8 @@ def _forget_missing(delivery: ShareDelivery, read_from: int, read_first: int) ->
     floor = delivery.floor(read_from)
     begins_before = floor >= 0 and delivery.batches[floor].last >= read_from
     first = delivery.batches[floor].first if begins_before else read_from
-    gone = delivery.between(first, read_first - 1)
-    if delivery.archive(read_from, read_first - 1, gone, AVAILABLE):
+    compacted = delivery.between(first, read_first - 1)
+    if delivery.archive(read_from, read_first - 1, compacted, AVAILABLE):
         delivery.may_have_free = True
     if read_from <= delivery.start_offset < delivery.batches[0].first:
         delivery.start_offset = min(read_first, delivery.batches[0].first)

@@ -90,22 +90,22 @@ class _Pool:
 
     def _keep(self, holders_max: int) -> Generator[None, None, None]:
         """Keep previous assignments up to the quota, or one more for members with the most."""
-        share, more = divmod(holders_max * len(self._holders), len(self._members))
-        had = {member_id: self._had(member_id) for member_id in self._members}
-        order = sorted(self._members, key=lambda each: -len(had[each]))
+        quota, more = divmod(holders_max * len(self._holders), len(self._members))
+        previous = {member_id: self._previous(member_id) for member_id in self._members}
+        order = sorted(self._members, key=lambda each: -len(previous[each]))
         for position, member_id in enumerate(order):
-            room = share + (position < more)
-            for partition in had[member_id]:
+            room = quota + (position < more)
+            for partition in previous[member_id]:
                 if room and len(self._holders[partition]) < holders_max:
                     self._give(partition, member_id)
                     room -= 1
             self._needs[member_id] = room
             yield
 
-    def _had(self, member_id: str) -> list[Partition]:
+    def _previous(self, member_id: str) -> list[Partition]:
         return [
             (topic_id, partition)
-            for topic_id, partitions in self._group[member_id].had.items()
+            for topic_id, partitions in self._group[member_id].previous.items()
             for partition in sorted(partitions)
             if (topic_id, partition) in self._holders
         ]

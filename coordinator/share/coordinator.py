@@ -341,11 +341,11 @@ class ShareCoordinator:
         """Delete the states of topics that do not exist."""
         return self._forget(lambda share: self._topics.name_of(share.topic_id) is None)
 
-    def _forget(self, is_gone: Callable[[SharePartitionKey], bool]) -> Pieces:
+    def _forget(self, is_deleted: Callable[[SharePartitionKey], bool]) -> Pieces:
         rest = iter(list(self.states))
         while some := list(islice(rest, SNAPSHOTS_AT_ONCE)):
-            gone = [share for share in some if is_gone(share) and share in self.states]
-            yield _all_written(map(_tombstone, gone)) if gone else None
+            deleted = [share for share in some if is_deleted(share) and share in self.states]
+            yield _all_written(map(_tombstone, deleted)) if deleted else None
 
 
 def _check_index(share: SharePartitionKey) -> None:

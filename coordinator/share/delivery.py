@@ -20,7 +20,7 @@ from .in_flight import (
     ACQUIRED,
     ARCHIVED,
     AVAILABLE,
-    NOBODY,
+    NO_MEMBER,
     Change,
     InFlightBatch,
     RecordState,
@@ -317,7 +317,7 @@ class ShareDelivery:
         if state is AVAILABLE and run.deliveries >= self.settings().deliveries_max:
             state = ARCHIVED
         run.before = run.state, run.member_id
-        run.state, run.member_id, run.change = state, NOBODY, change
+        run.state, run.member_id, run.change = state, NO_MEMBER, change
         change.states.append(run.stored)
 
     def release(self, member_id: str) -> Change:
@@ -493,7 +493,7 @@ def _check_holds(run: Run, member_id: str) -> None:
     Raises:
         KafkaError: INVALID_RECORD_STATE.
     """
-    if run.member_id == NOBODY:
+    if run.member_id == NO_MEMBER:
         raise _wrong_state(NOT_ACQUIRED)
     if run.member_id != member_id:
         raise _wrong_state("Member is not the owner of batch record")

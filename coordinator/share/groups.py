@@ -60,7 +60,7 @@ class ShareGroups:
         timers: Timers of the shard.
         settings: Returns the current settings of a group.
         topics: Topics of the cluster.
-        making: Pending initializations of share-partition states.
+        initializations: Pending initializations of share-partition states.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from .state_batches import PersisterStateBatch
 # Maximum delivery count that can be stored and returned to clients.
 DELIVERIES_MAX = 2**15 - 1
 # Member ID of records that no member has acquired.
-NOBODY = ""
+NO_MEMBER = ""
 
 
 class RecordState(IntEnum):
@@ -74,7 +74,7 @@ class Run:
         last: int,
         state: RecordState,
         deliveries: int,
-        member_id: str = NOBODY,
+        member_id: str = NO_MEMBER,
         lock_until: int | None = None,
     ) -> None:
         self.first = first
@@ -108,7 +108,7 @@ class Run:
     def archive(self) -> None:
         """Archive the records regardless of their state."""
         self.state = ARCHIVED
-        self.member_id, self.lock_until = NOBODY, None
+        self.member_id, self.lock_until = NO_MEMBER, None
         self.change = self.before = None
 
     def release(self, deliveries_max: int, *, is_past: bool) -> None:
@@ -120,7 +120,7 @@ class Run:
         """
         gives_up = is_past or self.deliveries >= deliveries_max
         self.state = ARCHIVED if gives_up else AVAILABLE
-        self.member_id, self.lock_until = NOBODY, None
+        self.member_id, self.lock_until = NO_MEMBER, None
 
     def cut(self, offset: int) -> Run:
         """Shorten this run to end before `offset`, and return the rest."""

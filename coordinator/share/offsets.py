@@ -187,20 +187,24 @@ class ShareOffsets:
         """Remove topics that were deleted while no node led this shard."""
         return self._forget(lambda topic_id: self._topics.name_of(topic_id) is None)
 
-    def _forget(self, is_gone: Callable[[UUID], bool]) -> Pieces:
+    def _forget(self, is_deleted: Callable[[UUID], bool]) -> Pieces:
         for each in self._state.groups_of(ShareGroup):
             group_id = each.id
             group = self._state.share_group(group_id)
             if group is None:
                 continue
             shared = group.shared
-            if not any(is_gone(topic_id) for topic_id in shared.topic_ids):
+            if not any(is_deleted(topic_id) for topic_id in shared.topic_ids):
                 yield None
                 continue
             left = SharedState(
-                {each: topic for each, topic in shared.initializing.items() if not is_gone(each)},
-                {each: topic for each, topic in shared.initialized.items() if not is_gone(each)},
-                {each: name for each, name in shared.deleting.items() if not is_gone(each)},
+                {
+                    each: topic
+                    for each, topic in shared.initializing.items()
+                    if not is_deleted(each)
+                },
+                {each: topic for each, topic in shared.initialized.items() if not is_deleted(each)},
+                {each: name for each, name in shared.deleting.items() if not is_deleted(each)},
             )
             result: Result[None] = Result()
             result.records = [shared_record(group_id, left)]

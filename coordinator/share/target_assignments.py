@@ -107,14 +107,14 @@ class ShareTargetAssignments:
         self, group: ShareGroup, members: Collection[ShareGroupMember], topics: Assignable
     ) -> Generator[None, None, Targets]:
         """Run the assignor in pieces."""
-        had = dict(group.targets)
+        previous = dict(group.targets)
         ids: dict[frozenset[str], frozenset[UUID]] = {}
         subscribers: dict[str, MemberSubscription] = {}
         for count, member in enumerate(members, 1):
             if member.topics not in ids:
                 ids[member.topics] = self._topics.ids_of(member.topics)
             subscribers[member.id] = MemberSubscription(
-                ids[member.topics], had.get(member.id, NO_TARGET), None, member.rack_id
+                ids[member.topics], previous.get(member.id, NO_TARGET), None, member.rack_id
             )
             if not count % MEMBERS_AT_ONCE:
                 yield

@@ -168,7 +168,7 @@ class _Assignment:
             left = []
             for count, task in enumerate(tasks, 1):
                 member = where(task)
-                if member is not None and self._has_room(member, self._active_quota):
+                if member is not None and self._is_below_quota(member, self._active_quota):
                     self._note_active(self._give(member, task, active=True))
                 else:
                     left.append(task)
@@ -188,7 +188,7 @@ class _Assignment:
         self._active_quota.note(count)
         self._quota.note(count)
 
-    def _has_room(self, member: _Member, quota: _Quota) -> bool:
+    def _is_below_quota(self, member: _Member, quota: _Quota) -> bool:
         process_id, member_id = member
         return self._processes[process_id].counts[member_id] < quota.each
 
@@ -249,11 +249,11 @@ class _Assignment:
         if (
             member is not None
             and task not in self._processes[member[0]].tasks
-            and self._has_room(member, self._quota)
+            and self._is_below_quota(member, self._quota)
         ):
             return member
         member = self._least_loaded(self._had_standby.get(task, ()), task)
-        if member is not None and self._has_room(member, self._quota):
+        if member is not None and self._is_below_quota(member, self._quota):
             return member
         return None
 

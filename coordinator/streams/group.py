@@ -34,7 +34,7 @@ LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH, JOIN_GROUP_MEMBER_EPO
 # Epoch of a group without records, and of its target.
 FIRST_EPOCH = 1
 NO_TOPOLOGY_EPOCH = -1
-NOBODY: frozenset[str] = frozenset()
+NO_PROCESSES: frozenset[str] = frozenset()
 
 
 class TasksTuple(NamedTuple):
@@ -293,7 +293,7 @@ class StreamsGroup:
         """Return True if a process has a task as standby or warm-up, or must still revoke it."""
         for tasks in (self._standby, self._warmup):
             known = tasks.get(subtopology)
-            if known is not None and process_id in known.get(partition, NOBODY):
+            if known is not None and process_id in known.get(partition, NO_PROCESSES):
                 return True
         return False
 

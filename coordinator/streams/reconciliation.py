@@ -110,11 +110,11 @@ def _active_step(
         the target are not free yet.
     """
     kept: dict[str, dict[int, int]] = {}
-    gone: dict[str, dict[int, int]] = {}
+    revoked: dict[str, dict[int, int]] = {}
     for subtopology, tasks in had.items():
         wanted = target.get(subtopology, frozenset())
         _put(kept, subtopology, {each: tasks[each] for each in tasks if each in wanted})
-        _put(gone, subtopology, {each: tasks[each] for each in tasks if each not in wanted})
+        _put(revoked, subtopology, {each: tasks[each] for each in tasks if each not in wanted})
     after, waits = dict(kept), False
     for subtopology, wanted in target.items():
         known = kept.get(subtopology, {})
@@ -122,17 +122,17 @@ def _active_step(
         free = [each for each in new if not is_taken(subtopology, each)]
         waits = waits or len(free) < len(new)
         _put(after, subtopology, known | dict.fromkeys(free, epoch))
-    return kept, gone, after, waits
+    return kept, revoked, after, waits
 
 
 def _step(had: Tasks, target: Tasks, is_taken: _Taken) -> tuple[Tasks, Tasks, Tasks, bool]:
     """Split standby or warm-up tasks, which have no epochs, like `_active_step`."""
     epochs = {subtopology: dict.fromkeys(tasks, 0) for subtopology, tasks in had.items()}
-    kept, gone, after, waits = _active_step(epochs, target, 0, is_taken)
-    return _bare(kept), _bare(gone), _bare(after), waits
+    kept, revoked, after, waits = _active_step(epochs, target, 0, is_taken)
+    return _without_epochs(kept), _without_epochs(revoked), _without_epochs(after), waits
 
 
-def _bare(tasks: ActiveTasks) -> Tasks:
+def _without_epochs(tasks: ActiveTasks) -> Tasks:
     return {each: frozenset(partitions) for each, partitions in tasks.items()} or NO_TASKS
 
 

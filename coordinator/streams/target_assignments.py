@@ -60,7 +60,7 @@ class StreamsStep:
         before, member: The member before the step (empty if it is new) and after it.
         topology, configured: Topology of the group, and its configuration.
         epoch, assignment_epoch, hash: Values of the group after the step.
-        shares_anew: True to bump the group epoch.
+        needs_new_epoch: True to bump the group epoch.
         statuses: Statuses of the response.
         work: Work to do in the background once the records are stored.
     """

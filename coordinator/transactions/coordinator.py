@@ -148,7 +148,7 @@ class TransactionCoordinator:
             return Result(_no_producer(code))
         known = self._transactions.get(transactional_id)
         if known is None:
-            if not self._memory.has_room(transactional_id_bytes(transactional_id), host):
+            if not self._memory.permits(transactional_id_bytes(transactional_id), host):
                 return Result(_no_producer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             self._newest = transactional_id, host
             known = TransactionMetadata(new_id, request.transaction_timeout_ms, now.log_ms)

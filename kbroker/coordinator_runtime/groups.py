@@ -209,11 +209,13 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
         for shard in self.known_shards():
             shard.coordinator.topics_changed(touched)
         if names:
-            gone = {topic.id for topic in event.deleted}
+            deleted_ids = {topic.id for topic in event.deleted}
             for shard in self.shards():
                 coordinator = shard.coordinator
                 self._begin([self.sweep(shard, coordinator.forget_topics(names))])
-                self._begin([self.sweep(shard, coordinator.share_offsets.forget_topics(gone))])
+                self._begin(
+                    [self.sweep(shard, coordinator.share_offsets.forget_topics(deleted_ids))]
+                )
 
     def _on_loaded(self, load: Load[GroupCoordinator]) -> None:
         """Delete the offsets of topics that were deleted while no node led the shard."""

@@ -39,7 +39,7 @@ async def high_watermarks(
         context: The node.
         partitions: Partitions of the node.
         peers: Connections to the other nodes.
-        places: Topic and partition of each requested partition.
+        requested: Topic and partition of each requested partition.
         seconds: Timeout for the responses of other leaders, in seconds.
     """
     ends: Ends = {}

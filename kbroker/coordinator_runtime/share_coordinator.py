@@ -90,10 +90,11 @@ class ShareCoordinatorService(SweepingShards[ShareCoordinator]):
 
     def topics_changed(self, event: TopicsChanged) -> None:
         super().topics_changed(event)
-        gone = {topic.id for topic in event.deleted}
-        if gone:
+        deleted_ids = {topic.id for topic in event.deleted}
+        if deleted_ids:
             self._begin(
-                self.sweep(shard, shard.coordinator.forget_topics(gone)) for shard in self.shards()
+                self.sweep(shard, shard.coordinator.forget_topics(deleted_ids))
+                for shard in self.shards()
             )
 
     def _on_loaded(self, load: Load[ShareCoordinator]) -> None:

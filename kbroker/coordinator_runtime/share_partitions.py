@@ -93,9 +93,9 @@ class ShareSettings:
 
     Attributes:
         delivery: Settings of the delivery state.
-        commits_only: True to deliver only records of committed transactions
+        committed_only: True to deliver only records of committed transactions
             (`share.isolation.level`).
-        begins: Initial offset of a group (`share.auto.offset.reset`).
+        initial_offset: Initial offset of a group (`share.auto.offset.reset`).
     """
 
     delivery: DeliverySettings

@@ -48,7 +48,8 @@ def members(number: int, *topics: UUID) -> dict[str, MemberSubscription]:
 def after(group: GroupSpec, targets: Targets) -> dict[str, MemberSubscription]:
     """Return the members with their targets as previous assignments."""
     return {
-        each: member._replace(had=frozen(targets.get(each, {}))) for each, member in group.items()
+        each: member._replace(previous=frozen(targets.get(each, {})))
+        for each, member in group.items()
     }
 
 
@@ -121,7 +122,7 @@ def test_uniform_counts_differ_by_one_at_most_for_equal_subscriptions() -> None:
         group = {
             # Previous assignments are arbitrary and may overlap.
             each: member._replace(
-                had={
+                previous={
                     topic_id: frozenset(rng.sample(range(15), rng.randint(0, 15)))
                     for topic_id in case.topics
                 }

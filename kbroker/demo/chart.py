@@ -1,4 +1,4 @@
-"""The chart: how late departures are through the day, when it rains and when it is dry."""
+"""Chart of the departure delay through the day, for rainy and dry weather."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 
 from . import truth
 
+# Minimum number of flights for a meaningful mean of an hour.
 _FEWEST_FLIGHTS = 50
-"""An hour with fewer flights says nothing about its mean."""
 _RAIN, _DRY, _INK, _QUIET = "#2166ac", "#e08214", "#222222", "#777777"
 
 
 def save(hours: Mapping[truth.Hour, truth.Figures], path: Path) -> None:
     """Draw mean departure delay by scheduled hour and weather into a PNG file.
 
-    Parameters:
-        hours: Spark's figures by hour of day (local time) and weather.
-        path: the file.
+    Args:
+        hours: Results by hour of day (local time) and weather.
+        path: The PNG file.
     """
     from matplotlib.figure import Figure
 
@@ -53,7 +53,7 @@ def save(hours: Mapping[truth.Hour, truth.Figures], path: Path) -> None:
 
 
 def mean_delays(hours: Mapping[truth.Hour, truth.Figures], weather: str) -> dict[int, float]:
-    """Mean delay in minutes by hour, for the hours with enough flights."""
+    """Return the mean delay in minutes by hour, for hours with enough flights."""
     return {
         hour: (figures["delay_sum"] or 0) / departed
         for (hour, kind), figures in hours.items()

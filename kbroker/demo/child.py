@@ -1,4 +1,4 @@
-"""The child's side of the demo's pipes: events go out as JSON lines, commands come in as words."""
+"""Child side of the demo's pipes: events are written as NDJSON, commands are read as words."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from typing import TextIO
 
 
 class Parent:
-    """What a child process of the demo says to its parent, and hears from it.
+    """Connection of a child process to its parent.
 
-    The child ends at once when its parent is gone (standard input at its end), so that nothing
-    lives on after a killed demo.
+    The child exits when its standard input ends, so that no process outlives a killed demo.
     """
 
     def __init__(self) -> None:
-        # Libraries and the JVM may print: from now on that lands in the log, not among the events.
+        # Redirect the output of libraries and the JVM to the log, away from the events.
         self._events: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
         self._commands: SimpleQueue[str] = SimpleQueue()
@@ -26,7 +25,7 @@ class Parent:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def emit(self, event: str, **fields: object) -> None:
-        """Send one event; safe from any thread."""
+        """Send one event. Thread-safe."""
         with self._lock:
             self._events.write(json.dumps({"event": event, **fields}) + "\n")
             self._events.flush()
@@ -36,8 +35,8 @@ class Parent:
         while self._commands.get() != command:
             pass
 
-    def heard(self, command: str) -> bool:
-        """Whether the parent has sent `command` and nobody took note of it yet."""
+    def received(self, command: str) -> bool:
+        """Return True if the next unprocessed command is `command`."""
         try:
             return self._commands.get_nowait() == command
         except Empty:

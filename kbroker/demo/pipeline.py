@@ -1,7 +1,8 @@
-"""Producer and Spark job side by side, as one loop over what they report.
+"""Main loop of the demo, driven by the events of the producer and the Spark job.
 
-The order of things: weather first, for the job reads it once as a table; departures as soon as the
-stream runs; when the last departure is acknowledged the job is told to finish what is there.
+The weather is produced first, because the job reads it once as a table. The departures follow when
+the stream is running. When the last departure is acknowledged, the job finishes the remaining
+records.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from .processes import Event, OwnBroker, Worker
 from .report import Console
 from .requirements import Spark
 
+# Maximum time without any event before the run fails, in seconds.
 _SILENCE_S = 180
-"""Neither producer nor Spark says anything for so long: something is stuck."""
+# Minimum duration of the second half of the producer's run until the interruption, in seconds: the
+# interruption must occur while the producer is sending.
 _SECOND_HALF_S = 20
-"""An interruption must strike while the producer is sending: until it has struck, the second half
-is spread over so long."""
 
 
 @dataclass
 class Interruption:
-    """What was killed, when, and how long it took to be back."""
+    """Progress at the kill, and the time until broker and Spark were back."""
 
     produced: int
     processed: int
@@ -38,7 +39,7 @@ class Interruption:
 
 @dataclass
 class Outcome:
-    """What a run has measured."""
+    """Measurements of a run."""
 
     rows: int
     produced: int = 0
@@ -46,32 +47,37 @@ class Outcome:
     batches: int = 0
     late_rows: int = 0
     started: float = 0.0
+    # Seconds from the first departure to the last acknowledgement.
     produced_s: float = 0.0
-    """From the first departure to the last acknowledgement."""
+    # Seconds from the first departure to the last result written.
     streamed_s: float = 0.0
-    """From the first departure to the last figure written."""
     interruption: Interruption | None = None
 
     @property
     def rows_per_second(self) -> float:
-        """Departures per second, from the first one sent to the last figure written."""
+        """Departures per second, from the first one sent to the last result written."""
         return self.rows / self.streamed_s
 
     @property
     def produced_per_second(self) -> float:
-        """Departures per second that the producer got acknowledged."""
+        """Acknowledged departures per second."""
         return self.rows / self.produced_s
 
 
 @dataclass
 class Pipeline:
-    """One run. `run` blocks until Spark has written everything.
+    """One run; `run` blocks until Spark has written all results.
 
-    Parameters:
-        bootstrap: the broker's address.
-        broker: the demo's own broker; None when it is somebody else's, which is never killed.
-        rows: how many departures there are.
-        interrupt: kill Spark, and the own broker, half way.
+    Args:
+        bootstrap: Address of the broker.
+        broker: The demo's own broker; None for an external one, which is never killed.
+        topics: Topics of the run.
+        directory: Work directory.
+        spark: Versions of Spark and Java, for messages.
+        rows: Number of departures.
+        interrupt: Kill Spark, and the demo's own broker, half way.
+        console: Receives progress.
+        events: Receives the events of producer and Spark.
     """
 
     bootstrap: str
@@ -97,8 +103,11 @@ class Pipeline:
     def run(self) -> Outcome:
         """Run to the end.
 
+        Returns:
+            The measurements.
+
         Raises:
-            DemoError: the producer or Spark failed, or the interruption could not take place.
+            DemoError: The producer or Spark failed, or the run ended before the interruption.
         """
         self._producer = self._start_producer()
         self._job = self._start_job()
@@ -110,7 +119,7 @@ class Pipeline:
             self._job.kill()
             shutil.rmtree(self.directory.scratch, ignore_errors=True)
         if self.interrupt and self.outcome.interruption is None:
-            raise DemoError("The run was over before it could be interrupted: take more --rows.")
+            raise DemoError("The run ended before the interruption: increase --rows.")
         return self.outcome
 
     def _next(self) -> Event:
@@ -119,44 +128,42 @@ class Pipeline:
                 return self.events.get(timeout=1)
             except Empty:
                 if self.broker and self.broker.ended:
-                    raise DemoError(f"The broker has ended; {self.broker.log} says why.") from None
+                    raise DemoError(f"The broker has ended; see {self.broker.log}.") from None
                 self._show()
-        raise DemoError(
-            f"Nothing has happened for {_SILENCE_S} s; see the logs in {self.directory.path}."
-        )
+        raise DemoError(f"No progress for {_SILENCE_S} s; see the logs in {self.directory.path}.")
 
     def _handle(self, event: Event) -> bool:
-        """Act on one event; True when the job has finished."""
+        """Process one event; return True when the job has finished."""
         if event.sender.killed:
             return False
         if event.name in ("failed", "exit"):
             self._check_end(event)
         elif event.sender is self._producer:
-            self._hear_producer(event.name, event.fields)
+            self._on_producer_event(event.name, event.fields)
         else:
-            self._hear_job(event.name, event.fields)
+            self._on_job_event(event.name, event.fields)
         return event.name == "finished"
 
-    def _hear_producer(self, name: str, fields: dict[str, Any]) -> None:
+    def _on_producer_event(self, name: str, fields: dict[str, Any]) -> None:
         outcome = self.outcome
         match name:
             case "weather":
                 self._weather = fields["records"]
             case "weather-complete":
-                self._job.tell("start")
-                self.console.line("weather", f"{self._weather:,} records are in")
+                self._job.send_command("start")
+                self.console.line("weather", f"{self._weather:,} records produced")
                 self._show()
             case "departures":
                 outcome.produced = fields["records"]
                 self._show()
             case "paused":
                 self._paused = True
-                self._go_on_if_due()
+                self._resume_if_due()
             case "departures-complete":
                 outcome.produced_s = time.monotonic() - outcome.started
-                self._job.tell("finish")
+                self._job.send_command("finish")
 
-    def _hear_job(self, name: str, fields: dict[str, Any]) -> None:
+    def _on_job_event(self, name: str, fields: dict[str, Any]) -> None:
         outcome = self.outcome
         match name:
             case "weather":
@@ -168,21 +175,21 @@ class Pipeline:
                 outcome.late_rows += fields["late"]
                 self._batch = fields["batch"]
                 self._show()
-                self._go_on_if_due()
+                self._resume_if_due()
             case "writing":
-                self._hear_batch_begin(fields["batch"])
+                self._on_batch_begin(fields["batch"])
             case "drained":
                 outcome.streamed_s = time.monotonic() - outcome.started
                 self._show()
 
-    def _hear_batch_begin(self, batch: int) -> None:
-        """A batch is computed and its figures are being written; the first one is empty."""
+    def _on_batch_begin(self, batch: int) -> None:
+        """Handle the start of a batch's write; the first batch is empty."""
         outcome, interruption = self.outcome, self.outcome.interruption
         if not outcome.started:
             took = self._since(self._began)
             self.console.line("Spark", f"{self._spark_name} streams, {took} after its start")
             outcome.started = time.monotonic()
-            self._producer.tell("go")
+            self._producer.send_command("go")
         elif interruption and interruption.spark_back_s is None:
             interruption.spark_back_s = time.monotonic() - self._job_began
             self.console.line("back", f"Spark after {self._since(self._job_began)}")
@@ -193,40 +200,40 @@ class Pipeline:
     def _half(self) -> int:
         return self.rows // 2
 
-    def _go_on_if_due(self) -> None:
-        """Let a producer that waits half way go on once Spark has come a good part of the way."""
+    def _resume_if_due(self) -> None:
+        """Resume a producer that waits half way once Spark has processed enough records."""
         if self._paused and self.outcome.processed >= self.rows // 4:
             self._paused, self._armed = False, True
-            self._producer.tell("go")
+            self._producer.send_command("go")
 
     def _interrupt(self, batch: int) -> None:
         """Kill broker and Spark while a batch is being written and the producer is sending."""
         self._armed = False
         if self.outcome.produced >= self.rows:
-            raise DemoError("The producer was done before the interruption: take more --rows.")
+            raise DemoError("The producer finished before the interruption: increase --rows.")
         if self.broker:
             self.broker.kill()
         self._job.kill()
         outcome = self.outcome
         outcome.interruption = Interruption(outcome.produced, outcome.processed, batch)
-        what = "broker and Spark" if self.broker else "Spark (not the broker, it is not ours)"
+        what = "broker and Spark" if self.broker else "Spark (not the broker, which is external)"
         self.console.line(
             "kill -9",
-            f"{what} in the middle of batch {batch}, the producer at {outcome.produced:,}",
+            f"{what} during batch {batch}, producer at {outcome.produced:,}",
         )
-        self._producer.tell("hurry")
+        self._producer.send_command("hurry")
         if self.broker:
             seconds = self.broker.start()
             outcome.interruption.broker_back_s = seconds
             self.console.line("back", f"broker after {seconds:.1f} s at {self.bootstrap}")
         self._job_began = time.monotonic()
         self._job = self._start_job()
-        self._job.tell("start")
+        self._job.send_command("start")
         if outcome.produced_s:
-            self._job.tell("finish")
+            self._job.send_command("finish")
 
     def _check_end(self, event: Event) -> None:
-        """Raise unless the worker that has ended was done."""
+        """Raise DemoError unless the worker has ended successfully."""
         is_producer = event.sender is self._producer
         if event.name == "exit" and event.fields["code"] == 0 and is_producer:
             return
@@ -236,16 +243,16 @@ class Pipeline:
         raise DemoError(f"{who} stopped: {reason} (more in {log})")
 
     def _show(self) -> None:
-        """What is going on right now."""
+        """Show the current progress."""
         outcome = self.outcome
         if not outcome.started:
             text = f"{self._spark_name} {self._spark_does} · {self._since(self._began)}"
             self.console.passing("Spark", text)
         elif outcome.interruption and outcome.interruption.spark_back_s is None:
-            text = f"Spark starts again · {self._since(self._job_began)}"
+            text = f"Spark restarts · {self._since(self._job_began)}"
             self.console.passing("back", f"{text} · producer at {outcome.produced:,}")
         elif outcome.streamed_s:
-            self.console.passing("Spark", "computes the figures by hour of day")
+            self.console.passing("Spark", "computes the results by hour of day")
         else:
             rate = outcome.processed / max(time.monotonic() - outcome.started, 0.001)
             self.console.progress(outcome.processed, outcome.produced, self.rows, rate, self._batch)
@@ -279,5 +286,5 @@ class Pipeline:
         return Worker("kbroker.demo.job", options, self.events, log, scratch, environment)
 
     def _batch_rows(self) -> int:
-        """Rows per micro-batch: eight micro-batches for a year."""
+        """Return the rows per micro-batch: eight micro-batches for a year."""
         return max(5_000, self.rows // 8)

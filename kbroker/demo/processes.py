@@ -1,4 +1,4 @@
-"""The demo's other processes, as its parent sees them: start, listen, tell, kill."""
+"""Child processes of the demo, seen from the parent: start, events, commands, kill."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STOP_S = 10
 
 
 class Event(NamedTuple):
-    """What a worker has said. ``exit`` is said on its behalf when its output ends."""
+    """Event from a worker; ``exit`` is added when its output ends."""
 
     sender: Worker
     name: str
@@ -30,18 +30,18 @@ class Event(NamedTuple):
 
 
 class Worker:
-    """A Python process of the demo that reports events and takes commands.
+    """Python process of the demo that reports events and accepts commands.
 
-    It leads a process group of its own, so that a kill takes a JVM with it and Ctrl+C in the
-    terminal reaches the demo alone.
+    It has its own process group, so that `kill` also kills a JVM, and Ctrl+C in the terminal
+    reaches only the demo.
 
-    Parameters:
-        module: what ``python -m`` runs.
-        arguments: its command line.
-        events: where its events go.
-        log: takes everything else that it prints.
-        directory: its working directory.
-        environment: variables on top of ours.
+    Args:
+        module: Module to run with ``python -m``.
+        arguments: Its command line arguments.
+        events: Receives its events.
+        log: File for its other output.
+        directory: Its working directory.
+        environment: Additional environment variables.
     """
 
     def __init__(
@@ -69,32 +69,31 @@ class Worker:
             )
         threading.Thread(target=self._listen, args=(events,), daemon=True).start()
 
-    def tell(self, command: str) -> None:
-        """Send a command; one to a worker that has just ended is lost, its exit tells."""
+    def send_command(self, command: str) -> None:
+        """Send a command; it is ignored if the worker has ended, which its exit event reports."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError, ValueError):
             self._process.stdin.write(command + "\n")
             self._process.stdin.flush()
 
     def kill(self) -> None:
-        """SIGKILL the worker and every process that it has started."""
+        """Kill the worker and all processes that it has started (SIGKILL)."""
         self.killed = True
         _kill_group(self._process)
 
     def _listen(self, events: SimpleQueue[Event]) -> None:
-        # Leaving the block closes the pipes, of which one may have what nobody read, and waits for the
-        # process.
+        # Leaving the block closes the pipes, with unread data if any, and waits for the process.
         with contextlib.suppress(BrokenPipeError), self._process as process:
             assert process.stdout is not None
             for line in process.stdout:
-                with contextlib.suppress(ValueError):  # something that a library printed
+                with contextlib.suppress(ValueError):  # output of a library
                     fields = json.loads(line)
                     events.put(Event(self, fields.pop("event"), fields))
         events.put(Event(self, "exit", {"code": self._process.returncode}))
 
 
 class OwnBroker:
-    """A ``kbroker serve`` of the demo's own, on a free port of this machine."""
+    """The demo's own ``kbroker serve``, on a free local port."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -105,10 +104,10 @@ class OwnBroker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
-        """Start, or start again on the same port; return the seconds until it was ready.
+        """Start or restart the broker on the same port, and return the seconds until it was ready.
 
         Raises:
-            StartError: it ended or was not ready in time.
+            StartError: The broker ended or was not ready in time.
         """
         port_file = self.directory / "broker.port"
         port_file.unlink(missing_ok=True)
@@ -125,7 +124,7 @@ class OwnBroker:
         while not port_file.exists():
             if self._process.poll() is not None or time.monotonic() - started > _START_S:
                 self.kill()
-                raise StartError(f"The broker did not start; {self.log} says why.")
+                raise StartError(f"The broker did not start; see {self.log}.")
             time.sleep(0.01)
         self.bootstrap = port_file.read_text(encoding="utf-8").strip()
         self._port = self.bootstrap.rpartition(":")[2]
@@ -133,21 +132,21 @@ class OwnBroker:
 
     @property
     def ended(self) -> bool:
-        """Whether the broker has ended, by itself or by our doing."""
+        """True if the broker process has ended."""
         return self._process is not None and self._process.poll() is not None
 
     def wait(self) -> None:
-        """Wait for the broker to end by itself."""
+        """Wait until the broker ends by itself."""
         if self._process:
             self._process.wait()
 
     def kill(self) -> None:
-        """SIGKILL the broker."""
+        """Kill the broker (SIGKILL)."""
         if self._process:
             _kill_group(self._process)
 
     def stop(self) -> None:
-        """Stop the broker as Ctrl+C does, by force if that takes too long."""
+        """Stop the broker with SIGTERM, or with SIGKILL after a timeout."""
         if not self._process:
             return
         self._process.terminate()

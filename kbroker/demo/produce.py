@@ -1,7 +1,7 @@
-"""The producer process: both tables through kafka-python, as fast as it goes.
+"""Producer process: writes both tables with kafka-python, as fast as possible.
 
-Run as ``python -m kbroker.demo.produce``; says in JSON lines how many records the broker has
-acknowledged. The weather goes first; the departures begin when the parent says ``go``.
+Run as ``python -m kbroker.demo.produce``. It reports the number of acknowledged records as NDJSON.
+The weather is sent first; the departures start with the parent's command ``go``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from kafka.producer.future import FutureRecordMetadata
 
 _CHUNK_RECORDS = 500
+# Maximum number of unacknowledged chunks; kafka-python's buffer is unbounded.
 _CHUNKS_IN_FLIGHT = 40
-"""kafka-python's buffer has no bound of its own: this is the bound."""
 
 
 def main() -> None:
@@ -33,8 +33,8 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     from kafka import KafkaProducer
 
-    # Idempotent, acks=all and unlimited retries within two minutes are kafka-python's defaults:
-    # they carry the producer over a broker that is killed and comes back.
+    # kafka-python's defaults (idempotent, acks=all, unlimited retries within two minutes) let the
+    # producer survive a restart of the broker.
     producer = KafkaProducer(
         bootstrap_servers=arguments.bootstrap,
         client_id="kbroker-demo-producer",
@@ -46,7 +46,7 @@ def main() -> None:
     )
     try:
         _produce(arguments, parent, producer)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the parent must hear of it
+    except Exception as error:  # noqa: BLE001 - report any error to the parent
         parent.emit("failed", reason=f"{type(error).__name__}: {error}")
         sys.exit(1)
 
@@ -76,10 +76,10 @@ def _produce(arguments: argparse.Namespace, parent: Parent, producer: KafkaProdu
 def _acknowledged(
     producer: KafkaProducer, topic: str, messages: Iterator[data.Message]
 ) -> Iterator[int]:
-    """Send all and yield, again and again, how many the broker has acknowledged so far.
+    """Send all records, and repeatedly yield the number of acknowledged records so far.
 
     Raises:
-        kafka.errors.KafkaError: a record could not be delivered.
+        kafka.errors.KafkaError: A record could not be delivered.
     """
     in_flight: deque[list[FutureRecordMetadata]] = deque()
     acknowledged = 0
@@ -88,18 +88,18 @@ def _acknowledged(
         for key, value, timestamp_ms in islice(messages, _CHUNK_RECORDS)
     ]:
         in_flight.append(futures)
-        settled = acknowledged
+        before = acknowledged
         while in_flight and (len(in_flight) > _CHUNKS_IN_FLIGHT or in_flight[0][-1].is_done):
-            acknowledged += _settle(in_flight.popleft())
-        if acknowledged > settled:
+            acknowledged += _wait_for(in_flight.popleft())
+        if acknowledged > before:
             yield acknowledged
     producer.flush()
     for futures in in_flight:
-        acknowledged += _settle(futures)
+        acknowledged += _wait_for(futures)
     yield acknowledged
 
 
-def _settle(futures: list[FutureRecordMetadata]) -> int:
+def _wait_for(futures: list[FutureRecordMetadata]) -> int:
     for future in futures:
         future.get()
     return len(futures)
@@ -108,13 +108,13 @@ def _settle(futures: list[FutureRecordMetadata]) -> int:
 def _paced(
     messages: Iterable[data.Message], per_second: int, parent: Parent
 ) -> Iterator[data.Message]:
-    """No more than so many per second, until the parent says ``hurry``."""
+    """Limit the rate until the parent sends ``hurry``."""
     started = time.monotonic()
     hurry = False
     for number, message in enumerate(messages):
         if not hurry and number % 100 == 0:
             time.sleep(max(0.0, number / per_second - (time.monotonic() - started)))
-            hurry = parent.heard("hurry")
+            hurry = parent.received("hurry")
         yield message
 
 
@@ -123,8 +123,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--departures", required=True, help="topic")
     parser.add_argument("--weather", required=True, help="topic")
-    parser.add_argument("--rows", type=int, help="only the first so many departures")
-    parser.add_argument("--pause-at", type=int, help="wait for a second 'go' after so many")
+    parser.add_argument("--rows", type=int, help="maximum number of departures")
+    parser.add_argument(
+        "--pause-at", type=int, help="number of departures after which to wait for another 'go'"
+    )
     parser.add_argument("--rate", type=int, default=1_000, help="departures/s after the pause")
     return parser.parse_args()
 

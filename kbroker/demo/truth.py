@@ -1,8 +1,7 @@
-"""What the demo must arrive at, computed with csv and dict straight from the data set's files.
+"""Expected results of the demo, computed from the data set's files with csv and dict.
 
-This module shares nothing with the way the data takes through broker and Spark: no Spark, no
-pandas, none of the producer's code. `digest` is the only part of it that the checks use on what
-they read back.
+This module shares no code with the pipeline: no Spark, no pandas, and no producer code. The checks
+use only `digest` from it for the records that they read back.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+# Values of the columns that identify a record.
 Identity = tuple[object, ...]
-"""What makes a record this one and no other: the values of some of its columns."""
+# UTC day, carrier, airport.
 Group = tuple[str, str, str]
-"""UTC day, carrier, airport."""
+# Scheduled hour of day (local time), weather.
 Hour = tuple[int, str]
-"""Hour of day as scheduled, local time; weather."""
 Figures = dict[str, int | None]
 
 WEATHERS = ("rain", "dry", "no_weather")
@@ -38,19 +37,19 @@ _TEXT = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 
 @dataclass(slots=True)
 class Tally:
-    """Departure-delay figures of one set of flights."""
+    """Departure-delay statistics of a set of flights."""
 
     flights: int = 0
+    # Flights with a known departure delay.
     departed: int = 0
-    """Flights whose departure delay is known."""
+    # Flights that departed at least 15 minutes late.
     delayed: int = 0
-    """Departed 15 minutes late or more."""
+    # Minutes; early departures are negative.
     delay_sum: int = 0
-    """Minutes; early departures count negative."""
     delay_max: int | None = None
 
     def add(self, delay: int | None) -> None:
-        """Count one flight with its delay in minutes."""
+        """Add one flight with its delay in minutes."""
         self.flights += 1
         if delay is None:
             return
@@ -61,28 +60,31 @@ class Tally:
             self.delay_max = delay
 
     def figures(self) -> Figures:
-        """The tally as a plain dict."""
+        """Return the statistics as a dict."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True)
 class Truth:
-    """Everything that the checks compare with."""
+    """Expected results."""
 
+    # Digest of each record.
     departures: dict[Identity, bytes]
-    """Digest of each record."""
     weather: dict[Identity, bytes]
     groups: dict[Group, dict[str, Figures]]
     hours: dict[Hour, Figures]
 
 
 def compute(flights: Path, weather: Path, limit: int | None = None) -> Truth:
-    """Compute digests and figures of the data set.
+    """Compute digests and statistics of the data set.
 
-    Parameters:
-        flights: zip archive with ``flights.csv``.
+    Args:
+        flights: Zip archive with ``flights.csv``.
         weather: ``weather.csv``.
-        limit: take only so many departures, the first by scheduled hour.
+        limit: Maximum number of departures, in order of scheduled hour.
+
+    Returns:
+        The expected results.
     """
     sky: dict[tuple[str, str], str] = {}
     weather_digests: dict[Identity, bytes] = {}
@@ -127,13 +129,13 @@ def _tally(
 
 
 def digest(key: str | None, timestamp_ms: int, values: dict[str, object]) -> bytes:
-    """Eight bytes that stand for a record: its key, its time, its columns in their order."""
+    """Return an eight-byte digest of a record's key, timestamp and columns."""
     content = repr((key, timestamp_ms, *values.items()))
     return blake2b(content.encode(), digest_size=8).digest()
 
 
 def epoch_ms(hour: str) -> int:
-    """Milliseconds since 1970 of an hour such as ``2013-01-01T10:00:00Z``."""
+    """Return the milliseconds since 1970 of an hour such as ``2013-01-01T10:00:00Z``."""
     return int(datetime.fromisoformat(hour).timestamp()) * 1000
 
 

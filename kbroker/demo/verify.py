@@ -1,4 +1,4 @@
-"""Compares what a run left with the truth, and says exactly where they differ."""
+"""Comparison of a run's results with the expected ones."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ G = TypeVar("G", bound=tuple[object, ...])
 
 @dataclass
 class Check:
-    """One comparison and its outcome."""
+    """One comparison with its result."""
 
     subject: str
+    # Description of the result if the check passes.
     finding: str
-    """What holds, if it does."""
     differences: list[str] = field(default_factory=list)
 
     @property
     def passed(self) -> bool:
-        """Whether nothing differs."""
+        """True if there are no differences."""
         return not self.differences
 
     def examples(self) -> list[str]:
-        """The first differences, and how many more there are."""
+        """Return the first differences and the number of further ones."""
         more = len(self.differences) - _EXAMPLES
         return self.differences[:_EXAMPLES] + ([f"and {more:,} more"] if more > 0 else [])
 
@@ -40,13 +40,16 @@ def check_records(
     identity_columns: Iterable[str],
     records: Iterable[Record],
 ) -> Check:
-    """Does a topic hold exactly these records, each once: key, event time and every column?
+    """Check that a topic contains exactly the expected records, each once and unchanged.
 
-    Parameters:
-        subject: what to call the topic.
-        expected: digest of each record by its identity.
-        identity_columns: the columns that make a record's identity.
-        records: what the topic holds.
+    Args:
+        subject: Name of the check.
+        expected: Digest of each record by its identity.
+        identity_columns: Columns that identify a record.
+        records: Records of the topic.
+
+    Returns:
+        The check.
     """
     check = Check(subject, f"{len(expected):,} records, each exactly once and unchanged")
     columns = tuple(identity_columns)
@@ -64,7 +67,7 @@ def check_records(
         if identity not in expected:
             check.differences.append(f"{name} ({where}) is not in the data set")
         elif identity not in missing:
-            check.differences.append(f"{name} ({where}) is there again")
+            check.differences.append(f"{name} ({where}) is a duplicate")
         elif found != expected[identity]:
             check.differences.append(f"{name} ({where}) differs from the data set")
         missing.discard(identity)
@@ -77,15 +80,18 @@ def check_figures(
     expected: Mapping[G, Mapping[str, object]],
     found: Mapping[G, Mapping[str, object] | None],
 ) -> Check:
-    """Are the figures of every group the expected ones, with no group more or less?
+    """Check that the statistics of every group are the expected ones.
 
-    Parameters:
-        subject: what to call the place where the figures are.
-        expected: figures by group.
-        found: the same from that place.
+    Args:
+        subject: Name of the check.
+        expected: Expected statistics by group.
+        found: Actual statistics by group.
+
+    Returns:
+        The check.
     """
     figures = sum(map(_count, expected.values()))
-    check = Check(subject, f"{figures:,} figures of {len(expected):,} groups, every one equal")
+    check = Check(subject, f"{figures:,} results of {len(expected):,} groups, all equal")
     for group in sorted(expected.keys() | found.keys(), key=str):
         name = " ".join(map(str, group))
         if group not in expected:
@@ -100,10 +106,10 @@ def check_figures(
 
 
 def check_late(late_rows: int) -> Check:
-    """Did Spark drop any row as late? It says so per micro-batch."""
+    """Check that Spark dropped no late rows."""
     check = Check("late rows", "none dropped")
     if late_rows:
-        check.differences.append(f"Spark dropped {late_rows:,} rows behind its watermark")
+        check.differences.append(f"Spark dropped {late_rows:,} rows older than its watermark")
     return check
 
 
@@ -112,12 +118,12 @@ def _count(figures: Mapping[str, object]) -> int:
 
 
 def _first_difference(expected: object, found: object) -> str:
-    """Where two nested dicts differ first, as ``rain delayed is 3, should be 4``."""
+    """Describe the first difference of two dicts, such as ``rain delayed is 3, should be 4``."""
     if not isinstance(expected, Mapping) or not isinstance(found, Mapping):
         return f"is {found}, should be {expected}"
     for inner in sorted(expected.keys() | found.keys()):
         if inner not in expected or inner not in found:
-            return f"{inner} is {'missing' if inner in expected else 'too many'}"
+            return f"{inner} is {'missing' if inner in expected else 'unexpected'}"
         if expected[inner] != found[inner]:
             return f"{inner} {_first_difference(expected[inner], found[inner])}"
     return "equal"

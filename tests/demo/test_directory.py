@@ -28,7 +28,7 @@ def test_an_empty_directory_is_taken(tmp_path: Path) -> None:
 
 def test_somebody_elses_directory_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
-    with pytest.raises(StartError, match="choose another with --dir"):
+    with pytest.raises(StartError, match="choose another directory with --dir"):
         Directory(tmp_path).renew()
     assert (tmp_path / "thesis.txt").read_text() == "precious"
 

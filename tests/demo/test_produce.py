@@ -88,7 +88,7 @@ class Parent:
         self.hurry_at = hurry_at
         self.asked = 0
 
-    def heard(self, command: str) -> bool:
+    def received(self, command: str) -> bool:
         assert command == "hurry"
         self.asked += 1
         return self.asked >= self.hurry_at

@@ -57,7 +57,7 @@ def test_order_does_not_matter(expected: truth.Truth, records: Records) -> None:
     ("damage", "difference"),
     [
         (lambda rs: rs[1:], "2013-01-01T10:00:00Z UA 1545 is missing"),
-        (lambda rs: [*rs, rs[3]], "AA 1141 .* is there again"),
+        (lambda rs: [*rs, rs[3]], "AA 1141 .* is a duplicate"),
         (lambda rs: [with_value(rs[0], dep_delay=3), *rs[1:]], "UA 1545 .* differs"),
         (lambda rs: [with_value(rs[0], year="2013"), *rs[1:]], "UA 1545 .* differs"),
         (lambda rs: [rs[0]._replace(timestamp_ms=0), *rs[1:]], "UA 1545 .* differs"),
@@ -98,7 +98,7 @@ def test_equal_figures_pass(expected: truth.Truth) -> None:
     groups = dict(zip(expected.groups, found, strict=True))
     result = verify.check_figures("it", expected.groups, groups)
     assert result.passed
-    assert result.finding == "80 figures of 4 groups, every one equal"
+    assert result.finding == "80 results of 4 groups, all equal"
 
 
 def test_one_wrong_figure_is_named(expected: truth.Truth) -> None:
@@ -129,4 +129,4 @@ def test_missing_foreign_and_shapeless_groups_are_named(expected: truth.Truth) -
 
 def test_late_rows_fail() -> None:
     assert verify.check_late(0).passed
-    assert verify.check_late(60).differences == ["Spark dropped 60 rows behind its watermark"]
+    assert verify.check_late(60).differences == ["Spark dropped 60 rows older than its watermark"]

@@ -1,12 +1,12 @@
-"""Totals for each hour and customer, by the time at which the orders were made.
+"""Totals per hour and customer, by the event time of the orders.
 
     orders                           {"time": "2026-03-01T10:12:00Z", "customer": "ada", "amount": 9.5}
     totals  (compacted)  key "2026-03-01T10:00:00Z ada"
                                      {"start": "2026-03-01T10:00:00.000Z", "customer": "ada",
                                       "orders": 1, "amount": 9.5}
 
-A total is written again whenever it has changed. Spark forgets a window when an order has come that is
-`lateness` younger than the end of the window; orders that are for it after that go to `rejected`.
+A total is written whenever it changes. Spark drops the state of a window after an order that is
+`lateness` newer than the end of the window. Later orders for this window go to `rejected`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ORDER = "time timestamp, customer string, amount double, _corrupt_record string"
 def build(spark: SparkSession, conf: Conf) -> StreamingQuery:
     """Start the pipeline."""
     records = with_orders(topics.stream(spark, conf, conf.orders), conf)
-    orders = records.where("why is null").withWatermark("time", conf.lateness)
-    # A batch has the totals that it changed, and its records, to see which of them took part.
+    orders = records.where("reason is null").withWatermark("time", conf.lateness)
+    # A batch contains the changed totals and its records, to find the records in no total.
     both = totals(orders, conf).unionByName(
         records.select(F.struct("*").alias("record")), allowMissingColumns=True
     )
@@ -41,19 +41,19 @@ def build(spark: SparkSession, conf: Conf) -> StreamingQuery:
 
 
 def with_orders(records: DataFrame, conf: Conf) -> DataFrame:
-    """The records, each with its order or with the reason why it is none."""
+    """Return the records, each with its order or with the reason why it is invalid."""
     order = F.from_json(F.col("value").cast("string"), ORDER).alias("order")
     columns = ("key", "value", "topic", "partition", "offset", "timestamp")
     rows = records.select(*columns, order).select(*columns, "order.*")
     is_order = F.expr("_corrupt_record is null and time is not null and customer is not null")
     is_ahead = F.col("time") > F.col("timestamp") + F.expr(f"interval {conf.ahead}")
-    # One wrong clock would move the watermark, and make all other orders late.
-    why = F.when(~is_order, "no order").when(is_ahead, "ahead of its time").alias("why")
-    return rows.select("*", why).drop("_corrupt_record", "timestamp")
+    # One wrong clock would advance the watermark and make all other orders late.
+    reason = F.when(~is_order, "invalid").when(is_ahead, "in the future").alias("reason")
+    return rows.select("*", reason).drop("_corrupt_record", "timestamp")
 
 
 def totals(orders: DataFrame, conf: Conf) -> DataFrame:
-    """One column `total`: start, customer, and what is counted."""
+    """Return one column `total` with start, customer, number of orders and amount."""
     groups = orders.groupBy(F.window("time", conf.window), "customer")
     counted = groups.agg(F.count("*").alias("orders"), F.sum("amount").alias("amount"))
     start = F.col("window.start").alias("start")
@@ -61,7 +61,7 @@ def totals(orders: DataFrame, conf: Conf) -> DataFrame:
 
 
 def results(changed: DataFrame, conf: Conf) -> DataFrame:
-    """The rows to write for totals."""
+    """Return the rows to write for totals."""
     return changed.select(
         F.lit(conf.totals).alias("topic"),
         total_key().alias("key"),
@@ -71,23 +71,23 @@ def results(changed: DataFrame, conf: Conf) -> DataFrame:
 
 
 def rejected(records: DataFrame, changed: DataFrame, conf: Conf) -> DataFrame:
-    """The rows to write for records that are in no total.
+    """Return the rows to write for records that are in no total.
 
-    Spark drops orders that are too late without a word. But all orders of a window and customer are
-    dropped or none is, and a total that took orders in has changed: those without one were late.
+    Spark drops late orders silently. It drops either all orders of a window and customer in a batch
+    or none. A total with new orders has changed, so orders without a changed total were late.
     """
-    no_orders = records.where("why is not null")
-    orders = records.where("why is null").withColumn("start", F.window("time", conf.window).start)
-    late = orders.join(changed, ["start", "customer"], "left_anti").withColumn("why", F.lit("late"))
+    no_orders = records.where("reason is not null")
+    orders = records.where("reason is null").withColumn("start", F.window("time", conf.window).start)
+    late = orders.join(changed, ["start", "customer"], "left_anti").withColumn("reason", F.lit("late"))
     return no_orders.unionByName(late.select(no_orders.columns)).select(
         F.lit(conf.rejected).alias("topic"),
         topics.position().alias("key"),
         "value",
-        F.col("why").alias("reason"),
+        F.col("reason").alias("reason"),
     )
 
 
 def total_key() -> Column:
-    """What a total is for: the same in each of its versions."""
+    """Return the key of a total, which is the same for all its versions."""
     start = F.date_format("start", "yyyy-MM-dd'T'HH:mm:ssXXX")
     return F.concat_ws(" ", start, "customer")

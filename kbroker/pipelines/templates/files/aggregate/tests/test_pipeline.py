@@ -1,4 +1,4 @@
-"""Totals are right; nothing is lost or doubled; what is late is put aside and counted."""
+"""Tests of the totals: correct sums, no lost or duplicate orders, and late orders."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def order(minute: str, customer: str = "ada", amount: float = 1.0) -> dict[str, 
 
 
 def totals(latest: Latest) -> dict[str, tuple[int, float]]:
-    """Orders and amount of each hour and customer, such as "10:00 ada"."""
+    """Return orders and amount by hour and customer, such as "10:00 ada"."""
     found = {key: json.loads(text) for key, text in latest("totals").items()}
     return {
         key.replace("2026-03-01T", "").replace(":00Z", ""): (each["orders"], each["amount"])
@@ -34,7 +34,7 @@ def totals(latest: Latest) -> dict[str, tuple[int, float]]:
     }
 
 
-def test_late_orders_are_put_aside_and_counted(
+def test_late_orders_are_rejected_and_counted(
     spark: SparkSession, conf: Conf, kbroker: LocalBroker, latest: Latest, watch: Watch
 ) -> None:
     query = build(spark, conf)
@@ -60,11 +60,11 @@ def test_late_orders_are_put_aside_and_counted(
     assert (record.json, record.headers) == (late, (("reason", b"late"),))
     deadline = time.monotonic() + 30
     while not watch.dropped and time.monotonic() < deadline:
-        time.sleep(0.1)  # Spark tells its listeners a little later
+        time.sleep(0.1)  # Spark notifies listeners asynchronously
     assert watch.dropped == 1
 
 
-def test_what_is_no_order_is_put_aside(kbroker: LocalBroker, run: Run, latest: Latest) -> None:
+def test_invalid_orders_are_rejected(kbroker: LocalBroker, run: Run, latest: Latest) -> None:
     ahead = order("10:00") | {"time": "2999-01-01T00:00:00Z"}
     kbroker.produce("orders", ahead, partition=0)
     kbroker.produce("orders", "nonsense", partition=0)
@@ -72,16 +72,16 @@ def test_what_is_no_order_is_put_aside(kbroker: LocalBroker, run: Run, latest: L
     run()
     assert totals(latest) == {"10:00 ada": (1, 1.0)}
     found = {each.key: each.headers[0][1] for each in kbroker.records("rejected")}
-    assert found == {b"orders-0-0": b"ahead of its time", b"orders-0-1": b"no order"}
+    assert found == {b"orders-0-0": b"in the future", b"orders-0-1": b"invalid"}
 
 
-def test_a_batch_that_is_done_again_doubles_nothing(
-    kbroker: LocalBroker, run: Run, die_after_writing: Run, latest: Latest
+def test_repeated_batch_changes_no_total(
+    kbroker: LocalBroker, run: Run, crash_after_writing: Run, latest: Latest
 ) -> None:
     kbroker.produce("orders", order("10:10"), partition=0)
     run()
     kbroker.produce("orders", order("10:20"), partition=0)
-    die_after_writing()
+    crash_after_writing()
     assert totals(latest) == {"10:00 ada": (2, 2.0)}
     kbroker.produce("orders", order("10:30"), partition=0)
     run()

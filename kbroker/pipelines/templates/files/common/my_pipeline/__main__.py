@@ -15,14 +15,14 @@ from my_pipeline.pipeline import build
 from my_pipeline.watch import Watch
 
 RETRY_BACKOFF_SECONDS = 5
+# Give up after FAILURES_MAX consecutive failures that each occur within QUICK_SECONDS.
 QUICK_SECONDS, FAILURES_MAX = 30, 20
-"""After so many failures in a row, each so soon, another start would not help."""
 
 log = logging.getLogger("my_pipeline")
 
 
 def main() -> int:
-    """Run until a signal comes, or with available-now to the end of the topic."""
+    """Run until SIGINT or SIGTERM, or with available-now until the end of the topic."""
     conf = Conf.load()
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
     logging.getLogger("py4j").setLevel(logging.ERROR)
@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def session_of(conf: Conf) -> SparkSession:
-    """The session of spark-submit, or one of our own, with the connector in it."""
+    """Return the session of spark-submit, or a new one with the Kafka connector."""
     if conf.master == "submitted":
         return SparkSession.builder.getOrCreate()
     from kbroker.spark import session
@@ -47,7 +47,7 @@ def session_of(conf: Conf) -> SparkSession:
 
 
 def run(spark: SparkSession, conf: Conf, stopping: Event) -> int:
-    """Run the query; when it fails, while Kafka is away for instance, go on where it stopped."""
+    """Run the query; if it fails, for example because Kafka is unavailable, restart it."""
     failures = 0
     while failures < FAILURES_MAX and not stopping.is_set():
         began = time.monotonic()
@@ -57,16 +57,16 @@ def run(spark: SparkSession, conf: Conf, stopping: Event) -> int:
                 pass
             query.stop()
             return 0
-        except Exception as error:  # noqa: BLE001 - another start can do no harm
+        except Exception as error:  # noqa: BLE001 - a restart is always safe
             lasted = time.monotonic() - began
             failures = failures + 1 if lasted < QUICK_SECONDS else 0
-            log.error("failed, again in %d s: %s", RETRY_BACKOFF_SECONDS, cause(error))
+            log.error("query failed, restarting in %d s: %s", RETRY_BACKOFF_SECONDS, cause(error))
             stopping.wait(RETRY_BACKOFF_SECONDS)
     return 0 if stopping.is_set() else 1
 
 
 def cause(error: Exception) -> str:
-    """The innermost of the errors that led to this one."""
+    """Return the innermost cause of an error."""
     first, *others = str(error).splitlines() or [repr(error)]
     return [first, *(line for line in others if line.startswith("Caused by: "))][-1]
 

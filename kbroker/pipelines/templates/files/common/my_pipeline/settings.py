@@ -1,4 +1,4 @@
-"""Settings, from four places: defaults, a TOML file, the environment, flags. The last one wins."""
+"""Settings from defaults, a TOML file, environment variables and flags; later sources win."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ T = TypeVar("T", str, int)
 
 
 def setting(default: T, help: str) -> T:
-    """A field of a settings class; a flag and a variable of its name set it too."""
+    """Define a setting, which a flag and an environment variable can also set."""
     made: T = field(default=default, metadata={"help": help})
     return made
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What every pipeline has to know."""
+    """Settings of every pipeline."""
 
-    bootstrap: str = setting("localhost:9092", "the Kafka to read from and to write to")
-    format: str = setting("kafka", "kafka: Spark's connector; kbroker: the source without a jar")
-    master: str = setting("local[2]", "Spark's master; submitted: as spark-submit says")
+    bootstrap: str = setting("localhost:9092", "addresses of the Kafka brokers")
+    format: str = setting("kafka", "kafka: Spark's connector; kbroker: pure-Python source")
+    master: str = setting("local[2]", "Spark's master URL; submitted: use that of spark-submit")
+    # Additional properties of the Kafka clients, such as security.protocol; only in the file.
     kafka: Mapping[str, str] = field(default_factory=dict)
-    """More properties for Kafka's clients, such as security.protocol; only in the file."""
 
     @classmethod
     def load(cls, arguments: Sequence[str] | None = None) -> Self:
-        """Read the settings; those of a command line come last. A wrong one ends the program."""
+        """Load the settings; exit with a message if one is invalid."""
         defaults = {each.name: each.default for each in fields(cls) if "help" in each.metadata}
         parser = ArgumentParser(prog="python -m my_pipeline", argument_default=SUPPRESS)
         parser.add_argument(
-            "--conf", type=Path, default=FILE, help="the file (default: %(default)s)"
+            "--conf", type=Path, default=FILE, help="configuration file (default: %(default)s)"
         )
         for each in fields(cls):
             if each.name in defaults:
@@ -55,7 +55,7 @@ class Settings:
 
 
 def _file(path: Path, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """What the file says. Raises ValueError for a name or a type that is wrong."""
+    """Return the settings in the file. Raises ValueError for an unknown name or a wrong type."""
     if path == FILE and not path.exists():
         return {}
     found = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -63,15 +63,15 @@ def _file(path: Path, defaults: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in found.items():
         if name not in defaults:
             raise ValueError(
-                f"{path}: no setting is called {name!r}; there are {', '.join(defaults)}"
+                f"{path}: unknown setting {name!r} (valid: {', '.join(defaults)})"
             )
         if type(value) is not type(defaults[name]):
-            raise ValueError(f"{path}: {name} is like {defaults[name]!r}, not {value!r}")
+            raise ValueError(f"{path}: {name} must be like {defaults[name]!r}, not {value!r}")
     return found | {"kafka": kafka}
 
 
 def _environment(defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """What the environment says. Raises ValueError for what is no number and should be one."""
+    """Return the settings in the environment. Raises ValueError for an invalid number."""
     names = {name: PREFIX + name.upper() for name in defaults}
     return {
         name: type(defaults[name])(os.environ[variable])

@@ -1,4 +1,4 @@
-"""Says how a query is getting on."""
+"""Logging of a query's progress."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ log = logging.getLogger("my_pipeline")
 
 
 class Watch(StreamingQueryListener):
-    """Logs each batch that had records, and counts what a watermark dropped."""
+    """Listener that logs each batch with records, and counts rows that a watermark dropped."""
 
     def __init__(self) -> None:
+        # Rows older than the watermark, which Spark drops silently.
         self.dropped = 0
-        """Rows that came after the watermark had passed them. Spark itself drops them silently."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         log.info("started")
@@ -32,7 +32,7 @@ class Watch(StreamingQueryListener):
         dropped = sum(each.numRowsDroppedByWatermark for each in progress.stateOperators)
         if dropped:
             self.dropped += dropped
-            log.warning("batch %d: %d rows came too late", progress.batchId, dropped)
+            log.warning("batch %d: dropped %d late rows", progress.batchId, dropped)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         log.info("stopped")

@@ -1,4 +1,4 @@
-"""The settings of this pipeline."""
+"""Settings of this pipeline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from my_pipeline.topics import TopicSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Conf(TopicSettings):
-    """Its topics."""
+    """Topics."""
 
     source: str = setting("source", "topic to read")
     target: str = setting("target", "compacted topic for the results")

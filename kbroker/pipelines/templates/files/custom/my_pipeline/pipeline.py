@@ -1,7 +1,7 @@
-"""One record in, one result out: `results` is the place for what you want to do.
+"""Transformation of records one by one: put your code into `results`.
 
-source                               any text
-target  (compacted)  key "source-0-4"  the text in capitals
+    source                                 any text
+    target  (compacted)  key "source-0-4"  the text in capitals
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def build(spark: SparkSession, conf: Conf) -> StreamingQuery:
 
 
 def results(records: DataFrame, conf: Conf) -> DataFrame:
-    """The rows to write. Whatever they are: a batch that comes again must give the same keys."""
+    """Return the rows to write; a repeated batch must produce the same keys."""
     return records.select(
         F.lit(conf.target).alias("topic"),
         topics.position().alias("key"),

@@ -1,4 +1,4 @@
-"""Each record makes one result."""
+"""Tests of the transformation: one result per record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Latest = Callable[[str], dict[str, str]]
 pytestmark = pytest.mark.kbroker(topics={"source": 2, "target": 2})
 
 
-def test_each_record_makes_one_result(kbroker: LocalBroker, run: Run, latest: Latest) -> None:
+def test_each_record_produces_one_result(kbroker: LocalBroker, run: Run, latest: Latest) -> None:
     kbroker.produce("source", "one", partition=0)
     run()
     kbroker.produce("source", "two", partition=1)
@@ -21,11 +21,11 @@ def test_each_record_makes_one_result(kbroker: LocalBroker, run: Run, latest: La
     assert latest("target") == {"source-0-0": "ONE", "source-1-0": "TWO"}
 
 
-def test_a_batch_that_is_done_again_doubles_nothing(
-    kbroker: LocalBroker, run: Run, die_after_writing: Run, latest: Latest
+def test_repeated_batch_writes_same_results(
+    kbroker: LocalBroker, run: Run, crash_after_writing: Run, latest: Latest
 ) -> None:
     kbroker.produce("source", "one", partition=0)
-    die_after_writing()
+    crash_after_writing()
     run()
     assert len(kbroker.records("target")) == 2
     assert latest("target") == {"source-0-0": "ONE"}

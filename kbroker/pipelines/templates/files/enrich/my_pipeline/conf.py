@@ -1,4 +1,4 @@
-"""The settings of this pipeline."""
+"""Settings of this pipeline."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from my_pipeline.topics import TopicSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Conf(TopicSettings):
-    """Its topics, and how old its table may be."""
+    """Topics, and the maximum age of the table."""
 
     orders: str = setting("orders", "topic to read")
-    customers: str = setting("customers", "compacted topic that is the table; key: the customer")
+    customers: str = setting("customers", "compacted topic with the table, keyed by customer")
     enriched: str = setting("enriched", "compacted topic for the results")
-    unmatched: str = setting("", "topic for orders without a customer; empty: as those with one")
-    rejected: str = setting("rejected", "topic for records that are no orders")
-    customers_age_seconds: int = setting(0, "read the table again after so long; 0: for each batch")
+    unmatched: str = setting("", "topic for orders without a customer; empty: same as enriched")
+    rejected: str = setting("rejected", "topic for invalid records")
+    customers_age_seconds: int = setting(0, "maximum age of the table in s; 0: read it per batch"
+)

@@ -1,11 +1,11 @@
-"""Each order gets the customer who made it: two topics in, one out.
+"""Orders joined with their customers: two input topics, one output topic.
 
     orders                                    {"id": "17", "customer": "ada", "amount": 9.5}
     customers  (compacted)   key "ada"        {"name": "Ada Lovelace", "country": "UK"}
     enriched   (compacted)   key "orders-0-4" {"id": "17", "customer": "ada", "amount": 9.5,
                                                "name": "Ada Lovelace", "country": "UK"}
 
-An order sees the customers as they are when its batch begins.
+An order is joined with the customers as of the start of its batch.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def build(spark: SparkSession, conf: Conf) -> StreamingQuery:
     customers = Customers(spark, conf)
 
     def work(batch: DataFrame, number: int) -> None:
-        topics.write(answers(batch, customers.now(), conf), conf)
+        topics.write(results(batch, customers.now(), conf), conf)
 
     return topics.start(topics.stream(spark, conf, conf.orders), conf, work)
 
 
 class Customers:
-    """The table of customers. It is read from its topic again when it is too old."""
+    """Table of customers, read again from its topic when it is too old."""
 
     def __init__(self, spark: SparkSession, conf: Conf) -> None:
         self._spark, self._conf = spark, conf
@@ -42,7 +42,7 @@ class Customers:
         self._read_at = 0.0
 
     def now(self) -> DataFrame:
-        """The table, kept in memory: it does not change while a batch uses it."""
+        """Return the cached table, which does not change during a batch."""
         age = time.monotonic() - self._read_at
         if self._table is None or age >= self._conf.customers_age_seconds:
             self._table = self._read()
@@ -57,12 +57,12 @@ class Customers:
         table = latest.select(
             F.col("key").cast("string").alias("customer"), customer.alias("details")
         )
-        table.persist().count()  # now Spark knows its size, and how to join it best
+        table.persist().count()  # Spark now knows the size and can choose the best join
         return table
 
 
-def answers(records: DataFrame, customers: DataFrame, conf: Conf) -> DataFrame:
-    """A row to write for each record: the order with its customer, or why there is none."""
+def results(records: DataFrame, customers: DataFrame, conf: Conf) -> DataFrame:
+    """Return a row for each record: the joined order, or the record with the reason."""
     order = F.from_json(F.col("value").cast("string"), ORDER)
     rows = records.withColumn("order", order).withColumn("customer", F.col("order.customer"))
     rows = rows.join(customers, "customer", "left")
@@ -79,5 +79,5 @@ def answers(records: DataFrame, customers: DataFrame, conf: Conf) -> DataFrame:
         F.when(is_order, F.to_json(result, {"ignoreNullFields": "false"}).cast("binary"))
         .otherwise(F.col("value"))
         .alias("value"),
-        F.when(~is_order, "no order").when(~has_customer, "no customer").alias("reason"),
+        F.when(~is_order, "invalid").when(~has_customer, "no customer").alias("reason"),
     )

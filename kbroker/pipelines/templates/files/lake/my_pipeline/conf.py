@@ -1,4 +1,4 @@
-"""The settings of this pipeline."""
+"""Settings of this pipeline."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from my_pipeline.settings import Settings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class Conf(Settings):
-    """Its topic, and its lake."""
+    """Topic and lake."""
 
     orders: str = setting("orders", "topic to read")
-    lake: str = setting("lake", "directory of this machine for the files")
-    max_offsets: int = setting(1_000_000, "how many records a batch has at most")
-    every_seconds: int = setting(10, "time between batches; 0: what is there now, then end")
+    lake: str = setting("lake", "local directory for the files")
+    max_offsets: int = setting(1_000_000, "maximum number of records per batch")
+    every_seconds: int = setting(10, "interval between batches; 0: stop at the end of the topic")

@@ -1,9 +1,9 @@
-"""Orders into Parquet files by date and hour, each exactly once.
+"""Archive of orders in Parquet files by date and hour, each order exactly once.
 
-orders                  {"id": "17", "customer": "ada", "amount": 9.5}
-lake/orders/record_date=2026-03-01/record_hour=10/00000-<first offset>-<last offset>.parquet
-                        columns id, customer, amount, and record: topic, partition, offset, key ...
-lake/_poison/orders/    what is no order, with the reason
+    orders                  {"id": "17", "customer": "ada", "amount": 9.5}
+    lake/orders/record_date=2026-03-01/record_hour=10/00000-<first offset>-<last offset>.parquet
+                            columns id, customer, amount, and record: topic, partition, offset, key ...
+    lake/_poison/orders/    invalid records, with the reason
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from my_pipeline.conf import Conf
 
+# Columns. With None, columns are inferred from the records, and new ones are added later.
 ORDER = "id string, customer string, amount double"
-"""The columns. With None instead they are found in the records, and new ones are added later."""
 
 
 def build(spark: SparkSession, conf: Conf) -> StreamingQuery:
-    """Start the pipeline. Its checkpoint is in the lake."""
+    """Start the pipeline, with its checkpoint in the lake."""
     settings = archiver.Conf(
         lake=Path(conf.lake),
         topic=conf.orders,

@@ -1,4 +1,4 @@
-"""One Spark session for all tests, and for each of them a broker in memory (`kbroker`)."""
+"""One Spark session for all tests, and an in-memory broker (`kbroker`) for each test."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def conf(kbroker: LocalBroker, tmp_path: Path) -> Conf:
 
 @pytest.fixture
 def run(spark: SparkSession, conf: Conf) -> Run:
-    """Work on all that is there, then stop. The second call is a restart."""
+    """Return a function that processes all available records; the second call is a restart."""
 
     def work() -> None:
         build(spark, conf).awaitTermination()
@@ -40,8 +40,8 @@ def run(spark: SparkSession, conf: Conf) -> Run:
 
 
 @pytest.fixture
-def die_after_writing(run: Run, conf: Conf) -> Run:
-    """Run, and leave things as a process does that dies before Spark has noted a batch as done."""
+def crash_after_writing(run: Run, conf: Conf) -> Run:
+    """Return a function that runs and leaves the state of a crash before Spark's commit."""
 
     def work() -> None:
         run()

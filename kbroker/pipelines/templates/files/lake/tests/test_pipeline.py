@@ -1,4 +1,4 @@
-"""Orders become rows, once each."""
+"""Tests of the archive: each order becomes one row."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def order(number: int, amount: float | str = 9.5) -> dict[str, Any]:
 
 
 def rows(spark: SparkSession, *directory: str) -> list[Row]:
-    """What any reader of Parquet sees, in the order of the topic."""
+    """Return the rows as read by any Parquet reader, in topic order."""
     files = spark.read.option("recursiveFileLookup", True).parquet(str(Path(*directory)))
     return files.orderBy("record.partition", "record.offset").collect()
 
 
-def test_orders_become_rows(
+def test_orders_are_archived_as_rows(
     spark: SparkSession, kbroker: LocalBroker, run: Run, conf: Conf
 ) -> None:
     kbroker.produce("orders", order(1), key="a", partition=0)
@@ -44,11 +44,11 @@ def test_orders_become_rows(
     assert (poison["record"]["partition"], poison["record"]["offset"]) == (1, 1)
 
 
-def test_a_batch_that_is_done_again_doubles_nothing(
-    spark: SparkSession, kbroker: LocalBroker, run: Run, die_after_writing: Run, conf: Conf
+def test_repeated_batch_writes_no_duplicates(
+    spark: SparkSession, kbroker: LocalBroker, run: Run, crash_after_writing: Run, conf: Conf
 ) -> None:
     kbroker.produce("orders", order(1), partition=0)
-    die_after_writing()
+    crash_after_writing()
     kbroker.produce("orders", order(2), partition=0)
     run()
     assert [row["id"] for row in rows(spark, conf.lake, "orders")] == ["1", "2"]

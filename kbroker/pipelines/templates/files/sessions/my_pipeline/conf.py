@@ -1,4 +1,4 @@
-"""The settings of this pipeline."""
+"""Settings of this pipeline."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from my_pipeline.topics import TopicSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Conf(TopicSettings):
-    """Its topics, and when a session is over."""
+    """Topics and session timeouts."""
 
     clicks: str = setting("clicks", "topic to read")
     sessions: str = setting("sessions", "compacted topic for the results")
-    rejected: str = setting("rejected", "topic for clicks that are too late, and for no clicks")
-    gap: str = setting("30 minutes", "a visitor who does nothing for so long has left")
-    lateness: str = setting("15 minutes", "how long after its time a click may arrive")
-    ahead: str = setting("1 hour", "how far a click's time may be ahead of its record's")
+    rejected: str = setting("rejected", "topic for late clicks and invalid records")
+    gap: str = setting("30 minutes", "time without clicks after which a session ends")
+    lateness: str = setting("15 minutes", "maximum delay between a click's time and its arrival")
+    ahead: str = setting("1 hour", "how far a click's time may be ahead of its record's timestamp")
     patience: str = setting("3 hours", "how long a session is kept open for other partitions")

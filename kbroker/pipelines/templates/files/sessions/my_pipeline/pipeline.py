@@ -1,4 +1,4 @@
-"""Sessions of visitors: clicks with no gap between them, by the time at which they were made.
+"""Sessions of visitors: clicks without a gap between them, by their event time.
 
     clicks                            {"time": "2026-03-01T10:12:00Z", "visitor": "ada", "page": "/"}
     sessions  (compacted)  key "2026-03-01T10:12:00.000Z ada"
@@ -6,9 +6,9 @@
                                        "end": "2026-03-01T10:20:00.000Z", "clicks": 3,
                                        "entry": "/", "exit": "/basket"}
 
-A session is written once, when it is over. A click that arrived `lateness` after its time counts in no
-session and goes to `rejected`: that is a rule about the click itself, so the same clicks are late however
-Spark cuts the topic into batches. A click without a visitor is a heartbeat; it only moves time on.
+A session is written once, when it has ended. A click that arrived more than `lateness` after its
+time goes to `rejected`. This depends only on the click, so the result does not depend on how Spark
+splits the topic into batches. A click without a visitor is a heartbeat, which only advances time.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
 def build(spark: SparkSession, conf: Conf) -> StreamingQuery:
     """Start the pipeline."""
     records = with_clicks(topics.stream(spark, conf, conf.clicks), conf)
-    clicks = records.where("why is null").withWatermark("time", conf.patience)
-    no_clicks = records.where("why is not null").select(F.struct("*").alias("record"))
+    clicks = records.where("reason is null").withWatermark("time", conf.patience)
+    no_clicks = records.where("reason is not null").select(F.struct("*").alias("record"))
     both = sessions(clicks, conf).unionByName(no_clicks, allowMissingColumns=True)
 
     def work(batch: DataFrame, number: int) -> None:
@@ -42,24 +42,24 @@ def build(spark: SparkSession, conf: Conf) -> StreamingQuery:
 
 
 def with_clicks(records: DataFrame, conf: Conf) -> DataFrame:
-    """The records, each with its click or with the reason why it is in no session."""
+    """Return the records, each with its click or with the reason why it is in no session."""
     click = F.from_json(F.col("value").cast("string"), CLICK).alias("click")
     columns = ("key", "value", "topic", "partition", "offset", "timestamp")
     rows = records.select(*columns, click).select(*columns, "click.*")
     is_click = F.expr("_corrupt_record is null and time is not null")
     is_late = F.col("timestamp") > F.col("time") + F.expr(f"interval {conf.lateness}")
-    # One wrong clock would move the watermark, and close all sessions that are open.
+    # One wrong clock would advance the watermark and end all open sessions.
     is_ahead = F.col("time") > F.col("timestamp") + F.expr(f"interval {conf.ahead}")
-    why = F.when(~is_click, "no click").when(is_late, "late").when(is_ahead, "ahead of its time")
-    return rows.select("*", why.alias("why")).drop("_corrupt_record", "timestamp")
+    reason = F.when(~is_click, "invalid").when(is_late, "late").when(is_ahead, "in the future")
+    return rows.select("*", reason.alias("reason")).drop("_corrupt_record", "timestamp")
 
 
 def sessions(clicks: DataFrame, conf: Conf) -> DataFrame:
-    """One column `session`: whose it was, its first and last click, and what is counted."""
+    """Return one column `session` with visitor, first and last click, and the number of clicks."""
     in_order = F.struct("time", "partition", "offset", "page")
     groups = clicks.groupBy("visitor", F.session_window("time", conf.gap))
-    # count(visitor) is 0 for heartbeats. A filter on the visitor itself would be moved below the
-    # watermark, where heartbeats must pass.
+    # count(visitor) is 0 for heartbeats. Spark would push a filter on the visitor itself below the
+    # watermark, and heartbeats would not advance it.
     found = groups.agg(
         F.count("visitor").alias("clicks"),
         F.min(in_order).alias("first"),
@@ -77,7 +77,7 @@ def sessions(clicks: DataFrame, conf: Conf) -> DataFrame:
 
 
 def results(over: DataFrame, conf: Conf) -> DataFrame:
-    """The rows to write for sessions that are over."""
+    """Return the rows to write for sessions that have ended."""
     return over.select(
         F.lit(conf.sessions).alias("topic"),
         F.concat_ws(" ", F.date_format("start", TIME), "visitor").alias("key"),
@@ -87,10 +87,10 @@ def results(over: DataFrame, conf: Conf) -> DataFrame:
 
 
 def rejected(records: DataFrame, conf: Conf) -> DataFrame:
-    """The rows to write for records that are in no session."""
+    """Return the rows to write for records that are in no session."""
     return records.select(
         F.lit(conf.rejected).alias("topic"),
         topics.position().alias("key"),
         "value",
-        F.col("why").alias("reason"),
+        F.col("reason").alias("reason"),
     )

@@ -1,4 +1,4 @@
-"""Sessions are right and written once; what is late is put aside; a kill doubles nothing."""
+"""Tests of the sessions: correct, written once, late clicks rejected, no duplicates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.kbroker(topics={"clicks": 2, "sessions": 2, "rejected":
 
 @pytest.fixture
 def click(kbroker: LocalBroker) -> Click:
-    """Somebody clicks; without a visitor it is a heartbeat."""
+    """Return a function that produces a click, or without a visitor a heartbeat."""
 
     def send(
         minute: str,
@@ -39,7 +39,7 @@ def click(kbroker: LocalBroker) -> Click:
 
 
 def sessions(latest: Latest) -> dict[str, tuple[str, int, str, str]]:
-    """End, clicks, first and last page of each session, such as "10:00 ada"."""
+    """Return end, clicks, first and last page of each session, such as "10:00 ada"."""
     found = {}
     for key, text in latest("sessions").items():
         each = json.loads(text)
@@ -52,11 +52,11 @@ def sessions(latest: Latest) -> dict[str, tuple[str, int, str, str]]:
     return found
 
 
-def test_a_gap_ends_a_session(run: Run, click: Click, latest: Latest, watch: Watch) -> None:
+def test_gap_ends_session(run: Run, click: Click, latest: Latest, watch: Watch) -> None:
     click("10:20", "ada", "/basket", partition=1)
     click("10:00", "ada", "/", partition=0)
     click("10:10", "bob", "/help", partition=0)
-    click("10:51", "ada", "/again", partition=1)  # 31 minutes: she had left
+    click("10:51", "ada", "/again", partition=1)  # 31 minutes later: a new session
     run()
     assert sessions(latest) == {}
     click("15:00")
@@ -69,7 +69,7 @@ def test_a_gap_ends_a_session(run: Run, click: Click, latest: Latest, watch: Wat
     assert watch.dropped == 0
 
 
-def test_late_clicks_and_no_clicks_are_put_aside(
+def test_late_and_invalid_clicks_are_rejected(
     kbroker: LocalBroker, run: Run, click: Click, latest: Latest
 ) -> None:
     click("10:00", "ada")
@@ -83,13 +83,13 @@ def test_late_clicks_and_no_clicks_are_put_aside(
     found = {each.key: each.headers[0][1] for each in kbroker.records("rejected")}
     assert found == {
         b"clicks-0-1": b"late",
-        b"clicks-1-0": b"no click",
-        b"clicks-1-1": b"ahead of its time",
+        b"clicks-1-0": b"invalid",
+        b"clicks-1-1": b"in the future",
     }
 
 
-def test_a_batch_that_is_done_again_doubles_nothing(
-    kbroker: LocalBroker, run: Run, die_after_writing: Run, click: Click, latest: Latest
+def test_repeated_batch_writes_no_duplicates(
+    kbroker: LocalBroker, run: Run, crash_after_writing: Run, click: Click, latest: Latest
 ) -> None:
     click("10:00", "ada")
     click("10:05", "ada", delay=20)
@@ -97,7 +97,7 @@ def test_a_batch_that_is_done_again_doubles_nothing(
     click("15:00")
     run()
     click("15:10", "bob", delay=20)
-    die_after_writing()
+    crash_after_writing()
     run()
     assert sessions(latest) == {"10:00 ada": ("10:00", 1, "/", "/")}
     late = [each.key for each in kbroker.records("rejected")]

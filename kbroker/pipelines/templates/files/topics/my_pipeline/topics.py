@@ -1,6 +1,6 @@
-"""Reading and writing topics, with Spark's connector or with the source that needs no jar.
+"""Reading and writing topics, with Spark's connector or the pure-Python source.
 
-Records of a topic have the columns key, value, topic, partition, offset, timestamp and timestampType.
+Records have the columns key, value, topic, partition, offset, timestamp and timestampType.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from my_pipeline.settings import Settings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class TopicSettings(Settings):
-    """What a query from topic to topic has to know."""
+    """Settings of a query from topic to topic."""
 
-    checkpoint: str = setting("checkpoint", "directory where Spark notes how far it has come")
-    trigger: str = setting("1 second", "time between batches; or available-now, which ends")
-    max_offsets: int = setting(100_000, "how many records a batch has at most; 0: all there are")
+    checkpoint: str = setting("checkpoint", "directory for Spark's checkpoint")
+    trigger: str = setting("1 second", "interval between batches; available-now: stop at the end")
+    max_offsets: int = setting(100_000, "maximum number of records per batch; 0: no limit")
 
 
 def stream(spark: SparkSession, conf: TopicSettings, topic: str) -> DataFrame:
-    """All records of a topic from its first one on, and those that come."""
+    """Return a stream of all records of a topic, from its first record on."""
     reader = spark.readStream.format(conf.format).options(**_kafka(conf))
     if conf.max_offsets:
         reader = reader.option("maxOffsetsPerTrigger", conf.max_offsets)
@@ -33,9 +33,9 @@ def stream(spark: SparkSession, conf: TopicSettings, topic: str) -> DataFrame:
 
 
 def latest(spark: SparkSession, conf: TopicSettings, topic: str) -> DataFrame:
-    """A compacted topic as a table: each key with its last value, as of now.
+    """Return a compacted topic as a table: each key with its current last value.
 
-    A key whose last value is null is deleted. All records of a key are in one partition.
+    A key whose last value is null is deleted. All records of a key are in the same partition.
     """
     records = spark.read.format(conf.format).options(**_kafka(conf), subscribe=topic).load()
     last = F.max(F.struct("offset", "value")).alias("last")
@@ -46,8 +46,9 @@ def latest(spark: SparkSession, conf: TopicSettings, topic: str) -> DataFrame:
 def write(rows: DataFrame, conf: TopicSettings) -> None:
     """Append rows (topic, key, value, reason) to topics; a reason becomes a header.
 
-    After a failure Spark works a batch again, and its rows are appended again. So the key says which
-    result a row is, topics of results are compacted, and the last value of a key is the one to read.
+    After a failure, Spark repeats the batch and appends its rows again. Therefore the key
+    identifies the result, topics with results are compacted, and readers use the last value of each
+    key.
     """
     header = F.struct(F.lit("reason").alias("key"), F.col("reason").cast("binary").alias("value"))
     headers = F.when(F.col("reason").isNotNull(), F.array(header)).alias("headers")
@@ -63,10 +64,10 @@ def start(
     work: Callable[[DataFrame, int], None],
     output_mode: str = "append",
 ) -> StreamingQuery:
-    """Start a query that gives each batch, and its number, to `work`.
+    """Start a query that passes each batch with its number to `work`.
 
-    It goes on where the query that had its checkpoint stopped. A batch that did not come to its end
-    is given again, with the same records and the same number.
+    The query resumes at its checkpoint. An unfinished batch is passed again with the same records
+    and the same number.
     """
     writer = records.writeStream.outputMode(output_mode).foreachBatch(work)
     if conf.trigger == "available-now":
@@ -77,7 +78,7 @@ def start(
 
 
 def position() -> Column:
-    """Where a record lies, as text: no other record has the same."""
+    """Return the position of a record as a string, which is unique."""
     return F.concat_ws("-", "topic", "partition", "offset")
 
 

@@ -1,4 +1,4 @@
-"""One Spark session for all tests, and for each of them a broker in memory (`kbroker`)."""
+"""One Spark session for all tests, and an in-memory broker (`kbroker`) for each test."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def conf(kbroker: LocalBroker, tmp_path: Path) -> Conf:
 
 @pytest.fixture
 def watch(spark: SparkSession) -> Iterator[Watch]:
-    """What is told about the queries of the test."""
+    """Return a listener for the queries of the test."""
     listener = Watch()
     spark.streams.addListener(listener)
     yield listener
@@ -43,7 +43,7 @@ def watch(spark: SparkSession) -> Iterator[Watch]:
 
 @pytest.fixture
 def run(spark: SparkSession, conf: Conf) -> Run:
-    """Work on all that is there, then stop. The second call is a restart."""
+    """Return a function that processes all available records; the second call is a restart."""
 
     def work() -> None:
         query = build(spark, conf)
@@ -56,18 +56,18 @@ def run(spark: SparkSession, conf: Conf) -> Run:
 
 
 @pytest.fixture
-def die_after_writing(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run until a batch is written, and die before Spark has noted that it is done."""
+def crash_after_writing(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return a function that writes a batch and crashes before Spark commits it."""
     write = topics.write
 
-    def write_and_die(rows: DataFrame, conf: Conf) -> None:
+    def write_and_crash(rows: DataFrame, conf: Conf) -> None:
         write(rows, conf)
-        raise RuntimeError("died after writing")
+        raise RuntimeError("crashed after writing")
 
     def work() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(topics, "write", write_and_die)
-            with pytest.raises(StreamingQueryException, match="died after writing"):
+            patch.setattr(topics, "write", write_and_crash)
+            with pytest.raises(StreamingQueryException, match="crashed after writing"):
                 run()
 
     return work
@@ -75,7 +75,7 @@ def die_after_writing(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @pytest.fixture
 def latest(kbroker: LocalBroker) -> Callable[[str], dict[str, str]]:
-    """What a reader of a compacted topic sees: the last value of each key, as text."""
+    """Return a function that reads a compacted topic: the last value of each key, as text."""
 
     def read(topic: str) -> dict[str, str]:
         return {(each.key or b"").decode(): each.text for each in kbroker.records(topic)}

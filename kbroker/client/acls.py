@@ -17,9 +17,9 @@ from kbroker.security.acls import (
     AclOperation,
     AclPermission,
     AclResourceType,
+    AuthorizerSettings,
     Pattern,
     PatternType,
-    Rules,
     known,
 )
 
@@ -157,7 +157,7 @@ async def remove_acls(cluster: ClusterClient, filters: Sequence[AclFilter]) -> l
 class DescribedRules(NamedTuple):
     """Authorizer settings that apply in addition to ACLs, as far as a broker reveals them."""
 
-    rules: Rules
+    rules: AuthorizerSettings
     # Names of the settings that the broker does not reveal (Apache Kafka reveals none of them).
     hidden_settings: list[str]
 
@@ -186,7 +186,7 @@ async def describe_rules(cluster: ClusterClient) -> DescribedRules:
         for each in settings
         if each.name in (SUPER_USERS, ALLOWS_WITHOUT_ACLS) and not each.sensitive
     }
-    rules = Rules.read(
+    rules = AuthorizerSettings.read(
         visible.get(SUPER_USERS) or "",
         allows_without_acls=visible.get(ALLOWS_WITHOUT_ACLS) == "true",
     )

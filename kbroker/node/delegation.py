@@ -18,10 +18,10 @@ from kbroker.security.delegation import (
     DelegationKey,
     DelegationToken,
     Lifetimes,
-    ShownToken,
-    ended,
+    ValidToken,
+    expire,
     new_token,
-    renewed,
+    renew,
 )
 from kbroker.security.principals import Principal
 from kbroker.storage.errors import StorageError
@@ -63,7 +63,7 @@ class Delegation:
             )
         return self._key
 
-    def shown(self, token_id: str) -> ShownToken | None:
+    def find_valid(self, token_id: str) -> ValidToken | None:
         """Return the valid token with an ID for authentication, or None."""
         if self._key is None:
             return None
@@ -72,7 +72,7 @@ class Delegation:
         left_ms = 0 if token is None else token.expires_ms - self._clock.log_ms()
         if token is None or left_ms <= 0:
             return None
-        return ShownToken(token.owner, left_ms / 1000, token.credentials)
+        return ValidToken(token.owner, left_ms / 1000, token.credentials)
 
     async def create(
         self,
@@ -96,10 +96,10 @@ class Delegation:
             KafkaError: A limit is exceeded, or the metadata cannot be changed; see `new_token`.
         """
         tokens, key = self._cluster.delegation_tokens, self.key
-        tokens.check_room(requester)
+        tokens.check_token_limit(requester)
         make = partial(new_token, key, owner, requester, renewers, lifetime_ms, self._lifetimes)
         token = await self._in_thread(partial(make, self._clock.log_ms()))
-        tokens.check_room(requester)  # other tokens may have been created concurrently
+        tokens.check_token_limit(requester)  # other tokens may have been created concurrently
         while not await self._cluster.put_delegation_token(token, cause=cause):
             pass  # another node created the first credential of the cluster
         logger.info("%s: token %s of %s, created by %s", cause, token.id, owner, requester)
@@ -121,7 +121,7 @@ class Delegation:
             KafkaError: The token is unknown or expired, or `by` may not renew it.
         """
         while True:
-            token = renewed(
+            token = renew(
                 self._with_hmac(hmac), by, period_ms, self._lifetimes, self._clock.log_ms()
             )
             if await self._cluster.put_delegation_token(token, cause=cause):
@@ -146,7 +146,7 @@ class Delegation:
         while True:
             before = self._with_hmac(hmac)
             now_ms = self._clock.log_ms()
-            token = ended(before, by, period_ms, now_ms)
+            token = expire(before, by, period_ms, now_ms)
             if token is None:
                 revisions = {before.id: self._cluster.delegation_tokens.revision(before.id)}
                 is_done = await self._cluster.remove_delegation_tokens(revisions, cause=cause)
@@ -176,7 +176,7 @@ class Delegation:
             StorageError: The metadata cannot be changed.
         """
         tokens, now_ms = self._cluster.delegation_tokens, self._clock.log_ms()
-        while some := tokens.over(now_ms, OPERATIONS_MAX):
+        while some := tokens.expired(now_ms, OPERATIONS_MAX):
             # A token that was renewed concurrently is skipped in the next iteration.
             await self._cluster.remove_delegation_tokens(some, cause="delegation tokens expired")
 

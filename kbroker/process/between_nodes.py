@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from kbroker.cluster.peers import listener_of_nodes
 from kbroker.config import BrokerConfig
 from kbroker.net.server import Listener
-from kbroker.security.acls import Rules
+from kbroker.security.acls import AuthorizerSettings
 from kbroker.security.principals import ANONYMOUS, USER, Principal
 
 from .errors import StartFailed
@@ -26,7 +26,7 @@ def check_between_nodes(config: BrokerConfig, listeners: Sequence[Listener]) -> 
     name = _login_name(listener)
     if not config.authorizer_class:
         return
-    supers = Rules.read(config.super_users, allows_without_acls=False).super_users
+    supers = AuthorizerSettings.read(config.super_users, allows_without_acls=False).super_users
     if name is not None:
         principal = str(Principal(USER, name))
         if principal not in supers:

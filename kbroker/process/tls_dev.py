@@ -32,7 +32,7 @@ from .listeners import protocol_of, split_address
 from .own_files import write_own
 
 if TYPE_CHECKING:
-    from kbroker.security.authority import Authority, Pair
+    from kbroker.security.certificate_authority import CertificateAuthority, Pair
 
 ADMIN = "admin"
 MECHANISM = ScramMechanism.SHA_512
@@ -94,7 +94,7 @@ class DevSecurity:
         """The server's certificate: that of the last start, if it is still good for these hosts."""
         known = self._directory and _read_pair(self._directory / SERVER)
         try:
-            if known and self._authority.stands_for(known, hosts, now):
+            if known and self._authority.issued(known, hosts, now):
                 return known
         except ValueError as error:
             raise _unusable(self._directory, str(error)) from None
@@ -212,22 +212,22 @@ def _with_logins(config: BrokerConfig) -> dict[str, str]:
     }
 
 
-def _kept_or_new(directory: Path | None, now: datetime) -> tuple[Authority, str]:
+def _kept_or_new(directory: Path | None, now: datetime) -> tuple[CertificateAuthority, str]:
     """The authority and the password of the last start, or new ones. Raises StartFailed."""
     try:
-        from kbroker.security.authority import Authority, Pair
+        from kbroker.security.certificate_authority import CertificateAuthority, Pair
     except ModuleNotFoundError as error:
         raise StartFailed(f"--tls-dev needs {error.name}: pip install 'kbroker[tls]'") from None
 
     kept = [directory / name for name in (AUTHORITY, AUTHORITY_KEY, PASSWORD)] if directory else []
     if not any(each.exists() for each in kept):
         name = f"kbroker --tls-dev, {socket.gethostname()[:32]}, {now:%Y-%m-%d}"
-        return Authority.new(name, now), secrets.token_urlsafe(PASSWORD_BYTES)
+        return CertificateAuthority.new(name, now), secrets.token_urlsafe(PASSWORD_BYTES)
     try:
         certificate, key, password = (each.read_text(encoding="ascii").strip() for each in kept)
         if not (password and set(password) <= _SAFE):
             raise ValueError(f"{PASSWORD} has none, or one with signs other than {_SAFE_WORDS}")
-        return Authority(Pair(certificate + "\n", key + "\n")), password
+        return CertificateAuthority(Pair(certificate + "\n", key + "\n")), password
     except OSError as error:
         raise _unusable(directory, f"{error.filename}: {error.strerror}") from None
     except ValueError as error:
@@ -247,7 +247,7 @@ def _unusable(directory: Path | None, reason: str) -> StartFailed:
 
 def _read_pair(path: Path) -> Pair | None:
     """A certificate and its key; None when there are none yet."""
-    from kbroker.security.authority import Pair
+    from kbroker.security.certificate_authority import Pair
 
     try:
         text = path.read_text(encoding="ascii")

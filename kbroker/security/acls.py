@@ -283,7 +283,7 @@ class Acls:
                 yield from self._by_pattern.get(pattern, {}).values()
 
 
-class Rules(NamedTuple):
+class AuthorizerSettings(NamedTuple):
     """Authorizer settings: ``super.users`` and ``allow.everyone.if.no.acl.found``."""
 
     super_users: frozenset[str] = frozenset()
@@ -302,7 +302,11 @@ IN_PROCESS_CLIENT = Client(Principal("Process", "kbroker"), "inside")
 
 
 def decide(
-    acls: Acls, rules: Rules, client: Client, operation: AclOperation, resource: Resource
+    acls: Acls,
+    rules: AuthorizerSettings,
+    client: Client,
+    operation: AclOperation,
+    resource: Resource,
 ) -> Verdict:
     """Decide whether a client may perform an operation on a resource, like StandardAuthorizer.
 
@@ -330,7 +334,11 @@ def decide(
 
 
 def decide_any(
-    acls: Acls, rules: Rules, client: Client, operation: AclOperation, kind: AclResourceType
+    acls: Acls,
+    rules: AuthorizerSettings,
+    client: Client,
+    operation: AclOperation,
+    kind: AclResourceType,
 ) -> bool:
     """Return True if a client may perform an operation on some resource of a type (KIP-679).
 

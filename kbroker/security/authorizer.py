@@ -9,9 +9,9 @@ from .acls import (
     AclOperation,
     AclResourceType,
     Acls,
+    AuthorizerSettings,
     Client,
     Resource,
-    Rules,
     Verdict,
     decide,
     decide_any,
@@ -27,7 +27,7 @@ KEPT_CHARACTERS_MAX: Final = 256
 class Authorizer:
     """Decides by the current ACLs of the cluster whether clients may perform operations."""
 
-    def __init__(self, acls: Acls, rules: Rules) -> None:
+    def __init__(self, acls: Acls, rules: AuthorizerSettings) -> None:
         self.acls = acls
         self.rules = rules
         self._kept: dict[tuple[Client, AclOperation, Resource | AclResourceType], bool] = {}

@@ -43,7 +43,7 @@ class Pair(NamedTuple):
         return "Pair()"
 
 
-class Authority:
+class CertificateAuthority:
     """A CA that issues server certificates.
 
     Args:
@@ -61,7 +61,7 @@ class Authority:
             raise ValueError("CA: the private key does not match the certificate")
 
     @classmethod
-    def new(cls, name: str, now: datetime) -> Authority:
+    def new(cls, name: str, now: datetime) -> CertificateAuthority:
         """Create a CA with a new key, valid for ten years."""
         key = ec.generate_private_key(ec.SECP256R1())
         own = _subject(name)
@@ -100,7 +100,7 @@ class Authority:
         )
         return _pair(builder.sign(self._key, SHA256()), key)
 
-    def stands_for(self, pair: Pair, hosts: Iterable[str], now: datetime) -> bool:
+    def issued(self, pair: Pair, hosts: Iterable[str], now: datetime) -> bool:
         """Return True if this CA issued a certificate for exactly these names that is still valid.
 
         Args:

@@ -51,7 +51,7 @@ class DelegationToken(NamedTuple):
         """Hide the digest and the credentials."""
         return f"DelegationToken({self.id} of {self.owner}, until {self.expires_ms})"
 
-    def is_over(self, now_ms: int) -> bool:
+    def is_expired(self, now_ms: int) -> bool:
         """Return True if the token has expired or reached its maximum lifetime."""
         return min(self.expires_ms, self.max_ms) < now_ms
 
@@ -156,7 +156,7 @@ def _new_id() -> str:
     return made
 
 
-def renewed(
+def renew(
     token: DelegationToken, by: Principal, period_ms: int, lifetimes: Lifetimes, now_ms: int
 ) -> DelegationToken:
     """Return the token with a new expiry time.
@@ -176,7 +176,7 @@ def renewed(
     return _until(token, now_ms + _at_most(lifetimes.renewed_ms, period_ms))
 
 
-def ended(
+def expire(
     token: DelegationToken, by: Principal, period_ms: int, now_ms: int
 ) -> DelegationToken | None:
     """Return the token with an earlier expiry time, or None if it expires immediately.
@@ -198,7 +198,7 @@ def ended(
 
 
 def _check_is_good(token: DelegationToken, now_ms: int) -> None:
-    if token.is_over(now_ms):
+    if token.is_expired(now_ms):
         raise KafkaError(
             ErrorCode.DELEGATION_TOKEN_EXPIRED, "the token has expired; create another one"
         )
@@ -220,7 +220,7 @@ def _at_most(limit_ms: int, wanted_ms: int) -> int:
     return min(limit_ms, wanted_ms) if wanted_ms > 0 else limit_ms
 
 
-class ShownToken(NamedTuple):
+class ValidToken(NamedTuple):
     """A valid token: its owner, its remaining lifetime in seconds and its credentials."""
 
     owner: Principal
@@ -231,7 +231,7 @@ class ShownToken(NamedTuple):
 class TokenUsers(Protocol):
     """The delegation tokens that are valid now."""
 
-    def shown(self, token_id: str) -> ShownToken | None:
+    def find_valid(self, token_id: str) -> ValidToken | None:
         """Return the token with an ID, or None if it does not exist or has expired.
 
         Takes the same time in all cases, so that the time does not reveal the existence of a token.
@@ -270,7 +270,7 @@ class ScramLogin:
             self.name = user.name
             return
         # The token may have expired since the first message.
-        token = None if self._tokens is None else self._tokens.shown(user.name)
+        token = None if self._tokens is None else self._tokens.find_valid(user.name)
         if token is None:
             raise AuthenticationError("the delegation token has expired")
         self.name, self.lifetime_seconds = token.owner.name, token.seconds

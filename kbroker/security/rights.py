@@ -15,11 +15,11 @@ from .acls import (
     AclPermission,
     AclResourceType,
     Acls,
+    AuthorizerSettings,
     Client,
     Pattern,
     PatternType,
     Resource,
-    Rules,
     Verdict,
     decide,
     decide_any,
@@ -154,7 +154,7 @@ class PermissionCheck(NamedTuple):
 
 
 def check_permission(
-    acls: Acls, rules: Rules, client: Client, permission: Permission
+    acls: Acls, rules: AuthorizerSettings, client: Client, permission: Permission
 ) -> PermissionCheck:
     """Check a permission as a broker does, and find the changes that would grant it."""
     verdict = decide(acls, rules, client, *permission)
@@ -168,7 +168,7 @@ def check_permission(
 
 
 def _remedy(
-    acls: Acls, rules: Rules, client: Client, permission: Permission
+    acls: Acls, rules: AuthorizerSettings, client: Client, permission: Permission
 ) -> Iterator[AclChange]:
     """Yield the ACL removals and then the addition that would grant the permission."""
     operation, resource = permission

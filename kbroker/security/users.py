@@ -191,7 +191,7 @@ class Users:
     ) -> ScramServer:
         def find(user: ScramUser) -> ScramCredential | None:
             if user.is_token:
-                token = tokens.shown(user.name) if tokens else None
+                token = tokens.find_valid(user.name) if tokens else None
                 return None if token is None else token.credentials.get(mechanism)
             known = None if stored is None else stored.find(mechanism, user.name)
             return known or self._credentials.get((mechanism, user.name))

@@ -20,7 +20,7 @@ from kbroker.client.acls import add_acls
 from kbroker.client.cluster import open_cluster
 from kbroker.client.credentials import Credentials, Security
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.security.acls import AclOperation, Resource, Rules, decide
+from kbroker.security.acls import AclOperation, AuthorizerSettings, Resource, decide
 from kbroker.security.rights import Permission, check_permission
 
 from ..commands import Cli, ReadJson
@@ -300,7 +300,7 @@ def test_commands_of_acl_explain_grant_permission() -> None:
     changed = 0
     for seed in range(2000):
         rng = random.Random(seed)
-        rules = Rules(allows_without_acls=rng.random() < 0.5)
+        rules = AuthorizerSettings(allows_without_acls=rng.random() < 0.5)
         known = [random_acl(rng) for _ in range(rng.randrange(12))]
         permission = Permission(
             AclOperation(rng.randrange(3, 16)), Resource(TOPIC, rng.choice(NAMES[:-1]))

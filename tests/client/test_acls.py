@@ -11,7 +11,7 @@ from kbroker.client.acls import add_acls, describe_acls, describe_rules, remove_
 from kbroker.client.cluster import open_cluster
 from kbroker.client.credentials import Credentials, Security
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.security.acls import Rules
+from kbroker.security.acls import AuthorizerSettings
 
 from ..security.test_access import guarded
 from ..security.test_acls import (
@@ -36,7 +36,7 @@ async def test_acls_are_added_described_and_removed(broker: Broker) -> None:
         await add_acls(cluster, [others, ours, ours])
         assert await describe_acls(cluster, [ANY, ANY]) == [ours, others]
         told = await describe_rules(cluster)
-        assert told.rules == Rules(frozenset(["User:admin"]))
+        assert told.rules == AuthorizerSettings(frozenset(["User:admin"]))
         assert told.hidden_settings == []
         assert await remove_acls(cluster, [ANY._replace(principal="User:bob"), ANY]) == [
             ours,

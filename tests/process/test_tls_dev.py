@@ -23,7 +23,7 @@ from kbroker.config import BrokerConfig, ConfigError
 from kbroker.process.dev_files import SECRETS
 from kbroker.process.errors import StartFailed
 from kbroker.process.tls_dev import DevSecurity, hosts_of
-from kbroker.security.authority import Authority, Pair
+from kbroker.security.certificate_authority import CertificateAuthority, Pair
 from kbroker.security.tls import client_context, server_context
 
 from ..cli.test_serve import SECONDS, refused, serving, wait_for
@@ -272,7 +272,7 @@ def names_in(pair: Pair) -> list[str]:
 
 def test_a_certificate_that_the_strict_take() -> None:
     now = datetime.now(UTC)
-    authority = Authority.new("mine", now)
+    authority = CertificateAuthority.new("mine", now)
     pair = authority.issue(HOSTS, now)
     assert names_in(pair) == [*HOSTS]
     shown = setting(ssl_keystore_certificate_chain=pair.certificate, ssl_keystore_key=pair.key)
@@ -289,27 +289,27 @@ def test_a_certificate_that_the_strict_take() -> None:
 
 
 def test_when_a_certificate_is_made_anew() -> None:
-    authority = Authority.new("mine", NOW)
+    authority = CertificateAuthority.new("mine", NOW)
     pair = authority.issue(HOSTS, NOW)
-    assert authority.stands_for(pair, HOSTS, NOW)
-    assert authority.stands_for(pair, reversed(HOSTS), NOW + timedelta(days=300))
-    assert not authority.stands_for(pair, HOSTS, NOW + timedelta(days=306))
-    assert not authority.stands_for(pair, HOSTS[1:], NOW)
-    assert not authority.stands_for(pair, [*HOSTS, "other.example"], NOW)
-    other = Authority.new("mine", NOW)
-    assert not other.stands_for(pair, HOSTS, NOW)
-    assert not authority.stands_for(Pair(pair.certificate, authority.pair.key), HOSTS, NOW)
+    assert authority.issued(pair, HOSTS, NOW)
+    assert authority.issued(pair, reversed(HOSTS), NOW + timedelta(days=300))
+    assert not authority.issued(pair, HOSTS, NOW + timedelta(days=306))
+    assert not authority.issued(pair, HOSTS[1:], NOW)
+    assert not authority.issued(pair, [*HOSTS, "other.example"], NOW)
+    other = CertificateAuthority.new("mine", NOW)
+    assert not other.issued(pair, HOSTS, NOW)
+    assert not authority.issued(Pair(pair.certificate, authority.pair.key), HOSTS, NOW)
     late = authority.ends_at - timedelta(days=3)
-    assert authority.stands_for(authority.issue(HOSTS, late), HOSTS, late), "not at each start"
+    assert authority.issued(authority.issue(HOSTS, late), HOSTS, late), "not at each start"
     with pytest.raises(ValueError, match="does not match the certificate"):
-        Authority(Pair(authority.pair.certificate, pair.key))
+        CertificateAuthority(Pair(authority.pair.certificate, pair.key))
 
 
 def test_an_authority_that_has_ended(tmp_path: Path) -> None:
     directory = tmp_path / "tls-dev"
     with DevSecurity(BrokerConfig.load(), directory).kept(ADDRESS):
         pass
-    old = Authority.new("mine", datetime.now(UTC) - timedelta(days=4000))
+    old = CertificateAuthority.new("mine", datetime.now(UTC) - timedelta(days=4000))
     (directory / "ca.pem").write_text(old.pair.certificate)
     (directory / "ca.key").write_text(old.pair.key)
     with pytest.raises(StartFailed, match="has ended; remove that directory"):

@@ -15,11 +15,11 @@ from kbroker.security.acls import (
     AclPermission,
     AclResourceType,
     Acls,
+    AuthorizerSettings,
     Client,
     Pattern,
     PatternType,
     Resource,
-    Rules,
     decide,
     decide_any,
 )
@@ -35,7 +35,7 @@ WORLDS, QUESTIONS = 100, 1000
 NAMES = ("a", "ab", "abc", "abd", "b", "orders", "orders-eu", "*")
 PRINCIPALS = ("alice", "bob", "ANONYMOUS")
 HOSTS = ("10.0.0.1", "10.0.0.2")
-NO_RULES = Rules()
+NO_RULES = AuthorizerSettings()
 
 
 def client(name: str = "alice", host: str = "10.0.0.1") -> Client:
@@ -63,7 +63,11 @@ def book(*acls: Acl) -> Acls:
 
 
 def model_allows(
-    acls: Iterable[Acl], rules: Rules, who: Client, operation: AclOperation, what: Resource
+    acls: Iterable[Acl],
+    rules: AuthorizerSettings,
+    who: Client,
+    operation: AclOperation,
+    what: Resource,
 ) -> bool:
     """Decide as the documentation of StandardAuthorizer describes, without an index."""
     if f"User:{who.principal.name}" in rules.super_users:
@@ -114,7 +118,7 @@ def test_random_decisions_match_model() -> None:
     for seed in range(WORLDS):
         rng = random.Random(seed)
         known = {str(key): random_acl(rng) for key in range(rng.randrange(12))}
-        rules = Rules(frozenset(["User:root"]), allows_without_acls=rng.random() < 0.5)
+        rules = AuthorizerSettings(frozenset(["User:root"]), allows_without_acls=rng.random() < 0.5)
         acls = book()
         for key, each in known.items():
             acls.put(key, each)
@@ -175,7 +179,7 @@ def test_single_acl_decides_as_expected(
 
 def test_allow_everyone_applies_only_to_resources_without_acls() -> None:
     """ACLs for other principals count as ACLs of the resource (KAFKA-14435)."""
-    open_to_all = Rules(allows_without_acls=True)
+    open_to_all = AuthorizerSettings(allows_without_acls=True)
     acls = book(acl(READ, principal="User:bob", name="ord", pattern=PREFIXED))
     assert not decide(acls, open_to_all, client(), READ, Resource(TOPIC, "orders")).allowed
     assert decide(acls, open_to_all, client(), READ, Resource(TOPIC, "other")).allowed
@@ -183,7 +187,7 @@ def test_allow_everyone_applies_only_to_resources_without_acls() -> None:
 
 
 def test_super_users_are_parsed_and_bypass_acls() -> None:
-    rules = Rules.read(" User:root ;User:CN=a,O=b; ", allows_without_acls=False)
+    rules = AuthorizerSettings.read(" User:root ;User:CN=a,O=b; ", allows_without_acls=False)
     assert rules.super_users == {"User:root", "User:CN=a,O=b"}
     denied = book(acl(ALL, DENY, name="*", principal="User:*"))
     assert decide(denied, rules, client("root"), READ, Resource(TOPIC, "orders")).allowed
@@ -212,7 +216,7 @@ def test_decide_any_considers_prefixes_and_denials(acls: Sequence[Acl], allowed:
 def test_verdict_text_names_deciding_rule() -> None:
     what = Resource(TOPIC, "orders")
     acls = book(acl(READ), acl(WRITE, DENY, principal="User:*"))
-    rules = Rules(frozenset(["User:root"]))
+    rules = AuthorizerSettings(frozenset(["User:root"]))
     said = {
         str(decide(acls, rules, who, operation, what))
         for who, operation in (

@@ -21,10 +21,10 @@ from kbroker.security.delegation import (
     Lifetimes,
     _new_id,
     check_principals,
-    ended,
+    expire,
     new_token,
     password_of,
-    renewed,
+    renew,
 )
 from kbroker.security.principals import USER, Principal
 
@@ -83,7 +83,7 @@ def test_unlimited_lifetime_fits_64_bits() -> None:
         DelegationKey(KEY), ALICE, ALICE, (), -1, Lifetimes(2**63 - 1, 2**63 - 1), NOW
     )
     assert (token.max_ms, token.expires_ms) == (TIME_MAX, TIME_MAX)
-    assert renewed(token, ALICE, -1, Lifetimes(2**63 - 1, 2**63 - 1), NOW).expires_ms == TIME_MAX
+    assert renew(token, ALICE, -1, Lifetimes(2**63 - 1, 2**63 - 1), NOW).expires_ms == TIME_MAX
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_unlimited_lifetime_fits_64_bits() -> None:
     ],
 )
 def test_renewal_sets_expiry(period_ms: int, after_ms: int, expires_ms: int) -> None:
-    token = renewed(made(), ALICE, period_ms, LIFETIMES, NOW + after_ms)
+    token = renew(made(), ALICE, period_ms, LIFETIMES, NOW + after_ms)
     assert token.expires_ms == NOW + expires_ms
     assert token.max_ms == NOW + 7 * DAY
 
@@ -105,52 +105,52 @@ def test_renewal_sets_expiry(period_ms: int, after_ms: int, expires_ms: int) -> 
 def test_renewal_stops_at_maximum_lifetime() -> None:
     token, now = made(), NOW
     for _ in range(20):
-        token = renewed(token, ALICE, -1, LIFETIMES, now)
+        token = renew(token, ALICE, -1, LIFETIMES, now)
         now = min(now + DAY // 2, NOW + 7 * DAY)
     assert token.expires_ms == token.max_ms == NOW + 7 * DAY
-    assert not token.is_over(token.max_ms)
-    assert token.is_over(token.max_ms + 1)
+    assert not token.is_expired(token.max_ms)
+    assert token.is_expired(token.max_ms + 1)
     with refused(EXPIRED):
-        renewed(token, ALICE, -1, LIFETIMES, token.max_ms + 1)
+        renew(token, ALICE, -1, LIFETIMES, token.max_ms + 1)
 
 
 def test_only_owner_and_renewers_change_token() -> None:
     """As in Kafka, a requester that is neither owner nor renewer may not change it."""
     token = made(CAROL)
     for principal in (ALICE, CAROL):
-        assert renewed(token, principal, 5, LIFETIMES, NOW).expires_ms == NOW + 5
-        assert ended(token, principal, -1, NOW) is None
+        assert renew(token, principal, 5, LIFETIMES, NOW).expires_ms == NOW + 5
+        assert expire(token, principal, -1, NOW) is None
     for principal in (BOB, Principal(USER, "dave"), Principal("Group", "alice")):
         with refused(MISMATCH):
-            renewed(token, principal, -1, LIFETIMES, NOW)
+            renew(token, principal, -1, LIFETIMES, NOW)
         with refused(MISMATCH):
-            ended(token, principal, -1, NOW)
+            expire(token, principal, -1, NOW)
 
 
 def test_token_expires_as_requested() -> None:
     token = made()
-    sooner = ended(token, ALICE, 5, NOW)
+    sooner = expire(token, ALICE, 5, NOW)
     assert sooner is not None
     assert sooner.expires_ms == NOW + 5
-    now_at_once = ended(token, ALICE, 0, NOW)
+    now_at_once = expire(token, ALICE, 0, NOW)
     assert now_at_once is not None
     assert now_at_once.expires_ms == NOW
-    later = ended(token, ALICE, 2**63 - 1, NOW)
+    later = expire(token, ALICE, 2**63 - 1, NOW)
     assert later is not None
     assert later.expires_ms == token.max_ms
     with refused(EXPIRED):
-        ended(token, ALICE, 5, NOW + DAY + 1)
-    assert ended(token, ALICE, -1, NOW + DAY + 1) is None
+        expire(token, ALICE, 5, NOW + DAY + 1)
+    assert expire(token, ALICE, -1, NOW + DAY + 1) is None
 
 
 def test_error_precedence_matches_kafka() -> None:
     token = made()
     with refused(MISMATCH):
-        ended(token, BOB, 5, NOW + DAY + 1)
+        expire(token, BOB, 5, NOW + DAY + 1)
     with refused(MISMATCH):
-        ended(token, BOB, -1, NOW + DAY + 1)
+        expire(token, BOB, -1, NOW + DAY + 1)
     with refused(EXPIRED):
-        renewed(token, BOB, 5, LIFETIMES, NOW + DAY + 1)
+        renew(token, BOB, 5, LIFETIMES, NOW + DAY + 1)
 
 
 def test_token_ids_look_like_kafkas() -> None:

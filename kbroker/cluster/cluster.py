@@ -68,7 +68,7 @@ from .store import (
     Document,
     Lease,
     MetadataStore,
-    StoreTrouble,
+    StoreProblem,
     entry_at,
 )
 from .view import ClusterView, PartitionChange
@@ -209,9 +209,9 @@ class Cluster(ClusterView):
         return self._store.revision
 
     @property
-    def store_trouble(self) -> StoreTrouble | None:
+    def store_problem(self) -> StoreProblem | None:
         """Problem that prevents changes of the metadata, None if this node knows none."""
-        return self._store.trouble
+        return self._store.problem
 
     # -- changes
 
@@ -339,7 +339,7 @@ class Cluster(ClusterView):
             puts[partition_key(topic.id, partition.index)] = None
         await self._transact(puts, compares={TOPICS + name: topic.revision}, cause=cause)
 
-    async def sweep(self) -> None:
+    async def remove_strays(self) -> None:
         """Remove the remaining partition entries of deleted topics.
 
         Topic IDs are never reused, so no compares are needed. Raises StorageError.

@@ -110,7 +110,7 @@ class Controller:
             await self._take_over()
         if self.in_charge:
             await self._work()
-            await self._cluster.sweep()
+            await self._cluster.remove_strays()
 
     async def run(self) -> None:
         """Process changes until cancelled."""

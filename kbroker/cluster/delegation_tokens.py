@@ -53,7 +53,7 @@ class DelegationTokens:
         known = self._known.get(token_id)
         return ABSENT if known is None else known[1]
 
-    def check_room(self, requester: Principal) -> None:
+    def check_token_limit(self, requester: Principal) -> None:
         """Raise KafkaError if the cluster or the requester has the maximum number of tokens."""
         if len(self) >= TOKENS_MAX or self._of[requester] >= TOKENS_PER_REQUESTER_MAX:
             raise KafkaError(
@@ -62,12 +62,12 @@ class DelegationTokens:
                 "expire unused tokens",
             )
 
-    def over(self, now_ms: int, count: int) -> dict[str, int]:
+    def expired(self, now_ms: int, count: int) -> dict[str, int]:
         """Return IDs and revisions of at most `count` expired tokens."""
         found = (
             (token.id, revision)
             for token, revision in self._known.values()
-            if token.is_over(now_ms)
+            if token.is_expired(now_ms)
         )
         return dict(islice(found, count))
 

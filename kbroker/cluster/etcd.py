@@ -152,7 +152,7 @@ async def connected(
         if not store.is_read:
             raise StorageError(
                 f"cannot read the cluster metadata at {address}: "
-                f"{store.trouble or f'no response in {patience_seconds:g} s'}; check that most members of "
+                f"{store.problem or f'no response in {patience_seconds:g} s'}; check that most members of "
                 "etcd run, and that this machine reaches them"
             )
         _check_clock(gateway.clock_ahead_seconds or 0)

@@ -40,7 +40,7 @@ from .store import (
     Lease,
     OutcomeUnknown,
     Snapshot,
-    StoreTrouble,
+    StoreProblem,
     Watcher,
 )
 from .timed_lease import TimedLease
@@ -64,12 +64,12 @@ RESTORE_ACTION = (
 )
 # Problems by the name of etcd's alarm.
 ALARMS = {
-    "NOSPACE": StoreTrouble(
+    "NOSPACE": StoreProblem(
         "etcd has reached its quota (alarm NOSPACE): topics, leaders and in-sync replicas cannot change",
         "compact and defragment etcd (etcdctl compact, etcdctl defrag) or raise its "
         "--quota-backend-bytes, then run 'etcdctl alarm disarm'",
     ),
-    "CORRUPT": StoreTrouble(
+    "CORRUPT": StoreProblem(
         "members of etcd hold different data (alarm CORRUPT): the metadata cannot change",
         "replace the member that etcd's log names, then run 'etcdctl alarm disarm'",
     ),
@@ -139,9 +139,9 @@ class EtcdStore:
         # Highest revision in a response of etcd.
         self._newest = 0
         # Set while etcd holds an older state than this client.
-        self._rollback: StoreTrouble | None = None
-        self._alarm: StoreTrouble | None = None
-        self._trouble: str | None = None
+        self._rollback: StoreProblem | None = None
+        self._alarm: StoreProblem | None = None
+        self._problem: str | None = None
         self._is_sending_heartbeat = False
 
     @property
@@ -149,9 +149,9 @@ class EtcdStore:
         return self._revision
 
     @property
-    def trouble(self) -> StoreTrouble | None:
+    def problem(self) -> StoreProblem | None:
         """The problem with etcd that this client knows; None if there is none."""
-        unreached = None if self._trouble is None else StoreTrouble(self._trouble, REACH_ACTION)
+        unreached = None if self._problem is None else StoreProblem(self._problem, REACH_ACTION)
         return self._rollback or self._alarm or unreached
 
     async def aclose(self) -> None:
@@ -313,18 +313,18 @@ class EtcdStore:
 
     def _check_rollback(self) -> None:
         if self._rollback is not None:
-            raise StorageError(self._rollback.problem)
+            raise StorageError(self._rollback.description)
 
     def _rolled_back(self, revision: int, known: int) -> StorageError:
         """Stop reading and writing but keep the entries; return the error to raise."""
-        self._rollback = StoreTrouble(
+        self._rollback = StoreProblem(
             f"etcd holds an older state of the metadata (revision {revision}) than this node knows "
             f"(revision {known})",
             RESTORE_ACTION,
         )
         logger.error("metadata: %s; this node keeps its metadata and its logs", self._rollback)
         self._following.cancel()
-        return StorageError(self._rollback.problem)
+        return StorageError(self._rollback.description)
 
     async def _check_restored(self) -> None:
         """Resume if etcd holds the newer state again."""
@@ -501,12 +501,12 @@ class EtcdStore:
 
     def _note(self, error: StorageError | None) -> None:
         """Log a new problem with etcd, or its end."""
-        trouble = None if error is None else error.message
-        if trouble is not None and self._trouble is None:
-            logger.warning("metadata: %s", trouble)
-        elif trouble is None and self._trouble is not None:
+        problem = None if error is None else error.message
+        if problem is not None and self._problem is None:
+            logger.warning("metadata: %s", problem)
+        elif problem is None and self._problem is not None:
             logger.info("metadata: etcd responds again")
-        self._trouble = trouble
+        self._problem = problem
 
     async def _check_alarms(self) -> None:
         """Check etcd's alarms. Without permission to read alarms, a failing write reports them."""
@@ -517,7 +517,7 @@ class EtcdStore:
                 raise
             return
         raised = {each.get("alarm") for each in answer.get("alarms", ())}
-        alarm = next((trouble for name, trouble in ALARMS.items() if name in raised), None)
+        alarm = next((problem for name, problem in ALARMS.items() if name in raised), None)
         if alarm is not None and alarm != self._alarm:
             logger.error("metadata: %s", alarm)
         elif alarm is None and self._alarm is not None:

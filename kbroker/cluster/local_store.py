@@ -20,7 +20,7 @@ from kbroker.storage.files import File, Files, truncate_torn
 from kbroker.storage.naming import RESERVE
 from kbroker.storage.reserve import Reserve
 
-from .store import ABSENT, Change, Document, Entry, Lease, Snapshot, StoreTrouble, Watcher
+from .store import ABSENT, Change, Document, Entry, Lease, Snapshot, StoreProblem, Watcher
 from .watchers import Watchers
 
 logger = logging.getLogger(__name__)
@@ -51,8 +51,8 @@ class LocalStore:
     * Full disks: a reserve file allows metadata changes on a full disk, so topics can be deleted.
 
     Watchers are called within `transact`: when it returns, all nodes know the change. Changes are
-    serialized. A failed write sets `trouble`. Then `run` writes a line without entries every
-    `PROBE_SECONDS`, so `trouble` ends even without changes.
+    serialized. A failed write sets `problem`. Then `run` writes a line without entries every
+    `PROBE_SECONDS`, so `problem` ends even without changes.
 
     Args:
         files: The file system.
@@ -80,7 +80,7 @@ class LocalStore:
         self._lease_of: dict[str, LocalLease] = {}
         self._last_lease = 0
         self._expiring = trio.Event()
-        self._trouble: StoreTrouble | None = None
+        self._problem: StoreProblem | None = None
         # A sync failed: the journal is not written any more.
         self._is_failed = False
         # Set, and replaced, when a write fails.
@@ -238,8 +238,8 @@ class LocalStore:
         return self._revision
 
     @property
-    def trouble(self) -> StoreTrouble | None:
-        return self._trouble
+    def problem(self) -> StoreProblem | None:
+        return self._problem
 
     async def range(self, prefix: str) -> Snapshot:
         found = {k: e for k, e in self._entries.items() if k.startswith(prefix)}
@@ -303,7 +303,7 @@ class LocalStore:
         After a failed sync the end of the file is unknown, so nothing more is written.
         """
         if self._is_failed:
-            raise StorageError(str(self._trouble))
+            raise StorageError(str(self._problem))
         try:
             journal = self._journal = self._journal or self._open_journal()
             self._with_reserve(lambda: journal.append([line]))
@@ -327,25 +327,25 @@ class LocalStore:
 
     def _refuse(self, error: StorageError) -> None:
         """Report that the metadata cannot be changed, and let `run` retry."""
-        problem, _, action = str(error.message).partition("; ")
-        problem = f"the metadata cannot be written: {problem}"
-        if self._trouble is None:
+        description, _, action = str(error.message).partition("; ")
+        description = f"the metadata cannot be written: {description}"
+        if self._problem is None:
             self._refused.set()
-        if self._trouble is None or self._trouble.problem != problem:
-            self._trouble = StoreTrouble(problem, action or RETRY_ACTION)
-            logger.error("%s", self._trouble)
+        if self._problem is None or self._problem.description != description:
+            self._problem = StoreProblem(description, action or RETRY_ACTION)
+            logger.error("%s", self._problem)
 
     def _accept(self) -> None:
         """Report that the metadata can be changed."""
-        if self._trouble is not None:
-            self._trouble = None
+        if self._problem is not None:
+            self._problem = None
             logger.warning("the metadata can be written again: %s", self._path)
 
     def _fail(self, error: StorageError) -> None:
         """Stop writing, because the contents of the journal on the disk are unknown."""
-        problem = f"{self._path} cannot be written ({error.message})"
-        self._trouble, self._is_failed = StoreTrouble(problem, "restart the server"), True
-        logger.error("%s", self._trouble)
+        description = f"{self._path} cannot be written ({error.message})"
+        self._problem, self._is_failed = StoreProblem(description, "restart the server"), True
+        logger.error("%s", self._problem)
 
     async def _probe_regularly(self) -> None:
         while True:
@@ -359,7 +359,7 @@ class LocalStore:
 
     @property
     def _is_refused(self) -> bool:
-        return self._trouble is not None and not self._is_failed
+        return self._problem is not None and not self._is_failed
 
     async def _probe(self) -> None:
         """Write a line without changes; a journal without history ends with such a line too."""

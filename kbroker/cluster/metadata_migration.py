@@ -17,7 +17,7 @@ CAUSE = "moved to another store"
 T = TypeVar("T")
 
 
-async def check_nobody_runs(store: MetadataStore) -> None:
+async def check_no_node_runs(store: MetadataStore) -> None:
     """Raise StorageError if nodes of the cluster run."""
     live = sorted(int(key.removeprefix(LIVE)) for key in (await store.range(LIVE)).entries)
     if live:
@@ -53,7 +53,7 @@ async def copy_metadata(source: MetadataStore, target: MetadataStore, meta: Docu
     """
     if await is_migrated(target, meta["cluster_id"]):
         return
-    await check_nobody_runs(target)
+    await check_no_node_runs(target)
     await remove_all(target)
     entries = (await source.range("")).entries
     kept = [(key, value) for key, value in _migrated(entries) if key not in (META, LEAVING)]

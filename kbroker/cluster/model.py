@@ -106,7 +106,7 @@ class Topic:
     # A `placement` for each creation of partitions.
     placed: list[Document] = field(default_factory=list)
 
-    def take_over(self, document: Document) -> list[Partition]:
+    def apply_document(self, document: Document) -> list[Partition]:
         """Apply a stored topic entry and return the new partitions.
 
         A partition that stays unplaced has an entry of its own, which follows.

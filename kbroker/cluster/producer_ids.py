@@ -82,12 +82,12 @@ class ProducerIds:
         if trio.current_time() < self._next_warning:
             return
         self._next_warning = trio.current_time() + WARN_SECONDS
-        trouble = self._cluster.store_trouble
-        action = "run `kbroker cluster health`" if trouble is None else trouble.action
+        problem = self._cluster.store_problem
+        action = "run `kbroker cluster health`" if problem is None else problem.action
         logger.warning(
             "new idempotent and transactional producers wait, because no producer ids can be reserved: "
             "%s; %s. The clients try again by themselves",
-            error.message if trouble is None else trouble.problem,
+            error.message if problem is None else problem.description,
             action,
         )
 

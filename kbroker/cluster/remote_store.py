@@ -16,7 +16,7 @@ from .store import (
     Lease,
     OutcomeUnknown,
     Snapshot,
-    StoreTrouble,
+    StoreProblem,
     Unreachable,
     Watcher,
 )
@@ -66,7 +66,7 @@ class RemoteStore:
         self._numbers = count()
         self._is_gone = False
         # Problem in the newest response; keeping leases alive produces responses regularly.
-        self._trouble: StoreTrouble | None = None
+        self._problem: StoreProblem | None = None
 
     @classmethod
     async def open(cls, path: str) -> RemoteStore:
@@ -81,8 +81,8 @@ class RemoteStore:
         return self._revision
 
     @property
-    def trouble(self) -> StoreTrouble | None:
-        return self._trouble
+    def problem(self) -> StoreProblem | None:
+        return self._problem
 
     async def run(self) -> None:
         """Receive changes and responses until cancelled. Raises StorageError if the connection ends."""
@@ -102,8 +102,8 @@ class RemoteStore:
             self._watchers.forget(self._revision)
             return
         if "change" not in message:
-            trouble = message["trouble"]
-            self._trouble = None if trouble is None else StoreTrouble(*trouble)
+            problem = message["trouble"]
+            self._problem = None if problem is None else StoreProblem(*problem)
             request = self._pending.get(message["id"])
             if request is not None:
                 request.response = message

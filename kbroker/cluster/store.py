@@ -101,14 +101,14 @@ class Lease(Protocol):
         ...
 
 
-class StoreTrouble(NamedTuple):
+class StoreProblem(NamedTuple):
     """A problem that prevents changes of the metadata, and what the operator can do."""
 
-    problem: str
+    description: str
     action: str
 
     def __str__(self) -> str:
-        return f"{self.problem}; {self.action}"
+        return f"{self.description}; {self.action}"
 
 
 class MetadataStore(Protocol):
@@ -124,7 +124,7 @@ class MetadataStore(Protocol):
         ...
 
     @property
-    def trouble(self) -> StoreTrouble | None:
+    def problem(self) -> StoreProblem | None:
         """The problem that prevents changes of the metadata; None if this client knows none."""
         ...
 

@@ -92,7 +92,7 @@ class _Client:
             response = await self._VERBS[request["do"]](self, request)
         except StorageError as error:
             response = {"error": error.message}
-        self._queue({"id": request["id"], "trouble": self._store.trouble, **response})
+        self._queue({"id": request["id"], "trouble": self._store.problem, **response})
 
     async def _range(self, request: Message) -> Message:
         revision, entries = await self._store.range(request["prefix"])

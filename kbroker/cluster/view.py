@@ -289,7 +289,7 @@ class ClusterView:
             self.topics_by_id[topic_id] = topic
             self._collisions[collision_key(name)] = name
         topic.revision = entry.revision
-        new = [each for each in topic.take_over(entry.value) if each.replicas]
+        new = [each for each in topic.apply_document(entry.value) if each.replicas]
         for each in new:
             self.load.add(each.replicas)
         return topic, [PartitionChange(topic, Partition.unplaced(each.index), each) for each in new]

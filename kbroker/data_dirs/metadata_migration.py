@@ -13,7 +13,7 @@ from kbroker.cluster.keys import LEAVING, META, NODES
 from kbroker.cluster.local_store import clean_end_path
 from kbroker.cluster.metadata_migration import (
     CAUSE,
-    check_nobody_runs,
+    check_no_node_runs,
     copy_metadata,
     is_migrated,
     remove_all,
@@ -100,7 +100,7 @@ async def move_to_directories(
             raise StorageError(
                 f"the store contains {there}, the directories belong to {cluster_id}; use matching ones"
             )
-        await check_nobody_runs(source)
+        await check_no_node_runs(source)
         missing = {int(key.removeprefix(NODES)) for key in entries if key.startswith(NODES)}
         missing -= nodes.keys()
         if missing:

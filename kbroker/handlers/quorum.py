@@ -45,7 +45,7 @@ async def describe_quorum(ctx: Context, request: DescribeQuorumRequest) -> Descr
     cluster = ctx.node.cluster
     endpoints = {node.node_id: endpoint for node, endpoint in ctx.brokers()}
     leader = cluster.controller_id
-    problem = cluster.store_trouble
+    problem = cluster.store_problem
     partition = DescribeQuorumResponse.Partition(
         error_message=None if problem is None else str(problem),
         leader_id=leader,

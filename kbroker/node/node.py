@@ -42,7 +42,7 @@ from kbroker.runtime.error_log import ErrorLog
 from kbroker.runtime.heavy_work import HeavyWork
 from kbroker.runtime.threads import InThread, run_in_thread
 from kbroker.runtime.time_slices import FairQueue
-from kbroker.security.acls import Rules
+from kbroker.security.acls import AuthorizerSettings
 from kbroker.security.authorizer import Authorizer
 from kbroker.storage.directories import EVERY_DIRECTORY, LogDirectories
 from kbroker.storage.errors import StorageError
@@ -383,7 +383,7 @@ class Node:
 def _authorizer(cluster: Cluster, config: BrokerConfig) -> Authorizer | None:
     if not config.authorizer_class:
         return None
-    rules = Rules.read(
+    rules = AuthorizerSettings.read(
         config.super_users, allows_without_acls=config.allow_everyone_if_no_acl_found
     )
     return Authorizer(cluster.acls, rules)

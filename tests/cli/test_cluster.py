@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.broker import Broker
 from kbroker.cluster import Cluster
-from kbroker.cluster.store import StoreTrouble
+from kbroker.cluster.store import StoreProblem
 from kbroker.partitions import log_dir_monitor
 from kbroker.storage.crash_files import CrashFiles
 
@@ -61,15 +61,15 @@ async def test_cluster_health_reports_damaged_partition(cli: Cli, tmp_path: Path
 async def test_cluster_health_reports_unwritable_metadata_store(
     cli: Cli, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trouble = StoreTrouble("etcd is full", "make room; then disarm the alarm")
-    monkeypatch.setattr(Cluster, "store_trouble", trouble)
+    problem = StoreProblem("etcd is full", "make room; then disarm the alarm")
+    monkeypatch.setattr(Cluster, "store_problem", problem)
     said = await cli("cluster", "health", "-o", "json", status=1)
     (row,) = json.loads(said.stdout)
     assert row == {
         "what": "metadata",
         "where": str(broker.node.id),
-        "problem": trouble.problem,
-        "action": trouble.action,
+        "problem": problem.description,
+        "action": problem.action,
         "severity": "error",
     }
 

@@ -70,7 +70,7 @@ async def test_older_state_is_ignored_until_newest_state_returns(
             known = dict(copy.entries)
             newest = etcd.copy()
             await _go_back(etcd, network, restore, copied, others_write)
-            await until(lambda: "older state" in str(store.trouble), WAIT_SECONDS)
+            await until(lambda: "older state" in str(store.problem), WAIT_SECONDS)
             with pytest.raises(StorageError, match="older state"):
                 await put(store, "later", 1)
             with pytest.raises(StorageError, match="older state"):
@@ -78,7 +78,7 @@ async def test_older_state_is_ignored_until_newest_state_returns(
             assert copy.entries == known
             assert "restore the newest snapshot" in caplog.text
             etcd.restore(newest)
-            await until(lambda: store.trouble is None, WAIT_SECONDS)
+            await until(lambda: store.problem is None, WAIT_SECONDS)
             async with store_at(etcd.endpoints, "a") as other:
                 await copy.knows(await must_put(other, "later", 1))
             assert copy.entries.keys() == {*known, "later"}

@@ -208,8 +208,8 @@ async def test_store_stops_writing_after_failed_sync(
         await put(store, "c", 3)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "the disk is gone); restart the server" in caplog.text
-    assert store.trouble is not None
-    assert store.trouble.action == "restart the server"
+    assert store.problem is not None
+    assert store.problem.action == "restart the server"
     assert await keys(store) == {"a"}
 
 
@@ -235,8 +235,8 @@ async def test_store_stops_writing_after_failed_sync_of_first_write(
         patch.setattr(files, "write_atomic", lambda path, data: failed(path))
         with pytest.raises(StorageError, match="the disk is gone"):
             await put(store, "b", 2)
-    assert store.trouble is not None
-    assert store.trouble.action == "restart the server"
+    assert store.problem is not None
+    assert store.problem.action == "restart the server"
     with pytest.raises(StorageError, match="restart the server"):
         await put(store, "c", 3)
 
@@ -251,13 +251,13 @@ async def test_store_writes_again_after_full_disk_is_freed(
     with pytest.raises(StorageError):
         await put(store, "b" * 300, 2)
     assert "the metadata cannot be written: memory storage is full" in caplog.text
-    assert store.trouble is not None
+    assert store.problem is not None
     await put(store, "c", 3)
-    assert store.trouble is None
+    assert store.problem is None
     assert await keys(store) == await keys(LocalStore(files, PATH)) == {"a", "c"}
 
 
-async def test_trouble_is_reported_until_write_succeeds(
+async def test_problem_is_reported_until_write_succeeds(
     autojump_clock: MockClock, nursery: trio.Nursery, pytestconfig: pytest.Config
 ) -> None:
     """The store retries by itself with a line without changes."""
@@ -280,13 +280,13 @@ async def test_trouble_is_reported_until_write_succeeds(
                 stored[str(number)] = number
             except StorageError:
                 assert refuses
-                assert store.trouble is not None
-                assert "cannot be written" in store.trouble.problem
+                assert store.problem is not None
+                assert "cannot be written" in store.problem.description
         files.heal()
         files.capacity = NO_LIMIT
         if random.random() < 0.7:
             await trio.sleep(2 * LocalStore.PROBE_SECONDS)
-            assert store.trouble is None
+            assert store.problem is None
             assert await next_timer() == math.inf
         if random.random() < 0.2:
             files.capacity = files.used()

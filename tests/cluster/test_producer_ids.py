@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.broker import Broker
-from kbroker.cluster.store import OutcomeUnknown, StoreTrouble
+from kbroker.cluster.store import OutcomeUnknown, StoreProblem
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
@@ -37,12 +37,12 @@ async def test_unreachable_store_returns_retriable_error(
         assert broker.node.context.error_log.unhandled_errors == 0
 
 
-@pytest.mark.parametrize("trouble", [None, StoreTrouble("etcd is at its quota", "raise the quota")])
+@pytest.mark.parametrize("problem", [None, StoreProblem("etcd is at its quota", "raise the quota")])
 async def test_warning_names_cause_and_action_once_while_no_ids_can_be_reserved(
     start: Start,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    trouble: StoreTrouble | None,
+    problem: StoreProblem | None,
 ) -> None:
     async def no_answer(count: int) -> range:
         raise OutcomeUnknown("the metadata store did not answer in time")
@@ -50,7 +50,7 @@ async def test_warning_names_cause_and_action_once_while_no_ids_can_be_reserved(
     async with start() as broker, connected(broker.endpoint) as wire:
         cluster = broker.node.cluster
         monkeypatch.setattr(cluster, "allocate_producer_ids", no_answer)
-        monkeypatch.setattr(type(cluster), "store_trouble", trouble)
+        monkeypatch.setattr(type(cluster), "store_problem", problem)
         for transactional_id in (None, None, "t"):
             request = InitProducerIdRequest(
                 transactional_id=transactional_id, transaction_timeout_ms=1000
@@ -63,7 +63,7 @@ async def test_warning_names_cause_and_action_once_while_no_ids_can_be_reserved(
             assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     (said,) = [each for each in caplog.records if "producers wait" in each.message]
     assert said.levelname == "WARNING"
-    if trouble is None:
+    if problem is None:
         assert "did not answer in time; run `kbroker cluster health`" in said.message
     else:
         assert "etcd is at its quota; raise the quota" in said.message

@@ -36,7 +36,7 @@ async def _fails_unknown(store: RemoteStore) -> None:
         await put(store, "b", 2)
 
 
-async def test_trouble_of_the_store_comes_with_the_next_response() -> None:
+async def test_problem_of_the_store_comes_with_the_next_response() -> None:
     files = RefusingFiles()
     files.mkdir("data")
     store = LocalStore(files, "data/journal")
@@ -45,13 +45,13 @@ async def test_trouble_of_the_store_comes_with_the_next_response() -> None:
         files.refuse("data")
         with pytest.raises(StorageError, match="Read-only"):
             await put(process.store, "a", 1)
-        assert process.store.trouble == store.trouble is not None
+        assert process.store.problem == store.problem is not None
         await lease.keep_alive()
-        assert other.store.trouble == store.trouble
+        assert other.store.problem == store.problem
         files.heal()
         await must_put(process.store, "a", 1)
         await lease.keep_alive()
-        assert process.store.trouble is other.store.trouble is None
+        assert process.store.problem is other.store.problem is None
 
 
 async def test_missing_socket_gives_clear_error() -> None:

@@ -30,7 +30,7 @@ from kbroker.cluster.store import (
     Lease,
     OutcomeUnknown,
     Snapshot,
-    StoreTrouble,
+    StoreProblem,
     Watcher,
 )
 from kbroker.cluster.timed_lease import TimedLease
@@ -312,7 +312,7 @@ class SimulatedStore:
         return self._seen
 
     @property
-    def trouble(self) -> StoreTrouble | None:
+    def problem(self) -> StoreProblem | None:
         return None
 
     async def range(self, prefix: str) -> Snapshot:

@@ -56,7 +56,7 @@ class NodeMetrics:
             known.add_metric((str(node_id), str(address or "")), 1)
         yield known
         name, text = "kbroker_metadata_writable", "0 while this node cannot change the metadata."
-        yield _gauge(name, text, {}, node.cluster.store_trouble is None)
+        yield _gauge(name, text, {}, node.cluster.store_problem is None)
         controller = "kafka_controller_kafkacontroller_activecontrollercount"
         in_charge = node.controller.in_charge
         yield _gauge(controller, "1 if this node is the controller.", {}, in_charge)

@@ -144,7 +144,7 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
                 for (key, client), number in self.faults.counts.items()
                 if key == api and client_id in (None, client)
             )
-            return seen >= count, f"{seen} of them"
+            return seen >= count, f"{seen} requests"
 
         await self.wait_until(look, f"{count} {api.api_name} requests", timeout)
 

@@ -333,7 +333,7 @@ def test_a_fault_that_never_fired_fails() -> None:
 def test_requests_are_waited_for(broker: LocalBroker) -> None:
     with soon(send, broker):
         broker.wait_for_request("Produce", client_id="app", timeout=10)
-    with pytest.raises(WaitTimeout, match="0 matching records"):
+    with pytest.raises(WaitTimeout, match="0 requests"):
         broker.wait_for_request("Produce", client_id="nobody", timeout=0.01)
 
 

@@ -25,7 +25,7 @@ from kbroker.runtime.http_client import (
     ConnectionFailed,
     HttpConnection,
     HttpError,
-    NoAnswer,
+    NoResponse,
     connect,
 )
 from kbroker.storage.errors import StorageError
@@ -239,11 +239,11 @@ class Results:
 
 @contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """Limit the duration of a block; raises NoAnswer."""
+    """Limit the duration of a block; raises NoResponse."""
     with trio.move_on_after(seconds) as scope:
         yield
     if scope.cancelled_caught:
-        raise NoAnswer(f"no response in {seconds:g} s")
+        raise NoResponse(f"no response in {seconds:g} s")
 
 
 def _problem(status: int, body: bytes) -> StorageError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker.net.server import CannotListen
 from kbroker.protocol.errors import KafkaError
-from kbroker.runtime.memory_errors import NEXT_ACTION, OutOfMemory, is_shortage
+from kbroker.runtime.memory_errors import NEXT_ACTION, OutOfMemory, is_out_of_memory
 
 
 class StartFailed(Exception):
@@ -20,7 +20,7 @@ def cause_of(group: ExceptionGroup[Exception]) -> Exception:
     for error in group.exceptions:
         if isinstance(error, ExceptionGroup):
             return cause_of(error)
-        if isinstance(error, ANSWERABLE) or is_shortage(error):
+        if isinstance(error, ANSWERABLE) or is_out_of_memory(error):
             return error
     raise group
 
@@ -29,6 +29,6 @@ def text_of(error: Exception) -> str:
     """The message of such an error."""
     if isinstance(error, KafkaError) and error.message:
         return error.message
-    if is_shortage(error) and not isinstance(error, OutOfMemory):
+    if is_out_of_memory(error) and not isinstance(error, OutOfMemory):
         return f"memory ran out ({error!r}): {NEXT_ACTION}"
     return str(error)

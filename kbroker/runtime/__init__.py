@@ -1,1 +1,1 @@
-"""The ground: time, turns of the event loop, threads, log output."""
+"""Runtime support: clocks, time slices of the event loop, threads, log output."""

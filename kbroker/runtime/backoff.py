@@ -1,12 +1,18 @@
-"""How long to wait before the next attempt."""
+"""Exponential backoff between attempts."""
 
 from __future__ import annotations
 
+# First pause in seconds.
 FIRST_SECONDS = 0.02
 
 
 class Backoff:
-    """Pauses that double from one attempt to the next, up to `longest_seconds`."""
+    """Pauses that double with each attempt, up to a maximum.
+
+    Args:
+        longest_seconds: Maximum pause.
+        first_seconds: First pause.
+    """
 
     __slots__ = ("_first", "_longest", "_next")
 
@@ -15,11 +21,11 @@ class Backoff:
         self._first = self._next = min(first_seconds, longest_seconds)
 
     def next(self) -> float:
-        """The pause before the next attempt, in seconds."""
+        """Return the pause before the next attempt, in seconds."""
         pause = self._next
         self._next = min(2 * pause, self._longest)
         return pause
 
     def reset(self) -> None:
-        """An attempt went well."""
+        """Start again with the first pause, after a successful attempt."""
         self._next = self._first

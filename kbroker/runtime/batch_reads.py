@@ -20,12 +20,12 @@ from .time_slices import Wanted
 
 Result = TypeVar("Result")
 
+# Seconds for which the event loop reads a batch before the work moves to a thread.
 MOMENT_SECONDS = 0.001
-"""Time for which a batch is read in the event loop before it moves to a thread."""
+# CPU seconds of one client in the thread while other clients wait.
 SLICE_SECONDS = 0.02
-"""CPU time of one client in the thread while other clients wait."""
+# Maximum number of batches that are open between two slices, to bound the memory of decoders.
 OPEN_MAX = 2
-"""Maximum number of batches that are open between two slices, to bound the memory of decoders."""
 
 
 class BatchReads:
@@ -116,7 +116,7 @@ class BatchReads:
         self, reading: _Reading[Result], client: Hashable, charge: Callable[[float], None]
     ) -> None:
         async with self._thread.taken(client):
-            charge(await self._in_thread(partial(reading.go_on, SLICE_SECONDS)))
+            charge(await self._in_thread(partial(reading.run_steps, SLICE_SECONDS)))
 
 
 class _Reading(Generic[Result]):
@@ -129,8 +129,8 @@ class _Reading(Generic[Result]):
         self.is_done = False
         self.result: Result | None = None
 
-    def go_on(self, seconds: float) -> float:
-        """Work for some seconds of CPU time, in any thread; returns the CPU time used."""
+    def run_steps(self, seconds: float) -> float:
+        """Work for some seconds of CPU time, in any thread. Return the CPU seconds used."""
         began = time.thread_time()
         for item in self._work:
             if item is not None:
@@ -143,4 +143,4 @@ class _Reading(Generic[Result]):
 
 
 def charge_nobody(seconds: float) -> None:
-    """Do not charge a client: the node itself does the work."""
+    """Ignore CPU time of work that the node does for itself."""

@@ -1,4 +1,4 @@
-"""Something happened in a node: for those who wait for a state of it."""
+"""Notification of waiters about changes in a node."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import trio
 
 
 class Changes:
-    """Wakes those who wait for the next change; costs next to nothing when nobody does."""
+    """Wakes the tasks that wait for the next change; cheap if there are none."""
 
     __slots__ = ("_next",)
 
@@ -14,13 +14,13 @@ class Changes:
         self._next: trio.Event | None = None
 
     def happened(self) -> None:
-        """Records were committed, a group changed, a client asked for something."""
+        """Wake all waiters: records were committed, a group changed, or a request arrived."""
         if self._next is not None:
             self._next.set()
             self._next = None
 
     def next(self) -> trio.Event:
-        """The event that the next change will set."""
+        """Return the event that the next change sets."""
         if self._next is None:
             self._next = trio.Event()
         return self._next

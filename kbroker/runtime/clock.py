@@ -1,4 +1,4 @@
-"""The one place that reads time. Everything below gets `now` as an argument."""
+"""The clock interface. All other code gets the current time from it or as an argument."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two time domains of one broker, in milliseconds.
+    """Two clocks of one broker, in milliseconds.
 
-    The log domain is wall-clock time: record timestamps, retention, expiry of offsets. The
-    coordinator domain is steady time: sessions, rebalances. They are apart because the wall clock
-    may jump, and because a test may move the one without evicting the members of the other.
+    The log clock is wall-clock time: record timestamps, retention and the expiration of offsets.
+    The coordinator clock is monotonic: sessions and rebalances. They are separate because the wall
+    clock may jump, and because a test may move one clock without expiring the sessions of members.
     """
 
     def log_ms(self) -> int:
-        """Milliseconds since the Unix epoch."""
+        """Return milliseconds since the Unix epoch."""
         ...
 
     def coordinator_ms(self) -> int:
-        """Milliseconds of a clock that never goes back, from an arbitrary start."""
+        """Return milliseconds of a monotonic clock, from an arbitrary start."""
         ...
 
 
 class SystemClock:
-    """The clock of the machine."""
+    """The clocks of the operating system."""
 
     def log_ms(self) -> int:
         return time.time_ns() // 1_000_000

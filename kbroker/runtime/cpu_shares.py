@@ -12,12 +12,12 @@ from collections.abc import Hashable
 
 from .rates import Meters
 
+# Fraction of the thread's CPU time that a client may use before its work counts as heavy.
 SHARE = 0.5
-"""Fraction of the thread's CPU time that a client may use before its work counts as heavy."""
+# CPU seconds that a client may use beyond its share before its work counts as heavy.
 HEAVY_SECONDS = 0.1
-"""CPU time that a client may use beyond its share before its work counts as heavy."""
+# Maximum seconds until a client is within its share again.
 DEBT_SECONDS_MAX = 10.0
-"""Maximum time that a client needs to be within its share again."""
 MS_PER_SECOND = 1000
 
 
@@ -27,8 +27,8 @@ class CpuDebt:
     __slots__ = ("paid_at",)
 
     def __init__(self) -> None:
+        # Time in seconds from which on the used CPU time is within the share.
         self.paid_at = -math.inf
-        """Time in seconds from which on the CPU time used is within the share."""
 
     def charge(self, seconds: float, now: float) -> None:
         """Add CPU time in seconds."""
@@ -55,10 +55,10 @@ class HeavyClient:
 
     def __init__(self, identity: Hashable | None = None) -> None:
         self.identity: Hashable = object() if identity is None else identity
+        # Debt of the connection; None before its first work.
         self.debt: CpuDebt | None = None
-        """Debt of the connection, None before its first work."""
+        # CPU seconds that were used for the connection.
         self.seconds = 0.0
-        """CPU seconds that were used for the connection."""
 
 
 class CpuShares:

@@ -1,28 +1,34 @@
-"""How many files and sockets this process may have open, and what each use of them gets."""
+"""Limits of file descriptors: how many logs, connections and helper threads may use."""
 
 from __future__ import annotations
 
 import sys
 from typing import NamedTuple
 
+# Maximum number of logs that keep a file open.
 LOGS_MAX = 32_768
+# Number of connections above which logs get all further descriptors. Opening a file for an append,
+# and closing another one, costs ten times as much as the append.
 CONNECTIONS_ENOUGH = 8192
-"""Beyond these, logs get what there is: to open a file for an append and to close another one costs ten
-times as much as the append."""
+# Maximum number of logs that keep a file open on Windows: half of the C library's limit.
 WINDOWS_LOGS = 4096
-"""Half of what its C library can have open."""
+# Descriptors for files that are open for a short time (checkpoints, indexes, segments that are
+# read) and for the few that are always open.
 RESERVE = 128
-"""For what is open for a moment: checkpoints, indexes, segments that are read; and the few files that
-always are."""
+# Descriptors of the reserve that are always in use: output, metadata journal, locks, listeners.
 ALWAYS_OPEN = 16
-"""Of the reserve: the output, the journal, locks, what clients connect to."""
+# Descriptors of the rest of the reserve per helper thread; allows 15 threads with a full reserve.
 PER_HELPER = 7
-"""Of what is left of the reserve; 15 helpers when there is no lack."""
 
 
 class Shares(NamedTuple):
-    """How many logs may keep a file open, how many clients may be connected, and how many threads
-    may help with files that are open for a moment."""
+    """Division of the file descriptors.
+
+    Attributes:
+        logs: Maximum number of logs that keep a file open.
+        connections: Maximum number of client connections.
+        helpers: Maximum number of threads that open files for a short time.
+    """
 
     logs: int
     connections: int
@@ -30,9 +36,9 @@ class Shares(NamedTuple):
 
 
 def raise_limit() -> None:
-    """Let this process have as many descriptors as the system allows it.
+    """Raise the soft limit of file descriptors to the hard limit.
 
-    The limit that processes start with is kept low for programs that use select; this one does not.
+    The default soft limit is low for programs that use select; kbroker does not use it.
     """
     if sys.platform == "win32":
         return
@@ -42,23 +48,26 @@ def raise_limit() -> None:
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (OSError, ValueError):  # macOS refuses more than its kernel's own limit
+        except (OSError, ValueError):  # macOS rejects more than the limit of its kernel
             return
 
 
 def shares() -> Shares:
-    """Divide the descriptors that this process may have."""
+    """Return the division of the descriptors that this process may use."""
     if sys.platform == "win32":
         return Shares(WINDOWS_LOGS, sys.maxsize, _helpers(RESERVE))
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return divided(sys.maxsize if limit == resource.RLIM_INFINITY else limit)
+    return divide(sys.maxsize if limit == resource.RLIM_INFINITY else limit)
 
 
-def divided(limit: int) -> Shares:
-    """Divide `limit` descriptors: a reserve, a quarter for logs, or more where connections have enough;
-    they get the rest."""
+def divide(limit: int) -> Shares:
+    """Divide `limit` descriptors.
+
+    Logs get a quarter, or all but the reserve and `CONNECTIONS_ENOUGH` if that is more. Connections
+    get the rest.
+    """
     reserve = min(RESERVE, limit // 4)
     logs = min(LOGS_MAX, max(limit // 4, limit - reserve - CONNECTIONS_ENOUGH, 1))
     return Shares(logs, max(limit - logs - reserve, 1), _helpers(reserve))

@@ -1,4 +1,4 @@
-"""Bytes that are on the disk only, read off the event loop before somebody wants them in it."""
+"""Reads from disk in worker threads, so that the event loop reads only from memory."""
 
 from __future__ import annotations
 
@@ -15,39 +15,47 @@ from .time_slices import Wanted
 
 Result = TypeVar("Result")
 
-AT_ONCE = 8
-"""So many clients wait for the disks in threads; syncs, for which acks wait, have the rest of them."""
+# Maximum number of clients that wait for a disk in threads. Syncs, which acks wait for, use the
+# other threads.
+THREADS_MAX = 8
 
 
 class DiskReads:
-    """Loads what reads did not find in memory (see `kbroker.storage.cached`).
+    """Loads data that a read did not find in memory (see `kbroker.storage.cached`).
 
-    Parameters: `in_thread` is where it is loaded.
+    Args:
+        in_thread: Runs functions in a worker thread.
     """
 
-    __slots__ = ("_in_thread", "_places")
+    __slots__ = ("_in_thread", "_threads")
 
     def __init__(self, in_thread: InThread = run_in_thread) -> None:
         self._in_thread = in_thread
-        self._places = trio.Semaphore(AT_ONCE)
+        self._threads = trio.Semaphore(THREADS_MAX)
 
     async def load(self, absent: NotCached) -> None:
-        """Have it in memory, unless it cannot be read, which its `failure` or the next read tells."""
-        async with self._places:
+        """Load data into memory. Errors are set in its `failure`, or raised by the next read."""
+        async with self._threads:
             await self._in_thread(absent.load)
 
     def in_pieces(self, read: Callable[[Reading], Result]) -> Generator[Wanted, None, Result]:
-        """What `read` returns, without waiting for a disk in the event loop, except where what was
-        loaded is gone again at once.
+        """Call `read` as a generator for `TimeSlice.run`, without waiting for a disk.
 
-        Parameters: `read` is given how it has to read from files, and may be called several times.
+        The event loop waits for the disk only if loaded data is evicted again before the next call.
+
+        Args:
+            read: Reads, with the given policy for data that is not in memory. May be called several
+                times.
+
+        Returns:
+            The result of `read`.
         """
         loaded: NotCached | None = None
         while True:
             try:
                 return read(only_cached)
             except NotCached as absent:
-                # Who keeps it would keep its frames, and what is open in them.
+                # Drop the traceback: it would keep its frames and their open files alive.
                 missing = absent.with_traceback(None)
             if loaded is not None and loaded.has_loaded(missing):
                 return read(waiting)
@@ -57,7 +65,7 @@ class DiskReads:
             loaded = missing
 
     async def read(self, read: Callable[[Reading], Result]) -> Result:
-        """As `in_pieces`, for who may wait."""
+        """Call `read` as `in_pieces` does, for callers that may wait."""
         work = self.in_pieces(read)
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Work that waits for a disk, off the event loop where the disk is slow."""
+"""Disk work in the event loop or in a worker thread, depending on the speed of the disk."""
 
 from __future__ import annotations
 
@@ -11,28 +11,38 @@ from .threads import InThread, run_in_thread
 
 Result = TypeVar("Result")
 
+# Average seconds of recent work above which the disk counts as slow.
 AT_ONCE_SECONDS_MAX = 0.0015
-"""While work takes longer than this, on average, it is done in a thread."""
+# Weight of the latest duration in the average.
 AVERAGE_WEIGHT = 0.2
+# Seconds of work in a thread after which the next work also runs in a thread.
 STALL_SECONDS = 0.05
-"""After work in a thread that took so long the next one is not tried at once."""
-REST_MAX = 64
-"""How much is done in a thread, at most, between two tries whether the disk is fast again."""
+# Maximum number of calls in a thread between two attempts in the event loop.
+RETRY_INTERVAL_MAX = 64
 
 
 class DiskWork:
-    """Does syncs in the event loop while the disk is fast, and in a worker thread when it is not.
+    """Runs syncs in the event loop while the disk is fast, otherwise in a worker thread.
 
-    On a fast disk the hand-over to a thread and back costs a busy loop more than the sync itself, on
-    a slow one the sync would hold up every connection. What recent ones took decides, of those in the
-    loop: in a thread most of the time may be a wait for the interpreter, which the loop has, and so a
-    busy loop would look like a slow disk. Whether a disk is fast again is therefore tried in the loop,
-    more and more rarely, and not after a stall.
+    On a fast disk the switch to a thread costs more than the sync; on a slow disk a sync would
+    block all connections. The durations of recent syncs in the event loop decide. Durations in a
+    thread do not count, because they include waits for the interpreter lock: a busy event loop
+    would look like a slow disk. To detect that a disk is fast again, a sync is tried in the event
+    loop, at increasing intervals, and not after a stall.
 
-    Parameters: `timer` returns seconds; the work is timed with it, without the hand-over.
+    Args:
+        in_thread: Runs functions in a worker thread.
+        timer: Returns seconds; measures the work without the switch to a thread.
     """
 
-    __slots__ = ("_average_seconds", "_in_thread", "_last_seconds", "_left", "_rest", "_timer")
+    __slots__ = (
+        "_average_seconds",
+        "_in_thread",
+        "_last_seconds",
+        "_retry_interval",
+        "_timer",
+        "_until_retry",
+    )
 
     def __init__(
         self,
@@ -42,19 +52,23 @@ class DiskWork:
         self._in_thread = in_thread
         self._timer = timer
         self._average_seconds = self._last_seconds = 0.0
-        self._rest = self._left = 0
-        """How much work is done in a thread before the next try, and what is left of that."""
+        # Number of calls in a thread before the next attempt in the event loop, and how many are
+        # left.
+        self._retry_interval = self._until_retry = 0
 
     async def run(self, work: Callable[[], Result], *, in_thread: bool = False) -> Result:
-        """Return what `work` returns, or raise what it raises.
+        """Run a function, and return its result.
 
-        Parameters: `in_thread` has it done there in any case. No other task has its turn meanwhile
-        when it is done at once.
+        If it runs in the event loop, no other task runs in the meantime.
+
+        Args:
+            work: The function.
+            in_thread: Always run it in a thread.
         """
         if in_thread:
             return await self._in_thread(work)
-        if self._is_slow and (self._left > 0 or self._last_seconds > STALL_SECONDS):
-            self._left -= 1
+        if self._is_slow and (self._until_retry > 0 or self._last_seconds > STALL_SECONDS):
+            self._until_retry -= 1
             result, self._last_seconds = await self._in_thread(partial(self._timed, work))
             return result
         result, took = self._timed(work)
@@ -66,14 +80,16 @@ class DiskWork:
         return self._average_seconds > AT_ONCE_SECONDS_MAX
 
     def _judge(self, took: float) -> None:
-        """Take account of work that was done at once."""
-        if self._is_slow:  # it was a try
+        """Update the average with a duration in the event loop."""
+        if self._is_slow:  # this was an attempt
             self._average_seconds = took
         else:
             self._average_seconds += AVERAGE_WEIGHT * (took - self._average_seconds)
-            self._rest = 0
+            self._retry_interval = 0
         if self._is_slow:
-            self._rest = self._left = min(max(2 * self._rest, 1), REST_MAX)
+            self._retry_interval = self._until_retry = min(
+                max(2 * self._retry_interval, 1), RETRY_INTERVAL_MAX
+            )
             self._last_seconds = 0.0
 
     def _timed(self, work: Callable[[], Result]) -> tuple[Result, float]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from .memory_errors import MemoryErrors
 
-SAID_MAX = 1000
-"""Maximum number of messages to remember."""
+# Maximum number of messages to remember.
+MESSAGES_MAX = 1000
 
 
 class ErrorLog:
@@ -19,11 +19,11 @@ class ErrorLog:
     def __init__(self) -> None:
         self.unhandled_errors = 0
         self.memory_errors = MemoryErrors()
-        self._said: set[str] = set()
+        self._messages: set[str] = set()
 
     def is_new(self, message: str) -> bool:
-        """Return True if a message was not logged before. Remembers at most `SAID_MAX` messages."""
-        if message in self._said or len(self._said) >= SAID_MAX:
+        """Return True if a message was not logged before; at most `MESSAGES_MAX` are remembered."""
+        if message in self._messages or len(self._messages) >= MESSAGES_MAX:
             return False
-        self._said.add(message)
+        self._messages.add(message)
         return True

@@ -1,4 +1,4 @@
-"""A number of slots that clients take in turns."""
+"""A limited number of slots, shared fairly between clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import trio
 
 
 class FairSlots:
-    """Slots for work. Waiting clients get one in turn, whatever others have queued.
+    """Slots for work, given to waiting clients in round-robin order.
 
     The requests of one client get their slots in order.
     """
@@ -46,7 +46,7 @@ class FairSlots:
             raise
 
     def _release(self) -> None:
-        """Pass the slot on to the client that got one the longest time ago."""
+        """Pass the slot on to the client that has waited for the longest since its last slot."""
         client = next(iter(self._waiters), None)
         if client is None:
             self._free += 1
@@ -54,7 +54,7 @@ class FairSlots:
         waiters = self._waiters.pop(client)
         waiters.popleft().set()
         if waiters:
-            self._waiters[client] = waiters  # behind all other clients
+            self._waiters[client] = waiters  # after all other clients
 
     def _forget(self, client: Hashable, given: trio.Event) -> None:
         waiters = self._waiters[client]

@@ -1,4 +1,4 @@
-"""Work that keeps a processor busy for long, off the event loop."""
+"""CPU-intensive work in a worker thread, so that it does not block the event loop."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .threads import InThread, run_in_thread
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
+# Steps of one client's work before other clients get the thread (some milliseconds).
 STEPS_AT_ONCE = 16
-"""Steps of one client's work before other clients get the thread: some milliseconds."""
 
 
 class Steps(Protocol[Result_co]):
@@ -91,12 +91,12 @@ class HeavyWork:
         Returns:
             The result of the last step. Exceptions of the steps are passed on.
         """
-        done = await self._run_light(_Progress(begin).go_on, client)
+        done = await self._run_light(_Progress(begin).run_steps, client)
         if done is not None and done[0] is not None:
             return done[0][0]
         async with self._heavy.acquire(client):
             progress = _Progress(begin)
-            while (last := await self._run(progress.go_on, client)) is None:
+            while (last := await self._run(progress.run_steps, client)) is None:
                 pass
             return last[0]
 
@@ -143,8 +143,8 @@ class _Progress(Generic[Result]):
         self._begin = begin
         self._work: Steps[Result] | None = None
 
-    def go_on(self) -> tuple[Result] | None:
-        """Do up to `STEPS_AT_ONCE` steps; return the result in a tuple after the last step, else None."""
+    def run_steps(self) -> tuple[Result] | None:
+        """Run up to `STEPS_AT_ONCE` steps. Return the result in a tuple, or None."""
         if self._work is None:
             self._work = self._begin()
         for _ in range(STEPS_AT_ONCE):
@@ -161,7 +161,7 @@ class _LeastFirst:
     def __init__(self, shares: CpuShares) -> None:
         self._is_held = False
         self._shares = shares
-        self._waiters: dict[trio.Event, HeavyClient] = {}  # in the order in which they came
+        self._waiters: dict[trio.Event, HeavyClient] = {}  # in order of arrival
 
     @asynccontextmanager
     async def acquire(self, client: HeavyClient) -> AsyncIterator[None]:

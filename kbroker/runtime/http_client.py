@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection on trio: posts JSON, fetches what is small, reads answers that go on.
+"""HTTP/1.1 client connection on trio: JSON posts, small downloads, and streamed responses.
 
-h11 speaks the protocol. A client that does more than this would leave it open, after an error,
-whether a request was sent; whoever changes metadata has to know that.
+h11 implements the protocol. Unlike most HTTP clients, this one tells whether a request was sent
+before an error. Code that changes metadata needs to know that.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from urllib.parse import SplitResult, urlsplit
 import h11
 import trio
 
+# Maximum bytes per read from a socket.
 RECEIVE_BYTES = 64 * 1024
 HTTP_OK = 200
 
 
 class HttpError(Exception):
-    """Nothing came of a request; `message` says why."""
+    """A request has failed; `message` has the reason."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -28,17 +29,29 @@ class HttpError(Exception):
 
 
 class ConnectionFailed(HttpError):
-    """There is no connection: nothing was sent."""
+    """The connection could not be opened: nothing was sent."""
 
 
-class NoAnswer(HttpError):
-    """The connection ended, or the time, before an answer had come."""
+class NoResponse(HttpError):
+    """The connection was closed, or the time was over, before the response was complete."""
 
 
 async def connect(
     url: SplitResult, seconds: float, trusted: ssl.SSLContext | None
 ) -> HttpConnection:
-    """Connect to the host of a URL. Raises ConnectionFailed."""
+    """Connect to the host of a URL.
+
+    Args:
+        url: URL.
+        seconds: Maximum seconds to wait.
+        trusted: TLS context for https.
+
+    Returns:
+        The connection.
+
+    Raises:
+        ConnectionFailed: The connection could not be opened.
+    """
     host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
     stream: trio.abc.Stream
     try:
@@ -61,7 +74,7 @@ async def connect(
 
 
 class HttpConnection:
-    """One connection, which has one request at a time. Call `close` at the end."""
+    """One connection, for one request at a time. Call `close` at the end."""
 
     def __init__(self, stream: trio.abc.Stream, host: str) -> None:
         self._stream = stream
@@ -70,12 +83,12 @@ class HttpConnection:
         self._answer: h11.Response | None = None
 
     async def close(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         await trio.aclose_forcefully(self._stream)
 
     @property
     def is_reusable(self) -> bool:
-        """Whether another request may follow; asked when an answer has come to its end."""
+        """True if another request may follow. Check it only at the end of a response."""
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
             return True
@@ -83,24 +96,32 @@ class HttpConnection:
 
     @property
     def date(self) -> str | None:
-        """When the last answer was given, as the other side's clock says."""
+        """Date header of the last response, or None."""
         headers = () if self._answer is None else self._answer.headers
         return next((value.decode() for name, value in headers if name == b"date"), None)
 
     async def post(self, path: str, message: Any, headers: Mapping[str, str]) -> int:
-        """Send a message, and return the status of its answer. Raises NoAnswer."""
+        """Send a message as JSON. Return the status of the response.
+
+        Raises:
+            NoResponse: There is no complete response header.
+        """
         body = json.dumps(message).encode()
         return await self.ask("POST", path, body, {"Content-Type": "application/json", **headers})
 
     async def ask(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> int:
-        """Send a request, and return the status of its answer. Raises NoAnswer."""
+        """Send a request. Return the status of the response.
+
+        Raises:
+            NoResponse: There is no complete response header.
+        """
         everything = {"Host": self._host, "Content-Length": str(len(body)), **headers}
         request = h11.Request(method=method, target=path, headers=[*everything.items()])
         parts = (request, h11.Data(data=body), h11.EndOfMessage())
         try:
             await self._stream.send_all(b"".join(self._http.send(part) or b"" for part in parts))
         except (OSError, trio.BrokenResourceError) as error:
-            raise NoAnswer(_reason(error)) from error
+            raise NoResponse(_reason(error)) from error
         answer = await self._next()
         while isinstance(answer, h11.InformationalResponse):
             answer = await self._next()
@@ -109,18 +130,29 @@ class HttpConnection:
         return answer.status_code
 
     async def body(self, bytes_max: int | None = None) -> bytes:
-        """The rest of the answer. Raises NoAnswer, also when there is more than `bytes_max`."""
+        """Return the rest of the response body.
+
+        Args:
+            bytes_max: Maximum size in bytes; None for no limit.
+
+        Raises:
+            NoResponse: The body is incomplete or too large.
+        """
         parts = []
         size = 0
         while (part := await self.more()) is not None:
             parts.append(part)
             size += len(part)
             if bytes_max is not None and size > bytes_max:
-                raise NoAnswer(f"the answer is larger than {bytes_max} bytes")
+                raise NoResponse(f"the response is larger than {bytes_max} bytes")
         return b"".join(parts)
 
     async def more(self) -> bytes | None:
-        """A further part of the answer, None at its end. Raises NoAnswer."""
+        """Return the next part of the response body, None at its end.
+
+        Raises:
+            NoResponse: The body is incomplete.
+        """
         event = await self._next()
         return bytes(event.data) if isinstance(event, h11.Data) else None
 
@@ -129,14 +161,14 @@ class HttpConnection:
             while (event := self._http.next_event()) is h11.NEED_DATA:
                 self._http.receive_data(bytes(await self._stream.receive_some(RECEIVE_BYTES)))
         except (OSError, trio.BrokenResourceError, h11.RemoteProtocolError) as error:
-            raise NoAnswer(_reason(error)) from error
+            raise NoResponse(_reason(error)) from error
         if not isinstance(event, h11.Event) or isinstance(event, h11.ConnectionClosed):
-            raise NoAnswer("the connection was closed")
+            raise NoResponse("the connection was closed")
         return event
 
 
 class Fetched(NamedTuple):
-    """The answer to one request."""
+    """Response to one request."""
 
     status: int
     body: bytes
@@ -152,10 +184,23 @@ async def fetch(
     body: bytes = b"",
     headers: Mapping[str, str] | None = None,
 ) -> Fetched:
-    """Ask once, over a connection of its own. What leads elsewhere (3xx) is not followed.
+    """Send one request over a new connection. Redirects (3xx) are not followed.
 
-    Parameters: `seconds` is the time for all of it, `bytes_max` how large the answer's body may be.
-    Raises ConnectionFailed or NoAnswer.
+    Args:
+        url: URL.
+        seconds: Maximum seconds for the whole request.
+        bytes_max: Maximum size of the response body, in bytes.
+        trusted: TLS context for https.
+        method: HTTP method.
+        body: Request body.
+        headers: Request headers.
+
+    Returns:
+        The response.
+
+    Raises:
+        ConnectionFailed: The connection could not be opened.
+        NoResponse: The response is incomplete, late or too large.
     """
     parts = urlsplit(url)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -167,11 +212,11 @@ async def fetch(
         finally:
             with trio.CancelScope(shield=True):
                 await connection.close()
-    raise NoAnswer(f"no answer within {seconds:g} seconds")
+    raise NoResponse(f"no response within {seconds:g} seconds")
 
 
 def _reason(error: Exception) -> str:
     found = error.__cause__ or error
-    while isinstance(found, ExceptionGroup):  # trio tells of each address of a host
+    while isinstance(found, ExceptionGroup):  # one exception for each address of a host
         found = found.exceptions[0]
     return str(found) or type(found).__name__

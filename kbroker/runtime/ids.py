@@ -10,6 +10,6 @@ def random_uuid() -> UUID:
     """Return a random UUID of version 4.
 
     The bytes come from the operating system and not from `uuid.uuid4`, which tests often patch. A
-    broker in the same process would otherwise give the same id to two topics.
+    broker in the same process would otherwise give the same ID to two topics.
     """
     return UUID(bytes=os.urandom(16), version=4)

@@ -1,4 +1,7 @@
-"""How the command line writes logs: on stderr, as text or JSON. Embedding installs no handler."""
+"""Log output of the command line on stderr, as text or JSON.
+
+Embedded brokers install no log handler.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +18,30 @@ from typing import Any
 
 from kbroker.text.printable import printable
 
-ACCEPT_COMPLAINT_SECONDS = 60
+# Minimum seconds between two log lines about failed accepts.
+ACCEPT_ERROR_LOG_SECONDS = 60
 logger = logging.getLogger(__name__)
 
+# Logger of denied requests and of authentications.
 AUDIT = "kbroker.audit"
-"""The logger of what clients are denied, and of who comes in."""
+# Size in bytes at which the audit file is rotated.
 AUDIT_FILE_BYTES = 10 << 20
+# Number of rotated audit files to keep.
 AUDIT_FILES = 9
-"""How many that are full are kept beside the one that is written."""
 LEVELS = {"debug", "info", "warning", "error", "critical"}
 
+# ID of the node that logs, if a process has several. Tasks and worker threads inherit the context
+# variable.
 _node: ContextVar[int | None] = ContextVar("node", default=None)
-"""Which of several nodes does what is logged: its tasks and worker threads inherit it."""
 
 
 @contextlib.contextmanager
 def logged_as(node_id: int | None) -> Iterator[None]:
-    """What is logged within, and by tasks that begin within, is of that node; None: the only one."""
+    """Log with a node ID in the block, and in tasks that it starts.
+
+    Args:
+        node_id: Node ID; None if it is the only node of the process.
+    """
     before = _node.set(node_id)
     try:
         yield
@@ -40,7 +50,7 @@ def logged_as(node_id: int | None) -> Iterator[None]:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, with what a record has in `fields`."""
+    """Formatter of one JSON object per line, with the items of a record's `fields`."""
 
     def format(self, record: logging.LogRecord) -> str:
         event: dict[str, object] = {
@@ -59,9 +69,9 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line a message, whatever is in it: names that clients choose cannot forge a line.
+    """Formatter of one line per message. Names that clients choose cannot forge a line.
 
-    The lines of a traceback are indented, because what it quotes may have line ends.
+    The lines of a traceback are indented, because it may quote line breaks.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -81,7 +91,7 @@ def _indented(text: str) -> str:
 
 
 class RateLimitFilter(logging.Filter):
-    """Passes one record of a logger per `seconds`, without its traceback.
+    """Filter that passes one record of a logger per `seconds`, without its traceback.
 
     It is for messages that are logged ten times a second while a condition lasts.
     """
@@ -100,11 +110,17 @@ class RateLimitFilter(logging.Filter):
 
 
 def set_up_logging(levels: Iterable[str], form: str, audit_file: str | None = None) -> None:
-    """Install the handlers of the command line.
+    """Install the log handlers of the command line.
 
-    Parameters: `levels` are LEVEL or LOGGER=LEVEL; `form` is "text" or "json"; what
-    ``kbroker.audit`` logs goes to `audit_file`, if there is one, and nowhere else.
-    Raises ValueError for a level that does not exist, and OSError for a file that cannot be written.
+    Args:
+        levels: LEVEL or LOGGER=LEVEL.
+        form: "text" or "json".
+        audit_file: File for the output of ``kbroker.audit``, which then goes nowhere else; None for
+            stderr.
+
+    Raises:
+        ValueError: A level does not exist.
+        OSError: The audit file cannot be written.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_formatter(form, "%H:%M:%S"))
@@ -115,9 +131,9 @@ def set_up_logging(levels: Iterable[str], form: str, audit_file: str | None = No
     audit.propagate = audit_file is None
     if audit_file is not None:
         audit.addHandler(_audit_handler(audit_file, form))
-    # What accepts connections says each time that the process is out of descriptors.
+    # trio logs each failed accept while the process is out of file descriptors.
     logging.getLogger("trio.serve_listeners").filters[:] = [
-        RateLimitFilter(ACCEPT_COMPLAINT_SECONDS)
+        RateLimitFilter(ACCEPT_ERROR_LOG_SECONDS)
     ]
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -126,10 +142,10 @@ def set_up_logging(levels: Iterable[str], form: str, audit_file: str | None = No
     for text in levels:
         name, _, level = text.rpartition("=")
         if level.lower() not in LEVELS:
-            raise ValueError(f"{level!r} is no log level; there are {', '.join(sorted(LEVELS))}")
+            raise ValueError(f"invalid log level {level!r} (valid: {', '.join(sorted(LEVELS))})")
         if name and not _is_known(name):
             logger.warning(
-                "--log-level %s: nothing logs under %s; names are those of modules, such as "
+                "--log-level %s: there is no logger %s; use the name of a module, for example "
                 "kbroker.protocol",
                 text,
                 name,
@@ -145,11 +161,11 @@ def _formatter(form: str, time_format: str) -> logging.Formatter:
 
 
 def _audit_handler(path: str, form: str) -> logging.Handler:
-    """Writes to a file, which is set aside when it is full; the oldest of those goes."""
-    from logging.handlers import RotatingFileHandler  # most servers have no such file
+    """Return a handler that writes to a file, and rotates the file when it is full."""
+    from logging.handlers import RotatingFileHandler  # only needed with an audit file
 
     class OwnFileHandler(RotatingFileHandler):
-        """Makes files that only their owner can read: they name principals, hosts and resources."""
+        """Handler whose files only their owner can read: they name principals and resources."""
 
         def _open(self) -> TextIOWrapper:
             return open(self.baseFilename, "a", encoding="utf-8", opener=_open_own_file)
@@ -166,7 +182,10 @@ def _open_own_file(path: str, flags: int) -> int:
 
 
 def _is_known(name: str) -> bool:
-    """Whether a logger or a module has this name: most loggers come with their module."""
+    """Return True if a logger or a module has this name.
+
+    Most loggers are created when their module is imported.
+    """
     from importlib.util import find_spec
 
     try:

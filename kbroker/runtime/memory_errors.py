@@ -1,7 +1,7 @@
-"""When memory runs out: once it costs a connection, again and again it ends the process.
+"""Handling of exhausted memory: an error closes a connection, repeated errors end the process.
 
-A broker without memory resets every connection for ever. It is better gone: whoever watches it
-starts it again, and other nodes lead meanwhile.
+A broker without memory would reset every connection forever. If it ends, its supervisor restarts
+it, and other nodes take over in the meantime.
 """
 
 from __future__ import annotations
@@ -10,30 +10,35 @@ from collections import deque
 
 import trio
 
+# Number of errors within `WINDOW_SECONDS` that end the process.
 ERRORS_MAX = 10
 WINDOW_SECONDS = 60
 
+# Message of Python's error if a thread cannot be started for lack of memory or because of a limit.
 NO_THREAD = "can't start new thread"
-"""What Python says when there is no memory for a thread's stack, or no thread allowed any more."""
 NEXT_ACTION = (
-    "let it take less (memory.limit.bytes with --memory, queued.max.request.bytes, "
-    "max.connections), or give the process more (ulimit -v and -u, the limits of its container or "
-    "service), and start it again"
+    "lower its limits (memory.limit.bytes with --memory, queued.max.request.bytes, "
+    "max.connections), or give the process more memory (ulimit -v and -u, the limits of its "
+    "container or service), and start it again"
 )
 
 
 class OutOfMemory(MemoryError):
-    """Memory ran out so often that the process is of no use; the message says what to do."""
+    """Memory was exhausted too often; the message says what to do."""
 
 
 class MemoryErrors:
-    """Counts the connections of a node that ended because there was no memory."""
+    """Counter of the connections of a node that were closed because memory was exhausted."""
 
     def __init__(self) -> None:
         self._last: deque[float] = deque(maxlen=ERRORS_MAX)
 
     def happened(self) -> None:
-        """Take note of one more. Raises OutOfMemory when there were too many in a short time."""
+        """Count an error.
+
+        Raises:
+            OutOfMemory: There were `ERRORS_MAX` errors within `WINDOW_SECONDS`.
+        """
         now = trio.current_time()
         self._last.append(now)
         if len(self._last) == ERRORS_MAX and now - self._last[0] <= WINDOW_SECONDS:
@@ -42,8 +47,8 @@ class MemoryErrors:
             )
 
 
-def is_shortage(error: BaseException) -> bool:
-    """Whether an error says that the system gives the process no more memory, or no threads."""
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True if an error means that the process gets no more memory or threads."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and str(error) == NO_THREAD
     )

@@ -1,7 +1,7 @@
-"""How fast something goes, and how long to wait until that is no more than it may be.
+"""Measurement of rates, and throttle times to keep a rate within a quota.
 
-The arithmetic is Kafka's (KIP-13, KIP-599), so that a client is held back here as it is there. Time is
-an argument, in milliseconds of any clock that does not go back.
+The arithmetic is Kafka's (KIP-13, KIP-599), so that clients are throttled as in Kafka. Times are
+arguments, in milliseconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -11,25 +11,24 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+# Maximum number of meters of one kind (about 10 MB of rates).
 METERS_MAX = 10_000
-"""Of one kind: about 10 MB of rates."""
 
 
 class Windows(NamedTuple):
-    """Over how long a rate is measured: `number` windows of `size_ms`, of which the last one is not
-    over yet."""
+    """Time over which a rate is measured: `number` windows of `size_ms`; the last one is open."""
 
     number: int
     size_ms: int
 
     @property
     def span_ms(self) -> int:
-        """How long what was counted counts."""
+        """Milliseconds for which a value counts."""
         return self.number * self.size_ms
 
 
 class _Window:
-    """What was counted in one window."""
+    """Sum of the values in one window."""
 
     __slots__ = ("began_ms", "counted_at_ms", "value")
 
@@ -42,12 +41,12 @@ class _Window:
 
 
 class Rate:
-    """What goes per second, over the last windows.
+    """Rate per second, over the last windows.
 
-    A window begins with what is counted, so that a time in which nothing is counted has none. It is
-    forgotten when the last thing in it is older than all windows together: therefore there is one
-    more than they are. Who has just begun is taken for one who had been silent for all windows but
-    the last: so it may go faster for a moment.
+    A window begins with its first value, so there are no windows for idle times. A window expires
+    when its last value is older than all windows together, so one more window than `Windows.number`
+    is kept. A new rate is treated as if all windows but the last were idle, so it may exceed the
+    limit for a moment.
     """
 
     __slots__ = ("_kept", "_latest", "_windows")
@@ -58,21 +57,21 @@ class Rate:
         self._latest = 0
 
     def count(self, value: float, now_ms: int) -> None:
-        """Something has gone; a value below zero takes it back."""
+        """Add a value; a negative value takes back an earlier one."""
         window = self._window(now_ms)
         window.value += value
         window.counted_at_ms = now_ms
 
     def per_second(self, now_ms: int) -> float:
-        """The rate now."""
+        """Return the current rate."""
         self._forget_old(now_ms)
         return sum(each.value for each in self._kept) * 1000 / self._elapsed_ms(now_ms)
 
     def wait_ms(self, limit: float, now_ms: int) -> int:
-        """After how long without anything else the rate is at `limit`, in milliseconds; 0 if it is
-        not above it.
+        """Return the milliseconds until the rate falls to `limit` if nothing is added.
 
-        Of a rate O that is to be T over W it is the X in O * W / (W + X) = T.
+        0 if the rate is not above the limit. For a rate O that should be T over W, the result is
+        the X in O * W / (W + X) = T.
         """
         rate = self.per_second(now_ms)
         if rate <= limit:
@@ -80,13 +79,13 @@ class Rate:
         return math.floor((rate - limit) / limit * self._elapsed_ms(now_ms) + 0.5)
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether nothing counts any more of what was counted."""
+        """Return True if all values have expired."""
         if not self._kept:
             return True
         return now_ms - self._kept[self._latest].counted_at_ms >= self._windows.span_ms
 
     def _window(self, now_ms: int) -> _Window:
-        """The one that is open, or another one."""
+        """Return the open window, or open a new one."""
         kept = self._kept
         if not kept:
             kept.append(_Window(now_ms))
@@ -104,7 +103,7 @@ class Rate:
                 window.reset(now_ms)
 
     def _elapsed_ms(self, now_ms: int) -> int:
-        """The time that what counts is divided by: whole windows at least, all but the last."""
+        """Return the time to divide by: at least all windows but the last, in whole windows."""
         size_ms = self._windows.size_ms
         began_ms = min((each.began_ms for each in self._kept), default=now_ms)
         elapsed_ms = now_ms - began_ms
@@ -113,9 +112,9 @@ class Rate:
 
 
 class TokenBucket:
-    """Leave for single large things: a bucket that fills at a rate, up to what comes in all windows.
+    """Bucket of tokens that fills at a rate, up to the amount of all windows.
 
-    Who finds anything in it may take as much as it likes, and owes what was not there (KIP-599).
+    If it has any tokens, any number may be taken; the missing ones are owed (KIP-599).
     """
 
     __slots__ = ("_filled_at_ms", "_rate", "_tokens", "_windows")
@@ -127,17 +126,17 @@ class TokenBucket:
         self._rate = 0.0
 
     def take(self, count: float, rate: float, now_ms: int) -> None:
-        """Take tokens, of which `rate` come per second."""
+        """Take tokens; `rate` is the number of tokens that are added per second."""
         self._fill(rate, now_ms)
         self._tokens -= count
 
     def wait_ms(self, rate: float, now_ms: int) -> int:
-        """After how long nothing is owed any more, in milliseconds; 0 if nothing is."""
+        """Return the milliseconds until no tokens are owed; 0 if none are."""
         self._fill(rate, now_ms)
         return math.floor(max(-self._tokens, 0) / rate * 1000 + 0.5)
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether the bucket is full."""
+        """Return True if the bucket is full."""
         self._fill(self._rate, now_ms)
         return self._tokens >= self._size
 
@@ -153,10 +152,10 @@ class TokenBucket:
 
 
 class Meter(Protocol):
-    """What is kept of one who is measured."""
+    """Measurement of one client or other key."""
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether it would be the same if it were made anew."""
+        """Return True if a new meter would have the same state."""
         ...
 
 
@@ -164,24 +163,25 @@ M = TypeVar("M", bound=Meter)
 
 
 class Meters(Generic[M]):
-    """Meters of many, of whom nobody knows how many there will be.
+    """Meters by key, for an unbounded number of keys.
 
-    One that is over is forgotten, and of more than `METERS_MAX` that which was used longest ago:
-    whoever makes up names costs no memory.
+    Meters that are over are removed. If there are more than `METERS_MAX`, the least recently used
+    one is removed, so clients that invent names cannot exhaust memory.
 
-    Parameters: `make` makes one.
+    Args:
+        make: Creates a meter.
     """
 
     def __init__(self, make: Callable[[], M]) -> None:
         self._make = make
+        # Meters by key, the most recently used one last.
         self._used: OrderedDict[Hashable, M] = OrderedDict()
-        """The one that was used last stands last."""
 
     def __len__(self) -> int:
         return len(self._used)
 
     def of(self, key: Hashable, now_ms: int) -> M:
-        """The meter of one; it is made if there is none."""
+        """Return the meter of a key; create it if it does not exist."""
         meter = self._used.get(key)
         if meter is None:
             meter = self._used[key] = self._make()
@@ -191,7 +191,7 @@ class Meters(Generic[M]):
         return meter
 
     def _forget(self, newest: Hashable, now_ms: int) -> None:
-        """For each that comes, at most two that are over, and one that has to make way."""
+        """Remove up to two meters that are over, or the oldest if there are too many."""
         for _ in range(2):
             oldest, meter = next(iter(self._used.items()))
             if oldest == newest:

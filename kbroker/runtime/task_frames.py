@@ -1,4 +1,4 @@
-"""The child's side of `child_process`: tasks and results are pickles with their length in front.
+"""Child side of `child_process`: tasks and results are pickles, each with its length in front.
 
 This module imports as little as possible, because a child process should start quickly.
 """
@@ -24,7 +24,7 @@ def program_of(module: str, niceness: int) -> str:
         module: Full name of the module.
         niceness: By how much the priority of the child is lower than that of this process (POSIX).
     """
-    # Before the imports, because they are work too.
+    # Before the imports, so that they run with the lower priority.
     nice = f"os.nice({niceness}); " if niceness and hasattr(os, "nice") else ""
     return f"import os, sys; {nice}sys.path[:] = {sys.path!r}; from {module} import main; main()"
 
@@ -37,7 +37,7 @@ def read_tasks() -> Iterator[object]:
 
 
 def write_result(data: bytes) -> None:
-    """Write a pickled result to standard output. End the process if its parent has gone."""
+    """Write a pickled result to standard output. End the process if its parent has exited."""
     results = sys.stdout.buffer
     try:
         results.write(LENGTH.pack(len(data)) + data)

@@ -25,27 +25,29 @@ from .timed_steps import in_timed_steps
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+# Function that divided work needs to await before its next piece, or None.
 Wanted: TypeAlias = Callable[[], Awaitable[None]] | None
-"""What divided work needs to await before its next piece, or None."""
 
+# Unfinished work that returns a result when it is awaited.
 Later: TypeAlias = Coroutine[object, None, Result]
-"""Unfinished work that returns a result when it is awaited."""
 
+# Seconds of work above which a `DutyCycle` rests.
 WORK_SECONDS = 0.0005
+# Length of a rest of a `DutyCycle`, as a multiple of the slice before it.
 REST = 4
-"""How many times as long as a slice of work took the event loop is left to others."""
+# Items to sort per piece (well under 1 ms).
 SORTED_AT_ONCE = 1000
-"""Items to sort per piece (well under 1 ms)."""
+# Length of the rest after a step of a `StepThrottle`, as a multiple of the step.
 STEP_REST = 1.5
-"""Length of the rest after a step of a `StepThrottle`, as a multiple of the step."""
+# Seconds by which steps may be ahead of their rests (2 ms of steps per iteration).
 BURST_SECONDS = 0.001
-"""Time, in seconds, by which steps may be ahead of their rests (2 ms of steps per iteration)."""
+# Maximum seconds for which one client keeps the event loop; see `FairQueue` for several clients.
 TIME_SLICE_SECONDS = 0.005
-"""Maximum time for which one client keeps the event loop; see `FairQueue` for how many clients do."""
+# Seconds beyond `TIME_SLICE_SECONDS` after which a time slice ends, even if it used little CPU
+# time.
 STALLED_TIME_SLICE_SECONDS = 0.05
-"""Time beyond `TIME_SLICE_SECONDS` after which a time slice ends, however little CPU time it used."""
+# Seconds without a wait in the `FairQueue` after which a client waits in `Line.QUIET`.
 QUIET_SECONDS = 1.0
-"""Time without a wait in the `FairQueue` after which a client waits in its `Line.QUIET`."""
 
 
 class DutyCycle:
@@ -63,7 +65,7 @@ class DutyCycle:
         self._resting = resting
 
     async def pause(self) -> None:
-        """Rest, if the work since the last rest was worth one."""
+        """Rest if the work since the last rest took longer than `WORK_SECONDS`."""
         worked = trio.current_time() - self._began
         if worked > WORK_SECONDS:
             if self._resting is None:
@@ -74,7 +76,7 @@ class DutyCycle:
             self._began = trio.current_time()
 
     async def finish(self, work: Generator[Wanted, None, Result]) -> Result:
-        """Do work that comes in pieces, with rests between them, and return its result."""
+        """Do divided work with rests between its pieces, and return its result."""
         while True:
             try:
                 wanted = next(work)
@@ -90,20 +92,21 @@ class DutyCycle:
 class Line(Enum):
     """One of the lines of a `FairQueue`."""
 
+    # Clients that have not waited for the last `QUIET_SECONDS`.
     QUIET = auto()
-    """Clients that have not waited for the last `QUIET_SECONDS`."""
+    # Clients that have not waited before in the same request.
     FIRST = auto()
-    """Clients that have not waited before in the same request."""
+    # Clients with long requests.
     AGAIN = auto()
-    """Clients with long requests."""
 
 
 class FairQueue:
-    """The clients that have used their time slice and want another one.
+    """Queue of clients that have used their time slice and want another one.
 
-    One client goes on in each pass of the event loop, so a pass takes about one time slice however
-    many clients wait. The three lines take turns: a client that sends little does not wait for all
-    clients with long requests, or for all the new connections of a client that sends much.
+    One client continues in each event-loop iteration, so an iteration takes about one time slice
+    however many clients wait. The three lines are served in turn: a client that sends little does
+    not wait for all clients with long requests, or for all new connections of a client that sends
+    much.
 
     Args:
         cpu_seconds: Clock of the CPU time that the event loop's thread has used, in seconds.
@@ -111,8 +114,8 @@ class FairQueue:
 
     def __init__(self, *, cpu_seconds: Callable[[], float] = time.thread_time) -> None:
         self.cpu_seconds = cpu_seconds
+        # Waiting clients by line; the line that was served last is the last one.
         self._lines: dict[Line, deque[trio.Event]] = {line: deque() for line in Line}
-        """The line that was served last is the last one."""
         self._called: trio.Event | None = None
 
     def __len__(self) -> int:
@@ -120,11 +123,11 @@ class FairQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Return True if no client waits."""
+        """True if no client waits."""
         return self._called is None
 
     async def wait(self, line: Line) -> None:
-        """Wait for one pass of the event loop, and for the clients that came before."""
+        """Wait for the next event-loop iteration, and for the clients that came before."""
         waiting = self._lines[line]
         mine = trio.Event()
         waiting.append(mine)
@@ -151,15 +154,15 @@ class FairQueue:
 class StepThrottle:
     """Limits the share of the event loop that short work of many clients takes, such as handshakes.
 
-    StepThrottle run at once while they take less than a fraction of the event loop's time. Beyond that, one
-    step runs in each event-loop iteration, in the order of the calls. A single client does not wait, and
-    an iteration has some milliseconds of such work at most.
+    Steps run at once while they take less than a fraction of the event loop's time. Beyond that,
+    one step runs in each event-loop iteration, in the order of the calls. A single client does not
+    wait, and an iteration has some milliseconds of such work at most.
     """
 
     def __init__(self) -> None:
         self._queue = FairQueue()
+        # Time in seconds at which the rests of all steps so far are over.
         self._rested_at = 0.0
-        """Time, in seconds, at which the rests of all steps so far are over."""
 
     async def run(self, step: Callable[[], Result]) -> Result:
         """Run one step and return its result."""
@@ -197,10 +200,10 @@ class TimeSlice:
 
     def __init__(self, queue: FairQueue) -> None:
         self._queue = queue
+        # Time in seconds at which the client last waited in the queue, or connected.
         now = self._waited_at = trio.current_time()
-        """When the client last waited in the queue, or connected, in seconds."""
+        # Times in seconds at which the work last began to wait; see `without_waits`.
         self._paused_at = self._paused_cpu = 0.0
-        """Times in seconds at which the work last began to wait; see `without_waits`."""
         self.begin(now)
 
     def begin(self, now: float) -> None:
@@ -214,17 +217,17 @@ class TimeSlice:
 
     def _start(self, now: float) -> None:
         self._ends_at = now + TIME_SLICE_SECONDS
-        # Reading the CPU clock costs as much as a small request can gain while nobody waits.
+        # Skip the CPU clock if no client waits: reading it costs as much as a small request.
         queue = self._queue
         self._cpu_ends_at = 0.0 if queue.is_empty else queue.cpu_seconds() + TIME_SLICE_SECONDS
 
     @property
     def is_over(self) -> bool:
-        """Return True if the other clients have to be served.
+        """True if the other clients have to be served.
 
-        A client that lost the CPU to threads or other processes goes on: it would wait for a whole
-        queue of clients that used their time. If nobody waited when the time slice began, its CPU
-        time is not known, and it begins again.
+        A client that lost the CPU to threads or other processes continues, because it would wait
+        for all clients that have used their time. If no client waited when the time slice began,
+        its CPU time is unknown, and the time slice begins again.
         """
         over = trio.current_time() - self._ends_at
         if over < 0:
@@ -254,7 +257,7 @@ class TimeSlice:
         return Line.QUIET if is_quiet else Line.FIRST
 
     async def without_waits(self, work: Awaitable[Result]) -> Result:
-        """Await work. While it waits, for example for a thread, the time slice does not go on."""
+        """Await work; the time for which it waits, for example for a thread, does not count."""
         self._paused(trio.current_time())
         return await in_timed_steps(work, self._resumed, self._paused)
 
@@ -328,7 +331,7 @@ class TimeSlice:
 
 
 class _Each(Generic[Item]):
-    """Asynchronous iterator. Unlike an asynchronous generator, it needs no close."""
+    """Asynchronous iterator. Unlike an asynchronous generator, it need not be closed."""
 
     __slots__ = ("_items", "_time_slice")
 

@@ -1,4 +1,4 @@
-"""The steps of an awaitable: what the event loop does for it between two waits."""
+"""Measurement of the steps of an awaitable: the work between two waits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def in_timed_steps(
             paused(trio.current_time())
         try:
             value = yield waits_for
-        except BaseException as error:  # noqa: BLE001  # the work has to see it
+        except BaseException as error:  # noqa: BLE001  # passed on to the work
             step, value = steps.throw, error
         else:
             step = steps.send

@@ -1,14 +1,19 @@
-"""How long things took, counted in whole numbers: cheap enough for what happens with each request."""
+"""Histograms of durations with integer counts, cheap enough to update for each request."""
 
 from __future__ import annotations
 
+# Number of buckets; the last one counts all durations above one minute.
 BUCKETS = 28
-"""The last one is for all that took more than a minute."""
 
 
 class Timings:
-    """A count for each power of two of microseconds: `counts[n]` took less than ``2**n`` of them, and
-    at least half of that. `seconds` is the sum of all."""
+    """Histogram of durations in powers of two of microseconds.
+
+    Attributes:
+        counts: `counts[n]` is the number of durations from ``2**(n-1)`` to below ``2**n``
+            microseconds.
+        seconds: Sum of all durations, in seconds.
+    """
 
     __slots__ = ("counts", "seconds")
 
@@ -17,7 +22,12 @@ class Timings:
         self.seconds = 0.0
 
     def took(self, seconds: float, times: int = 1) -> None:
-        """Something took so long, so many times."""
+        """Count a duration.
+
+        Args:
+            seconds: The duration.
+            times: How often it occurred.
+        """
         self.seconds += seconds * times
         bucket = int(seconds * 1e6).bit_length()
         self.counts[bucket if bucket < BUCKETS else -1] += times

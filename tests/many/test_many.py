@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from kbroker.runtime.descriptors import RESERVE, divided
+from kbroker.runtime.descriptors import RESERVE, divide
 
 from ..wire import Topic, batch, connected, create_topic, fetch, produce, values_of
 from .crowd import HOT, VALUE, Crowd, all_metadata, idle_connections, p99_ms, side_by_side
@@ -41,7 +41,7 @@ class Run:
         self.crowd = Crowd(partitions, partitions // 5)
         self.is_full = partitions >= FULL
         descriptors_max = 20_000 if self.is_full else 700
-        self._descriptors_max = divided(descriptors_max).logs + RESERVE
+        self._descriptors_max = divide(descriptors_max).logs + RESERVE
         self.full = Server(directory / "full", descriptors_max=descriptors_max)
         self.empty = Server(directory / "empty", descriptors_max=descriptors_max)
         self.idle_seconds = 8 if self.is_full else 1

@@ -1,4 +1,4 @@
-"""Stored batches are read at once if that takes a moment, else in a thread and fairly."""
+"""Reads of stored batches: quick ones in the event loop, long ones in a thread, shared fairly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kbroker.runtime.fair_slots import FairSlots
 
 
 def work(seconds: float) -> None:
-    """Take so much processor time."""
+    """Use CPU time."""
     ends_at = time.thread_time() + seconds
     while time.thread_time() < ends_at:
         pass
@@ -31,7 +31,7 @@ def steps(number: int, seconds: float, result: str | None) -> Iterator[str | Non
         yield result
 
 
-async def test_quick_read_stays_in_the_event_loop() -> None:
+async def test_quick_read_runs_in_event_loop() -> None:
     here = threading.get_ident()
     threads = set()
 
@@ -44,7 +44,7 @@ async def test_quick_read_stays_in_the_event_loop() -> None:
     assert threads == {here}
 
 
-async def test_long_read_is_done_by_a_thread_and_charged() -> None:
+async def test_long_read_runs_in_thread_and_is_charged() -> None:
     charged: list[float] = []
     found = await BatchReads().read(lambda: steps(20, 0.005, "late"), "client", charged.append)
     assert found == "late"
@@ -53,7 +53,7 @@ async def test_long_read_is_done_by_a_thread_and_charged() -> None:
     assert await BatchReads().read(lambda: steps(2, 0.002, None), "c", charge_nobody) is None
 
 
-async def test_error_of_a_long_read_reaches_the_caller() -> None:
+async def test_error_of_long_read_is_raised_to_caller() -> None:
     def broken() -> Iterator[str | None]:
         yield from steps(3, 0.002, None)
         raise ZeroDivisionError
@@ -65,7 +65,7 @@ async def test_error_of_a_long_read_reaches_the_caller() -> None:
     assert await reads.read(lambda: steps(3, 0.002, "next"), "client", charge_nobody) == "next"
 
 
-async def test_short_reads_pass_many_long_ones() -> None:
+async def test_short_reads_overtake_many_long_reads() -> None:
     reads = BatchReads()
     done: list[str] = []
     open_now, open_most = 0, 0
@@ -93,11 +93,11 @@ async def test_short_reads_pass_many_long_ones() -> None:
             short = await reads.read(lambda: steps(2, 0.002, "short"), "short", charge_nobody)
             done.append(f"{short} {number}")
     assert len(done) == 5
-    assert open_most <= batch_reads.OPEN_MAX + 1  # and the one that has its first slice
+    assert open_most <= batch_reads.OPEN_MAX + 1  # and the read that has its first slice
     assert open_now == 0
 
 
-async def test_cancelled_read_gives_its_place_back() -> None:
+async def test_cancelled_read_releases_its_slot() -> None:
     reads = BatchReads()
     with trio.move_on_after(0.1):
         await reads.read(lambda: steps(10_000, 0.001, None), "gone", charge_nobody)
@@ -106,7 +106,7 @@ async def test_cancelled_read_gives_its_place_back() -> None:
             assert await reads.read(lambda: steps(30, 0.002, "x"), "c", charge_nobody) == "x"
 
 
-async def test_clients_take_slots_in_turn() -> None:
+async def test_clients_get_slots_in_round_robin_order() -> None:
     slots = FairSlots(1)
     order: list[str] = []
 

@@ -15,8 +15,8 @@ from kbroker.runtime.cpu_shares import (
     HeavyClient,
 )
 
+# Maximum CPU seconds of light work.
 PIECE_SECONDS = 0.016
-"""Longest light work."""
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_client_is_heavy_while_its_debt_is_large(
     assert not shares.is_heavy(HeavyClient("b"), now)
 
 
-def test_other_connections_of_a_client_keep_their_own_share() -> None:
+def test_other_connections_of_client_keep_their_own_share() -> None:
     shares, polite, greedy = CpuShares(), HeavyClient("a"), HeavyClient("a")
     shares.charge(polite, 0.001, 0.0)
     shares.charge(greedy, 5.0, 0.0)
@@ -52,14 +52,16 @@ def test_other_connections_of_a_client_keep_their_own_share() -> None:
     assert shares.order(polite, 0.0) < shares.order(greedy, 0.0)
 
 
-def test_paid_debts_do_not_change_the_order() -> None:
+def test_paid_debts_do_not_change_order() -> None:
     shares, long_ago, new = CpuShares(), HeavyClient("a"), HeavyClient("b")
     shares.charge(long_ago, 1.0, 0.0)
     assert shares.order(long_ago, 5.0) == shares.order(new, 5.0)
 
 
 @pytest.mark.parametrize("identities", [1, 3])
-def test_reconnecting_gains_no_light_work(identities: int, pytestconfig: pytest.Config) -> None:
+def test_reconnecting_client_gains_no_light_work(
+    identities: int, pytestconfig: pytest.Config
+) -> None:
     """In random histories, the light work of each identity stays within its share of the time.
 
     Each piece runs on a connection of its own and begins with a check, as in `HeavyWork`.
@@ -85,7 +87,7 @@ def test_reconnecting_gains_no_light_work(identities: int, pytestconfig: pytest.
                 assert total <= SHARE * (at - began) + HEAVY_SECONDS + PIECE_SECONDS + 1e-6
 
 
-def test_identities_that_come_and_go_take_no_memory() -> None:
+def test_expired_identities_use_no_memory() -> None:
     shares = CpuShares()
     for number in count():
         shares.charge(HeavyClient(number), 0.001, number / 1000)

@@ -1,4 +1,4 @@
-"""Who may have how many of a process's descriptors."""
+"""Division of the file descriptors of a process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from kbroker.runtime.descriptors import CONNECTIONS_ENOUGH, LOGS_MAX, RESERVE, divided
+from kbroker.runtime.descriptors import CONNECTIONS_ENOUGH, LOGS_MAX, RESERVE, divide
 
 RAISE = """
 import resource
@@ -20,8 +20,8 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE), shares() == (64, 128, 6))
 
 
 @pytest.mark.parametrize("limit", [4, 16, 64, 256, 1024, 20_000, 1 << 20, sys.maxsize])
-def test_all_get_some_and_a_reserve_is_left(limit: int) -> None:
-    logs, connections, helpers = divided(limit)
+def test_descriptors_are_divided_with_a_reserve(limit: int) -> None:
+    logs, connections, helpers = divide(limit)
     reserve = min(limit // 4, RESERVE)
     assert 0 < logs <= LOGS_MAX
     assert connections > 0
@@ -29,13 +29,13 @@ def test_all_get_some_and_a_reserve_is_left(limit: int) -> None:
     assert 0 <= helpers * 2 < max(reserve, 1)
 
 
-def test_ten_thousand_logs_stay_open_where_the_system_allows_it() -> None:
-    assert divided(20_000).logs > 10_000
-    assert divided(20_000).connections >= CONNECTIONS_ENOUGH
-    assert divided(1024) == (256, 640, 16), "where there is little, connections get more"
+def test_ten_thousand_logs_stay_open_if_limit_allows() -> None:
+    assert divide(20_000).logs > 10_000
+    assert divide(20_000).connections >= CONNECTIONS_ENOUGH
+    assert divide(1024) == (256, 640, 16), "connections get more if the limit is low"
 
 
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 256, reason="a low hard limit")
-def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
+def test_soft_limit_is_raised_to_hard_limit() -> None:
     run = subprocess.run([sys.executable, "-c", RAISE], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["(256,", "256)", "True"]

@@ -1,4 +1,4 @@
-"""Where syncs are done: in the event loop while the disk is fast, else in a thread."""
+"""Syncs in the event loop while the disk is fast, otherwise in a thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_in_loop() -> bool:
 
 
 def seconds_of(*took: float) -> Iterator[float]:
-    """What a timer says at the begin and the end of work that takes so many seconds, in turn."""
+    """Yield the timer readings at the start and end of work with these durations in seconds."""
     now = 0.0
     for each in took:
         yield now
@@ -25,7 +25,7 @@ def seconds_of(*took: float) -> Iterator[float]:
 
 
 async def places(*took: float) -> str:
-    """Where work that takes so long is done: L for the event loop, t for a thread."""
+    """Return where work with these durations runs: L for the event loop, t for a thread."""
     timer = seconds_of(*took)
     work = DiskWork(timer=lambda: next(timer))
     return "".join(["L" if await work.run(is_in_loop) else "t" for _ in took])
@@ -34,31 +34,31 @@ async def places(*took: float) -> str:
 FAST, SLOW, STALLED = 0.0001, 0.01, 0.1
 
 
-async def test_a_slow_disk_holds_up_the_loop_more_and_more_rarely() -> None:
+async def test_slow_disk_blocks_event_loop_at_increasing_intervals() -> None:
     assert await places(*[SLOW] * 16) == "LtLttLttttLttttt"
     assert (await places(*[SLOW] * 1000)).count("L") < 25
 
 
-async def test_a_disk_that_stalled_once_needs_no_thread_for_long() -> None:
+async def test_disk_returns_to_event_loop_after_one_stall() -> None:
     assert await places(FAST, SLOW, *[FAST] * 5) == "LLtLLLL"
 
 
-async def test_a_loop_that_is_busy_does_not_look_like_a_slow_disk() -> None:
-    """In a thread it takes long because the loop has the interpreter."""
+async def test_busy_event_loop_does_not_count_as_slow_disk() -> None:
+    """Work in a thread takes long because the event loop holds the interpreter lock."""
     assert await places(SLOW, 0.04, FAST, FAST) == "LtLL"
 
 
-async def test_a_stalled_disk_is_not_tried_in_the_loop() -> None:
+async def test_stalled_disk_is_not_tried_in_event_loop() -> None:
     assert await places(SLOW, *[STALLED] * 10, SLOW, FAST) == "L" + "t" * 11 + "L"
 
 
-async def test_work_is_done_in_a_thread_when_that_is_said() -> None:
+async def test_work_runs_in_thread_if_requested() -> None:
     work = DiskWork()
     assert not await work.run(is_in_loop, in_thread=True)
     assert await work.run(is_in_loop)
 
 
-async def test_what_work_raises_is_raised() -> None:
+async def test_exception_of_work_is_raised() -> None:
     def fail() -> None:
         raise OSError("no space")
 

@@ -1,4 +1,4 @@
-"""Heavy work runs elsewhere, one piece after the other."""
+"""CPU-intensive work in a worker thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kbroker.runtime.heavy_work import STEPS_AT_ONCE, HeavyWork
 Result = TypeVar("Result")
 
 
-async def test_one_at_a_time_and_off_the_event_loop() -> None:
+async def test_work_runs_one_at_a_time_off_event_loop() -> None:
     work = HeavyWork()
     here = threading.current_thread()
     running: list[int] = []
@@ -40,7 +40,7 @@ async def test_one_at_a_time_and_off_the_event_loop() -> None:
     assert results == {number: (number, True) for number in range(5)}
 
 
-async def test_an_error_is_the_callers() -> None:
+async def test_error_is_raised_to_caller() -> None:
     work = HeavyWork()
     with pytest.raises(ZeroDivisionError):
         await work.run(lambda: 1 // 0, HeavyClient())
@@ -48,7 +48,7 @@ async def test_an_error_is_the_callers() -> None:
 
 
 class Counted:
-    """Work of so many steps, each of which says what else is in progress."""
+    """Work with a number of steps, each of which records what else is in progress."""
 
     def __init__(self, name: str, steps: int, seen: list[str], seconds: float = 0.0) -> None:
         self._name, self._left, self._seen, self._seconds = name, steps, seen, seconds
@@ -77,8 +77,8 @@ async def test_light_work_runs_between_steps_of_heavy_work() -> None:
     assert len(seen) >= 400 * STEPS_AT_ONCE
 
 
-async def test_one_piece_of_heavy_work_is_in_progress() -> None:
-    """Work that turns out to be heavy is dropped, and begun again when it is its turn."""
+async def test_only_one_heavy_work_is_in_progress() -> None:
+    """Work that turns out to be heavy is dropped, and started again when it gets the lock."""
     work, seen = HeavyWork(), list[str]()
     begun: list[weakref.ref[Counted]] = []
     most = 0
@@ -104,7 +104,7 @@ async def test_one_piece_of_heavy_work_is_in_progress() -> None:
 
 
 def use(seconds: float, cpu: list[float]) -> None:
-    """Use CPU time of a clock that nothing else moves."""
+    """Advance a fake clock of CPU time."""
     cpu[0] += seconds
 
 
@@ -116,7 +116,7 @@ def with_clock() -> tuple[HeavyWork, list[float]]:
 async def order_behind(
     work: HeavyWork, holder: HeavyClient, waiting: Mapping[str, HeavyClient]
 ) -> list[str]:
-    """Return the order in which work is done that waits while `holder` has the thread."""
+    """Return the order in which waiting work runs after `holder` releases the thread."""
     order: list[str] = []
     release = threading.Event()
     async with trio.open_nursery() as nursery:
@@ -129,7 +129,7 @@ async def order_behind(
     return list(dict.fromkeys(order))
 
 
-async def test_client_that_has_used_less_goes_first() -> None:
+async def test_client_with_less_cpu_time_goes_first() -> None:
     work, cpu = with_clock()
     greedy, modest = HeavyClient(), HeavyClient()
     await work.run(partial(use, 4.0, cpu), greedy)
@@ -139,8 +139,8 @@ async def test_client_that_has_used_less_goes_first() -> None:
     assert greedy.seconds == 4.0
 
 
-async def test_wait_for_a_busy_processor_is_not_charged(autojump_clock: object) -> None:
-    """A function of a busy machine takes long, though it uses little CPU time."""
+async def test_wait_for_busy_cpu_is_not_charged(autojump_clock: object) -> None:
+    """On a busy machine a function takes long, although it uses little CPU time."""
 
     async def delayed(function: Callable[[], Result]) -> Result:
         await trio.sleep(5)
@@ -175,8 +175,8 @@ async def test_failed_work_is_charged() -> None:
     assert client.seconds == 3.0
 
 
-async def test_many_connections_at_once_are_heavy_together() -> None:
-    """Work that was queued before its client became heavy waits behind another client."""
+async def test_many_connections_of_one_client_are_heavy_together() -> None:
+    """Work that was queued before its client became heavy waits for another client."""
     work, cpu = with_clock()
     order: list[str] = []
 

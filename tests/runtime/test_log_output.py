@@ -31,14 +31,14 @@ def record(message: str) -> logging.LogRecord:
     )
 
 
-def test_a_name_with_a_line_break_cannot_forge_a_log_line() -> None:
+def test_name_with_line_break_cannot_forge_log_line() -> None:
     line = TextFormatter("%(levelname)s %(message)s").format(
         record("g\n12:00 ERROR all is lost\x1b[2J")
     )
     assert line == "INFO group g\\n12:00 ERROR all is lost\\x1b[2J"
 
 
-def test_nor_can_what_a_traceback_quotes() -> None:
+def test_traceback_with_line_break_cannot_forge_log_line() -> None:
     forged = "12:00 ERROR all is lost\x1b[2J\u009b"
     try:
         raise ValueError(f"group g\n{forged}")
@@ -51,7 +51,7 @@ def test_nor_can_what_a_traceback_quotes() -> None:
     assert rest[-1] == r"  12:00 ERROR all is lost\x1b[2J\x9b"
 
 
-def test_json_lines_carry_level_logger_and_message() -> None:
+def test_json_lines_have_level_logger_and_message() -> None:
     event = json.loads(JsonFormatter().format(record("g\n")))
     assert (event["level"], event["logger"], event["message"]) == (
         "info",
@@ -60,7 +60,7 @@ def test_json_lines_carry_level_logger_and_message() -> None:
     )
 
 
-def test_lines_say_of_which_node_they_are() -> None:
+def test_log_lines_have_node_id() -> None:
     text = TextFormatter("%(name)s%(node)s: %(message)s")
     with logged_as(2):
         assert text.format(record("g")) == "kbroker.coordinator_runtime.groups [node 2]: group g"
@@ -70,7 +70,7 @@ def test_lines_say_of_which_node_they_are() -> None:
 
 
 class Marks(logging.Handler):
-    """Notes of which node each line is."""
+    """Log handler that records the node ID of each line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,9 @@ class Marks(logging.Handler):
 @pytest.mark.parametrize(
     ("nodes", "expected"), [(1, {""}), (3, {" [node 1]", " [node 2]", " [node 3]"})]
 )
-async def test_nodes_among_several_mark_what_they_say(nodes: int, expected: set[str]) -> None:
+async def test_log_lines_have_node_id_if_process_has_several_nodes(
+    nodes: int, expected: set[str]
+) -> None:
     marks = Marks()
     logger = logging.getLogger("kbroker.net.server")
     logger.addHandler(marks)
@@ -100,7 +102,7 @@ async def test_nodes_among_several_mark_what_they_say(nodes: int, expected: set[
     assert marks.seen == expected
 
 
-def test_what_is_told_all_the_time_is_logged_once_in_a_while() -> None:
+def test_repeated_messages_are_rate_limited() -> None:
     seldom = RateLimitFilter(60)
     first, soon, later = record("a"), record("b"), record("c")
     first.exc_info = (OSError, OSError(24, "too many open files"), None)
@@ -110,13 +112,13 @@ def test_what_is_told_all_the_time_is_logged_once_in_a_while() -> None:
 
 
 @pytest.mark.usefixtures("restored_logging")
-def test_levels_are_set_for_all_or_for_one_logger() -> None:
+def test_level_is_set_for_all_or_for_one_logger() -> None:
     set_up_logging(["warning", "kbroker.protocol=debug"], "text")
     assert logging.getLogger("kbroker.node.node").getEffectiveLevel() == logging.WARNING
     assert logging.getLogger("kbroker.protocol").getEffectiveLevel() == logging.DEBUG
 
 
 @pytest.mark.usefixtures("restored_logging")
-def test_an_unknown_level_says_which_there_are() -> None:
-    with pytest.raises(ValueError, match=r"'loud' is no log level; there are .*warning"):
+def test_unknown_level_error_lists_valid_levels() -> None:
+    with pytest.raises(ValueError, match=r"invalid log level 'loud' \(valid: .*warning"):
         set_up_logging(["loud"], "text")

@@ -1,4 +1,4 @@
-"""What a broker does when memory runs out."""
+"""Behaviour of a broker when memory is exhausted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROOM_BYTES = 100_000_000
 TRIES = 100
 
 
-async def test_a_few_errors_are_none_too_many(autojump_clock: trio.testing.MockClock) -> None:
+async def test_few_memory_errors_do_not_end_process(autojump_clock: trio.testing.MockClock) -> None:
     errors = MemoryErrors()
     for _ in range(3 * ERRORS_MAX):
         errors.happened()
@@ -51,13 +51,13 @@ def no_memory(*_: object, **__: object) -> None:
 
 
 async def ask(broker: Broker) -> None:
-    """A request that ends its connection."""
+    """Send a request that closes its connection."""
     async with connected(broker.endpoint) as wire:
         await wire.send(ApiKey.FETCH, 12, fetch_request(Topic("t")))
         assert await wire.wait_closed() == b""
 
 
-async def test_one_error_ends_its_connection_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_memory_error_closes_only_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     async with started() as broker, connected(broker.endpoint) as other:
         monkeypatch.setattr(broker.node.fetch_sessions, "plan", no_memory)
         await ask(broker)
@@ -72,21 +72,21 @@ async def run_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         await trio.sleep_forever()
 
 
-async def test_many_errors_end_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_memory_errors_end_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ExceptionGroup) as raised:
         await run_out_of_memory(monkeypatch)
     assert raised.value.split(OutOfMemory)[1] is None
 
 
 def limit_memory(process_id: int) -> None:
-    """Let a process take no more than it has, but for a little."""
+    """Limit the memory of a process to slightly more than it uses."""
     pages = int(Path(f"/proc/{process_id}/statm").read_text().split()[0])
     room = pages * resource.getpagesize() + ROOM_BYTES
     resource.prlimit(process_id, resource.RLIMIT_AS, (room, room))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of another process")
-async def test_a_process_without_memory_ends_with_a_sentence() -> None:
+async def test_process_without_memory_logs_error_and_exits() -> None:
     flags = ("memory.limit.bytes=10000000000", f"message.max.bytes={2 * VALUE_BYTES}")
     options = [word for flag in flags for word in ("-o", flag)]
     with serving("--memory", "--port", "0", "--json", *options) as process:

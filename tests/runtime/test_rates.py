@@ -1,4 +1,4 @@
-"""How fast something goes, by Kafka's arithmetic: the numbers are worked out by hand from its formulas."""
+"""Rates and throttle times, with numbers calculated by hand from Kafka's formulas."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def counted(*events: tuple[int, float], windows: Windows = ELEVEN) -> Rate:
     ("events", "now_ms", "per_second"),
     [
         ([], 0, 0.0),
-        # Who has just begun is taken for one who was silent for ten windows.
+        # A new rate is treated as if ten windows were idle.
         ([(0, 100)], 0, 100 / 10),
         ([(0, 100)], 500, 100 / 10.5),
-        # One window is full, nine are added to it.
+        # One window has elapsed; nine are added to it.
         ([(0, 100)], 1000, 100 / 10),
         ([(0, 100)], 1500, 100 / 10.5),
         ([(0, 100), (999, 100)], 999, 200 / 10.999),
@@ -32,27 +32,27 @@ def counted(*events: tuple[int, float], windows: Windows = ELEVEN) -> Rate:
         ([(0, 100), (9999, 100)], 9999, 200 / 10.999),
         ([(0, 100), (10_000, 100)], 10_000, 200 / 10),
         ([(0, 100), (10_000, 100)], 10_999, 200 / 10.999),
-        # After 11 s the first one counts no more, and its window begins anew.
+        # After 11 s the first value has expired, and its window is reset.
         ([(0, 100), (10_000, 100)], 11_000, 100 / 10),
-        # A window that began before, and in which something happened since, still counts whole.
+        # An older window still counts if its last value has not expired.
         ([(0, 100), (900, 50), (10_000, 100)], 11_500, 250 / 11.5),
         ([(0, 100), (900, 50), (10_000, 100)], 11_900, 100 / 10.9),
         ([(0, 100)], 11_000, 0.0),
         ([(0, 100)], 10_999, 100 / 10.999),
-        # Taken back.
+        # A negative value takes back an earlier one.
         ([(0, 100), (0, -100)], 0, 0.0),
-        # A window begins with what is counted, not at a full second.
+        # A window begins with its first value, not at a full second.
         ([(300, 7), (1200, 7), (1300, 7)], 1300, 21 / 10),
         ([(300, 7), (1200, 7), (1300, 7)], 1299 + 1, 21 / 10.0),
     ],
 )
-def test_a_rate_over_eleven_windows_of_a_second(
+def test_rate_over_eleven_windows_of_one_second_matches_kafka(
     events: list[tuple[int, float]], now_ms: int, per_second: float
 ) -> None:
     assert counted(*events).per_second(now_ms) == pytest.approx(per_second)
 
 
-def test_a_rate_over_other_windows() -> None:
+def test_rate_over_other_windows_matches_kafka() -> None:
     windows = Windows(2, 500)
     rate = counted((0, 10), (500, 20), (1000, 30), windows=windows)
     assert rate.per_second(1000) == pytest.approx((20 + 30) / 0.5)
@@ -60,7 +60,7 @@ def test_a_rate_over_other_windows() -> None:
     assert rate.per_second(1500) == pytest.approx(30 / 0.5)
 
 
-def test_there_are_no_more_windows_than_count() -> None:
+def test_rate_keeps_limited_number_of_windows() -> None:
     rate = Rate(ELEVEN)
     for second in range(100):
         rate.count(1, second * 1000)
@@ -79,7 +79,7 @@ def test_there_are_no_more_windows_than_count() -> None:
         ([(0, 1)], 0.01, 0, 90_000),
     ],
 )
-def test_the_wait_brings_a_rate_down_to_its_limit(
+def test_wait_reduces_rate_to_its_limit(
     events: list[tuple[int, float]], limit: float, now_ms: int, wait_ms: int
 ) -> None:
     assert counted(*events).wait_ms(limit, now_ms) == wait_ms
@@ -87,10 +87,8 @@ def test_the_wait_brings_a_rate_down_to_its_limit(
 
 @pytest.mark.parametrize("size", [1000, 16_384, 65_536, 262_144])
 @pytest.mark.parametrize("bytes_per_second", [2_000_000, 10_000_000, 200_000_000])
-def test_who_waits_as_long_as_it_is_told_keeps_to_its_quota(
-    size: int, bytes_per_second: int
-) -> None:
-    """Over three times all windows: what may go faster at first is owed for the rest of them."""
+def test_client_that_waits_as_told_stays_within_quota(size: int, bytes_per_second: int) -> None:
+    """Over three times all windows, so that the initial burst is paid back."""
     limit, rate = 1_000_000, Rate(ELEVEN)
     now_ms, taken = 0.0, 0
     while now_ms < 33_000:
@@ -100,7 +98,7 @@ def test_who_waits_as_long_as_it_is_told_keeps_to_its_quota(
     assert 0.9 * limit < taken / 33 < 1.1 * limit
 
 
-def test_a_bucket_is_full_at_first_and_owes_what_it_did_not_have() -> None:
+def test_bucket_is_full_at_first_and_owes_missing_tokens() -> None:
     bucket = TokenBucket(ELEVEN)
     bucket.take(110, 10, now_ms=5000)
     assert bucket.wait_ms(10, 5000) == 0
@@ -109,12 +107,12 @@ def test_a_bucket_is_full_at_first_and_owes_what_it_did_not_have() -> None:
     assert bucket.wait_ms(10, 6500) == 500
     assert bucket.wait_ms(10, 7000) == 0
     assert bucket.wait_ms(10, 900_000) == 0
-    bucket.take(115, 10, now_ms=900_000)  # no more came in than it holds
+    bucket.take(115, 10, now_ms=900_000)  # the bucket holds no more than its size
     assert bucket.wait_ms(10, 900_000) == 500
-    assert bucket.wait_ms(5, 900_000) == 1000, "a new rate rules at once"
+    assert bucket.wait_ms(5, 900_000) == 1000, "a new rate applies at once"
 
 
-def test_meters_that_are_over_are_forgotten() -> None:
+def test_expired_meters_are_removed() -> None:
     meters = Meters(lambda: Rate(ELEVEN))
     for number in range(1000):
         meters.of(number, 0).count(1, 0)
@@ -123,11 +121,11 @@ def test_meters_that_are_over_are_forgotten() -> None:
     kept.count(1, 5000)
     for number in range(1000, 1600):
         meters.of(number, 11_000).count(1, 11_000)
-    assert len(meters) == 601, "those that came, and one that was used since"
+    assert len(meters) == 601, "the new meters, and the one that was used since"
     assert meters.of(3, 11_000) is kept
 
 
-def test_there_are_not_more_meters_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_meters_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert METERS_MAX == 10_000
     monkeypatch.setattr(rates, "METERS_MAX", 10)
     meters = Meters(lambda: TokenBucket(ELEVEN))
@@ -135,10 +133,10 @@ def test_there_are_not_more_meters_than_there_may_be(monkeypatch: pytest.MonkeyP
         meters.of(number, 0).take(1000, 1, 0)
     assert len(meters) == 10
     assert meters.of(99, 0).wait_ms(1, 0) > 0
-    assert meters.of(1, 0).wait_ms(1, 0) == 0, "used longest ago"
+    assert meters.of(1, 0).wait_ms(1, 0) == 0, "the least recently used meter was removed"
 
 
-def test_a_bucket_is_over_when_it_is_full_again() -> None:
+def test_bucket_is_over_when_full_again() -> None:
     bucket = TokenBucket(ELEVEN)
     bucket.take(30, 10, 0)
     assert not bucket.is_over(2999)

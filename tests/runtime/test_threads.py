@@ -1,4 +1,4 @@
-"""Calls that block, several at once."""
+"""Blocking calls that run concurrently in several threads."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from kbroker.runtime.threads import HELPERS_MAX, at_once, run_in_thread
 WAIT_SECONDS = 20
 
 
-def test_calls_that_take_long_are_made_at_once() -> None:
-    """As many as there may be meet; one more would wait for ever."""
+def test_long_calls_run_concurrently() -> None:
+    """The barrier needs the maximum number of threads; with one more it would wait forever."""
     meeting = threading.Barrier(HELPERS_MAX + 1, timeout=WAIT_SECONDS)
     first = threading.Event()
     met: list[int] = []
@@ -31,17 +31,17 @@ def test_calls_that_take_long_are_made_at_once() -> None:
     assert len(met) == len(calls)
 
 
-def test_calls_that_are_quick_are_made_by_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_calls_run_in_calling_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "HELP_AFTER_SECONDS", WAIT_SECONDS)
     made: list[tuple[int, int]] = []
     at_once([lambda n=n: made.append((n, threading.get_ident())) for n in range(100)])  # type: ignore[misc]
     assert made == [(number, threading.get_ident()) for number in range(100)]
 
 
-def test_nothing_is_made_ready_for_helpers_that_are_not_needed(
+def test_quick_calls_do_not_prepare_helpers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """That would take longer than to sync one log, which is what most passes do."""
+    """Preparing helpers would take longer than the sync of one log, the usual case."""
     monkeypatch.setattr(threads, "HELP_AFTER_SECONDS", WAIT_SECONDS)
     monkeypatch.setattr(threads, "shares", lambda: pytest.fail("the system is asked"))
     made: list[int] = []
@@ -49,7 +49,7 @@ def test_nothing_is_made_ready_for_helpers_that_are_not_needed(
     assert made == [0, 1, 2]
 
 
-def test_each_call_is_made_once_whoever_makes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_call_runs_once_in_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "HELP_AFTER_SECONDS", 0)
     made: list[int] = []
     for count in (0, 1, 2, 1000):
@@ -59,7 +59,7 @@ def test_each_call_is_made_once_whoever_makes_it(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_what_fails_is_told_and_nothing_is_begun_after_it(
+def test_first_failure_is_raised_and_remaining_calls_are_skipped(
     monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
     monkeypatch.setattr(threads, "HELP_AFTER_SECONDS", WAIT_SECONDS if alone else 0)
@@ -68,7 +68,7 @@ def test_what_fails_is_told_and_nothing_is_begun_after_it(
     def fail() -> None:
         raise OSError("the disk is gone")
 
-    # Each thread that had one in hand fails; the rest is left.
+    # Each thread that runs a call fails; the remaining calls are skipped.
     calls: list[Callable[[], None]] = [fail] * (HELPERS_MAX + 1)
     calls += [partial(made.append, number) for number in range(10)]
     with pytest.raises(OSError, match="the disk is gone"):
@@ -76,7 +76,7 @@ def test_what_fails_is_told_and_nothing_is_begun_after_it(
     assert made == []
 
 
-def test_no_more_threads_than_allowed_make_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_use_at_most_the_allowed_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "HELP_AFTER_SECONDS", 0)
     makers: set[int] = set()
     both = threading.Barrier(2, timeout=WAIT_SECONDS)
@@ -90,13 +90,13 @@ def test_no_more_threads_than_allowed_make_calls(monkeypatch: pytest.MonkeyPatch
 
 
 class Opened:
-    """Stands for a decompressed batch that turns out to be invalid."""
+    """Stand-in for a decompressed batch that turns out to be invalid."""
 
     def refuse(self) -> None:
         raise ValueError("refused")
 
 
-async def test_error_of_thread_frees_what_its_frames_reference() -> None:
+async def test_error_of_thread_does_not_keep_its_frames_alive() -> None:
     """The garbage collector of a server runs rarely, and one batch can be many megabytes."""
     alive: list[weakref.ref[Opened]] = []
 

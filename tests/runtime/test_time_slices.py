@@ -1,4 +1,4 @@
-"""Long work in the event loop."""
+"""Long work in the event loop, divided into slices."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from kbroker.runtime.time_slices import (
 )
 
 
-async def test_a_rest_is_as_long_as_the_work_asks_for(mock_clock: MockClock) -> None:
+async def test_rest_is_proportional_to_work(mock_clock: MockClock) -> None:
     mock_clock.autojump_threshold = 0
     duty_cycle = DutyCycle()
     mock_clock.jump(WORK_SECONDS)
     await duty_cycle.pause()
-    assert trio.current_time() == WORK_SECONDS, "too little for a rest"
+    assert trio.current_time() == WORK_SECONDS, "the work was too short for a rest"
     mock_clock.jump(WORK_SECONDS)
     await duty_cycle.pause()
     assert trio.current_time() == 2 * WORK_SECONDS * (1 + REST)
     mock_clock.jump(WORK_SECONDS / 2)
     before = trio.current_time()
     await duty_cycle.pause()
-    assert trio.current_time() == before, "what was rested for is done with"
+    assert trio.current_time() == before, "work before the last rest does not count"
 
 
 async def share_of_work(clock: MockClock, resting: trio.Lock | None) -> float:
-    """Return the fraction of the time in which 20 tasks work that have slices of their own."""
+    """Return the fraction of the time in which 20 tasks work if each has its own slices."""
     began, piece, pieces, tasks = trio.current_time(), 2 * WORK_SECONDS, 50, 20
 
     async def work() -> None:
@@ -53,14 +53,14 @@ async def share_of_work(clock: MockClock, resting: trio.Lock | None) -> float:
     return tasks * pieces * piece / (trio.current_time() - began)
 
 
-async def test_tasks_with_one_lock_rest_in_turn(mock_clock: MockClock) -> None:
+async def test_tasks_with_shared_lock_rest_one_at_a_time(mock_clock: MockClock) -> None:
     mock_clock.autojump_threshold = 0
     assert await share_of_work(mock_clock, None) > 0.9
     assert await share_of_work(mock_clock, trio.Lock()) < 0.55
 
 
 class Passes(trio.abc.Instrument):
-    """How many turns there are in each pass of the event loop."""
+    """Counter of the time slices in each event-loop iteration."""
 
     def __init__(self) -> None:
         self.turns = [0]
@@ -69,7 +69,7 @@ class Passes(trio.abc.Instrument):
         self.turns.append(0)
 
 
-async def test_one_turn_in_a_pass_however_many_want_one(mock_clock: MockClock) -> None:
+async def test_one_client_continues_per_event_loop_iteration(mock_clock: MockClock) -> None:
     queue = FairQueue(cpu_seconds=trio.current_time)
     passes = Passes()
     turns = [0] * 20
@@ -93,13 +93,13 @@ async def test_one_turn_in_a_pass_however_many_want_one(mock_clock: MockClock) -
         go_on.set()
     trio.lowlevel.remove_instrument(passes)
     assert max(passes.turns) == 1
-    assert len(passes.turns) < sum(turns) + 10, "and hardly a pass without one"
-    # A slice that began while nobody waited begins again once.
-    assert max(turns) - min(turns) <= 2, "all have as many"
+    assert len(passes.turns) < sum(turns) + 10, "nearly every iteration has one"
+    # A slice that began while no client waited begins again once.
+    assert max(turns) - min(turns) <= 2, "all clients have the same number of slices"
 
 
-async def test_who_has_had_one_turn_does_not_wait_for_all_who_had_more() -> None:
-    """And those do not wait for ever for new ones that come and come."""
+async def test_client_that_waits_first_time_overtakes_long_requests() -> None:
+    """Long requests still continue while new clients keep arriving."""
     queue = FairQueue(cpu_seconds=trio.current_time)
     began = long_turns = 0
     short_turns: list[int] = []
@@ -131,11 +131,11 @@ async def test_who_has_had_one_turn_does_not_wait_for_all_who_had_more() -> None
                 polite.start_soon(ask_little)
         nursery.cancel_scope.cancel()
     assert len(short_turns) == 60
-    assert max(short_turns) <= 6, "about as many as wait in the same line"
-    assert long_turns >= 60, "and those go on as well"
+    assert max(short_turns) <= 6, "about the number of clients in the same line"
+    assert long_turns >= 60, "long requests continue too"
 
 
-async def test_who_does_not_wait_any_longer_keeps_nobody_from_a_turn() -> None:
+async def test_cancelled_waiter_does_not_block_queue() -> None:
     queue = FairQueue(cpu_seconds=trio.current_time)
     went_on = []
 
@@ -155,7 +155,7 @@ async def test_who_does_not_wait_any_longer_keeps_nobody_from_a_turn() -> None:
     assert not len(queue)
 
 
-async def test_what_is_sorted_in_turns_is_in_order() -> None:
+async def test_names_sorted_in_pieces_are_in_order() -> None:
     names = [str(index * 7919 % 5000) for index in range(5000)]
     assert list(await TimeSlice(FairQueue()).in_order(names, str)) == sorted(names)
     some = await TimeSlice(FairQueue()).in_order(names, lambda name: name if name >= "4" else None)
@@ -163,7 +163,7 @@ async def test_what_is_sorted_in_turns_is_in_order() -> None:
     assert list(await TimeSlice(FairQueue()).in_order([], str)) == []
 
 
-async def test_many_steps_at_once_are_a_burst_and_then_one_in_each_pass(
+async def test_many_steps_run_as_burst_then_one_per_iteration(
     mock_clock: MockClock,
 ) -> None:
     throttle, passes = StepThrottle(), Passes()
@@ -190,10 +190,10 @@ async def test_many_steps_at_once_are_a_burst_and_then_one_in_each_pass(
     assert 1 < burst <= BURST_SECONDS / (STEP_REST - 1) / (BURST_SECONDS / 4) + 1
     assert max(others) == 1
     assert sorted(order) == list(range(50))
-    assert len(passes.turns) < 50 + 10, "and hardly a pass without one"
+    assert len(passes.turns) < 50 + 10, "nearly every iteration has one"
 
 
-async def test_steps_that_come_seldom_wait_for_nothing(mock_clock: MockClock) -> None:
+async def test_rare_steps_do_not_wait(mock_clock: MockClock) -> None:
     throttle, passes = StepThrottle(), Passes()
     trio.lowlevel.add_instrument(passes)
     for _ in range(50):
@@ -203,7 +203,7 @@ async def test_steps_that_come_seldom_wait_for_nothing(mock_clock: MockClock) ->
     assert passes.turns == [0]
 
 
-async def test_a_step_that_fails_counts_as_well(mock_clock: MockClock) -> None:
+async def test_failed_step_counts_as_work(mock_clock: MockClock) -> None:
     throttle = StepThrottle()
 
     def fail() -> None:
@@ -217,7 +217,7 @@ async def test_a_step_that_fails_counts_as_well(mock_clock: MockClock) -> None:
     trio.lowlevel.add_instrument(passes)
     await throttle.run(lambda: None)
     trio.lowlevel.remove_instrument(passes)
-    assert len(passes.turns) > 1, "the next one lets others have their turn before"
+    assert len(passes.turns) > 1, "the next step waits for other clients"
 
 
 async def test_quiet_client_does_not_wait_for_all_new_connections(mock_clock: MockClock) -> None:
@@ -238,7 +238,7 @@ async def test_quiet_client_does_not_wait_for_all_new_connections(mock_clock: Mo
         assert served <= 4
         quiet.begin(trio.current_time())
         await quiet.next()
-        assert served == 300, "this client has just waited, as the others have"
+        assert served == 300, "this client has just waited, like the others"
 
 
 async def test_time_slice_does_not_include_waits(mock_clock: MockClock) -> None:
@@ -276,15 +276,15 @@ async def test_client_without_cpu_time_keeps_its_time_slice_while_others_wait(
             await trio.lowlevel.checkpoint()
         time_slice = TimeSlice(queue)
         mock_clock.jump(2 * TIME_SLICE_SECONDS)
-        assert not time_slice.is_over, "threads had the CPU"
+        assert not time_slice.is_over, "threads used the CPU"
         used += TIME_SLICE_SECONDS
         assert time_slice.is_over
         time_slice.begin(trio.current_time())
         mock_clock.jump(TIME_SLICE_SECONDS + STALLED_TIME_SLICE_SECONDS)
-        assert time_slice.is_over, "others have waited for too long"
+        assert time_slice.is_over, "other clients have waited for too long"
 
 
-async def test_last_item_is_not_followed_by_a_wait(mock_clock: MockClock) -> None:
+async def test_iteration_does_not_wait_after_last_item(mock_clock: MockClock) -> None:
     queue = FairQueue()
     time_slice = TimeSlice(queue)
     async for _ in time_slice.each([1]):

@@ -314,7 +314,7 @@ async def test_key_fetch_times_out(
         serving(page, authority.pem("server")) as url,
         guarded(url, trusting(authority)) as broker,
     ):
-        await until(lambda: "no answer within 0.2 seconds" in caplog.text)
+        await until(lambda: "no response within 0.2 seconds" in caplog.text)
         page.delay_seconds = 0
         assert await gets_in(broker, token_for())
 

@@ -1,3 +1,3 @@
-"""A Kafka broker in Python: unmodified Kafka clients talk to it over the real protocol."""
+"""An Apache Kafka compatible broker in Python, for unmodified Kafka clients."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""`python -m kbroker` is the `kbroker` command."""
+"""Entry point of `python -m kbroker`, the same as the command `kbroker`."""
 
 from .cli import main
 

@@ -1,4 +1,4 @@
-"""The handle that a program embeds: one cluster and its local nodes."""
+"""A Kafka cluster to embed in a program: the cluster and its nodes in this process."""
 
 from .broker import MEMORY_DIRECTORY, Broker, open_broker
 from .local_node import DistributedNodeOptions

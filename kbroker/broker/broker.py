@@ -1,4 +1,4 @@
-"""The handle that a program embeds: one cluster and its local nodes."""
+"""A Kafka cluster to embed in a program."""
 
 from __future__ import annotations
 
@@ -34,131 +34,180 @@ from kbroker.runtime.disk_work import DiskWork
 from kbroker.runtime.threads import InThread, at_once, run_in_thread
 from kbroker.storage.files import Files, MemFiles, OsFiles
 
-from .decommission import LOOK_SECONDS, decommission
-from .local_node import DistributedNodeOptions, LocalNode, NodeMaker, Shared
+from .decommission import POLL_SECONDS, decommission
+from .local_node import DistributedNodeOptions, LocalNode, NodeFactory, Shared
 from .service import Service
 
+# Name of the data directory of a broker in memory.
 MEMORY_DIRECTORY = "memory"
-NODES_APART = 3
-"""How many nodes a cluster is taken to have, for defaults, where none of them can know."""
+# Number of nodes that defaults assume if the nodes of a cluster do not know it.
+ASSUMED_CLUSTER_SIZE = 3
 
 
 @dataclass(slots=True)
 class Broker:
-    """A running cluster: those of its nodes that live in this process. Get it from `open_broker`."""
+    """A running cluster and its nodes in this process. Create one with `open_broker`.
+
+    Attributes:
+        store: Metadata store.
+        nodes: Nodes of this process.
+        links: Network links between the nodes.
+    """
 
     store: MetadataStore
     nodes: list[LocalNode]
     links: Links
-    """Between the nodes."""
-    _maker: NodeMaker
+    _factory: NodeFactory
     _nursery: trio.Nursery
     _adding: trio.Lock = field(default_factory=trio.Lock)
 
     @property
     def node(self) -> Node:
-        """The first node, also while it is down."""
+        """The first node, even if it is down."""
         return self.nodes[0].node
 
     @property
     def server(self) -> Server:
-        """That of the first node."""
+        """The server of the first node."""
         return self.nodes[0].server
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where a client on this machine connects to the first node."""
+        """Address of the first node for clients on this machine."""
         return self.nodes[0].endpoint
 
     @property
     def bootstrap_servers(self) -> str:
-        """The addresses of all nodes, also of those that are down, as clients take them."""
+        """Addresses of all nodes, including those that are down: HOST:PORT with commas."""
         return ",".join(str(each.endpoint) for each in self.nodes)
 
     def connections(self) -> int:
-        """How many clients are connected; nobody is to a node that is down."""
+        """Return the number of client connections."""
         return sum(len(each.server.connections) for each in self.nodes)
 
     def local_node(self, node_id: int) -> LocalNode:
-        """A node by its id. Raises ValueError, with the ids that there are."""
+        """Return a node of this process by its ID.
+
+        Args:
+            node_id: Node ID.
+
+        Raises:
+            ValueError: There is no such node; the message lists the IDs.
+        """
         for each in self.nodes:
             if each.id == node_id:
                 return each
         known = ", ".join(str(each.id) for each in self.nodes)
-        raise ValueError(f"there is no node {node_id} in this process; there are {known}")
+        raise ValueError(f"there is no node {node_id} in this process (valid: {known})")
 
     @property
     def running_nodes(self) -> list[Node]:
-        """Those that are not down."""
+        """Nodes that run."""
         return [each.node for each in self.nodes if each.is_running]
 
     def running(self) -> Node:
-        """The first node that runs. Raises RuntimeError when all are down."""
+        """Return the first node that runs.
+
+        Raises:
+            RuntimeError: All nodes are down.
+        """
         for each in self.running_nodes:
             return each
         raise RuntimeError("all nodes are down; start one of them")
 
     async def dial_inside(self, endpoint: Endpoint) -> trio.abc.Stream:
-        """Connect to the node of this process that clients reach at an address, as nobody else can.
+        """Open an in-process connection to the node with an address.
 
-        Neither TLS nor a login is asked for, and no ACL: for what a program does with a broker of its
-        own. Raises OSError.
+        The connection uses neither TLS nor authentication, and no ACL applies.
+
+        Args:
+            endpoint: Address of a node of this process.
+
+        Returns:
+            The connection.
+
+        Raises:
+            OSError: No running node of this process has the address.
         """
         for each in self.nodes:
             stream = each.connect_in_process(endpoint)
             if stream is not None:
                 return stream
-        raise ConnectionRefusedError(f"no node of this process is at {endpoint}")
+        raise ConnectionRefusedError(f"no running node of this process has address {endpoint}")
 
     async def add_node(self, *, rack: str | None = None) -> LocalNode:
-        """Start one more node: it has no partitions until some are moved to it.
+        """Start an additional node. It has no partitions until some are reassigned to it.
 
-        Parameters: `rack` is its place, None for that of all. Raises CannotListen, or StorageError:
-        the node that is there has its data directory for itself.
+        Args:
+            rack: Rack of the node; None for `broker.rack`.
+
+        Returns:
+            The node.
+
+        Raises:
+            CannotListen: Its port cannot be bound.
+            StorageError: The data directory was created for one node.
         """
-        self._maker.check_room()
+        self._factory.check_can_add()
         async with self._adding:
             known = {each.id for each in self.nodes} | set(self.running().cluster.node_ids)
-            local = self._maker.make(max(known) + 1, len(known) + 1, rack=rack)
+            local = self._factory.create(max(known) + 1, len(known) + 1, rack=rack)
             await local.start_first(self.store, self._nursery, cluster_id=self.node.cluster.id)
             self.nodes.append(local)
         return local
 
     async def remove_node(self, node_id: int) -> None:
-        """Move everything away from a node, stop it and forget it; its directory is removed.
+        """Move all partitions away from a node, stop it, unregister it and delete its directory.
 
-        Waits until the other nodes have copied what it has. Raises ValueError: there is no such
-        node, no other one that runs, or partitions of which only this one, which is down, has all
-        records.
+        Returns when the other nodes have all of its records.
+
+        Args:
+            node_id: Node ID.
+
+        Raises:
+            ValueError: There is no such node, no other node runs, or the node is down and has the
+                only in-sync replica of a partition.
         """
         local = self.local_node(node_id)
-        await decommission(self.running_beside(node_id), local)
+        await decommission(self.other_running_node(node_id), local)
         await local.stop()
-        cluster = self.running_beside(node_id).cluster
-        # It may have crashed, and nobody missed it yet.
-        while node_id in cluster.nodes:  # noqa: ASYNC110  # a moment, not worth an event
-            await trio.sleep(LOOK_SECONDS)
+        cluster = self.other_running_node(node_id).cluster
+        # If the node has crashed, its session may not have expired yet.
+        while node_id in cluster.nodes:  # noqa: ASYNC110  # too short to be worth an event
+            await trio.sleep(POLL_SECONDS)
         await cluster.unregister(node_id, cause=f"node {node_id} was removed")
         self.nodes.remove(local)
         local.forget()
 
-    def end_with_others(self) -> None:
-        """All processes of the cluster stop: nodes hand nothing over, to be as they were when they
-        come back."""
+    def stop_with_cluster(self) -> None:
+        """Make nodes keep their leaderships when they stop, because the whole cluster stops."""
         for each in self.nodes:
-            each.ends_with_others = True
+            each.stops_with_cluster = True
 
-    def running_beside(self, node_id: int) -> Node:
-        """The first node that runs, but for one. Raises ValueError when there is none."""
+    def other_running_node(self, node_id: int) -> Node:
+        """Return the first running node other than the given one.
+
+        Raises:
+            ValueError: No other node runs.
+        """
         for each in self.nodes:
             if each.is_running and each.id != node_id:
                 return each.node
-        raise ValueError(f"no other node than {node_id} runs; start one of them")
+        raise ValueError(f"all nodes except {node_id} are down; start one of them")
 
     async def create_topic(
         self, name: str, partitions: int = DEFAULT, configs: Mapping[str, str] | None = None
     ) -> None:
-        """Create a topic. Raises KafkaError."""
+        """Create a topic.
+
+        Args:
+            name: Topic name.
+            partitions: Number of partitions; by default `num.partitions`.
+            configs: Topic configs.
+
+        Raises:
+            KafkaError: The topic is rejected, for example because it exists.
+        """
         node = self.running()
         new = NewTopic(name, partitions, configs=dict(configs or {}))
         await create_topic(node.cluster, node.config, new, cause="declared by the program")
@@ -181,19 +230,33 @@ async def open_broker(
     intercept: Intercept | None = None,
     service: Service | None = None,
 ) -> AsyncIterator[Broker]:
-    """Start a broker, yield it ready, stop it gracefully at the end.
+    """Start a broker, yield it when it is ready, and stop it gracefully at the end.
 
-    Parameters: `data_dir` is the data directory, or several over which partitions are spread (one
-    of them has the metadata too); None keeps everything in memory; `listeners` are those of the
-    first node, the next nodes have the ports behind; `nodes` is how many there are, None for as
-    many as the data directory has, or one; `racks` are their places in turn, none for `broker.rack` of
-    all; `listeners_of` are those of nodes, by id, that have them already from an earlier run;
-    `files` is where the data directory is, to be handed in when it must outlive a broker in memory;
-    `grace_seconds` bounds the stop; `cluster_id` is the id of a cluster that does not exist yet, by
-    default a random one; `distributed` says which node runs here of a cluster that has others in other
-    processes; `intercept` makes the interceptor of each connection's requests; `service` is served beside them. Several brokers can run in one process.
+    Several brokers can run in one process.
 
-    Error handling: raises CannotListen or StorageError when it cannot start.
+    Args:
+        config: Broker settings.
+        data_dir: Data directory, or several to spread partitions over (one of them also has the
+            metadata). None keeps everything in memory.
+        listeners: Listeners of the first node; each further node uses the next ports.
+        nodes: Number of nodes; None for the number that the data directory has, or one.
+        racks: Racks of the nodes, used in turn; empty for `broker.rack`.
+        listeners_of: Listeners of nodes by node ID, from an earlier run.
+        files: File system of the data directories. Pass one to keep the data of a broker in memory
+            after the broker has stopped.
+        clock: Clock; None for the system clock.
+        grace_seconds: Maximum seconds of each phase of a graceful stop.
+        cluster_id: Cluster ID of a new cluster; None for a random one.
+        distributed: Options of a node whose cluster has nodes in other processes.
+        intercept: Creates the interceptor of each connection's requests.
+        service: Service to run together with the broker.
+
+    Yields:
+        The running broker.
+
+    Raises:
+        CannotListen: A listener cannot be opened.
+        StorageError: The data or the metadata cannot be used.
     """
     here = _local_nodes(config, data_dir, files, nodes, distributed)
     shared = Shared(
@@ -206,10 +269,10 @@ async def open_broker(
         nodes=len(here.ids),
         distributed=distributed,
     )
-    maker = NodeMaker(here.config, listeners, listeners_of, shared)
+    factory = NodeFactory(here.config, listeners, listeners_of, shared)
     places = cycle(racks or (None,))
-    local = [maker.make(each, here.total, rack=next(places)) for each in here.ids]
-    # Files that are handed in are as fast as whoever made them wants.
+    local = [factory.create(each, here.total, rack=next(places)) for each in here.ids]
+    # The caller that passes `files` decides how fast they are.
     in_thread = None if data_dir is None or files is not None else _metadata_syncs(here.config)
     store = await _open_all(local, here.directories, cluster_id, distributed, in_thread, service)
     at_work = running(store) if distributed is None else nullcontext()
@@ -221,13 +284,13 @@ async def open_broker(
             if distributed is not None:
                 await distributed.others_joined()
             await _each(local, lambda node: node.begin(nursery))
-            yield Broker(store, local, shared.links, maker, nursery)
+            yield Broker(store, local, shared.links, factory, nursery)
         finally:
             await _close(local, service)
 
 
 async def _close(nodes: Sequence[LocalNode], service: Service | None) -> None:
-    """Stop nodes and what is served beside them, also if this is cancelled."""
+    """Stop the nodes and the service, even if this task is cancelled."""
     with trio.CancelScope(shield=True):
         await _each(nodes, lambda node: node.close())
         if service is not None:
@@ -265,14 +328,16 @@ def _local_nodes(
         return _Local(config, directories, ids, len(ids))
     config = config.for_separate_processes()
     directories = _data_directories(config, data_dir, files, distributed.nodes or 1)
-    return _Local(config, directories, [distributed.node_id], distributed.nodes or NODES_APART)
+    return _Local(
+        config, directories, [distributed.node_id], distributed.nodes or ASSUMED_CLUSTER_SIZE
+    )
 
 
 def _metadata_syncs(config: BrokerConfig) -> InThread:
-    """Where the journal of the metadata is synced.
+    """Return the function that runs syncs of the metadata journal.
 
-    Its sync may have to wait for seconds until all that was written before is on the disk. Where
-    records are synced as they come that is little.
+    A sync may take seconds, until all earlier writes are on the disk. With `flush.policy=fsync`
+    records are synced as they arrive, so a sync of the journal is short.
     """
     return DiskWork().run if config.flush_policy == "fsync" else run_in_thread
 
@@ -299,16 +364,16 @@ async def _open_all(
     in_thread: InThread | None,
     service: Service | None,
 ) -> MetadataStore:
-    """Take the ports and the directories of all nodes, and open what they share, unless it is open.
+    """Bind the ports, open the directories of all nodes, and open the metadata store if needed.
 
-    A start that is refused leaves no trace: what is there is looked at first, then the ports are
-    taken, and only then something is written. Nobody can connect before all of that is good.
+    A failed start leaves no changes: first the existing data is checked, then ports are bound, and
+    only then is anything written. No client can connect before all of this has succeeded.
     """
     own: MetadataStore | None = None
     store: MetadataStore
     try:
         _check_ports(local)
-        found = {node.id: node.look() for node in local}
+        found = {node.id: node.find_directories() for node in local}
         if distributed is None:
             every = (each for some in found.values() for each in some)
             store = own = directories.open_store(every, in_thread=in_thread)
@@ -326,12 +391,12 @@ async def _open_all(
             await node.check_addresses(store)
         paths = [path for node in local for path in directories.of_node(node.id)]
         cluster_id = known_cluster(directories.files, paths) or cluster_id or random_cluster_id()
-        if distributed is not None:  # it may have an id already, and directories have to be of that
+        if distributed is not None:  # the store may already have the ID of another process
             cluster_id = await create_or_load_cluster(store, cluster_id)
         for node in local:
             node.open_logs(cluster_id)
         for node in local:
-            await node.make(store)
+            await node.create_node(store)
         for node in local:
             node.listen()
         return store
@@ -346,21 +411,25 @@ async def _open_all(
 
 
 def _check_ports(local: Sequence[LocalNode]) -> None:
-    """Raise CannotListen when two nodes are to have the same address."""
+    """Check that no two nodes have the same address.
+
+    Raises:
+        CannotListen: Two nodes have the same address.
+    """
     for one, other in combinations(local, 2):
         for mine, theirs in product(one.listeners, other.listeners):
             if mine.overlaps(theirs):
                 raise CannotListen(
-                    f"nodes {one.id} and {other.id} would both listen on port {mine.port}: the next "
-                    f"nodes have the ports behind, so let listeners be {len(local)} ports apart"
+                    f"nodes {one.id} and {other.id} would both listen on port {mine.port}: each "
+                    f"node uses the next port, so set listeners at least {len(local)} ports apart"
                 )
 
 
-async def _each(local: Sequence[LocalNode], deed: Callable[[LocalNode], Awaitable[None]]) -> None:
-    """Do something with all nodes at the same time."""
-    if len(local) == 1:  # its errors come as they are
-        await deed(local[0])
+async def _each(local: Sequence[LocalNode], action: Callable[[LocalNode], Awaitable[None]]) -> None:
+    """Run an action for all nodes concurrently."""
+    if len(local) == 1:  # raises errors without an exception group
+        await action(local[0])
         return
     async with trio.open_nursery() as nursery:
         for each in local:
-            nursery.start_soon(deed, each)
+            nursery.start_soon(action, each)

@@ -15,7 +15,8 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from .local_node import LocalNode
 
-LOOK_SECONDS = 0.05
+# Seconds between two checks whether partitions have moved.
+POLL_SECONDS = 0.05
 
 
 async def decommission(beside: Node, local: LocalNode) -> None:
@@ -35,11 +36,11 @@ async def decommission(beside: Node, local: LocalNode) -> None:
     while placed := _placed_on(cluster, local.id):
         _check_movable(cluster, placed, local)
         await _move(cluster, local.id)
-        await trio.sleep(LOOK_SECONDS)
+        await trio.sleep(POLL_SECONDS)
 
 
 def _placed_on(cluster: Cluster, node_id: int) -> list[TopicPartition]:
-    """The partitions with a replica on a node."""
+    """Return the partitions with a replica on a node."""
     return [
         (topic.name, partition.index)
         for topic in cluster.topics.values()
@@ -58,24 +59,25 @@ def _check_movable(cluster: Cluster, placed: Iterable[TopicPartition], local: Lo
     ]
     if stuck:
         raise ValueError(
-            f"only node {local.id}, which is down, has all records of {some_of(stuck)}; start it"
+            f"cannot remove node {local.id}: it is down and has the only in-sync replica of "
+            f"{some_of(stuck)}; start it"
         )
 
 
 async def _move(cluster: Cluster, node_id: int) -> None:
-    """Begin the moves that have not begun."""
+    """Start reassignments of the partitions that still have a replica on the node."""
     placed = {
         (topic.name, partition.index): list(target(partition))
         for topic in cluster.topics.values()
         for partition in topic.partitions
     }
     racks = {each.node_id: each.rack for each in cluster.nodes.values() if each.ready}
-    # To nodes that were drained only when there are no others: this one goes for good.
-    takers = {each: rack for each, rack in racks.items() if each in cluster.open_ids} or racks
-    for (name, index), nodes in drain(placed, node_id, takers).items():
+    # Use cordoned nodes only if there are no others.
+    targets = {each: rack for each, rack in racks.items() if each in cluster.open_ids} or racks
+    for (name, index), nodes in drain(placed, node_id, targets).items():
         try:
             await cluster.reassign(
-                name, index, nodes, factor_may_change=True, cause=f"node {node_id} is to go"
+                name, index, nodes, factor_may_change=True, cause=f"node {node_id} is removed"
             )
         except KafkaError as error:
             if error.code not in (

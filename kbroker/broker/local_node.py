@@ -1,4 +1,4 @@
-"""A node that shares its process with others: it stops, crashes and starts again by itself."""
+"""A node of this process, which can be stopped, crashed and started again."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 class NodeState(Enum):
-    """What became of a node."""
+    """State of a node."""
 
     STARTING = "starting"
     STOPPED = "stopped"
@@ -78,10 +78,19 @@ class DistributedNodeOptions:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the nodes of one process have in common.
+    """Objects and options that the nodes of one process share.
 
-    `grace_seconds` bounds a stop; `nodes` is how many share the process's descriptors; `distributed` is there
-    when the cluster has nodes in other processes; `changes` hears of what happens in any of those here.
+    Attributes:
+        directories: Data directories.
+        in_memory: True if the data is in memory.
+        clock: Clock.
+        apis: Supported APIs by key.
+        intercept: Creates the interceptor of each connection's requests.
+        grace_seconds: Maximum seconds of each phase of a graceful stop.
+        nodes: Number of nodes that share the file descriptors of the process.
+        distributed: Options of a node whose cluster has nodes in other processes.
+        links: Network links between the nodes.
+        changes: Notified of changes in any node of this process.
     """
 
     directories: DataDirectories
@@ -96,27 +105,34 @@ class Shared:
     changes: Changes = field(default_factory=Changes)
 
     @property
-    def others_are_anywhere(self) -> bool:
-        """Whether nothing is known here of the cluster's other nodes."""
+    def has_unknown_nodes(self) -> bool:
+        """True if this process does not know the other nodes of the cluster."""
         return self.distributed is not None and self.distributed.nodes is None
 
     @property
-    def names_nodes(self) -> bool:
-        """Whether lines of the log say whose they are: several nodes write it."""
+    def logs_node_ids(self) -> bool:
+        """True if log lines have a node ID, because several nodes write the log."""
         shared = self.distributed is not None and self.distributed.nodes is not None
         return shared or self.nodes > 1
 
 
 class LocalNode:
-    """One node, over as many runs as it has.
+    """One node, over several runs.
 
-    `node` and `server` are those of its newest run. Its id, its ports and its directories stay.
+    Its ID, ports and directories are the same in all runs. The first run is started in phases, so
+    that all nodes of a process have bound their ports and opened their directories before the first
+    one writes anything: `find_directories`, `check`, `bind`, `open_logs`, `create_node`, `listen`,
+    `join`, `begin`. Nothing is written before `open_logs`, and no client can connect before
+    `listen`. `start` runs all phases of a later run; `stop` and `crash` end a run. `close` releases
+    all resources.
 
-    Resource handling: the first run is taken apart, so that all nodes of a process have their ports
-    and directories before the first one does anything, and all are there before leaders are elected:
-    `look`, `check`, `bind`, `open_logs`, `make`, `listen`, `join`, `begin`. Nothing is written before
-    `open_logs`, and nobody can connect before `listen`. `start` does the same for the next one; `stop`
-    and `crash` end a run. `close` lets go of everything.
+    Attributes:
+        node: The node of the latest run.
+        server: The server of the latest run.
+        state: State of the node.
+        stops_with_cluster: True if `close` stops the whole cluster, so that no other node takes
+            over.
+        listeners: Listeners, with the ports that the system has chosen.
     """
 
     node: Node
@@ -130,10 +146,8 @@ class LocalNode:
     ) -> None:
         self.id = config.node_id
         self.state = NodeState.STARTING
-        self.ends_with_others = shared.distributed is None
-        """When it is closed the whole cluster stops, and nobody takes over."""
+        self.stops_with_cluster = shared.distributed is None
         self.listeners = list(listeners)
-        """With the ports that the system chose, as soon as it did."""
         self._config = config
         self._shared = shared
         self._nursery: trio.Nursery | None = None
@@ -143,8 +157,8 @@ class LocalNode:
         self._cluster: Cluster | None = None
         self._work = trio.CancelScope()
         self._ended = trio.Event()
-        self._turn = trio.Lock()
-        """Held by whoever starts or ends a run."""
+        # Held while a run is started or stopped.
+        self._run_lock = trio.Lock()
 
     @property
     def is_running(self) -> bool:
@@ -152,23 +166,26 @@ class LocalNode:
 
     @property
     def data_dirs(self) -> list[str]:
-        """Where its logs are; empty in memory."""
+        """Data directories; empty if the data is in memory."""
         return [] if self._shared.in_memory else self._shared.directories.of_node(self.id)
 
     def endpoints(self) -> dict[str, Endpoint]:
-        """By the name of each listener, where clients connect; kept while it is down."""
+        """Return the advertised address of each listener by name, also if the node is down."""
         return {
             each.name: each.advertised or Endpoint(each.host, each.port) for each in self.listeners
         }
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where a client on this machine connects."""
-        return _here(self.listeners[0])
+        """Address of the first listener for clients on this machine."""
+        return _local_endpoint(self.listeners[0])
 
     def connect_in_process(self, endpoint: Endpoint) -> trio.SocketStream | None:
-        """Return an in-process connection, see `Server.connect_in_process`; None if this node is not the one
-        that clients reach at that address, or is down. Raises OSError."""
+        """Open an in-process connection if this node runs and has the address, else return None.
+
+        Raises:
+            OSError: The connection cannot be opened.
+        """
         if not self.is_running:
             return None
         is_here = endpoint == self.endpoint or endpoint in self.server.advertised().values()
@@ -177,63 +194,86 @@ class LocalNode:
     def connect_in_process_for(
         self, client: Client, endpoint: Endpoint, name: str
     ) -> trio.SocketStream:
-        """Connect from inside this process on behalf of an authenticated client.
+        """Open an in-process connection on behalf of an authenticated client.
 
         Args:
             client: Client whose ACLs and quotas apply, with its own address.
-            endpoint: Address that the connection counts as having dialled.
-            name: Listener by which it counts as having come in.
+            endpoint: Address that the connection is treated as connected to.
+            name: Name of the listener that the connection is treated as connected to.
 
         Raises:
             OSError: The node is down.
         """
         if not self.is_running:
-            raise ConnectionRefusedError(f"node {self.id} does not run now")
+            raise ConnectionRefusedError(f"node {self.id} is down; start it")
         return self.server.connect_in_process(endpoint, name, client)
 
     @property
-    def endpoint_of_nodes(self) -> Endpoint:
-        """Where another node on this machine connects."""
-        return _here(self._listener_of_nodes)
+    def inter_broker_endpoint(self) -> Endpoint:
+        """Address of the inter-broker listener for nodes on this machine."""
+        return _local_endpoint(self._inter_broker_listener)
 
     def is_at(self, endpoint: Endpoint) -> bool:
-        """Whether that is an address of this node."""
-        told = self.endpoints().values()
-        return endpoint in told or endpoint in map(_here, self.listeners)
+        """Return True if this node has the address."""
+        advertised = self.endpoints().values()
+        return endpoint in advertised or endpoint in map(_local_endpoint, self.listeners)
 
     def connect_in_process_inter_broker(self) -> trio.SocketStream:
-        """Return an in-process connection to the inter-broker listener. Raises OSError."""
+        """Open an in-process connection to the inter-broker listener.
+
+        Raises:
+            OSError: The node is down.
+        """
         if not self.is_running:
-            raise ConnectionRefusedError(f"node {self.id} does not run now")
-        return self.server.connect_in_process(self.endpoint_of_nodes, self._listener_of_nodes.name)
+            raise ConnectionRefusedError(f"node {self.id} is down; start it")
+        return self.server.connect_in_process(
+            self.inter_broker_endpoint, self._inter_broker_listener.name
+        )
 
     @property
-    def _marked(self) -> AbstractContextManager[None]:
-        """Where lines of the log say that they are of this node."""
-        return logged_as(self.id if self._shared.names_nodes else None)
+    def _logging_context(self) -> AbstractContextManager[None]:
+        """Context in which log lines have the ID of this node."""
+        return logged_as(self.id if self._shared.logs_node_ids else None)
 
     # -- a run
 
-    def look(self) -> list[FoundDirectory]:
-        """What is in the directories that are not new. Raises StorageError: this node cannot use them."""
+    def find_directories(self) -> list[FoundDirectory]:
+        """Return the data directories that are not new.
+
+        Raises:
+            StorageError: This node cannot use a directory.
+        """
         return self._shared.directories.inspect(self.id)
 
     async def check(self, store: MetadataStore, found: Sequence[FoundDirectory]) -> None:
-        """Refuse directories that do not go with the metadata. Raises StorageError or ValueError."""
+        """Check that directories belong to the metadata.
+
+        Args:
+            store: Metadata store.
+            found: Data directories that are not new.
+
+        Raises:
+            StorageError: A directory belongs to another cluster, or one is missing.
+            ValueError: Another process runs the node.
+        """
         if found:
             await check_cluster_id(store, found[0].meta.cluster_id)
         known = await known_node(store, self.id)
         directories = [each.meta.directory_id for each in found]
-        if self._shared.others_are_anywhere and known.directories.keys().isdisjoint(directories):
-            # On its directories no other process can run: they are locked.
-            await wait_for_node_id(store, self.id, seconds=self._seconds_to_be_missed)
+        if self._shared.has_unknown_nodes and known.directories.keys().isdisjoint(directories):
+            # If the directories are known, their locks exclude another process with this ID.
+            await wait_for_node_id(store, self.id, seconds=self._session_expiry_seconds)
         await self._check_no_identity_missing(store, directories, known)
         _check_none_missing(directories, known, self._config)
 
     async def _check_no_identity_missing(
         self, store: MetadataStore, there: Sequence[str], known: KnownNode
     ) -> None:
-        """Refuse a directory that was in use and lost its `meta.properties`. Raises StorageError."""
+        """Check that no directory with data has lost its `meta.properties`.
+
+        Raises:
+            StorageError: A file is missing.
+        """
         for directory_id, path in known.directories.items():
             if directory_id in there or directory_id in self._config.discarded_log_dir_ids:
                 continue
@@ -242,19 +282,20 @@ class LocalNode:
                     await create_or_load_cluster(store, None), self.id, directory_id
                 )
                 raise StorageError(
-                    f"{path}/{META_PROPERTIES} is missing, and the directory has data of this node; "
-                    f"restore the file from a copy, or write it with these lines: {meta.lines()}"
+                    f"{path}/{META_PROPERTIES} is missing, but the directory has data of this node; "
+                    f"restore the file from a backup, or create it with these lines: {meta.lines()}"
                 )
 
     @property
-    def _seconds_to_be_missed(self) -> float:
-        """How long another process that crashed may seem to run."""
+    def _session_expiry_seconds(self) -> float:
+        """Maximum seconds until the session of a crashed process expires."""
         return 2 * self._config.broker_session_timeout_ms / 1000
 
     async def bind(self) -> None:
-        """Take the ports; those that the system chooses are kept for later runs.
+        """Bind the ports. Later runs use the ports that the system has chosen.
 
-        Raises CannotListen.
+        Raises:
+            CannotListen: A port cannot be bound.
         """
         self._bound = await bind_all(self.listeners)
         addresses: dict[str, Endpoint] = {}
@@ -263,41 +304,66 @@ class LocalNode:
         self.listeners = [replace(each, port=addresses[each.name].port) for each in self.listeners]
 
     async def check_addresses(self, store: MetadataStore) -> None:
-        """Refuse addresses that do not lead other nodes here. Raises StorageError."""
-        if self._shared.others_are_anywhere:
+        """Check that other nodes can use the advertised addresses.
+
+        Raises:
+            StorageError: An address cannot be used.
+        """
+        if self._shared.has_unknown_nodes:
             await check_addresses(store, self.id, self.endpoints())
 
     def open_logs(self, cluster_id: str | None) -> LogDirectories:
-        """Take the directories; `cluster_id` is that of new ones. Raises StorageError."""
+        """Open the directories and their logs.
+
+        Args:
+            cluster_id: Cluster ID for new directories.
+
+        Raises:
+            StorageError: A directory cannot be used.
+        """
         shared = self._shared
-        with self._marked:
+        with self._logging_context:
             self._logs = shared.directories.open_logs(self.id, cluster_id, shared.nodes)
         return self._logs
 
     def listen(self) -> None:
-        """Let clients connect. Raises CannotListen."""
+        """Accept connections.
+
+        Raises:
+            CannotListen: A port cannot be used.
+        """
         listen_all(self._bound, self._config.listen_backlog)
 
     async def begin(self, nursery: trio.Nursery) -> None:
-        """Take part in the cluster, in a nursery; returns when this node serves.
+        """Start the tasks of the node in a nursery, and return when it serves clients.
 
-        Raises StorageError.
+        Raises:
+            StorageError: A log cannot be used.
         """
         self._nursery = nursery
-        with self._marked:
+        with self._logging_context:
             await self.node.lead()
-            # The tasks of a run do not end with the caller: a cancelled caller must still get to `stop`.
+            # Shielded: a cancelled caller must still be able to call `stop`.
             with trio.CancelScope(shield=True):
                 await nursery.start(self._run)
         self.state = NodeState.RUNNING
 
     async def join(self) -> None:
-        """Let the others know of the node. Raises StorageError."""
-        with self._marked:
+        """Register the node in the cluster.
+
+        Raises:
+            StorageError: The registration is rejected.
+        """
+        with self._logging_context:
             await self.node.join(self.server.advertised())
 
-    async def make(self, store: MetadataStore) -> None:
-        """Make the node from what was opened. Raises StorageError or ValueError."""
+    async def create_node(self, store: MetadataStore) -> None:
+        """Create the node and its server from the opened resources.
+
+        Raises:
+            StorageError: The metadata cannot be used.
+            ValueError: The settings are invalid.
+        """
         self._store = store
         logs, shared, config = self._logs, self._shared, self._config
         assert logs is not None
@@ -324,14 +390,18 @@ class LocalNode:
         self.server = Server(
             self.node, shared.apis, self._bound, shared.intercept, nodes=shared.nodes
         )
-        told = self.server.advertised()
+        advertised = self.server.advertised()
         for each in self.listeners:
-            shared.links.register(self.id, told[each.name], _here(each))
+            shared.links.register(self.id, advertised[each.name], _local_endpoint(each))
 
     async def dial_other(self, endpoint: Endpoint) -> trio.abc.Stream:
-        """Reach another node: with TLS where nodes listen so to each other. Raises OSError."""
+        """Connect to another node, with TLS if the inter-broker listener uses it.
+
+        Raises:
+            OSError: The node cannot be reached, or TLS fails.
+        """
         stream = await self._shared.links.dial(self.id, endpoint)
-        security = self._security_between_nodes
+        security = self._inter_broker_security
         if security is None or security.certificates is None:
             return stream
         try:
@@ -342,32 +412,36 @@ class LocalNode:
         return await encrypted(stream, endpoint, tls)
 
     async def log_in(self, connection: Connection) -> None:
-        """Show another node who this one is, where nodes ask each other. Raises OSError."""
-        security = self._security_between_nodes
+        """Authenticate at another node, if the inter-broker listener requires it.
+
+        Raises:
+            OSError: The authentication fails.
+        """
+        security = self._inter_broker_security
         if security is None or security.users is None:
             return
-        from kbroker.client.security import BadSecurity, log_in  # most nodes never need it
+        from kbroker.client.security import BadSecurity, log_in  # only needed with SASL
 
         try:
             credentials = security.credentials()
         except BadSecurity as error:
             raise OSError(str(error)) from None
-        assert credentials is not None  # it is a listener with logins
+        assert credentials is not None  # the listener uses SASL
         await log_in(connection, credentials)
 
     @property
-    def _security_between_nodes(self) -> ListenerSecurity | None:
-        """That of `_listener_of_nodes`."""
-        return self._listener_of_nodes.security
+    def _inter_broker_security(self) -> ListenerSecurity | None:
+        """Security of the inter-broker listener."""
+        return self._inter_broker_listener.security
 
     @property
-    def _listener_of_nodes(self) -> Listener:
-        """By which nodes reach each other."""
+    def _inter_broker_listener(self) -> Listener:
+        """Listener that nodes use to reach each other."""
         by_name = {each.name: each for each in self.listeners}
         return by_name[listener_of_nodes(self._config, by_name)]
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
-        # Shielded: when the caller is cancelled, clients still get their answers in `stop`.
+        # Shielded: if the caller is cancelled, `stop` still sends pending responses.
         self._work, self._ended = trio.CancelScope(shield=True), trio.Event()
         try:
             with self._work:
@@ -379,11 +453,14 @@ class LocalNode:
             self._ended.set()
 
     async def start(self) -> None:
-        """Begin another run, on the ports and the directories of the one before.
+        """Start another run with the ports and directories of the previous one.
 
-        Raises CannotListen, StorageError or ValueError.
+        Raises:
+            CannotListen: A port cannot be bound.
+            StorageError: A directory or the metadata cannot be used.
+            ValueError: The settings are invalid.
         """
-        async with self._turn:
+        async with self._run_lock:
             if self.is_running:
                 return
             assert self._store is not None
@@ -393,11 +470,19 @@ class LocalNode:
     async def start_first(
         self, store: MetadataStore, nursery: trio.Nursery, *, cluster_id: str
     ) -> None:
-        """Begin the first run of a node that comes to a cluster which is there already.
+        """Start the first run of a node that joins an existing cluster.
 
-        Raises as `start`.
+        Args:
+            store: Metadata store.
+            nursery: Nursery for the tasks of the node.
+            cluster_id: Cluster ID.
+
+        Raises:
+            CannotListen: A port cannot be bound.
+            StorageError: A directory or the metadata cannot be used.
+            ValueError: The settings are invalid.
         """
-        async with self._turn:
+        async with self._run_lock:
             await self._start(store, nursery, cluster_id)
 
     async def _start(
@@ -405,10 +490,10 @@ class LocalNode:
     ) -> None:
         self.state = NodeState.STARTING
         try:
-            await self.check(store, self.look())
+            await self.check(store, self.find_directories())
             await self.bind()
             self.open_logs(cluster_id)
-            await self.make(store)
+            await self.create_node(store)
             self.listen()
             await self.join()
             await self.begin(nursery)
@@ -420,15 +505,16 @@ class LocalNode:
         logger.info("node %d started", self.id)
 
     async def stop(self, *, grace_seconds: float | None = None) -> None:
-        """Others take over, parked waits answered, everything synced, clean marker written.
+        """Stop gracefully: hand over leaderships, answer pending requests, sync, mark as clean.
 
-        `grace_seconds` bounds each of the first two, None is as for all nodes.
+        Args:
+            grace_seconds: Maximum seconds of each of the first two phases; None for the default.
         """
         grace = self._shared.grace_seconds if grace_seconds is None else grace_seconds
-        async with self._turn:
+        async with self._run_lock:
             if self.is_running:
                 self.state = NodeState.STOPPED
-                with self._marked, trio.CancelScope(shield=True):
+                with self._logging_context, trio.CancelScope(shield=True):
                     with trio.move_on_after(grace):
                         await self.node.membership.leave()
                     await self._end(partial(self._end_gracefully, grace))
@@ -442,38 +528,42 @@ class LocalNode:
         await self.node.close()
 
     async def crash(self) -> None:
-        """End as a process that is killed does: connections are reset, nothing more is written.
+        """End like a killed process: reset connections and write nothing more.
 
-        The files hold what they hold, and no marker says that they are complete. Other nodes hear
-        of it when they miss this one.
+        Files are left as they are, without a clean-shutdown marker. Other nodes detect the crash
+        when the session expires.
         """
-        async with self._turn:
+        async with self._run_lock:
             if self.is_running:
                 self.state = NodeState.CRASHED
                 with trio.CancelScope(shield=True):
-                    close_all(self._bound)  # at the same moment, as the system does
+                    close_all(self._bound)  # together with connections, as the kernel does
                     self.server.reset_connections()
-                    await self.node.cluster.aclose()  # it hears of nothing more
-                    await self._end_endless_lease()
+                    await self.node.cluster.aclose()  # stops metadata updates
+                    await self._revoke_endless_lease()
                     await self._end()
                     await self.node.peers.aclose()
                     await self.node.share.persister.aclose()
                     self.node.partitions.logs.close(clean=False)
-                logger.warning("node %d crashed, as it was asked to", self.id)
+                logger.warning("node %d crashed on request", self.id)
 
-    async def _end_endless_lease(self) -> None:
-        """Let the others miss a node that was alone when it started, and so has no time-out."""
+    async def _revoke_endless_lease(self) -> None:
+        """Revoke the lease of a node that was alone when it started, because it never expires."""
         lease = self.node.membership.lease
         if lease.ttl_seconds == math.inf:
             await lease.revoke()
 
     def forget(self) -> None:
-        """Remove what a node that is gone for good has stored. Raises StorageError."""
+        """Delete the data of a removed node.
+
+        Raises:
+            StorageError: A directory cannot be deleted.
+        """
         kept = self._shared.directories.forget(self.id)
         if kept:
             logger.warning(
-                "node %d was removed, but %s holds records of partitions that the cluster does not "
-                "know; remove the directory if they are not needed",
+                "node %d was removed, but %s has records of partitions that the cluster does not "
+                "have; delete the directory if you do not need them",
                 self.id,
                 " and ".join(kept),
             )
@@ -484,24 +574,24 @@ class LocalNode:
             if gracefully is not None:
                 await gracefully()
         finally:
-            close_all(self._bound)  # also when the server did not come to that
+            close_all(self._bound)  # in case the server has not closed them
             self.server.close_connections()
             self._work.cancel()
             await self._ended.wait()
             self._logs = self._cluster = None
 
     async def close(self) -> None:
-        """Stop for good, whatever there is to be stopped."""
-        if self.is_running and self.ends_with_others:
-            # Before the first node is gone: all are to be in sync as they are when they come back.
+        """Stop the node if it runs, and release all resources."""
+        if self.is_running and self.stops_with_cluster:
+            # Before the first node stops, so that the ISRs stay complete for the next start.
             self.node.controller.retire()
             self.node.membership.disable_handover()
         await self.stop()
-        async with self._turn:
+        async with self._run_lock:
             await self._release()
 
     async def _release(self) -> None:
-        """Let go of what was opened for a run that did not come about."""
+        """Release resources that were opened for a run that did not start."""
         close_all(self._bound)
         if self._cluster is not None:
             await self._cluster.aclose()
@@ -510,16 +600,19 @@ class LocalNode:
         self._logs = self._cluster = None
 
 
-def _here(listener: Listener) -> Endpoint:
-    """Where this machine reaches a listener."""
+def _local_endpoint(listener: Listener) -> Endpoint:
+    """Return the address of a listener for connections from this machine."""
     return Endpoint(listener.host, listener.port).as_seen_locally
 
 
-class NodeMaker:
-    """Makes the nodes of one process from what its operator said about the first one.
+class NodeFactory:
+    """Factory of the nodes of one process, from the settings of the first node.
 
-    Parameters: `listeners` are those of the first node; `listeners_of` are those of nodes, by id,
-    that have them already.
+    Args:
+        config: Settings of the first node.
+        listeners: Listeners of the first node.
+        listeners_of: Listeners of nodes by node ID, from an earlier run.
+        shared: Objects and options that all nodes share.
     """
 
     def __init__(
@@ -534,26 +627,35 @@ class NodeMaker:
         self._listeners_of = listeners_of
         self._shared = shared
 
-    def check_room(self) -> None:
-        """Raise StorageError when there can be no more nodes."""
+    def check_can_add(self) -> None:
+        """Check that a node can be added.
+
+        Raises:
+            StorageError: The data directory was created for one node.
+        """
         directories = self._shared.directories
         if directories.alone is not None and not self._shared.in_memory:
             raise StorageError(
-                f"{' and '.join(directories.paths)}: the node here has its data directory for itself; stop "
-                f"it, and use `kbroker cluster resize --nodes 2 {' '.join(directories.paths)}`"
+                f"{' and '.join(directories.paths)}: the data directory was created for one node; "
+                f"stop it and run `kbroker cluster resize --nodes 2 {' '.join(directories.paths)}`"
             )
 
-    def make(self, node_id: int, nodes: int, *, rack: str | None = None) -> LocalNode:
-        """A node that is down.
+    def create(self, node_id: int, nodes: int, *, rack: str | None = None) -> LocalNode:
+        """Create a node that is not started.
 
-        Parameters: `nodes` is how many the cluster has with it; `rack` None is that of all. Raises
-        CannotListen: it would have a port that does not exist.
+        Args:
+            node_id: Node ID.
+            nodes: Number of nodes of the cluster, including this one.
+            rack: Rack; None for `broker.rack`.
+
+        Raises:
+            CannotListen: Its port would be out of range.
         """
         config = self._config
         listeners = self._listeners_of.get(node_id)
         if listeners is None:
             distance = node_id - config.node_id
-            listeners = [_behind(each, distance) for each in self._listeners]
+            listeners = [_shifted_listener(each, distance) for each in self._listeners]
         if nodes > 1 or node_id != config.node_id or rack is not None:
             config = config.for_node(node_id, nodes, rack=rack)
         own = [_with_own_security(each, config) for each in listeners]
@@ -561,7 +663,11 @@ class NodeMaker:
 
 
 def _with_own_security(listener: Listener, config: BrokerConfig) -> Listener:
-    """Return the same listener with the security settings of its node. Raises ConfigError."""
+    """Return the listener with the security settings of its node.
+
+    Raises:
+        ConfigError: The settings are invalid.
+    """
     return (
         listener
         if listener.security is None
@@ -569,33 +675,38 @@ def _with_own_security(listener: Listener, config: BrokerConfig) -> Listener:
     )
 
 
-def _behind(listener: Listener, distance: int) -> Listener:
-    """The listener of the node that is so many behind the one that has `listener`.
+def _shifted_listener(listener: Listener, distance: int) -> Listener:
+    """Return a listener with its ports increased by `distance`.
 
-    Raises CannotListen.
+    Raises:
+        CannotListen: A port is out of range.
     """
-    told = listener.advertised
-    if told is not None:
-        told = told._replace(port=_port_behind(told.port, distance))
-    return replace(listener, port=_port_behind(listener.port, distance), advertised=told)
+    advertised = listener.advertised
+    if advertised is not None:
+        advertised = advertised._replace(port=_shifted_port(advertised.port, distance))
+    return replace(listener, port=_shifted_port(listener.port, distance), advertised=advertised)
 
 
-def _port_behind(port: int, distance: int) -> int:
+def _shifted_port(port: int, distance: int) -> int:
     if not port:
-        return port  # a free one for each
+        return port  # the system chooses a free port
     if not 0 < port + distance <= PORT_MAX:
         raise CannotListen(
-            f"there is no port {port + distance}; begin with a lower one than {port}"
+            f"port {port + distance} is out of range; use a lower first port than {port}"
         )
     return port + distance
 
 
 def _check_none_missing(there: Sequence[str], known: KnownNode, config: BrokerConfig) -> None:
-    """Refuse to start when partitions would silently begin empty. Raises StorageError."""
+    """Check that no data directory is missing, so that no partition silently starts empty.
+
+    Raises:
+        StorageError: A directory is missing.
+    """
     for directory_id, path in known.directories.items():
         if directory_id not in there and directory_id not in config.discarded_log_dir_ids:
             raise StorageError(
-                f"the data directory {path} (id {directory_id}) is missing; its partitions would "
-                "begin empty. Add it to log.dirs again, or give up what was in it with "
+                f"the data directory {path} (ID {directory_id}) is missing; its partitions would "
+                "start empty. Add it to log.dirs again, or discard its data with "
                 f"-o log.dirs.discarded.ids={directory_id}"
             )

@@ -1,4 +1,4 @@
-"""What a program serves beside Kafka's clients."""
+"""Interface of services that run together with a broker, such as HTTP."""
 
 from __future__ import annotations
 
@@ -9,17 +9,25 @@ from .local_node import LocalNode
 
 
 class Service(Protocol):
-    """Something that is served in the event loop of a broker's nodes, such as HTTP.
+    """A service that runs in the event loop of a broker's nodes, such as HTTP.
 
-    It takes its addresses before a start writes anything, and is there before the first node serves and
-    until after the last one has stopped. A broker that is started again uses it again.
+    It binds its addresses before the start of the broker writes anything. It runs from before the
+    first node serves clients until after the last node has stopped. A broker that is started again
+    uses the same service.
     """
 
     async def bind(self, nodes: Sequence[LocalNode]) -> None:
-        """Take the addresses. Raises CannotListen."""
+        """Bind the addresses.
+
+        Args:
+            nodes: Nodes of this process.
+
+        Raises:
+            CannotListen: An address cannot be bound.
+        """
 
     async def run(self) -> None:
-        """Serve until `close`, whoever is cancelled."""
+        """Serve until `close` is called; ignore cancellation until then."""
 
     async def close(self) -> None:
-        """End it; let go of addresses too for which nothing was served."""
+        """Stop the service, and release all addresses, also if `run` was not called."""

@@ -102,7 +102,7 @@ async def _serve(order: NodeOrder, store: RemoteStore) -> None:
         async for word in words:
             if word == DECLARE:
                 await _declare(broker, options)
-        broker.end_with_others()
+        broker.stop_with_cluster()
         nursery.cancel_scope.cancel()
 
 

@@ -112,9 +112,13 @@ class RegistryService:
             if here(endpoint) is None:
                 await local.log_in(connection)
 
-        others = (each.endpoint_of_nodes for each in nodes if each is not local)
+        others = (each.inter_broker_endpoint for each in nodes if each is not local)
         client = ClusterClient(
-            [local.endpoint_of_nodes, *others], CLIENT_ID, direct=False, dial=dial, log_in=log_in
+            [local.inter_broker_endpoint, *others],
+            CLIENT_ID,
+            direct=False,
+            dial=dial,
+            log_in=log_in,
         )
         self._clients.append(client)
         return client

@@ -1,4 +1,4 @@
-"""Requests with arrays that are far too long, for a broker that holds much data."""
+"""Requests with far too long arrays, for a broker with much data."""
 
 from __future__ import annotations
 
@@ -42,37 +42,38 @@ from ..wire import (
     sequenced,
 )
 
+# Length of the arrays: many time slices of work for any API, and less than `request.max.elements`.
 ITEMS = 4000
-"""How long arrays are made: many turns of work for any API, and less than `request.max.elements`."""
+# Number of partitions of the topic `wide`.
 PARTITIONS = 3000
-"""Of the topic that has many."""
+# Number of other topics, groups, transactional IDs, and producers of a partition.
 MANY = 300
-"""Topics, groups and transactional ids beside it, and how many producers a partition knows."""
+# Seeds of the valid requests whose arrays are stretched.
 SEEDS = range(2)
-"""Of the valid requests that are stretched."""
 ANSWER_SECONDS = 25
 
 TOPIC_FIELDS = ("name", "topic", "topic_name", "topic_names", "resource_name")
 GROUP_FIELDS = ("group_id", "groups", "groups_names", "coordinator_keys")
 
+# Path of field names from a request to one of its arrays.
 Path = tuple[Field, ...]
-"""From a request to one of its arrays."""
 
 
-# -- a broker with much in it
+# -- a broker with much data
 
 
 @dataclass(slots=True)
 class Crowd:
-    """What there is many of. `world` is what valid requests refer to."""
+    """Objects of a broker with much data. `world` has the objects that valid requests name."""
 
     world: World
     wide: Topic
     topics: list[Topic]
     groups: list[str]
     transactional_ids: list[str]
+    # Producer ID of the last transactional ID, whose transaction is open in all partitions of
+    # `wide`.
     producer_id: int
-    """Of the last transactional id, whose transaction is open in all partitions of `wide`."""
 
 
 async def make_crowd(broker: Broker, partitions: int = PARTITIONS, many: int = MANY) -> Crowd:
@@ -135,7 +136,7 @@ async def _begin_wide_transaction(
 
 
 def array_paths(cls: Any, before: Path = ()) -> Iterator[Path]:
-    """All arrays of a message, those inside of others too."""
+    """Return the paths of all arrays of a message, including nested ones."""
     for field in fields(cls):
         path = (*before, field)
         if field.array:
@@ -145,12 +146,12 @@ def array_paths(cls: Any, before: Path = ()) -> Iterator[Path]:
 
 
 def name_of(path: Path) -> str:
-    """The names of the fields, with dots between them."""
+    """Return a path as a dotted name."""
     return ".".join(field.name for field in path)
 
 
 class Array(NamedTuple):
-    """One array of one API, and the newest version that has it."""
+    """An array of an API, and the newest version that has it."""
 
     api: Api
     path: Path
@@ -161,7 +162,7 @@ class Array(NamedTuple):
 
 
 def arrays(apis: Mapping[int, Api]) -> list[Array]:
-    """Each array of each API: first of those that only look, last of those that remove."""
+    """Return the arrays of all APIs: those of read-only APIs first, those of deleting APIs last."""
     found = []
     for api in apis.values():
         for path in array_paths(messages.request_class(api.key)):
@@ -173,7 +174,7 @@ def arrays(apis: Mapping[int, Api]) -> list[Array]:
 
 
 def _harm(key: ApiKey) -> int:
-    """How much an API takes from those that are looked at after it."""
+    """Rank an API by how much it changes: 0 for read-only APIs."""
     if key.name.startswith(("LIST", "FIND", "FETCH", "DESCRIBE", "METADATA", "OFFSET_F")):
         return 0
     return 2 if key.name.startswith(("CREATE", "DELETE", "ALTER", "INCREMENTAL")) else 1
@@ -183,8 +184,11 @@ def _harm(key: ApiKey) -> int:
 
 
 class Stretch(NamedTuple):
-    """One way to fill an array: `item` makes one from a valid one and its place. `is_one` says that
-    it is one item many times."""
+    """A way to fill an array.
+
+    `item` creates an item from a valid one and its index. `is_one` is True if all items are the
+    same.
+    """
 
     name: str
     item: Callable[[Crowd, Field, Any, int], Any]
@@ -212,7 +216,7 @@ STRETCHES = (
 
 
 def valid_requests(key: ApiKey, crowd: Crowd) -> list[Any]:
-    """A few valid requests that are not the same."""
+    """Return a few different valid requests."""
     found: list[Any] = []
     for seed in SEEDS:
         message = VALID[key](crowd.world, random.Random(seed))
@@ -222,7 +226,7 @@ def valid_requests(key: ApiKey, crowd: Crowd) -> list[Any]:
 
 
 def stretched(message: Any, crowd: Crowd, path: Path, stretch: Stretch, count: int) -> Any:
-    """A copy of a request in which one array has `count` items."""
+    """Return a copy of a request in which one array has `count` items."""
     message = place = _copy(message)
     for field in path[:-1]:
         place = _descend(place, field)
@@ -250,7 +254,7 @@ def _copy(message: Any) -> Any:
 
 
 def _descend(place: Any, field: Field) -> Any:
-    """The first row of an array that has arrays."""
+    """Return the first row of an array of rows with arrays."""
     assert not isinstance(field.kind, str)
     value = getattr(place, field.name)
     if not value:
@@ -266,7 +270,7 @@ def _zero(field: Field) -> Any:
 
 
 def _name_wide(crowd: Crowd, place: Struct) -> None:
-    """Let a row that has rows be about the topic with many partitions, or the largest group."""
+    """Name the topic with many partitions, or the largest group, in a row with rows."""
     for field in fields(type(place)):
         if field.name in TOPIC_FIELDS and field.kind == "string":
             setattr(place, field.name, crowd.wide.name)
@@ -277,7 +281,7 @@ def _name_wide(crowd: Crowd, place: Struct) -> None:
 
 
 def _varied(field: Field, valid: Any, value_of: Callable[[Field], Any]) -> Any:
-    """Another value, or a copy of a row with other values in what identifies it."""
+    """Return another value, or a copy of a row with other identifying values."""
     if isinstance(field.kind, str):
         value = value_of(field)
         return valid if value is None else value
@@ -316,9 +320,9 @@ def _known_value(crowd: Crowd, field: Field, index: int) -> Any:
 
 
 def repeated(array: Array, crowd: Crowd, count: int) -> bytes:
-    """The frame of a request with `count` times the shortest item in one array.
+    """Return a request frame with `count` copies of the shortest item in one array.
 
-    It is put together from bytes: to encode so many rows would take long.
+    It is built from bytes, because encoding that many rows would take long.
     """
     api, path, version = array
     message = _copy(valid_requests(api.key, crowd)[0])
@@ -341,12 +345,12 @@ def repeated(array: Array, crowd: Crowd, count: int) -> bytes:
     return struct.pack(">i", len(head + body)) + head + body
 
 
-# -- asking
+# -- exchanges
 
 
 @asynccontextmanager
 async def serving(node: Node, apis: Mapping[int, Api]) -> AsyncIterator[Wire]:
-    """A connection to a node, served by `apis`."""
+    """Open a connection to a node that serves `apis`."""
     ours, server = socket.socketpair()
     client = trio.socket.from_stdlib_socket(ours)
     peer = Peer("127.0.0.1", Endpoint("127.0.0.1", 9092), "PLAINTEXT", None)
@@ -359,14 +363,14 @@ async def serving(node: Node, apis: Mapping[int, Api]) -> AsyncIterator[Wire]:
 
 
 class Outcome(NamedTuple):
-    """What came of a request: how, and the bytes of its answer."""
+    """Outcome of a request, and the bytes of its response."""
 
     how: str
     size: int = 0
 
 
 async def exchange(node: Node, apis: Mapping[int, Api], frame: bytes) -> Outcome:
-    """Send one frame, and a request that shows that the connection works; says what came."""
+    """Send one frame and a second request that checks the connection. Return the outcome."""
     size = 0
     async with serving(node, apis) as wire:
         with trio.move_on_after(ANSWER_SECONDS):
@@ -376,10 +380,12 @@ async def exchange(node: Node, apis: Mapping[int, Api], frame: bytes) -> Outcome
                     size += len(answer)
             except ConnectionClosed:
                 return Outcome("closed")
-            return Outcome("answered", size)  # or, as Produce with acks=0, none was owed
+            return Outcome(
+                "answered", size
+            )  # or the request has no response, like Produce with acks=0
     return Outcome("no answer")
 
 
 def framed(array: Array, message: Any) -> bytes:
-    """The bytes of a request."""
+    """Return a request as bytes with its length."""
     return frame(array.api.key, array.version, message)

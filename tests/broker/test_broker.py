@@ -1,4 +1,4 @@
-"""Several nodes in one process: their ports, their directories, and how each stops and starts."""
+"""Several nodes in one process: ports, directories, stops and starts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.trio
 VALUES = [b"a", b"b", b"c"]
 
 
-async def test_each_node_has_its_port_and_its_directory(tmp_path: Path) -> None:
+async def test_each_node_has_its_own_port_and_directory(tmp_path: Path) -> None:
     async with started(tmp_path, nodes=3) as broker:
         assert [each.id for each in broker.nodes] == [1, 2, 3]
         assert len({each.endpoint.port for each in broker.nodes}) == 3
@@ -36,22 +36,22 @@ async def test_each_node_has_its_port_and_its_directory(tmp_path: Path) -> None:
     assert set(os.listdir(tmp_path)) == {*names, "node-1", "node-2", "node-3"}
 
 
-async def test_ports_of_the_next_nodes_are_those_behind() -> None:
+async def test_further_nodes_use_next_ports() -> None:
     port = free_ports(3)
     listeners = [Listener("PLAINTEXT", "127.0.0.1", port)]
     async with open_broker(BrokerConfig(), data_dir=None, listeners=listeners, nodes=3) as broker:
         assert [each.endpoint.port for each in broker.nodes] == [port, port + 1, port + 2]
 
 
-async def test_listeners_whose_ports_are_too_close_are_refused() -> None:
+async def test_listeners_with_overlapping_ports_are_rejected() -> None:
     port = free_ports(4)
     listeners = [Listener("IN", "127.0.0.1", port), Listener("OUT", "127.0.0.1", port + 1)]
-    with pytest.raises(CannotListen, match="let listeners be 2 ports apart"):
+    with pytest.raises(CannotListen, match="set listeners at least 2 ports apart"):
         async with open_broker(BrokerConfig(), data_dir=None, listeners=listeners, nodes=2):
             pass
 
 
-async def test_a_directory_knows_how_many_nodes_it_has(tmp_path: Path) -> None:
+async def test_data_directory_stores_number_of_nodes(tmp_path: Path) -> None:
     async with started(tmp_path, nodes=3) as broker:
         await broker.create_topic("orders")
         topic = broker.node.cluster.topics["orders"].id
@@ -61,9 +61,7 @@ async def test_a_directory_knows_how_many_nodes_it_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
-async def test_a_node_whose_disk_was_replaced_comes_back_under_its_id(
-    tmp_path: Path, lost: int
-) -> None:
+async def test_node_with_replaced_disk_restarts_with_same_id(tmp_path: Path, lost: int) -> None:
     async with started(tmp_path, nodes=3) as broker:
         (directory,) = broker.local_node(lost).node.partitions.logs.managers
         gone = directory.meta.directory_id
@@ -72,14 +70,14 @@ async def test_a_node_whose_disk_was_replaced_comes_back_under_its_id(
         assert [each.id for each in broker.nodes] == [1, 2, 3]
 
 
-async def test_fewer_nodes_than_a_directory_has_are_refused(tmp_path: Path) -> None:
+async def test_fewer_nodes_than_in_data_directory_are_rejected(tmp_path: Path) -> None:
     async with started(tmp_path, nodes=3):
         pass
     with pytest.raises(StorageError, match="found nodes 1, 2, 3; start with --nodes 3"):
         await _start(tmp_path, 2)
 
 
-async def test_the_directory_of_a_lone_node_is_no_home_for_several(tmp_path: Path) -> None:
+async def test_directory_of_single_node_rejects_several_nodes(tmp_path: Path) -> None:
     async with started(tmp_path):
         pass
     with pytest.raises(StorageError, match="kbroker cluster resize --nodes 3"):
@@ -93,7 +91,7 @@ async def _start(directory: Path, nodes: int) -> None:
         pass
 
 
-async def test_a_node_that_stops_leaves_a_marker_and_one_that_crashes_does_not(
+async def test_clean_shutdown_marker_is_written_on_stop_but_not_on_crash(
     tmp_path: Path,
 ) -> None:
     async with started(tmp_path, nodes=3) as broker:
@@ -117,7 +115,7 @@ async def test_a_node_that_stops_leaves_a_marker_and_one_that_crashes_does_not(
         assert first.is_running
 
 
-async def test_clients_of_a_node_that_crashes_are_reset() -> None:
+async def test_crash_resets_client_connections() -> None:
     async with started(nodes=2) as broker, contextlib.AsyncExitStack() as opened:
         ends, resets = [
             await opened.enter_async_context(await trio.open_tcp_stream(*each.endpoint))
@@ -131,7 +129,7 @@ async def test_clients_of_a_node_that_crashes_are_reset() -> None:
             await resets.receive_some()
 
 
-async def test_a_node_that_is_down_hears_of_nothing() -> None:
+async def test_stopped_node_gets_no_metadata_updates() -> None:
     async with started(nodes=2) as broker:
         dead = broker.nodes[1].node
         await broker.nodes[1].crash()
@@ -142,11 +140,11 @@ async def test_a_node_that_is_down_hears_of_nothing() -> None:
         assert "orders" in broker.nodes[1].node.cluster.topics
 
 
-async def test_a_port_that_was_taken_meanwhile_keeps_a_node_down() -> None:
+async def test_node_does_not_start_if_its_port_is_in_use() -> None:
     async with started(nodes=2) as broker:
         second = broker.nodes[1]
         await second.stop()
-        async with started():  # and nothing else of the process suffers
+        async with started():  # the other nodes are not affected
             (thief,) = await trio.open_tcp_listeners(second.endpoint.port, host="127.0.0.1")
             with pytest.raises(Exception, match="in use"):
                 await second.start()
@@ -155,7 +153,7 @@ async def test_a_port_that_was_taken_meanwhile_keeps_a_node_down() -> None:
         assert second.is_running
 
 
-async def test_a_process_stops_with_nodes_that_are_down(tmp_path: Path) -> None:
+async def test_broker_stops_while_nodes_are_down(tmp_path: Path) -> None:
     async with started(tmp_path, nodes=3) as broker:
         await broker.nodes[0].crash()
         await broker.nodes[2].stop()
@@ -163,11 +161,11 @@ async def test_a_process_stops_with_nodes_that_are_down(tmp_path: Path) -> None:
         assert [each.node.partitions.logs.clean for each in broker.nodes] == [False, True, True]
 
 
-# -- nodes that come and go
+# -- adding and removing nodes
 
 
 @pytest.mark.parametrize("is_wanted", [True, False])
-async def test_leaders_are_balanced_where_that_is_wanted(
+async def test_leaders_are_balanced_if_enabled(
     monkeypatch: pytest.MonkeyPatch, is_wanted: bool
 ) -> None:
     balancing: list[Controller] = []
@@ -182,7 +180,7 @@ async def test_leaders_are_balanced_where_that_is_wanted(
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-async def test_a_node_is_added_in_memory(nodes: int) -> None:
+async def test_node_can_be_added_in_memory(nodes: int) -> None:
     async with started(nodes=nodes) as broker:
         added = await broker.add_node(rack="b")
         assert [each.id for each in broker.nodes] == [*range(1, nodes + 2)]
@@ -197,14 +195,14 @@ async def test_a_node_is_added_in_memory(nodes: int) -> None:
         assert all(each.is_running for each in broker.nodes)
 
 
-async def test_a_node_that_was_added_is_there_after_a_restart(tmp_path: Path) -> None:
+async def test_added_node_starts_after_restart(tmp_path: Path) -> None:
     async with started(tmp_path, nodes=2) as broker:
         await broker.add_node()
     async with started(tmp_path) as broker:
         assert [each.id for each in broker.nodes] == [1, 2, 3]
 
 
-async def test_the_directory_of_a_lone_node_has_no_room_for_others(tmp_path: Path) -> None:
+async def test_add_node_to_directory_of_single_node_is_rejected(tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
         with pytest.raises(StorageError, match="kbroker cluster resize --nodes 2"):
             await broker.add_node()
@@ -227,7 +225,7 @@ async def _read(broker: Broker, name: str, index: int) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("gone", [1, 2])
-async def test_a_node_is_removed_with_all_that_it_had(tmp_path: Path, gone: int) -> None:
+async def test_removed_node_hands_over_its_partitions(tmp_path: Path, gone: int) -> None:
     placed = {"two": {0: [1, 2], 1: [2, 3], 2: [3, 1]}, "one": {0: [1], 1: [2], 2: [3]}}
     async with started(tmp_path, nodes=3) as broker:
         node = broker.node
@@ -250,20 +248,20 @@ async def test_a_node_is_removed_with_all_that_it_had(tmp_path: Path, gone: int)
         assert [each.id for each in broker.nodes] == left
 
 
-async def test_the_only_copy_on_a_node_that_is_down_is_not_given_up() -> None:
+async def test_remove_of_stopped_node_with_only_replica_is_rejected() -> None:
     async with started(nodes=2) as broker:
         node = broker.node
         new = NewTopic("orders", assignments={0: [2]})
         await create_topic(node.cluster, node.config, new, cause="test")
         await broker.nodes[1].stop()
         with pytest.raises(
-            ValueError, match="only node 2, which is down, has all records of orders-0"
+            ValueError, match="node 2: it is down and has the only in-sync replica of orders-0"
         ):
             await broker.remove_node(2)
         assert len(broker.nodes) == 2
 
 
-async def test_what_is_left_of_a_cluster_runs_by_itself(tmp_path: Path) -> None:
+async def test_remaining_node_runs_after_others_were_removed(tmp_path: Path) -> None:
     async with started(tmp_path, nodes=2) as broker:
         await create_topic(
             broker.node.cluster, broker.node.config, NewTopic("orders", 1), cause="test"
@@ -275,17 +273,17 @@ async def test_what_is_left_of_a_cluster_runs_by_itself(tmp_path: Path) -> None:
         assert await _read(broker, "orders", 0) == VALUES
 
 
-async def test_a_node_that_crashed_is_removed() -> None:
+async def test_crashed_node_can_be_removed() -> None:
     async with started(nodes=2) as broker:
         await broker.nodes[1].crash()
         await broker.remove_node(2)
         assert broker.node.cluster.node_ids == [1]
 
 
-async def test_the_last_node_is_not_removed() -> None:
+async def test_remove_of_last_node_is_rejected() -> None:
     async with started(nodes=2) as broker:
         await broker.nodes[1].stop()
-        with pytest.raises(ValueError, match="no other node than 1 runs"):
+        with pytest.raises(ValueError, match="all nodes except 1 are down"):
             await broker.remove_node(1)
         with pytest.raises(ValueError, match="there is no node 7"):
             await broker.remove_node(7)

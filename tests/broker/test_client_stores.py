@@ -1,8 +1,8 @@
-"""Stores of a node that grow by what clients send and outlive the request: each has a bound.
+"""Bounds of the stores of a node that clients fill and that outlive a request.
 
-One client fills a store far beyond its bound. The store stays within the bound, another client is still
-served, and the store is empty again when the first client is gone or has expired. Without the bound the
-same requests exceed it, so each bound is what keeps its store small.
+One client fills a store far beyond its bound. The store stays within the bound, another client is
+still served, and the store is empty again when the first client is gone or has expired. Without the
+bound the same requests exceed it, which shows that the bound is effective.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ from ..wire import (
     until,
 )
 
+# Function that creates one entry of a store, by its number.
 Ask: TypeAlias = Callable[[Wire, int], Awaitable[Any]]
-"""Makes one entry of a store, by its number."""
 BYTES = 64 * 1024
 COUNT = 20
+# Number of entries that a client tries to create.
 SENT = 100
-"""Entries that a client tries to make."""
 SESSION_MS = 30_000
 LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 TOPIC = Topic("t")
@@ -102,7 +102,7 @@ def states(broker: Broker) -> Iterable[ShardState]:
 
 
 async def join(wire: Wire, number: int, *, metadata: bytes = bytes(4000), **fields: Any) -> Any:
-    """Join a group of one member with much metadata."""
+    """Join a group with one member that has much metadata."""
     row = JoinGroupRequest.Protocol(name="range", metadata=metadata)
     asked = JoinGroupRequest(
         group_id=f"group-{number}",
@@ -128,7 +128,7 @@ async def member_id(wire: Wire, number: int) -> bool:
 
 
 async def assignment(wire: Wire, number: int) -> bool:
-    """Be the leader of a group, and store a large assignment."""
+    """Join as the leader of a group, and store a large assignment."""
     joined = await join(wire, number, metadata=b"", group_instance_id="i")
     if joined.error_code:
         return False
@@ -221,7 +221,7 @@ def processes(broker: Broker) -> int:
 
 
 async def commit(wire: Wire, number: int) -> bool:
-    """Commit an offset with a long note, or the offset of `SERVED` that is committed already."""
+    """Commit an offset with long metadata, or the offset of `SERVED` that is already committed."""
     cls = OffsetCommitRequest
     row = cls.Partition(partition_index=0, committed_offset=1, committed_metadata="x" * 4000)
     topic = cls.Topic(name=TOPIC.name, partitions=[row])
@@ -260,7 +260,7 @@ async def fetch_session(wire: Wire, number: int) -> bool:
 
 
 async def parked_fetch(wire: Wire, number: int) -> bool:
-    """Wait for records for ever; a client that is served gets those that there are."""
+    """Send a fetch that waits forever; a client that is served gets existing records."""
     if number >= SERVED:
         return not (await fetch(wire, TOPIC)).error_code
     await wire.send(ApiKey.FETCH, 12, fetch_request(TOPIC, max_wait_ms=NEVER))
@@ -286,13 +286,13 @@ async def telemetry(wire: Wire, number: int) -> bool:
 
 
 async def named_client(wire: Wire, number: int) -> bool:
-    """Fetch under another client ID each time."""
+    """Send a fetch with a different client ID each time."""
     await wire.send(ApiKey.FETCH, 12, fetch_request(TOPIC), client_id=f"client-{number}")
     return not (await wire.receive()).error_code
 
 
+# Lowest number of the entries of other clients.
 SERVED = 1_000
-"""Entries of other clients have this number and higher ones."""
 
 STORES = [
     Store(
@@ -366,7 +366,7 @@ STORES = [
         "replies",
         parked_fetch,
         queued_replies,
-        COUNT + 1,  # the last one fills the queue
+        COUNT + 1,  # the last entry fills the queue
         limit=COUNT,
         constant=(replies, "REPLIES_MAX"),
         # While replies fill the queue, nothing is received, so only this ends the connection.
@@ -423,7 +423,7 @@ class World(NamedTuple):
 
     @asynccontextmanager
     async def client(self, host: str) -> AsyncIterator[Wire]:
-        """A connection from an address of this machine."""
+        """Open a connection from an address of this machine."""
         connected_ = socket.create_connection(
             ("127.0.0.1", self.broker.endpoint[1]), source_address=(host, 0)
         )
@@ -438,7 +438,7 @@ class World(NamedTuple):
 
 @asynccontextmanager
 async def world(store: Store, limit: int, patch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    """A broker in which a store has this bound."""
+    """Run a broker in which a store has this bound."""
     settings = dict(store.others)
     if store.setting is not None:
         settings[store.setting] = limit
@@ -458,7 +458,7 @@ async def world(store: Store, limit: int, patch: pytest.MonkeyPatch) -> AsyncIte
 
 
 async def fill(store: Store, here: World, wire: Wire) -> int:
-    """Try to make entries; returns the largest size of the store."""
+    """Try to create entries. Return the largest size of the store."""
     largest = 0
     for number in range(SENT):
         await store.ask(wire, number)

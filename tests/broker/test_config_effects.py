@@ -1,4 +1,4 @@
-"""What clients see after a topic's setting changed while the broker runs, one test per setting."""
+"""Effects of config changes at run time, one test per config."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ TESTS = Path(__file__).parents[1]
 
 @dataclass
 class Trial:
-    """A topic on disk whose setting changes."""
+    """A topic on disk whose config changes."""
 
     wire: Wire
     broker: Broker
     directory: Path
 
     async def set(self, name: str, value: str | None) -> None:
-        """Give the topic a setting, None takes it away."""
+        """Set a topic config; None deletes it."""
         await self._set(ResourceType.TOPIC, T.name, name, value)
 
     async def set_broker(self, name: str, value: str | None) -> None:
-        """Give the broker a setting, None takes it away."""
+        """Set a broker config; None deletes it."""
         await self._set(ResourceType.BROKER, "1", name, value)
 
     async def _set(self, kind: int, resource: str, name: str, value: str | None) -> None:
@@ -69,7 +69,7 @@ class Trial:
         assert answer.responses[0].error_code == 0, answer
 
     async def admits(self) -> bool:
-        """Whether the broker serves one more connection."""
+        """Return True if the broker accepts another connection."""
         try:
             async with connected(self.broker.endpoint) as wire:
                 return await wire.works()
@@ -77,13 +77,13 @@ class Trial:
             return False
 
     async def produce(self, records: bytes | None = None, **settings: int) -> int:
-        """Produce a batch and return the error code."""
+        """Produce a batch. Return the error code."""
         row = await produce(self.wire, T, records or batch(), **settings)
         assert isinstance(row.error_code, int)
         return row.error_code
 
     async def earliest(self) -> int:
-        """The first offset that is left once retention was applied."""
+        """Apply retention. Return the log start offset."""
         await self.broker.node.maintenance.log_manager_tasks.apply_retention()
         row = await list_offset(self.wire, T, EARLIEST)
         assert isinstance(row.offset, int)
@@ -94,7 +94,7 @@ class Trial:
 
 
 def aged(age_ms: int = 0, value: bytes = b"x", key: bytes | None = b"k") -> bytes:
-    """A batch of one record whose timestamp lies `age_ms` back."""
+    """Return a batch of one record with a timestamp `age_ms` in the past."""
     return batch([Record(key, value, int(time.time() * 1000) - age_ms)])
 
 
@@ -104,7 +104,7 @@ Test = Callable[[Trial], Awaitable[None]]
 
 
 def effect_of(name: str, **settings: object) -> Callable[[Test], Test]:
-    """Mark a function that shows what changing the setting does, in a broker with `settings`."""
+    """Mark a function that shows the effect of a config change, in a broker with `settings`."""
 
     def mark(function: Test) -> Test:
         EFFECTS[name] = function
@@ -153,7 +153,7 @@ async def records_are_on_disk_after_a_time(trial: Trial) -> None:
 
 @effect_of("index.interval.bytes")
 async def the_index_gets_an_entry_each_interval(trial: Trial) -> None:
-    """From the next segment on."""
+    """The change applies from the next segment on."""
     log = trial.broker.node.partitions.named_replica(T.name, 0).log
     for _ in range(2):
         for _ in range(5):
@@ -208,7 +208,7 @@ async def records_get_the_time_of_the_broker(trial: Trial) -> None:
 
 @effect_of("min.insync.replicas")
 async def too_few_replicas_refuse_a_write_for_all(trial: Trial) -> None:
-    """Of two replicas one is in sync; that a partition has only one is never held against it."""
+    """One of two replicas is in sync. A partition with a single replica always accepts writes."""
     replica = trial.broker.node.partitions.named_replica(T.name, 0)
     behind = replace(replica.partition, replicas=[1, 2], isr=[1])
     replica.update_partition(behind)
@@ -245,7 +245,7 @@ async def a_new_segment_begins_at_a_size(trial: Trial) -> None:
 
 @effect_of("segment.index.bytes")
 async def a_full_index_begins_a_new_segment(trial: Trial) -> None:
-    """From the next segment on."""
+    """The change applies from the next segment on."""
     log = trial.broker.node.partitions.named_replica(T.name, 0).log
     await trial.set("index.interval.bytes", "1")
     for size, files in (("10485760", 1), ("16", 3)):
@@ -269,7 +269,7 @@ async def a_new_segment_begins_after_a_time(trial: Trial) -> None:
 
 @effect_of("segment.jitter.ms")
 async def the_time_of_a_new_segment_is_drawn(trial: Trial) -> None:
-    """Once in 60,000 runs it is drawn within the last minute of the 1,000 hours."""
+    """Once in 60,000 runs the random jitter is within the last minute of the 1,000 hours."""
     await trial.set("segment.ms", str(1000 * HOUR_MS))
     for age_ms in (1000 * HOUR_MS, 60_000):
         assert await trial.produce(aged(age_ms)) == 0
@@ -344,7 +344,7 @@ async def _last_batch(trial: Trial) -> BatchHeader:
 
 
 async def _compacted_topic(trial: Trial, versions: int = 3) -> Log:
-    """A compacted topic with values of one key, each in a sealed segment of its own."""
+    """Create a compacted topic with values of one key, each in its own closed segment."""
     await trial.set("cleanup.policy", "compact")
     await trial.set("internal.segment.bytes", "100")
     for number in range(versions + 1):
@@ -386,7 +386,7 @@ async def old_records_do_not_wait_for_more_dirt(trial: Trial) -> None:
 
 @effect_of("delete.retention.ms")
 async def tombstones_go_when_they_are_old(trial: Trial) -> None:
-    """Those that a run meets from now on."""
+    """The change applies to tombstones that are compacted later."""
     log = await _compacted_topic(trial)
     tombstone = batch([Record(b"k", None, int(time.time() * 1000))])
     for retention, left in (("3600000", True), ("1", False)):
@@ -403,7 +403,7 @@ async def tombstones_go_when_they_are_old(trial: Trial) -> None:
         assert (b"k" in found) is left
 
 
-# -- settings of a broker
+# -- broker configs
 
 
 @effect_of("log.cleaner.backoff.ms")
@@ -430,7 +430,7 @@ async def a_smaller_key_map_takes_more_runs(trial: Trial) -> None:
 @effect_of("log.scrub.bytes.per.second")
 async def records_are_read_again_at_a_rate(trial: Trial) -> None:
     log = await _compacted_topic(trial)
-    await trial.set("min.compaction.lag.ms", str(HOUR_MS))  # what is read stays as it is
+    await trial.set("min.compaction.lag.ms", str(HOUR_MS))  # records that are read do not change
     scrub = trial.broker.node.maintenance.scrubber.scrub_all
     await trial.set_broker("log.scrub.bytes.per.second", "0")
     assert await scrub() == 0
@@ -466,7 +466,7 @@ async def connections_are_refused_by_their_number(trial: Trial) -> None:
 
 @effect_of("max.connection.creation.rate")
 async def connections_beyond_the_rate_wait(trial: Trial) -> None:
-    """A second's worth of them comes at once."""
+    """The connections of one second are accepted at once."""
     assert all([await trial.admits() for _ in range(5)])
     await trial.set_broker("max.connection.creation.rate", "1")
     served = 0
@@ -509,7 +509,7 @@ async def a_producer_that_is_forgotten_is_a_new_one(trial: Trial) -> None:
     producer_id = (await trial.wire.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)).producer_id
     mine = sequenced(producer_id, 0)
     offsets = [(await produce(trial.wire, T, mine)).base_offset for _ in range(2)]
-    assert offsets == [0, 0], "the second one is a duplicate"
+    assert offsets == [0, 0], "the second batch is a duplicate"
     await trial.set_broker("producer.id.expiration.ms", "1")
     await trio.sleep(0.01)
     await trial.broker.node.maintenance.log_manager_tasks.apply_retention()
@@ -531,7 +531,7 @@ async def transactions_are_not_asked_whether_they_know_of_a_partition(trial: Tri
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EFFECTS)
-async def test_effect(name: str, tmp_path: Path) -> None:
+async def test_config_change_has_its_effect(name: str, tmp_path: Path) -> None:
     async with (
         started(tmp_path, **BROKERS[name]) as broker,
         connected(broker.endpoint) as wire,
@@ -541,7 +541,7 @@ async def test_effect(name: str, tmp_path: Path) -> None:
 
 
 def words_of_other_tests() -> Iterator[str]:
-    """The tests that show effects, not those of the table or of the requests."""
+    """Return the text of tests that show effects, without those of the table and of requests."""
     left_out = {Path(__file__), *(TESTS / "config").glob("test_*.py")}
     left_out |= {TESTS / "handlers/test_configs.py", TESTS / "handlers/test_configs_alter.py"}
     for path in TESTS.rglob("test_*.py"):
@@ -549,8 +549,8 @@ def words_of_other_tests() -> Iterator[str]:
             yield path.read_text()
 
 
-def test_every_setting_with_an_effect_has_a_test_of_it() -> None:
-    """Of topics, and of brokers where it is live and no topic shows it."""
+def test_every_dynamic_config_has_an_effect_test() -> None:
+    """All topic configs, and the dynamic broker configs that no topic config shows."""
     shown = {name for each in TOPIC_PROPERTIES.values() for name in each.synonyms}
     of_brokers = [each for each in BROKER_PROPERTIES.values() if each.dynamic]
     every = [*TOPIC_PROPERTIES.values(), *(each for each in of_brokers if each.name not in shown)]
@@ -560,8 +560,8 @@ def test_every_setting_with_an_effect_has_a_test_of_it() -> None:
     assert [name for name in sorted(applied - EFFECTS.keys()) if f'"{name}"' not in others] == []
 
 
-async def test_partitions_of_a_topic_share_its_settings(tmp_path: Path) -> None:
-    """There may be thousands, each of which would take longer to open, and more memory."""
+async def test_partitions_of_topic_share_config_object(tmp_path: Path) -> None:
+    """With thousands of partitions, separate objects would take more time and memory."""
     async with started(tmp_path) as broker:
         cluster, partitions = broker.node.cluster, broker.node.partitions
         topic = await cluster.create_topic("t", [[1]] * 3, {}, cause="test")

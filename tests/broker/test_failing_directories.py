@@ -1,4 +1,4 @@
-"""Directories and files that the disk refuses: what is offline is named, and the rest is served."""
+"""Unreadable directories and files: what is offline is named, and the rest is served."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ async def test_partition_whose_directory_cannot_be_listed_is_offline_and_others_
     assert "restore it from a backup" in line.getMessage()
 
 
-def test_banner_leaves_out_the_size_of_what_cannot_be_listed(tmp_path: Path) -> None:
+def test_banner_omits_size_of_unlistable_directory(tmp_path: Path) -> None:
     for name in ("a-0", "a-1"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "00000000000000000000.log").write_bytes(bytes(10))
     link_to_itself(tmp_path / "a-1")
-    assert _segment_bytes(str(tmp_path)) == 20, "what was moved away still counts"
+    assert _segment_bytes(str(tmp_path)) == 20, "what was moved aside still counts"
     assert _segment_bytes(str(tmp_path / "missing")) == 0
 
 
 @pytest.mark.parametrize("ending", [".index", "leader-epoch-checkpoint.tmp", "/one/a-0", "/one"])
-async def test_failed_sync_of_any_file_takes_the_directory_offline_and_health_says_why(
+async def test_failed_sync_of_any_file_takes_directory_offline(
     ending: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = CrashFiles()
@@ -88,7 +88,7 @@ async def test_failed_sync_of_any_file_takes_the_directory_offline_and_health_sa
     assert "check the disk, then restart the server" in lines[0]
 
 
-async def test_health_advises_to_check_the_disk_after_a_failed_sync(tmp_path: Path) -> None:
+async def test_health_advises_to_check_disk_after_failed_sync(tmp_path: Path) -> None:
     async with started([tmp_path / "one", tmp_path / "two"]) as broker:
         await broker.create_topic("a")
         broker.node.partitions.logs.managers[0].fail("cannot sync a file")

@@ -1,4 +1,4 @@
-"""Real disks that take nothing more: files that may not grow, a small disk, one that is read-only."""
+"""Full disks: a file size limit, a small file system, and a read-only one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Work = Callable[[Wire], Awaitable[Any]]
 
 @contextmanager
 def mounted(directory: Path, *options: str) -> Iterator[None]:
-    """Something is mounted on a directory; skips the test where that is not allowed."""
+    """Mount a file system on a directory; skip the test without the permission to mount."""
     directory.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(["mount", *options, directory], capture_output=True, check=False)
     if done.returncode:
@@ -70,7 +70,7 @@ def ask(port: int, work: Work) -> Any:
 
 
 async def fill(wire: Wire) -> list[bytes | None]:
-    """Produce until that is refused; returns what was taken."""
+    """Produce until a record is rejected. Return the accepted values."""
     taken: list[bytes | None] = []
     while True:
         value = b"%d" % len(taken) + VALUE
@@ -82,7 +82,7 @@ async def fill(wire: Wire) -> list[bytes | None]:
 
 
 def take_the_rest(path: Path) -> None:
-    """Every last byte of a disk."""
+    """Fill a disk to the last byte."""
     with suppress(OSError), path.open("wb", buffering=0) as file:
         while file.write(VALUE):
             pass
@@ -110,8 +110,8 @@ def await_produce(server: Server) -> None:
     wait_until(lambda: ask(server.port, code_of_produce) == 0, lambda: server.log_path.read_text())
 
 
-def test_files_that_may_not_grow(tmp_path: Path) -> None:
-    """As a quota has it, and without rights of an administrator."""
+def test_file_size_limit_rejects_records(tmp_path: Path) -> None:
+    """As with a disk quota; needs no administrator."""
     topics = ("t:1:internal.segment.bytes=1000000",)
     with closing(Server(tmp_path, (), topics)) as server:
         assert server.process is not None
@@ -132,8 +132,8 @@ def test_files_that_may_not_grow(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_disk_of_30_megabytes(tmp_path: Path) -> None:
-    """Full, killed, started and won back; filled by somebody else while it is down, and won back."""
+def test_broker_recovers_on_full_disk_of_30_megabytes(tmp_path: Path) -> None:
+    """Fill, kill, start and free the disk; fill it again while the broker is down, and free it."""
     server = Server(tmp_path, (), ("t:1:internal.segment.bytes=1000000",))
     options = ("-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none")
     with mounted(server.data, *options), closing(server):
@@ -153,7 +153,7 @@ def test_a_disk_of_30_megabytes(tmp_path: Path) -> None:
 
 
 def start_on_full_disk(server: Server) -> None:
-    """It starts, and takes no records; one line says why."""
+    """Start a broker that accepts no records, and check that one log line says why."""
     server.start()
     assert ask(server.port, code_of_produce) == ErrorCode.KAFKA_STORAGE_ERROR
     told = [line for line in server.log_path.read_text().splitlines() if " ERROR " in line]
@@ -164,8 +164,8 @@ def start_on_full_disk(server: Server) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["full", "read-only"])
-def test_one_of_three_disks(tmp_path: Path, kind: str) -> None:
-    """Only the node on that disk gives up what it has, and it takes it back."""
+def test_full_disk_of_one_node_affects_only_that_node(tmp_path: Path, kind: str) -> None:
+    """The node leaves the ISRs, and rejoins when its disk has space."""
     cluster = Cluster(tmp_path, topics=("t:1:internal.segment.bytes=500000",), names=("t",))
     node = cluster.data / "node-2"
     options = ("-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none")
@@ -183,7 +183,7 @@ def test_one_of_three_disks(tmp_path: Path, kind: str) -> None:
 
 
 def _go_on_without(cluster: Cluster, node: int) -> None:
-    """Batches with acks=all are acknowledged, at most a moment late, and the node is out of sync."""
+    """Check that acks=all batches are acknowledged once the node is out of the ISR."""
 
     def is_out() -> bool:
         _, port = cluster.await_leader(("t", 0))

@@ -1,5 +1,8 @@
-"""What was answered is let go at once. What is part of a circle of objects stays, a request with its
-records, until the garbage collector comes by, which a broker lets happen rarely."""
+"""Requests and responses are freed without the garbage collector.
+
+Objects in a reference cycle, for example a request with its records, stay until the garbage
+collector runs, which is rare in a broker.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +43,8 @@ from ..wire import (
 )
 
 TIMES = 5
+# Seconds after which a client stops waiting for members or records.
 ANSWER_SECONDS = 0.3
-"""Who waits longer, for other members or for records, is given up by its client."""
 
 
 @contextmanager
@@ -79,7 +82,7 @@ def own_objects() -> dict[int, str]:
 
 
 async def ask_and_go(broker: Broker, key: ApiKey, version: int, message: Any) -> None:
-    """Ask on a connection of its own, which ends with it."""
+    """Send a request on a new connection, and close the connection."""
     async with connected(broker.endpoint) as wire:
         await wire.send(key, version, message)
         with trio.move_on_after(ANSWER_SECONDS), suppress(ConnectionClosed):
@@ -87,7 +90,7 @@ async def ask_and_go(broker: Broker, key: ApiKey, version: int, message: Any) ->
 
 
 async def ask_often(broker: Broker, world: World, key: ApiKey) -> None:
-    """Valid requests of one API, in its newest version."""
+    """Send valid requests of one API, in its newest version."""
     version = load_apis()[key].versions[-1]
     for seed in range(TIMES):
         message = VALID[key](world, random.Random(seed))
@@ -96,8 +99,8 @@ async def ask_often(broker: Broker, world: World, key: ApiKey) -> None:
 
 
 @pytest.mark.slow
-async def test_nothing_stays_of_requests_and_connections(tmp_path: Path) -> None:
-    """Of no API, whether its answer has waited for the disk, for others, or for nothing."""
+async def test_requests_and_connections_leave_no_reference_cycles(tmp_path: Path) -> None:
+    """For every API, whether its response waits for the disk, for other clients, or for nothing."""
     async with started(tmp_path) as broker:
         async with connected(broker.endpoint) as wire:
             world = await make_world(wire)
@@ -111,7 +114,7 @@ async def test_nothing_stays_of_requests_and_connections(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("is_parked", [False, True])
-async def test_nothing_stays_of_connections_that_are_reset(tmp_path: Path, is_parked: bool) -> None:
+async def test_reset_connections_leave_no_reference_cycles(tmp_path: Path, is_parked: bool) -> None:
     async with started(tmp_path) as broker:
         async with connected(broker.endpoint) as wire:
             topic = await create_topic(wire, "orders")
@@ -129,8 +132,8 @@ async def test_nothing_stays_of_connections_that_are_reset(tmp_path: Path, is_pa
     assert not circles
 
 
-async def test_nothing_stays_of_a_group_that_becomes_empty(tmp_path: Path) -> None:
-    """What would be undone had its record not been stored is forgotten once it is."""
+async def test_emptied_group_leaves_no_reference_cycles(tmp_path: Path) -> None:
+    """The undo information of a change is dropped once its record is stored."""
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         world = await make_world(wire)
         member = LeaveGroupRequest.Member(member_id=world.member_id)
@@ -142,8 +145,8 @@ async def test_nothing_stays_of_a_group_that_becomes_empty(tmp_path: Path) -> No
     assert not circles
 
 
-async def test_nothing_stays_of_a_share_partition_that_is_refused(tmp_path: Path) -> None:
-    """A group begins where a record is as new as nobody has written one."""
+async def test_rejected_share_partition_leaves_no_reference_cycles(tmp_path: Path) -> None:
+    """The group starts at a timestamp that no record has."""
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await shared_topic(broker, wire, start=-1)
         name, begins = "share.auto.offset.reset", "by_duration:PT1S"
@@ -160,10 +163,10 @@ async def test_nothing_stays_of_a_share_partition_that_is_refused(tmp_path: Path
 
 @pytest.mark.parametrize("codec", list(Codec)[1:])
 @pytest.mark.parametrize("is_refused", [False, True])
-async def test_nothing_stays_of_batches_that_are_checked_in_pieces(
+async def test_batches_validated_in_pieces_leave_no_reference_cycles(
     tmp_path: Path, codec: Codec, is_refused: bool
 ) -> None:
-    """A check begins in the event loop, then in the thread, and then again as heavy work."""
+    """Validation starts in the event loop, moves to a thread, and starts again as heavy work."""
     data = batch([bytes(5_000_000)], codec=codec)
     if is_refused:
         header = read_header(data)
@@ -180,14 +183,14 @@ async def test_nothing_stays_of_batches_that_are_checked_in_pieces(
 
 
 def produce_requests() -> list[Any]:
-    """All that there are in this process: other tests have some for themselves."""
+    """Return all Produce requests in this process, without those of other tests."""
     gc.collect()
     kind = messages.request_class(ApiKey.PRODUCE)
     return [each for each in gc.get_objects() if type(each) is kind]
 
 
-async def test_records_that_wait_for_the_disk_are_not_kept(tmp_path: Path) -> None:
-    """They are in the log; only their offsets are waited for."""
+async def test_records_waiting_for_sync_are_released(tmp_path: Path) -> None:
+    """The records are in the log; only their offsets are needed for the response."""
     others = {id(each) for each in produce_requests()}
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "orders")
@@ -199,13 +202,13 @@ async def test_records_that_wait_for_the_disk_are_not_kept(tmp_path: Path) -> No
             await until(lambda: replica.log.log_end_offset == TIMES)
             assert replica.durable_end == 0
             kept = [each for each in produce_requests() if id(each) not in others]
-            assert len(kept) <= 1  # the connection has the last one at hand
+            assert len(kept) <= 1  # the connection keeps a reference to its last request
         for _ in range(TIMES):
             await wire.receive()
 
 
-async def test_a_large_request_goes_with_its_connection(tmp_path: Path) -> None:
-    """However much of it has come."""
+async def test_large_request_is_released_with_its_connection(tmp_path: Path) -> None:
+    """For any received part of the request."""
     async with started(tmp_path) as broker:
         with no_collection() as circles:
             async with connected(broker.endpoint) as wire:

@@ -1,7 +1,7 @@
-"""An idempotent producer sends again what it had in flight, after every kind of restart.
+"""Retries of an idempotent producer after every kind of restart.
 
-It may not know what became of five requests. Each of them gets the offset that it got before, and
-nothing is stored twice.
+A producer may have five requests without a response. Each retry gets the offset of the original
+batch, and nothing is stored twice.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from ..wire import (
     values_of,
 )
 
+# Maximum number of requests in flight (max.in.flight.requests.per.connection).
 IN_FLIGHT = 5
-"""How many requests a producer may have on its way (max.in.flight.requests.per.connection)."""
 DATA = "/data"
 
 
 @dataclass
 class Producer:
-    """What one producer has written to a topic: its batches, of two records each, by their offsets."""
+    """Batches of two records each that a producer has written to a topic, by offset."""
 
     topic: Topic
     id: int
@@ -48,14 +48,14 @@ class Producer:
 
     @classmethod
     async def made(cls, wire: Wire, topic: Topic) -> Producer:
-        """A producer with an id of the broker's."""
+        """Return a producer with an ID from the broker."""
         asked = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=60_000)
         answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, asked)
         assert answer.error_code == 0
         return cls(topic, answer.producer_id)
 
     async def send(self, wire: Wire, count: int = 1) -> None:
-        """Send new batches, all of them at once."""
+        """Send new batches without waiting for responses."""
         numbers = range(len(self.sent), len(self.sent) + count)
         new = [self._batch(number) for number in numbers]
         rows = await self._answers(wire, new)
@@ -63,7 +63,7 @@ class Producer:
         self.sent |= dict(zip((offset for _, offset in rows), new, strict=True))
 
     async def check(self, wire: Wire) -> None:
-        """What was in flight is known, what came before is not, and the next batch is taken."""
+        """Check that only the last five batches are known, and a new one is stored."""
         again = list(self.sent.items())[-IN_FLIGHT:]
         for _ in range(2):
             rows = await self._answers(wire, [each for _, each in again])
@@ -73,11 +73,11 @@ class Producer:
         assert error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         await self.send(wire)
         *_, last, new = self.sent
-        assert new == last + 2, "nothing was stored between them"
+        assert new == last + 2, "no batch was stored in between"
 
     @property
     def written(self) -> list[bytes]:
-        """The values of its records."""
+        """Return the values of its records."""
         return [value for number in range(len(self.sent)) for value in self._values(number)]
 
     def _values(self, number: int) -> list[bytes]:
@@ -87,7 +87,7 @@ class Producer:
         return sequenced(self.id, 2 * number, self._values(number))
 
     async def _answers(self, wire: Wire, batches: list[bytes]) -> list[tuple[int, int]]:
-        """Error and offset of each batch; none waits for the answer to another one."""
+        """Return error and offset of each batch, all sent before the first response."""
         for each in batches:
             await wire.send(ApiKey.PRODUCE, 9, produce_request(self.topic, each))
         answers = [await wire.receive() for _ in batches]
@@ -96,7 +96,7 @@ class Producer:
 
 
 async def begun(wire: Wire, topic: Topic) -> Producer:
-    """A producer that has written seven batches, with some of another one between them."""
+    """Return a producer that has written seven batches, mixed with batches of another one."""
     producer, other = await Producer.made(wire, topic), await Producer.made(wire, topic)
     await producer.send(wire, 2)
     for sequence in range(2):
@@ -107,14 +107,14 @@ async def begun(wire: Wire, topic: Topic) -> Producer:
 
 
 async def check(producer: Producer, wire: Wire) -> None:
-    """Nothing is stored twice, and all of it is there."""
+    """Check that all batches are stored exactly once."""
     await producer.check(wire)
     values = values_of(await fetch(wire, producer.topic))
     assert [each for each in values if each != b"x"] == producer.written
 
 
-async def test_after_clean_stops(tmp_path: Path) -> None:
-    """Twice: what the first start knew is handed on."""
+async def test_idempotent_retry_is_recognized_after_clean_stops(tmp_path: Path) -> None:
+    """Two restarts: the state from the first start is kept."""
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         producer = await begun(wire, await create_topic(wire, "t"))
     for _ in range(2):
@@ -125,8 +125,10 @@ async def test_after_clean_stops(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [None, *MODES])
 @pytest.mark.parametrize("checkpoint", [True, False])
-async def test_after_a_crash(mode: Mode | None, checkpoint: bool) -> None:
-    """The process ends, or the power goes (`mode`); with a snapshot on disk, or none."""
+async def test_idempotent_retry_is_recognized_after_crash(
+    mode: Mode | None, checkpoint: bool
+) -> None:
+    """The process or the power fails (`mode`), with or without a snapshot on disk."""
     files = CrashFiles()
     async with started_on(files, DATA) as broker, connected(broker.endpoint) as wire:
         producer = await begun(wire, await create_topic(wire, "t"))
@@ -142,8 +144,10 @@ async def test_after_a_crash(mode: Mode | None, checkpoint: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("crash", [True, False])
-async def test_when_one_node_after_another_restarts(tmp_path: Path, crash: bool) -> None:
-    """Each of three nodes leads in its turn, and has been away itself before the last ones do."""
+async def test_idempotent_retry_is_recognized_after_rolling_restart(
+    tmp_path: Path, crash: bool
+) -> None:
+    """Each of three nodes becomes leader; the last ones have been restarted before."""
     async with started(tmp_path, nodes=3) as broker:
         topic = await place_topic(broker, "t", 1, 2, 3)
         async with wire_to(broker.local_node(1)) as wire:
@@ -170,8 +174,8 @@ async def until_in_sync(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("crash", [True, False])
-async def test_after_a_move_to_another_directory(crash: bool) -> None:
-    """There, back again, and after a restart."""
+async def test_idempotent_retry_is_recognized_after_move_to_other_directory(crash: bool) -> None:
+    """After a move, a move back, and a restart."""
     files, directories = CrashFiles(), ["/one", "/two"]
     async with started_on(files, directories) as broker, connected(broker.endpoint) as wire:
         producer = await begun(wire, await create_topic(wire, "t"))
@@ -186,8 +190,8 @@ async def test_after_a_move_to_another_directory(crash: bool) -> None:
             await check(producer, wire)
 
 
-async def test_after_a_move_of_a_log_without_their_records(tmp_path: Path) -> None:
-    """They were deleted, but what a producer wrote last is known."""
+async def test_idempotent_retry_is_recognized_after_move_without_records(tmp_path: Path) -> None:
+    """The records are deleted, but the producer state is kept."""
     directories = [tmp_path / "one", tmp_path / "two"]
     async with started(directories) as broker, connected(broker.endpoint) as wire:
         producer = await begun(wire, await create_topic(wire, "t"))

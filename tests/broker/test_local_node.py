@@ -1,4 +1,4 @@
-"""A start that is refused leaves no trace, and nobody can connect to it."""
+"""Rejected starts leave no changes, and no client can connect during them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Image = dict[str, bytes | None]
 
 
 def image(directory: Path) -> Image:
-    """All that is below a directory."""
+    """Return the content of all files below a directory."""
     return {
         str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
         for path in sorted(directory.rglob("*"))
@@ -33,7 +33,7 @@ def image(directory: Path) -> Image:
 
 
 async def is_refused(root: Path, reason: str, start: AbstractAsyncContextManager[Broker]) -> None:
-    """A start is refused with a reason, and all files are as they were."""
+    """Check that a start fails with a reason and changes no file."""
     before = image(root)
     with pytest.raises((StorageError, ValueError, CannotListen), match=reason):
         await start.__aenter__()
@@ -60,7 +60,9 @@ def home_with_nodes(directory: Path) -> Path:
 
 @pytest.mark.parametrize("make", [source_tree, directory_with_a_number, home_with_nodes])
 @pytest.mark.parametrize("nodes", [1, 3])
-async def test_a_directory_of_somebody_else(tmp_path: Path, make: object, nodes: int) -> None:
+async def test_directory_of_other_program_is_rejected(
+    tmp_path: Path, make: object, nodes: int
+) -> None:
     assert callable(make)
     directory = make(tmp_path / "work")
     await is_refused(
@@ -71,12 +73,12 @@ async def test_a_directory_of_somebody_else(tmp_path: Path, make: object, nodes:
     await is_refused(tmp_path, "is not a data directory", started([tmp_path / "new", directory]))
 
 
-async def test_a_file_is_no_directory(tmp_path: Path) -> None:
+async def test_file_as_data_directory_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("mine")
     await is_refused(tmp_path, "is a file; set a directory", started(tmp_path / "data"))
 
 
-async def test_what_a_file_system_or_a_crash_leaves_is_nothing(tmp_path: Path) -> None:
+async def test_leftovers_of_file_system_or_crash_are_ignored(tmp_path: Path) -> None:
     for name in ("lost+found", "node-1"):
         (tmp_path / name).mkdir()
     revision = ("metadata.revision", "metadata.revision.tmp")
@@ -86,7 +88,7 @@ async def test_what_a_file_system_or_a_crash_leaves_is_nothing(tmp_path: Path) -
         pass
 
 
-async def test_directories_that_do_not_go_together(tmp_path: Path) -> None:
+async def test_directories_of_different_clusters_are_rejected(tmp_path: Path) -> None:
     one, two, new = (tmp_path / name for name in ("one", "two", "new"))
     for each in (one, two):
         async with started(each) as broker, connected(broker.endpoint) as wire:
@@ -101,18 +103,18 @@ async def test_directories_that_do_not_go_together(tmp_path: Path) -> None:
         await is_refused(tmp_path, reason, started(directories, node_id=node_id))
 
 
-async def test_a_directory_that_is_missing(tmp_path: Path) -> None:
+async def test_missing_directory_is_rejected(tmp_path: Path) -> None:
     async with started([tmp_path / "one", tmp_path / "two"]):
         pass
     shutil.rmtree(tmp_path / "two")
     await is_refused(
         tmp_path,
-        "is missing; its partitions would begin empty",
+        "is missing; its partitions would start empty",
         started([tmp_path / "one", tmp_path / "new"]),
     )
 
 
-async def test_metadata_that_is_gone_or_damaged(tmp_path: Path) -> None:
+async def test_missing_or_corrupt_metadata_is_rejected(tmp_path: Path) -> None:
     one, new = tmp_path / "one", tmp_path / "new"
     async with started(one) as broker, connected(broker.endpoint) as wire:
         await produce(wire, await create_topic(wire, "t"), batch())
@@ -124,11 +126,11 @@ async def test_metadata_that_is_gone_or_damaged(tmp_path: Path) -> None:
     await is_refused(tmp_path, r"no cluster\.journal", started([one, new]))
     journal.write_bytes(sound)
     async with started([one, new]) as broker:
-        assert not broker.node.partitions.logs.managers[1].clean  # it is new
-        assert broker.node.partitions.logs.managers[0].clean, "the refusals were no crashes"
+        assert not broker.node.partitions.logs.managers[1].clean  # the directory is new
+        assert broker.node.partitions.logs.managers[0].clean, "a rejected start is not a crash"
 
 
-async def test_a_port_that_is_taken(tmp_path: Path) -> None:
+async def test_port_in_use_is_rejected(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listener = Listener("PLAINTEXT", "127.0.0.1", taken.getsockname()[1])
         data = str(tmp_path / "data")
@@ -136,11 +138,11 @@ async def test_a_port_that_is_taken(tmp_path: Path) -> None:
         await is_refused(tmp_path, "is in use", start)
 
 
-@pytest.mark.parametrize("step", ["open_logs", "make"])
-async def test_nobody_can_connect_before_the_directories_are_good(
+@pytest.mark.parametrize("step", ["open_logs", "create_node"])
+async def test_connections_are_refused_until_directories_are_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Whoever connects then is refused, and not left waiting for a broker that will not be."""
+    """Clients get an error at once, and do not wait for a broker that never starts."""
     refused = []
     owner = DataDirectories if step == "open_logs" else LocalNode
     does = getattr(owner, step)
@@ -180,7 +182,7 @@ async def test_nobody_can_connect_before_the_directories_are_good(
         assert refused == [port, port]
 
 
-async def test_what_kbroker_makes_is_for_its_owner_alone(tmp_path: Path) -> None:
+async def test_created_files_are_accessible_only_to_owner(tmp_path: Path) -> None:
     data = tmp_path / "data"
     (tmp_path / "given").mkdir(mode=0o755)
     async with (
@@ -196,13 +198,11 @@ async def test_what_kbroker_makes_is_for_its_owner_alone(tmp_path: Path) -> None
     for path in paths:
         wanted = 0o700 if path.is_dir() else 0o600
         assert path.stat().st_mode & 0o777 == wanted, path
-    assert (tmp_path / "given").stat().st_mode & 0o777 == 0o755, "it was not made here"
+    assert (tmp_path / "given").stat().st_mode & 0o777 == 0o755, "the directory existed before"
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-async def test_directory_without_meta_properties_is_refused_with_the_lines_that_it_needs(
-    tmp_path: Path, nodes: int
-) -> None:
+async def test_missing_meta_properties_error_shows_its_lines(tmp_path: Path, nodes: int) -> None:
     data = tmp_path / "data"
     async with started(data, nodes=nodes) as broker:
         await broker.create_topic("t")
@@ -220,10 +220,10 @@ async def test_directory_without_meta_properties_is_refused_with_the_lines_that_
 
 
 @pytest.mark.parametrize("moment", ["run", "lead"])
-async def test_a_start_that_is_cancelled_ends(
+async def test_cancelled_start_stops_all_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """As SIGTERM cancels it: the tasks of a node have begun, and the node is not called running yet."""
+    """SIGTERM cancels the start while tasks of the node run and the node is still STARTING."""
     cancelled = trio.CancelScope()
     owner = Server if moment == "run" else Node
     original = getattr(owner, moment)

@@ -1,4 +1,4 @@
-"""What a log says of ordinary things: a line for each, however many partitions it is about."""
+"""Log lines of usual events: one line each, for any number of partitions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kbroker.testing import LocalBroker
 
 from ..testing.test_clock import member
 
+# More partitions than the controller writes at once.
 PARTITIONS = 130
-"""More than the controller writes at once."""
 SECONDS = 60
 
 
@@ -23,7 +23,7 @@ def level(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def said(caplog: pytest.LogCaptureFixture, logger: str) -> list[tuple[str, str]]:
-    """Level and text of what a module has logged."""
+    """Return level and text of the log lines of a module."""
     records = [each for each in caplog.records if each.name == logger]
     return [(each.levelname, each.getMessage()) for each in records]
 
@@ -35,7 +35,7 @@ def wait_until_leaders_are_told(caplog: pytest.LogCaptureFixture, count: int) ->
         time.sleep(0.01)
 
 
-def test_a_rebalance_is_one_line_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:
+def test_rebalance_logs_one_line_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:
     with LocalBroker(topics={"orders": 2}) as broker, member(broker):
         broker.wait_for_group("g", members=1, timeout=SECONDS)
         with member(broker):
@@ -46,7 +46,7 @@ def test_a_rebalance_is_one_line_with_its_cause(caplog: pytest.LogCaptureFixture
     assert texts[1].endswith("assigned 2 members; now Stable, generation 2")
 
 
-def test_a_node_that_crashes_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_crashed_node_logs_one_line(caplog: pytest.LogCaptureFixture) -> None:
     settings = {"default.replication.factor": 3}
     with LocalBroker(nodes=3, config=settings, topics={"t": PARTITIONS}) as broker:
         (led,) = [node.leads for node in broker.nodes() if node.id == 3]
@@ -59,8 +59,8 @@ def test_a_node_that_crashes_is_one_line(caplog: pytest.LogCaptureFixture) -> No
     assert line[1].startswith(f"node 3 is down: {led} partitions have another leader now (node 1:")
 
 
-def test_a_stop_that_was_ordered_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    """Not even where nobody else has the records."""
+def test_requested_stop_logs_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """Not even if no other node has the records."""
     with LocalBroker(nodes=2, topics={"t": PARTITIONS}) as broker:
         (led,) = [node.leads for node in broker.nodes() if node.id == 2]
         caplog.clear()
@@ -74,7 +74,7 @@ def test_a_stop_that_was_ordered_is_no_error(caplog: pytest.LogCaptureFixture) -
     assert "ERROR" not in {each.levelname for each in caplog.records}
 
 
-def test_of_thousands_of_names_there_are_a_few() -> None:
+def test_log_line_names_few_of_thousands_of_partitions() -> None:
     names = [f"t{number}" for number in range(4320)]
     assert some_of(names) == "t0, t1, t2, t3, t4, t5, t6, t7 and 4,312 more"
     assert some_of(names[:2]) == "t0, t1"

@@ -1,4 +1,7 @@
-"""Requests with arrays of thousands of elements: other clients do not wait, responses stay small."""
+"""Requests with arrays of thousands of elements.
+
+Other clients do not wait, and responses stay small.
+"""
 
 from __future__ import annotations
 
@@ -40,17 +43,17 @@ from .oversized_requests import (
 
 pytestmark = pytest.mark.slow
 
+# Maximum CPU seconds of a step: several time slices, because the machine is shared.
 STEP_SECONDS_MAX = 0.04
-"""Of a processor: several times what a turn takes, for one that is shared with others."""
+# Maximum bytes of a response: each existing object once, and a row for each requested item.
 ANSWER_BYTES_MAX = 16_000_000
-"""Of one answer: for what exists, each once, and a row for each item that was asked for."""
+# Items of requests that create an object for each item.
 NEW_ITEMS = 1000
-"""Where each of them is made."""
 ROWS = 1_000_000
 
 
 def requests(array: Array, crowd: Crowd) -> Iterator[tuple[str, bytes]]:
-    """Requests with one array stretched, and what each of them is. Valid requests take turns."""
+    """Yield requests with one stretched array and a description; valid requests take turns."""
     count = NEW_ITEMS if array.api.key.name.startswith("CREATE") else ITEMS
     for message, stretch in zip(
         cycle(valid_requests(array.api.key, crowd)), STRETCHES, strict=False
@@ -61,7 +64,7 @@ def requests(array: Array, crowd: Crowd) -> Iterator[tuple[str, bytes]]:
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """What tests hold is not looked through within a step of the broker's."""
+    """Prevent garbage collection of the test's objects within a step of the broker."""
     gc.disable()
     try:
         yield
@@ -72,7 +75,7 @@ def no_collections() -> Iterator[None]:
 async def complaints(
     broker: Broker, crowd: Crowd, apis: Mapping[int, Api], outcomes: Counter[str]
 ) -> list[str]:
-    """Stretch each array of each API; returns what is wrong with what came of it."""
+    """Stretch each array of each API. Return the problems."""
     found = []
     with longest_step() as step, no_collections():
         for array in arrays(apis):
@@ -91,7 +94,7 @@ async def complaints(
 
 
 @pytest.mark.long
-async def test_others_have_their_turn_whatever_is_stretched() -> None:
+async def test_oversized_arrays_do_not_block_other_clients() -> None:
     outcomes: Counter[str] = Counter()
     async with started() as broker:
         crowd = await make_crowd(broker)
@@ -101,8 +104,10 @@ async def test_others_have_their_turn_whatever_is_stretched() -> None:
     assert outcomes["answered"] > 0.9 * outcomes.total()
 
 
-async def test_a_million_rows_are_refused(caplog: pytest.LogCaptureFixture) -> None:
-    """The connection is closed, and one line in the log names the setting."""
+async def test_request_with_million_rows_closes_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One log line names the setting."""
     apis = load_apis()
     caplog.set_level(logging.DEBUG, logger="kbroker.net.connection")
     async with started() as broker:
@@ -122,7 +127,7 @@ async def test_a_million_rows_are_refused(caplog: pytest.LogCaptureFixture) -> N
     assert step.seconds < STEP_SECONDS_MAX, step
 
 
-async def test_the_end_of_a_transaction_in_many_partitions_goes_in_turns() -> None:
+async def test_end_of_transaction_in_many_partitions_does_not_block() -> None:
     async with started() as broker:
         crowd = await make_crowd(broker)
         async with connected(broker.endpoint) as wire:
@@ -139,10 +144,10 @@ async def test_the_end_of_a_transaction_in_many_partitions_goes_in_turns() -> No
     assert step.seconds < STEP_SECONDS_MAX, step
 
 
-# -- the test itself
+# -- tests of the test
 
 
-def test_every_array_is_found() -> None:
+def test_all_arrays_of_all_apis_are_found() -> None:
     paths = {name_of(path) for path in array_paths(DescribeProducersRequest)}
     assert paths == {"topics", "topics.partition_indexes"}
     found = Counter(array.api.key for array in arrays(load_apis()))
@@ -150,8 +155,8 @@ def test_every_array_is_found() -> None:
     assert len(found) > 30
 
 
-async def test_a_handler_that_keeps_the_loop_is_found() -> None:
-    """One that works on all rows at once, and one whose answer multiplies."""
+async def test_blocking_handler_is_detected() -> None:
+    """A handler that processes all rows at once, and one whose response multiplies them."""
     apis = load_apis()
     too_long = 3 * slowness() * STEP_SECONDS_MAX
 

@@ -1,4 +1,4 @@
-"""A stop in order says nothing that would alarm an operator."""
+"""Graceful stops log nothing that would alarm an operator."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kbroker.cluster.local_store import LocalStore
 from ..brokers import started
 
 
-async def test_graceful_stop_of_several_nodes_does_not_say_that_nodes_were_given_up(
+async def test_graceful_stop_of_several_nodes_logs_no_expired_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Heartbeats go on while a node says that it ends, which takes a while on a slow disk."""
+    """Heartbeats continue during a controlled shutdown, which may be slow."""
     write = LocalStore._write
 
     async def slowly(store: LocalStore, line: bytes) -> None:

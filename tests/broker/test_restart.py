@@ -1,7 +1,7 @@
-"""What a restart keeps, after a clean stop and after a crash; flush policies; the memory limit.
+"""Data after a restart, after a clean stop and after a crash; flush policies; the memory limit.
 
-A crash is made by copying the data directory of a broker that runs: what its process wrote is there,
-what it would have done at its end is not.
+A crash is simulated by copying the data directory of a running broker: it has what the process
+wrote, but not what a stop would have done.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from ..wire import (
 
 
 def crash(data: Path, to: Path) -> Path:
-    """What a process that ends now leaves behind."""
+    """Return a copy of the data directory, as if the process had ended now."""
     shutil.copytree(data, to)
     return to
 
 
 async def fill(wire: Wire) -> Topic:
-    """Records, some of them deleted, a committed offset, and a topic that was made again."""
+    """Write records, delete some, commit an offset, and recreate a topic."""
     topic = await create_topic(wire, "t", 3)
     for i in range(30):
         await produce(wire, topic, batch([b"%d" % i]), partition=i % 3)
@@ -68,7 +68,7 @@ async def fill(wire: Wire) -> Topic:
 
 
 async def check(broker: Broker, wire: Wire, topic: Topic, cluster_id: str) -> None:
-    """Everything that `fill` did is there."""
+    """Check that everything that `fill` did is there."""
     answer = await metadata(wire, version=12)
     assert answer.cluster_id == cluster_id
     topics = {row.name: row for row in answer.topics}
@@ -84,7 +84,7 @@ async def check(broker: Broker, wire: Wire, topic: Topic, cluster_id: str) -> No
     assert await committed(wire, "group", "t") == 7
 
 
-async def test_a_clean_restart_keeps_everything(tmp_path: Path) -> None:
+async def test_clean_restart_keeps_all_data(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with started(data) as broker, connected(broker.endpoint) as wire:
         topic = await fill(wire)
@@ -101,7 +101,7 @@ async def test_a_clean_restart_keeps_everything(tmp_path: Path) -> None:
         assert (row.error_code, row.base_offset) == (0, 10)
 
 
-async def test_a_crash_keeps_everything(tmp_path: Path) -> None:
+async def test_crash_keeps_all_data(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with started(data) as broker, connected(broker.endpoint) as wire:
         topic = await fill(wire)
@@ -114,7 +114,7 @@ async def test_a_crash_keeps_everything(tmp_path: Path) -> None:
         assert (row.error_code, row.base_offset) == (0, 10)
 
 
-async def test_a_torn_tail_is_cut_and_what_was_acknowledged_stays(tmp_path: Path) -> None:
+async def test_torn_tail_is_truncated_and_acknowledged_records_are_kept(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with started(data) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
@@ -129,10 +129,10 @@ async def test_a_torn_tail_is_cut_and_what_was_acknowledged_stays(tmp_path: Path
         assert (await produce(wire, topic, batch([b"5"]))).base_offset == 5
 
 
-async def test_damage_below_the_recovery_point_takes_the_partition_offline_only(
+async def test_corruption_below_recovery_point_takes_only_partition_offline(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rot is named and nothing is cut; the other partition goes on."""
+    """The corruption is logged and nothing is truncated; the other partition is served."""
     data = tmp_path / "data"
     async with started(data) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 2)
@@ -156,12 +156,11 @@ async def test_damage_below_the_recovery_point_takes_the_partition_offline_only(
             ]
     assert segment.read_bytes() == bytes_before
     named = [r.message for r in caplog.records if str(segment) in r.message]
-    assert len(named) == 1, "said once"
+    assert len(named) == 1, "logged once"
     assert "damaged at byte" in named[0]
 
 
-async def test_the_leader_epoch_rises_and_batches_carry_it(tmp_path: Path) -> None:
-    """Metadata and batches tell the same epoch."""
+async def test_restart_increases_leader_epoch_of_metadata_and_batches(tmp_path: Path) -> None:
     topic = Topic("t")
     for epoch in range(4):
         async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
@@ -175,7 +174,7 @@ async def test_the_leader_epoch_rises_and_batches_carry_it(tmp_path: Path) -> No
             assert epochs == list(range(epoch + 1))
 
 
-async def test_a_deleted_topic_does_not_come_back(tmp_path: Path) -> None:
+async def test_deleted_topic_stays_deleted_after_restart(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         old = await create_topic(wire, "t")
         await produce(wire, old, batch([b"old"]))
@@ -190,8 +189,8 @@ async def test_a_deleted_topic_does_not_come_back(tmp_path: Path) -> None:
         await until(lambda: not list(tmp_path.glob("*-delete")))
 
 
-async def test_members_go_on_after_a_restart(tmp_path: Path) -> None:
-    """The group, its generation and its assignment are there; a heartbeat does not find out."""
+async def test_group_members_continue_after_restart(tmp_path: Path) -> None:
+    """The group keeps its generation and assignment, so heartbeats succeed."""
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key="g"))
         join = JoinGroupRequest(
@@ -216,8 +215,8 @@ async def test_members_go_on_after_a_restart(tmp_path: Path) -> None:
         assert (again.error_code, again.assignment) == (0, b"all of it")
 
 
-async def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
-    """Over clean stops and crashes."""
+async def test_producer_ids_are_never_reused(tmp_path: Path) -> None:
+    """After clean stops and crashes."""
     given = []
     directory = tmp_path / "0"
     for i in range(4):
@@ -231,14 +230,14 @@ async def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
     assert len(set(given)) == len(given) == 12
 
 
-async def test_a_directory_belongs_to_one_broker(tmp_path: Path) -> None:
+async def test_directory_is_locked_by_one_broker(tmp_path: Path) -> None:
     async with started(tmp_path):
         with pytest.raises(StorageError, match="another broker uses"):
             async with started(tmp_path):
                 raise AssertionError("it started")
 
 
-async def test_a_directory_of_another_node_is_refused(tmp_path: Path) -> None:
+async def test_directory_of_other_node_is_rejected(tmp_path: Path) -> None:
     async with started(tmp_path):
         pass
     with pytest.raises((StorageError, ValueError), match=r"node\.id|node 1|node 2"):
@@ -252,8 +251,10 @@ async def test_a_directory_of_another_node_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("policy", "before_the_disk"), [("fsync", False), ("interval", True), ("os", True)]
 )
-async def test_flush_policy(tmp_path: Path, policy: str, before_the_disk: bool) -> None:
-    """Only with `fsync` do acks and readers wait for the disk, also with acks=1."""
+async def test_flush_policy_decides_if_acks_wait_for_disk(
+    tmp_path: Path, policy: str, before_the_disk: bool
+) -> None:
+    """Only with `fsync` do acks and consumers wait for the disk, also with acks=1."""
     async with (
         started(tmp_path, flush_policy=policy, flush_interval_ms=3_600_000) as broker,
         connected(broker.endpoint) as wire,
@@ -281,10 +282,10 @@ async def test_flush_policy_interval_syncs_in_time(tmp_path: Path) -> None:
         await until(lambda: log.synced_offset == 1)
 
 
-async def test_a_sync_that_fails_takes_the_directory_offline(
+async def test_failed_sync_takes_directory_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No ack, no second try, and as in Kafka no reads: what the disk still has is unknown."""
+    """No ack, no second sync, and no reads, as in Kafka: the content of the disk is unknown."""
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch([b"safe"]))
@@ -305,7 +306,7 @@ async def test_a_sync_that_fails_takes_the_directory_offline(
 # -- memory
 
 
-async def test_the_memory_limit_refuses_and_drops_nothing(
+async def test_memory_limit_rejects_records_and_drops_none(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """KAFKA_STORAGE_ERROR and one log line that names the setting."""
@@ -329,7 +330,7 @@ async def test_the_memory_limit_refuses_and_drops_nothing(
         assert found == stored
 
 
-async def test_memory_is_given_back_when_a_topic_goes() -> None:
+async def test_deleted_topic_frees_memory() -> None:
     async with started(memory_limit_bytes=2_000_000) as broker, connected(broker.endpoint) as wire:
         for i in range(10):
             topic = await create_topic(wire, f"t{i}")
@@ -337,10 +338,10 @@ async def test_memory_is_given_back_when_a_topic_goes() -> None:
             await delete_topic(wire, topic.name)
 
 
-async def test_records_that_belong_to_no_topic_are_kept(
+async def test_records_of_unknown_topic_are_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Metadata that was restored from before the topic must not cost its records."""
+    """Restored metadata from before the topic was created must not delete its records."""
     data = tmp_path / "data"
     async with started(data) as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "old")
@@ -360,10 +361,10 @@ async def test_records_that_belong_to_no_topic_are_kept(
         assert sorted(data.glob("young-0.*-stray")) == strays
 
 
-async def test_a_stop_waits_for_a_checkpoint_that_runs(
+async def test_stop_waits_for_running_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two would put the same files in their places, of which only one can."""
+    """Two checkpoints would replace the same files."""
     settle = CheckpointJob.run
     begun, at_once = threading.Event(), threading.Lock()
 

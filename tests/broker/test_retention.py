@@ -1,4 +1,4 @@
-"""Retention and compaction on a clock that the test moves, and once in real time with a real client."""
+"""Retention and compaction on a clock that the test moves, and once in real time with a client."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DAY_MS = 24 * HOUR_MS
 async def timed(
     directory: Path, **properties: str
 ) -> AsyncIterator[tuple[Broker, Wire, MovableClock]]:
-    """A broker on disk whose log time the test moves."""
+    """Run a broker on disk with a log clock that the test moves."""
     clock = MovableClock()
     clock.log.freeze()
     options = {name.replace("_", "."): value for name, value in properties.items()}
@@ -72,7 +72,7 @@ async def start_of(wire: Wire) -> int:
 
 
 class TestOnTheClock:
-    async def test_retention_by_time(self, tmp_path: Path) -> None:
+    async def test_retention_deletes_old_segments(self, tmp_path: Path) -> None:
         async with timed(tmp_path) as (broker, wire, clock):
             settings = {"retention.ms": str(3 * HOUR_MS), "segment.ms": str(HOUR_MS)}
             await create_topic(wire, "t", configs=settings)
@@ -82,22 +82,20 @@ class TestOnTheClock:
             await broker.node.maintenance.log_manager_tasks.apply_retention_now()
             left = await start_of(wire)
             assert 0 < left < 5
-            clock.log.add(-4 * HOUR_MS)  # a clock that jumps back removes nothing
+            clock.log.add(-4 * HOUR_MS)  # a clock that jumps back deletes nothing
             await broker.node.maintenance.log_manager_tasks.apply_retention_now()
             assert await start_of(wire) == left
             clock.log.add(DAY_MS)
             await broker.node.maintenance.log_manager_tasks.apply_retention_now()
             assert await start_of(wire) == 6
 
-    async def test_a_time_in_the_future_is_refused_so_that_retention_goes_on(
-        self, tmp_path: Path
-    ) -> None:
+    async def test_future_timestamp_is_rejected(self, tmp_path: Path) -> None:
         async with timed(tmp_path) as (_, wire, clock):
             await create_topic(wire, "t")
             ahead = batch([Record(b"key", b"x", clock.log_ms() + HOUR_MS + 1)])
             assert (await produce(wire, T, ahead)).error_code != 0
 
-    async def test_producers_are_forgotten(self, tmp_path: Path) -> None:
+    async def test_producer_state_expires(self, tmp_path: Path) -> None:
         async with timed(tmp_path, producer_id_expiration_ms=str(HOUR_MS)) as (broker, wire, clock):
             await create_topic(wire, "t")
             mine = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
@@ -121,7 +119,7 @@ class TestOnTheClock:
             await broker.node.groups.expire()
             assert await committed(wire, "g") == [-1] * 4
 
-    async def test_compaction_and_tombstones(self, tmp_path: Path) -> None:
+    async def test_compaction_removes_old_values_and_tombstones(self, tmp_path: Path) -> None:
         async with timed(tmp_path) as (broker, wire, clock):
             settings = {
                 "cleanup.policy": "compact",
@@ -149,7 +147,7 @@ class TestOnTheClock:
 
 
 async def seal(wire: Wire, clock: MovableClock) -> None:
-    """One more record of another key, in a segment of its own."""
+    """Append a record of another key in a new segment."""
     row = await produce(wire, T, batch([Record(b"other", bytes(20), clock.log_ms())]))
     assert row.error_code == 0
 
@@ -176,8 +174,8 @@ async def commit(wire: Wire, group: str, retention_time_ms: int = -1) -> None:
     assert {row.error_code for row in answer.topics[0].partitions} == {0}
 
 
-async def test_in_real_time(tmp_path: Path) -> None:
-    """Everything at once, with short times, as librdkafka sees it."""
+async def test_retention_and_compaction_run_in_real_time(tmp_path: Path) -> None:
+    """All of it with short times, with librdkafka."""
     async with started(
         tmp_path,
         log_retention_check_interval_ms=100,
@@ -239,7 +237,7 @@ def write_for_a_while(servers: dict[str, Any]) -> None:
 
 
 def write_and_read(servers: dict[str, Any]) -> list[tuple[bytes | None, bytes | None]]:
-    """Only a log that grows is compacted: a tombstone goes with a run after its horizon."""
+    """Write three records and read the topic; a compaction needs new records in the log."""
     producer = Producer(servers)
     for _ in range(3):
         producer.produce("compacted", key=b"later", value=bytes(300))
@@ -265,7 +263,7 @@ def low_watermark(servers: dict[str, Any], topic: str) -> int:
 
 
 def read_all(servers: dict[str, Any], topic: str) -> list[tuple[bytes | None, bytes | None]]:
-    """Keys and values from the start to the end, by a consumer of its own."""
+    """Return keys and values of all records, with a new consumer."""
     settings = {"group.id": "read", "enable.partition.eof": True, "enable.auto.commit": False}
     consumer = Consumer(servers | settings)
     consumer.assign([TopicPartition(topic, 0, 0)])

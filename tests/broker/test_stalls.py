@@ -1,4 +1,4 @@
-"""A process that stands still for longer than a session: its nodes do not give each other up."""
+"""Stalls of a process that are longer than a session: sessions of its nodes do not expire."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import trio
 
 from ..brokers import started
 
+# Longer than broker.session.timeout.ms.
 STALL_SECONDS = 2
-"""More than broker.session.timeout.ms."""
 
 
-async def test_a_stall_of_the_process_elects_nobody(tmp_path: Path) -> None:
+async def test_process_stall_elects_no_leader(tmp_path: Path) -> None:
     async with started(tmp_path, nodes=3) as broker:
         cluster = broker.node.cluster
         assert broker.node.config.broker_session_timeout_ms < STALL_SECONDS * 1000

@@ -45,18 +45,18 @@ from ..wire import (
 
 FIRST_MS = 1_000_000
 VALUE_BYTES = 3000
+# Numbers of batches and of records per batch, below and above the limit of joined reads.
 BATCHES = {"small": (400, 1), "large": (40, 30)}
-"""How many batches, of how many records: below and above what is joined with its neighbours."""
 SEGMENT_BYTES = 1 << 20
 
 
 def value(number: int) -> bytes:
-    """It is not compressed away, and says which one it is."""
+    """Return a value that does not compress and identifies the record."""
     return b"%08d" % number + os.urandom(VALUE_BYTES)
 
 
 async def fill(wire: Wire, kind: str) -> tuple[Topic, list[bytes]]:
-    """A topic of several segments, and its values; each record is a millisecond later."""
+    """Create a topic with several segments. Return its values; timestamps increase by 1 ms."""
     topic = await create_topic(wire, "t", configs={"segment.bytes": str(SEGMENT_BYTES)})
     count, size = BATCHES[kind]
     values = [value(number) for number in range(count * size)]
@@ -141,10 +141,10 @@ EVERYTHING: list[Ask] = [
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("kind", BATCHES)
 @pytest.mark.parametrize("ask", EVERYTHING, ids=lambda ask: ask.__name__)
-async def test_the_event_loop_does_not_wait(
+async def test_cold_read_does_not_block_event_loop(
     ask: Ask, kind: str, restarted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a restart indexes are on the disk too, and bytes are looked through for damage."""
+    """After a restart, indexes are not cached either, and batches are validated."""
     directory = tmp_path / "data"
     async with started(directory) as broker, connected(broker.endpoint) as wire:
         topic, values = await fill(wire, kind)
@@ -153,7 +153,7 @@ async def test_the_event_loop_does_not_wait(
             await ask(broker, wire, topic, values)
     if restarted:
         async with started(directory) as broker, connected(broker.endpoint) as wire:
-            broker.node.partitions.named_hosted("t", 0)  # it is opened
+            broker.node.partitions.named_hosted("t", 0)  # opens the log
             disk = ColdDisk(monkeypatch, directory)
             await ask(broker, wire, topic, values)
     assert disk.waits == []
@@ -161,7 +161,9 @@ async def test_the_event_loop_does_not_wait(
 
 
 @pytest.mark.parametrize("kind", BATCHES)
-async def test_nor_with_tls(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cold_read_over_tls_does_not_block_event_loop(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     authority, directory = Authority(tmp_path), tmp_path / "data"
     async with (
         secured(authority, directory) as broker,
@@ -174,7 +176,7 @@ async def test_nor_with_tls(kind: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert disk.loads > 0
 
 
-async def test_nor_for_a_coordinator_that_is_loaded(
+async def test_coordinator_load_does_not_block_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = tmp_path / "data"
@@ -193,7 +195,7 @@ async def test_nor_for_a_coordinator_that_is_loaded(
     assert disk.loads > 0
 
 
-async def test_nor_for_a_replica_that_moves(
+async def test_replica_move_does_not_block_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directories = [tmp_path / "one", tmp_path / "two"]
@@ -207,7 +209,7 @@ async def test_nor_for_a_replica_that_moves(
     assert disk.loads > 0
 
 
-async def test_a_move_that_is_given_up_while_its_source_is_loaded_copies_nothing(
+async def test_cancelled_move_during_cold_read_copies_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directories = [tmp_path / "one", tmp_path / "two"]
@@ -237,10 +239,10 @@ async def test_a_move_that_is_given_up_while_its_source_is_loaded_copies_nothing
     assert copied == []
 
 
-async def test_what_is_gone_again_at_once_is_waited_for(
+async def test_read_waits_if_pages_are_evicted_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a file system that has nothing in memory, ever: answers come all the same."""
+    """As on a file system without a cache: requests are still answered."""
     directory = tmp_path / "data"
     async with started(directory) as broker, connected(broker.endpoint) as wire:
         topic, values = await fill(wire, "large")
@@ -255,7 +257,7 @@ async def test_what_is_gone_again_at_once_is_waited_for(
             assert values[offset] in values_of(row)
 
 
-async def test_where_the_system_cannot_tell_everything_is_read_at_once(
+async def test_read_runs_at_once_if_system_cannot_tell_cached_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = tmp_path / "data"
@@ -270,10 +272,8 @@ async def test_where_the_system_cannot_tell_everything_is_read_at_once(
         assert await read_all(wire, topic, len(values)) == values
 
 
-async def test_what_was_read_does_not_stay_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file that is deleted meanwhile would keep its room, until somebody looks for garbage."""
+async def test_cold_read_closes_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open file that is deleted would occupy space until the garbage collector runs."""
     directory = tmp_path / "data"
     async with started(directory) as broker, connected(broker.endpoint) as wire:
         topic, values = await fill(wire, "large")
@@ -297,7 +297,7 @@ def open_files() -> list[str]:
 async def test_fetch_of_few_old_records_does_not_probe_the_page_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two reads find the batch and its end, the third one returns its bytes."""
+    """Two reads find the batch and its end; the third one returns its bytes."""
     reads = []
     preadv = os.preadv
 

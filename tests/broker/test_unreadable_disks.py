@@ -1,4 +1,4 @@
-"""A disk that cannot read one partition: that partition alone answers KAFKA_STORAGE_ERROR."""
+"""Unreadable partitions: only requests for them get KAFKA_STORAGE_ERROR."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ MAX_TIMESTAMP = -3
 SIZES = {"small": 10, "large": 40_000}
 RECORDS = 20
 
+# Function that sends a request about both partitions, and returns their error codes.
 Ask: TypeAlias = Callable[[Wire, Topic], Awaitable[dict[int, int]]]
-"""Asks one request of both partitions, and returns their error codes."""
 
 
 async def fetch_batches(wire: Wire, topic: Topic) -> dict[int, int]:
@@ -153,7 +153,7 @@ async def test_unreadable_partition_is_answered_alone_over_tls(
         await check(broker, wire, topic, fetch_batches, caplog)
 
 
-async def test_unreadable_records_in_the_middle_are_found_before_the_answer(
+async def test_unreadable_records_in_middle_are_detected_before_response(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = tmp_path / "data"
@@ -170,10 +170,10 @@ async def test_unreadable_records_in_the_middle_are_found_before_the_answer(
         await check(broker, wire, topic, fetch_some, caplog)
 
 
-async def test_unreadable_records_of_an_answer_on_its_way_take_the_partition_offline(
+async def test_unreadable_records_during_response_take_partition_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The header of the answer is out, so the connection ends; the client asks again."""
+    """The header is already sent, so the connection is closed; the client retries."""
     directory = tmp_path / "data"
     async with started(directory) as broker:
         async with connected(broker.endpoint) as wire:
@@ -187,7 +187,7 @@ async def test_unreadable_records_of_an_answer_on_its_way_take_the_partition_off
             await check(broker, wire, topic, fetch_batches, caplog)
 
 
-async def test_scrub_takes_an_unreadable_partition_offline(
+async def test_scrub_takes_unreadable_partition_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = tmp_path / "data"

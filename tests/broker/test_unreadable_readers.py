@@ -1,6 +1,6 @@
-"""Every reader of stored records, while the disk cannot read one partition.
+"""All readers of stored records, with a disk that cannot read one partition.
 
-The partition goes offline, the log and `cluster health` name it, and everything else goes on.
+The partition goes offline, the log and `cluster health` name it, and everything else continues.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "20000"}
 
 @dataclass
 class World:
-    """A broker with a topic `t` of two partitions, one of which the disk cannot read in the end."""
+    """A broker with a topic `t` of two partitions, one of which becomes unreadable."""
 
     broker: Broker
     http: HttpService
@@ -84,7 +84,7 @@ class World:
     directories: list[Path]
 
     async def ask(self, path: str) -> Answer:
-        """Ask the console."""
+        """Send a request to the console."""
         async with asking(self.http.endpoint_of(1)) as client:
             return await client.ask(f"/api/v1/topics/t/{path}")
 
@@ -148,7 +148,7 @@ async def fetch_as_follower(world: World) -> None:
 
 
 async def wait_for_records_at_the_end(world: World) -> None:
-    """A parked fetch is answered as soon as another reader takes the partition offline."""
+    """A pending fetch is answered when another reader takes the partition offline."""
     asked = fetch_request(world.topic, RECORDS, max_wait_ms=600_000)
     async with connected(world.broker.endpoint) as other:
         await other.send(ApiKey.FETCH, 12, asked)
@@ -170,7 +170,7 @@ async def look_up_the_latest_record(world: World) -> None:
 
 
 async def read_with_our_client(world: World) -> None:
-    """The command line and the schema registry read with it."""
+    """Read with the client that the command line and the schema registry use."""
     async with open_cluster([world.broker.endpoint]) as cluster:
         with pytest.raises(CannotRead, match=r"partition 0 of t: cannot be read .*cluster health"):
             await _read_all(cluster, 0)
@@ -284,7 +284,7 @@ async def compact(world: World) -> None:
 
 
 async def compact_in_the_event_loop(world: World) -> None:
-    """The disk of the test does not reach the process in which compactions run."""
+    """The simulated disk does not affect the process in which compactions run."""
     node = world.broker.node
     node.maintenance.cleaner._compactor = InlineCompactor(node.partitions.logs.files)
     await compact(world)
@@ -333,7 +333,7 @@ async def list_messages(world: World) -> None:
 
 
 class LiveView:
-    """A live view of `t`, as a page gets it."""
+    """A live view of `t`, as the console shows it."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
@@ -364,9 +364,9 @@ EVENT = re.compile(rb"^id: (.*)\ndata: (.*)\n\n", re.MULTILINE)
 
 
 async def watch_live(world: World) -> None:
-    """A view that begins in partition 0 keeps its place there, and shows partition 1."""
+    """A view that starts in partition 0 keeps its position there, and shows partition 1."""
     await _watch_live(world, {"0": 0, "1": RECORDS})
-    await _watch_live(world, {})  # the end of partition 0 is not known by now
+    await _watch_live(world, {})  # the end of partition 0 is not known at this point
 
 
 async def _watch_live(world: World, places: dict[str, int]) -> None:
@@ -449,7 +449,7 @@ async def test_unreadable_partition_goes_offline_alone(
 async def test_compaction_in_its_process_takes_unreadable_partition_offline(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The disk of a test does not reach that process, but address 0 of its memory is unreadable."""
+    """The simulated disk does not affect that process, but its memory address 0 is unreadable."""
     async with world_of(Reader(compact, configs=COMPACTED), tmp_path) as world:
         await fill(world)
         log = world.broker.node.partitions.logs.get("t", 0)
@@ -504,7 +504,7 @@ async def world_of(
 
 
 async def topic_of(reader: Reader, wire: Wire) -> Topic:
-    """Create `t`, which node 1 leads."""
+    """Create `t` with node 1 as leader."""
     cls = CreateTopicsRequest
     configs = [cls.Config(name=name, value=value) for name, value in reader.configs.items()]
     replicas = list(range(1, (reader.nodes or 1) + 1))
@@ -522,7 +522,7 @@ async def topic_of(reader: Reader, wire: Wire) -> Topic:
 
 
 def broken_disk(monkeypatch: pytest.MonkeyPatch, directory: Path, reader: Reader) -> str:
-    """Let the disk fail to read the records of a partition; returns its name."""
+    """Make the records of a partition unreadable. Return the path."""
     disk, name = ColdDisk(monkeypatch, directory), f"{reader.broken}-0"
     for found in directory.rglob(name):
         disk.break_files(found, "*.log")
@@ -540,7 +540,7 @@ async def check(world: World, broken: str, caplog: pytest.LogCaptureFixture) -> 
     assert broken in {each["where"] for each in problems}
     lines = [each for each in caplog.records if each.levelno >= logging.WARNING]
     said = [each.getMessage() for each in lines if broken in each.getMessage()]
-    # A follower on another node logs what its leader answers.
+    # A follower on another node logs the error of its leader.
     said = [text for text in said if not text.startswith(f"{broken}: cannot fetch from node")]
     assert len(said) == 1, said
     assert f"partition {broken}: cannot read" in said[0]

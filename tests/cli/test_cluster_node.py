@@ -56,7 +56,7 @@ def test_node_commands_stop_start_add_and_remove_nodes(tmp_path: Path) -> None:
         run(ready, "link", "cut", "2", "3", "--one-way")
         run(ready, "link", "heal")
         error = run(ready, "node", "crash", "7", status=1)
-        assert "there is no node 7 in this process; there are 2, 3, 4" in error
+        assert "there is no node 7 in this process (valid: 2, 3, 4)" in error
         assert "give both nodes of a link, or none" in run(ready, "link", "heal", "2", status=2)
 
 

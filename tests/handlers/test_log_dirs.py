@@ -235,7 +235,7 @@ async def test_a_directory_that_is_missing_is_asked_for(directories: list[Path])
         for index in range(2):
             await produce(wire, topic, batch([b"%d" % index]), partition=index)
         lost = broker.node.partitions.logs.managers[1].meta.directory_id
-    with pytest.raises(StorageError, match=rf"two \(id {lost}\) is missing"):
+    with pytest.raises(StorageError, match=rf"two \(ID {lost}\) is missing"):
         async with started(directories[0]):
             raise AssertionError("it started")
     async with started(directories) as broker:

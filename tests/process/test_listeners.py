@@ -139,7 +139,7 @@ def test_http_port_of_a_listener_is_blamed_on_the_configuration(host: str, setti
 async def test_nodes_whose_ports_meet_on_every_interface_are_refused() -> None:
     port = free_ports(4)
     listeners = read(f"listeners=A://0.0.0.0:{port},B://127.0.0.1:{port + 1}", TWO)
-    with pytest.raises(CannotListen, match="let listeners be 2 ports apart"):
+    with pytest.raises(CannotListen, match="set listeners at least 2 ports apart"):
         async with open_broker(BrokerConfig(), data_dir=None, listeners=listeners, nodes=2):
             pass
 

@@ -1,4 +1,4 @@
-"""A broker under test, as async code sees it: the operations of `Kit`, faults, clocks, rest."""
+"""A broker under test for async code: operations, faults, clocks and idleness."""
 
 from __future__ import annotations
 
@@ -42,7 +42,14 @@ from .node_operations import NodeOperations
 from .releases import limits_of
 from .rules import Faults, RequestInfo
 from .schedule import AnyRule
-from .secured import OPEN, BrokerSecurity, Clients, SecurityOptions, merged, new_broker_security
+from .secured import (
+    OPEN,
+    BrokerSecurity,
+    ClientAccess,
+    SecurityOptions,
+    merged,
+    new_broker_security,
+)
 from .snapshot import (
     NO_PROGRESS,
     Snapshot,
@@ -58,19 +65,21 @@ from .whereabouts import any_node, leader_of
 T = TypeVar("T")
 
 ANY_PORT = Listener("PLAINTEXT", "127.0.0.1", 0)
+# Requests that a report shows of each client.
 REQUESTS_SHOWN = 5
-"""Of each client, in a report."""
+# Clients that a report shows.
 CLIENTS_SHOWN = 10
 CRASHED = "the broker has crashed; wait_for_crash() starts it again"
 STOPPED = "the broker is stopped; call start() first"
+# Maximum number of steps in which `advance` moves the log clock. Retention and compaction run after
+# each step.
 ADVANCE_STEPS_MAX = 32
-"""How often logs are looked at while their clock moves, at most."""
 
 
-class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaitable[None]]):
-    """A broker of this process. Get one from `run_broker`.
+class RunningBroker(Kit, StateOperations, NodeOperations, ClientAccess, Arming[Awaitable[None]]):
+    """A broker in this process. Create one with `run_broker`.
 
-    It is the same object when the broker is started again: who waits goes on.
+    The object survives restarts of the broker, so that waits continue after them.
     """
 
     def __init__(
@@ -93,8 +102,8 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
         self.started(broker, cluster)
 
     def started(self, broker: Broker, cluster: ClusterClient) -> None:
-        """The broker has been started, or started again."""
-        changes = broker.node.context.changes  # of all nodes
+        """Use a broker that has been started or restarted."""
+        changes = broker.node.context.changes  # one object for all nodes
         self.broker = broker
         self.explain = Explain(broker, self.faults)
         self.faults.changed = changes.happened
@@ -104,15 +113,24 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients take as their bootstrap.servers."""
+        """Value of the clients' `bootstrap.servers`: HOST:PORT, with commas between several."""
         return self.broker.bootstrap_servers
 
     async def allow(self, user: str, *rights: str) -> None:
-        """Let a user do something from now on, as `LocalBroker.allow`. Raises ValueError."""
+        """Add ACLs for a user; see `LocalBroker.allow`.
+
+        Args:
+            user: User name; "*" for all users.
+            rights: Permissions, for example "READ topic orders".
+
+        Raises:
+            ValueError: A permission is malformed, the user does not exist, or the broker was
+                created without ACLs.
+        """
         await self.add_rules(self._secured.more_rules({user: rights}))
 
     async def add_rules(self, rules: Iterable[Acl]) -> None:
-        """Let ACLs rule from now on."""
+        """Add ACLs."""
         await add_acls(self.broker.running().cluster, rules, cause="the test")
 
     # -- rest
@@ -120,23 +138,40 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
     async def wait_until_idle(
         self, group: str | None = None, timeout: float = WAIT_SECONDS
     ) -> None:
-        """Wait until nothing is on its way any more: all requests answered, no rebalance pending, no
-        transaction open or being ended, everything that groups were assigned read and committed (but for compacted topics in which
-        they never commit: changelogs). Raises WaitTimeout.
+        """Wait until the broker, or one group, is idle.
 
-        Parameters: `group` looks at one group only.
+        Idle means: all requests are answered, no rebalance is pending and no transaction is open.
+        All records in the partitions that are assigned to group members are consumed and committed.
+        A compacted topic in which a group never commits, for example a changelog, does not count.
+
+        Args:
+            group: Group to check; None for the whole broker.
+            timeout: Maximum seconds to wait.
+
+        Raises:
+            WaitTimeout: Work is still in progress; the message describes it.
         """
 
         async def look() -> tuple[bool, str | None]:
             reason = pending_work(self.broker, group)
             return reason is None, reason
 
-        await self.wait_until(look, "the broker to come to rest", timeout, group=group)
+        await self.wait_until(look, "the broker to become idle", timeout, group=group)
 
     async def wait_for_request(
         self, api: ApiKey, client_id: str | None, count: int, timeout: float
     ) -> None:
-        """Wait until clients (or the one named) have sent so many requests of an API."""
+        """Wait until clients have sent a number of requests of an API.
+
+        Args:
+            api: API key.
+            client_id: Count only requests with this client ID; None counts all.
+            count: Minimum number of requests so far.
+            timeout: Maximum seconds to wait.
+
+        Raises:
+            WaitTimeout: There are fewer requests; the message has their number.
+        """
 
         async def look() -> tuple[bool, str]:
             seen = sum(
@@ -149,7 +184,16 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
         await self.wait_until(look, f"{count} {api.api_name} requests", timeout)
 
     async def wait_for_hits(self, rule: AnyRule, hits: int, timeout: float) -> None:
-        """Wait until a fault has hit so many requests."""
+        """Wait until a fault has hit a number of requests.
+
+        Args:
+            rule: Rule of the fault.
+            hits: Number of hits to wait for.
+            timeout: Maximum seconds to wait.
+
+        Raises:
+            WaitTimeout: The fault has fewer hits; the message lists the most similar requests.
+        """
 
         async def look() -> tuple[bool, str]:
             return rule.hits >= hits, self.faults.report(rule)
@@ -157,11 +201,17 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
         await self.wait_until(look, f"{hits} hits of {rule}", timeout)
 
     async def cap_versions(self, versions: str | Mapping[str, int | None] | None) -> None:
-        """Play an older broker: serve what a release of Kafka did ("3.9"), or only up to these
-        versions ({"Fetch": 11}, None for no such API at all). None takes it back.
+        """Serve only the API versions of an older broker.
 
-        Connections are closed, so that clients ask again. It is about versions only: what is
-        asked is done as ever. Raises ValueError for a release or API that does not exist.
+        Connections are closed, so that clients negotiate versions again. Only the versions change;
+        the broker handles requests as before.
+
+        Args:
+            versions: A release of Apache Kafka ("3.9"), or the newest version by API (`{"Fetch":
+                11}`, None to hide the API). None removes the limits.
+
+        Raises:
+            ValueError: The release, API or version does not exist.
         """
         self.faults.limits = limits_of(versions) if versions is not None else {}
         for connection in self._connections():
@@ -175,10 +225,13 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
     # -- time
 
     async def advance(self, span_ms: int) -> None:
-        """Move the log's clock; returns when everything that is due by then has been done.
+        """Move the log clock ahead; return when all due work is done.
 
-        Retention, expiry and compaction look at the logs several times on the way, as they do while
-        time passes: what one look finds may depend on what an earlier one did.
+        Retention, expiration and compaction run after each of several steps, as they would while
+        time passes: the result of one run may depend on an earlier one.
+
+        Args:
+            span_ms: Time to add, in ms.
         """
         self.record_action(f"moved the logs' clock {span_ms / 1000:g} s ahead")
         interval_ms = self.broker.node.config.retention_check_interval_ms
@@ -197,20 +250,25 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
             await node.partitions.flusher.sync_now()
 
     async def advance_coordinator(self, span_ms: int, *, keep_members: bool) -> None:
-        """Move the coordinators' clock; returns when the time-outs due by then were acted on.
+        """Move the coordinator clock ahead; return when all due timeouts are handled.
 
-        In the order in which they are due, those that earlier ones brought about among them.
+        Timeouts are handled in the order in which they are due, including those that earlier ones
+        cause.
+
+        Args:
+            span_ms: Time to add, in ms.
+            keep_members: Renew the session of each member before each timeout.
         """
         self.record_action(f"moved the coordinators' clock {span_ms / 1000:g} s ahead")
         clock = self.clock.coordinator
         target_ms = clock.now_ms() + span_ms
         while (due_ms := self._next_deadline(keep_members)) is not None and due_ms <= target_ms:
             clock.move_to(due_ms)
-            await self._act_on_time_outs(keep_members)
+            await self._handle_timeouts(keep_members)
         clock.move_to(target_ms)
-        await self._act_on_time_outs(keep_members)
+        await self._handle_timeouts(keep_members)
 
-    async def _act_on_time_outs(self, keep_members: bool) -> None:
+    async def _handle_timeouts(self, keep_members: bool) -> None:
         nodes = self.broker.running_nodes
         for node in nodes:
             if keep_members:
@@ -231,15 +289,22 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
     # -- snapshots
 
     async def snapshot(self) -> Snapshot:
-        """What it holds now; see `LocalBroker.snapshot`."""
+        """Return a snapshot of the current data; see `LocalBroker.snapshot`.
+
+        Raises:
+            ValueError: The broker has several nodes.
+            StorageError: The data cannot be copied.
+        """
         if len(self.broker.nodes) > 1:
-            raise ValueError("a snapshot is of a broker with one node, this one has several")
+            raise ValueError(
+                "cannot take a snapshot: the broker has several nodes; use a broker with one node"
+            )
         return await take_snapshot(self.broker.node, self._store, self.clock.states())
 
     async def _call_while_available(self, look: Callable[[], Awaitable[T]]) -> T:
-        """As in `Kit`; a look that was at a node which goes away is taken again."""
+        """Call `look` as `Kit` does, and once more if a node went down while it was called."""
 
-        async def again() -> T:
+        async def call_twice() -> T:
             try:
                 return await look()
             except OSError:
@@ -247,7 +312,7 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
                     raise
                 return await look()
 
-        return await super()._call_while_available(lambda: self.call_with_retries(again))
+        return await super()._call_while_available(lambda: self.call_with_retries(call_twice))
 
     @property
     def has_crashed(self) -> bool:
@@ -256,7 +321,7 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
     # -- reports
 
     def armed(self) -> str:
-        """A line for each fault, and for each hook that failed."""
+        """Return a line for each armed fault, and for each exception of a hook."""
         lines = [f"armed: {rule}, {rule.hits} hits" for rule in self.faults.rules]
         return "\n".join(lines + [f"a hook raised {error!r}" for error in self.faults.failures])
 
@@ -271,18 +336,18 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
         self.explain.record_action(action, Subject(group, topic, transactional_id))
 
     def why(self, *, group: str | None = None, topic: str | None = None) -> str:
-        """What is known of why something about a group or topic did not happen."""
+        """Explain the state of a group or topic, and list the armed faults."""
         if self.has_crashed:
             return CRASHED
         if not self.availability.is_available:
-            return "the broker is just being started again"
+            return "the broker is restarting"
         explanations = self.explain.topic(topic) if topic is not None else []
         if group is not None:
             explanations.append(self.explain.group(group))
         return "\n".join(filter(None, [*map(str, explanations), self.armed()]))
 
     async def report(self) -> str:
-        """What it holds and what it was asked lately, for a person who looks at a failed test."""
+        """Return the state and the recent requests of the broker, for reports of failed tests."""
         lines = [f"broker {self.bootstrap_servers}"]
         nodes = self.broker.running_nodes
         if len(self.broker.nodes) > 1:
@@ -305,7 +370,7 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
         leaders = [leader_of(self.broker, topic.name, each.index) for each in topic.partitions]
         logs = [node.partitions.logs.get(topic.name, index) for index, node in enumerate(leaders)]
         ends = [str(log.high_watermark) if log else "0" for log in logs]
-        yield f"topic {topic.name}: ends at {', '.join(ends)}"
+        yield f"topic {topic.name}: high watermarks {', '.join(ends)}"
         for index, partition in enumerate(topic.partitions):
             log = logs[index]
             is_led = partition.leader == leaders[index].id
@@ -314,7 +379,7 @@ class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaita
 
 
 def recent_activity(faults: Faults, log: LogTail) -> Iterator[str]:
-    """What each client asked last, oldest first, and the last lines that were logged."""
+    """Return the last requests of each client, oldest client first, and the last log lines."""
     by_client: dict[str, deque[RequestInfo]] = {}
     for info in faults.log:
         by_client.setdefault(info.client_id, deque(maxlen=REQUESTS_SHOWN)).append(info)
@@ -323,20 +388,21 @@ def recent_activity(faults: Faults, log: LogTail) -> Iterator[str]:
         yield f"client {client!r} sent {total} requests, the last ones:"
         yield from (f"  {info}" for info in requests)
     if faults.calls:
-        yield f"the schema registry was asked {len(faults.calls)} times lately, the last ones:"
+        yield f"the schema registry got {len(faults.calls)} recent calls, the last ones:"
         yield from (f"  {call}" for call in [*faults.calls][-REQUESTS_SHOWN:])
     yield from (f"log: {line}" for line in log.lines)
 
 
 async def fill(config: BrokerConfig, store: Store, clock: MovableClock, snapshot: Snapshot) -> None:
-    """Let a broker that is about to start for the first time hold what a snapshot does.
+    """Fill the empty store of a new broker from a snapshot; the broker gets its own cluster ID.
 
-    It is another cluster, with an id of its own. Raises ValueError: it holds something already.
+    Raises:
+        ValueError: The store already has data.
     """
     for directory in store.directories:
         if store.files.exists(f"{directory}/{META_PROPERTIES}"):
             raise ValueError(
-                f"{directory} has data already; load a snapshot into an empty directory"
+                f"cannot load a snapshot into {directory}: it has data; use an empty directory"
             )
     store.take(snapshot.store)
     clock.restore_state(snapshot.clocks)
@@ -362,10 +428,30 @@ async def run_broker(
     service: Service | None = None,
     secured: BrokerSecurity = OPEN,
 ) -> AsyncIterator[RunningBroker]:
-    """Run a broker that faults hit, by default on 127.0.0.1; see `kbroker.broker.open_broker`.
+    """Run a broker with fault injection, by default on 127.0.0.1.
 
-    Parameters: `log` keeps the last lines that it logs; `earlier` is the broker that is started
-    again.
+    Args:
+        config: Settings.
+        store: Storage of the data.
+        faults: Armed faults.
+        clock: Clocks.
+        log: Gets the log lines of the broker.
+        listeners: Listeners of the first node.
+        nodes: Number of nodes; None for the number that the store has, or one.
+        racks: Rack of each node.
+        listeners_of: Listeners of nodes, by node ID, from an earlier run.
+        cluster_id: Cluster ID of a new cluster; None for a random one.
+        grace_seconds: Maximum seconds of each phase of a graceful stop.
+        earlier: The broker of the previous run, if this is a restart.
+        service: Service to run together with the broker.
+        secured: Security of the listeners.
+
+    Yields:
+        The running broker; `earlier` if that is given.
+
+    Raises:
+        CannotListen: A listener cannot be opened.
+        StorageError: The data cannot be read.
     """
     opened = open_broker(
         config,
@@ -408,10 +494,24 @@ async def open_test_broker(
     nodes: int = 1,
     **trust: Unpack[SecurityOptions],
 ) -> AsyncIterator[RunningBroker]:
-    """A fresh broker in memory for tests that are trio programs themselves.
+    """Run an empty broker in memory, for tests that are trio programs.
 
-    Parameters: as of `LocalBroker`, also `trust`. Raises ValueError for what cannot be meant, and
-    UnfiredFault at the end when a fault hit nothing.
+    Args:
+        topics: Topics to create: the number of partitions by name, or names of topics with one
+            partition.
+        config: Broker properties of Kafka and kbroker.
+        load: Snapshot to start from.
+        nodes: Number of nodes.
+        trust: `tls`, `users`, `tokens`, `certificates`, `acls` and `super_users`; see
+            `LocalBroker`.
+
+    Yields:
+        The running broker.
+
+    Raises:
+        ValueError: The arguments are invalid or contradict each other.
+        ConfigError: A property is unknown or has an invalid value.
+        UnfiredFault: At the end, a fault has hit nothing.
     """
     secured = new_broker_security(nodes=nodes, **trust)
     rules = secured.rules(trust.get("acls") or {})
@@ -436,5 +536,5 @@ async def open_test_broker(
         try:
             yield broker
         finally:
-            broker.availability.mark_closed("the broker has been closed")
+            broker.availability.mark_closed("the broker is closed")
     check_faults(faults)

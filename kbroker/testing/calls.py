@@ -1,4 +1,4 @@
-"""Calls of the schema registry by HTTP, and which of them a fault hits."""
+"""Calls of the schema registry over HTTP, and the rules that match them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .schedule import AnyRule, Effect
 if TYPE_CHECKING:
     from kbroker.web.guard import Message
 
+# Paths that contain a subject.
 WITH_SUBJECT = re.compile(r"/(?:subjects|config|mode|compatibility/subjects)/([^/]+)")
-"""What a path begins with that names a subject."""
 
 
 class Call(NamedTuple):
-    """What rules can tell of a call. `path` is as a person writes it, without what is quoted."""
+    """The parts of a call that rules compare; `path` is percent-decoded."""
 
     method: str
     path: str
@@ -28,7 +28,7 @@ class Call(NamedTuple):
 
 
 def parse_call(scope: Message) -> Call:
-    """What an ASGI server says of a request."""
+    """Return the parts of the call that an ASGI scope describes."""
     raw = scope["raw_path"].decode("latin-1")
     named = WITH_SUBJECT.match(raw)
     asked = parse_qs(scope["query_string"].decode("latin-1")).get("subject", [None])
@@ -38,19 +38,21 @@ def parse_call(scope: Message) -> Call:
 
 @dataclass(frozen=True, slots=True)
 class CallTarget:
-    """Which calls a fault hits; None, and an empty set, stand for any. A * in `path` stands for
-    anything."""
+    """Criteria of the calls that a fault hits; None or an empty set matches any call.
+
+    A * in `path` matches any text.
+    """
 
     methods: frozenset[str] = frozenset()
     path: str | None = None
     subject: str | None = None
 
     def has_method(self, method: str) -> bool:
-        """Whether calls of this method are meant."""
+        """Return True if calls with this method can match."""
         return not self.methods or method in self.methods
 
     def matches(self, call: Call) -> bool:
-        """Whether the call meets every criterion."""
+        """Return True if the call meets all criteria."""
         return (
             self.has_method(call.method)
             and self.subject in (None, call.subject)
@@ -66,13 +68,13 @@ class CallTarget:
 
 @dataclass(slots=True, eq=False)
 class CallRule(AnyRule):
-    """One armed fault for the schema registry; `code` is the number of the error that it answers with."""
+    """One armed fault of the schema registry; `code` is the number of the error to answer with."""
 
     target: CallTarget
     code: int = 0
 
     def takes(self, call: Call) -> bool:
-        """Whether this call is hit; counts it."""
+        """Count a call if it matches. Return True if the fault hits it."""
         return not self.is_used_up and self.target.matches(call) and self.is_due()
 
     def __str__(self) -> str:
@@ -81,5 +83,5 @@ class CallRule(AnyRule):
 
 
 def _path_matches(pattern: str, path: str) -> bool:
-    """Whether a path is meant by a pattern."""
+    """Return True if a path matches a pattern in which * stands for any text."""
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), path, re.DOTALL) is not None

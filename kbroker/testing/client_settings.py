@@ -1,4 +1,4 @@
-"""How clients reach a broker under test: what each client library takes."""
+"""Settings of clients of a broker under test, in the form of each client library."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .credentials import TOKEN_SECONDS, Certificate
 
 _JAVA = "org.apache.kafka.common.security"
 
+# Settings of a client library, as keyword arguments or a configuration dictionary.
 Arguments: TypeAlias = dict[str, Any]
-"""Keyword arguments or settings of the clients of a library, which types them itself or not at all."""
 
 
 class AnyLogin(Protocol):
-    """Who logs in, and what each library has to know for that."""
+    """SASL credentials of a user, in the form of each library."""
 
     @property
     def name(self) -> str: ...
@@ -41,7 +41,7 @@ class AnyLogin(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who logs in by a password, and by which mechanism."""
+    """Credentials of a user with a password."""
 
     name: str
     password: str = field(repr=False)
@@ -68,7 +68,13 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogin:
-    """Who logs in by a token: `token` makes one, `file` holds one."""
+    """Credentials of a user with a token.
+
+    Attributes:
+        name: User name.
+        token: Returns a token.
+        file: File that contains a token, for Kafka's Java clients.
+    """
 
     name: str
     token: Callable[[], str] = field(repr=False)
@@ -114,11 +120,16 @@ class TokenLogin:
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """The settings of one client, in the form of each library: dictionaries ready to be passed.
+    """The settings of one client, in the form of each library.
 
     ``KafkaProducer(**settings.kafka_python)``, ``Producer(settings.confluent_kafka)``,
-    ``AIOKafkaProducer(**settings.aiokafka)``. `authority` is the certificate that is to be trusted as
-    PEM, None where there is no TLS; `login` None where nobody logs in; `certificate` the client's own.
+    ``AIOKafkaProducer(**settings.aiokafka)``.
+
+    Attributes:
+        bootstrap_servers: HOST:PORT, with commas between several.
+        authority: Certificate of the CA to trust, as PEM; None without TLS.
+        login: SASL credentials; None without SASL.
+        certificate: Certificate of the client; None if the broker does not request one.
     """
 
     bootstrap_servers: str
@@ -128,17 +139,17 @@ class ClientSettings:
 
     @property
     def protocol(self) -> SecurityProtocol:
-        """What is `security.protocol` everywhere."""
+        """Value of `security.protocol`."""
         return protocol_of(tls=self.authority is not None, has_login=self.login is not None)
 
     @property
     def ssl_context(self) -> ssl.SSLContext | None:
-        """One that trusts the broker, and shows the client's certificate; None where there is no TLS."""
+        """TLS context with the CA and the client certificate; None without TLS."""
         if self.authority is None:
             return None
         context = ssl.create_default_context(cadata=self.authority)
         if self.certificate is not None:
-            # Python reads them from files only.
+            # Python can load certificates only from files.
             with tempfile.TemporaryDirectory(prefix="kbroker-") as directory:
                 path = Path(directory) / "client.pem"
                 path.write_text(self.certificate.key + self.certificate.chain, encoding="utf-8")
@@ -147,7 +158,7 @@ class ClientSettings:
 
     @property
     def kafka_python(self) -> Arguments:
-        """Keyword arguments of kafka-python's clients, from 3.0 on where tokens are shown."""
+        """Keyword arguments of kafka-python's clients; tokens need kafka-python 3.0."""
         return self._in_python() | ({} if self.login is None else self.login.kafka_python)
 
     @property
@@ -168,7 +179,7 @@ class ClientSettings:
 
     @property
     def confluent_kafka(self) -> Arguments:
-        """The configuration of confluent-kafka, and of everything else on librdkafka."""
+        """Configuration of confluent-kafka and other clients based on librdkafka."""
         found: Arguments = self._in_words()
         if self.authority is not None:
             found["ssl.ca.pem"] = self.authority
@@ -181,7 +192,7 @@ class ClientSettings:
 
     @property
     def java(self) -> dict[str, str]:
-        """Properties of Kafka's own clients, and of `kbroker -X`."""
+        """Properties of Kafka's Java clients, and of `kbroker -X`."""
         found = self._in_words()
         if self.authority is not None:
             found |= {
@@ -207,12 +218,12 @@ class ClientSettings:
 
     @property
     def spark(self) -> dict[str, str]:
-        """Options of Spark's ``format("kafka")``, and of ``format("kbroker")``."""
+        """Options of Spark's ``format("kafka")`` and of ``format("kbroker")``."""
         return {f"kafka.{name}": value for name, value in self.java.items()}
 
 
 def protocol_of(*, tls: bool, has_login: bool) -> SecurityProtocol:
-    """The protocol of a listener with TLS or without, with a login or without."""
+    """Return the protocol of a listener with or without TLS and SASL."""
     if has_login:
         return SecurityProtocol.SASL_SSL if tls else SecurityProtocol.SASL_PLAINTEXT
     return SecurityProtocol.SSL if tls else SecurityProtocol.PLAINTEXT

@@ -1,7 +1,7 @@
-"""Clocks that a test moves, one for each domain of time.
+"""Clocks that a test moves: one for logs and one for coordinators.
 
-Clients live in real time. So a single clock would evict every member of a group when a test jumps a
-day ahead to see retention; here the log's time and the coordinators' time move apart.
+Clients live in real time. With a single clock, a test that moves it by a day to trigger retention
+would expire the session of every group member.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from .real_time import RealClock
 
 
 class ClockState(NamedTuple):
-    """How a domain of time stands: ms added to real time, and the time at which it stands still."""
+    """State of a clock: ms added to real time, and the real time in ms at which it was frozen."""
 
     added_ms: int = 0
     frozen_ms: int | None = None
 
 
 class ClockStates(NamedTuple):
-    """How both domains stand."""
+    """States of both clocks."""
 
     log: ClockState = ClockState()
     coordinator: ClockState = ClockState()
 
 
 class Domain:
-    """One domain of time in ms: real time plus what a test added, or standing still."""
+    """One clock, in ms: real time plus what a test has added, or frozen."""
 
     def __init__(self, real: RealClock, *, log: bool) -> None:
         self._real = real.log_ms if log else real.coordinator_ms
@@ -36,40 +36,40 @@ class Domain:
         self._frozen_ms: int | None = None
 
     def now_ms(self) -> int:
-        """The time that the broker sees."""
+        """Return the time in ms that the broker sees."""
         standing = self._frozen_ms
         return (self._real() if standing is None else standing) + self._added_ms
 
     def add(self, milliseconds: int) -> None:
-        """Move ahead."""
+        """Move the clock ahead."""
         self._added_ms += milliseconds
 
     def move_to(self, time_ms: int) -> None:
-        """Move ahead to a time; one that is over changes nothing."""
+        """Move the clock ahead to a time; do nothing if the time is in the past."""
         self.add(max(time_ms - self.now_ms(), 0))
 
     def state(self) -> ClockState:
-        """How it stands."""
+        """Return the state of the clock."""
         return ClockState(self._added_ms, self._frozen_ms)
 
     def restore_state(self, reading: ClockState) -> None:
-        """Stand as it did; real time has gone on."""
+        """Restore a state; real time has continued since then."""
         self._added_ms, self._frozen_ms = reading
 
     def freeze(self) -> None:
-        """Stand still; `add` still moves it."""
+        """Freeze the clock; `add` still moves it."""
         if self._frozen_ms is None:
             self._frozen_ms = self._real()
 
     def resume(self) -> None:
-        """Go on from the time at which it stood."""
+        """Continue from the time at which the clock was frozen."""
         if self._frozen_ms is not None:
             self._added_ms += self._frozen_ms - self._real()
             self._frozen_ms = None
 
 
 class MovableClock:
-    """The clock of a broker under test."""
+    """Both clocks of a broker under test."""
 
     def __init__(self) -> None:
         real = RealClock()
@@ -83,23 +83,27 @@ class MovableClock:
         return self.coordinator.now_ms()
 
     def states(self) -> ClockStates:
-        """How both domains stand."""
+        """Return the states of both clocks."""
         return ClockStates(self.log.state(), self.coordinator.state())
 
     def restore_state(self, readings: ClockStates) -> None:
-        """Let both domains stand as they did; nothing may run on this clock meanwhile."""
+        """Restore the states of both clocks; no broker may use them at this time."""
         self.log.restore_state(readings.log)
         self.coordinator.restore_state(readings.coordinator)
 
 
 def milliseconds(*, days: float, hours: float, minutes: float, seconds: float) -> int:
-    """A span of time in ms. Raises ValueError for one that is nothing, or goes back."""
+    """Return the sum of time spans in ms.
+
+    Raises:
+        ValueError: The sum is zero or negative.
+    """
     spans = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds}
     for name, value in spans.items():
         check_number(name, value, -math.inf)
     span = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     if span < 0:
-        raise ValueError("a clock does not go back: logs and offsets have times from before")
+        raise ValueError("cannot move a clock back; pass a positive time, as in advance(hours=25)")
     if not span:
-        raise ValueError("say how far the clock moves: advance(hours=25)")
+        raise ValueError("cannot move a clock by 0; pass a time, as in advance(hours=25)")
     return round(span * 1000)

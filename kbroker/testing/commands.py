@@ -1,7 +1,7 @@
-"""Commands of programs in other languages to a broker under test: JSON objects, one per line.
+"""Commands to a broker under test: JSON objects, one per line.
 
-A command names a method of `LocalBroker` in `do`, and has its arguments in other fields. Its answer
-has `ok`, and `error` if `ok` is false.
+A command names a method of `LocalBroker` in the field `do`; other fields are its arguments. A
+response has the field `ok`, and `error` if `ok` is false.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ logger = logging.getLogger(__name__)
 
 Command = dict[str, Any]
 Answer = dict[str, Any]
+# Opens a control port for a new broker, and returns its description.
 Opened = Callable[[LocalBroker], Answer]
-"""Opens a control port for a new broker; the answer has its address."""
+# Errors of commands with wrong arguments, or about objects that do not exist.
 EXPECTED = (
     *(ValueError, TypeError, AssertionError, RuntimeError, OSError),
     *(KafkaError, ClientError, CannotListen),
 )
-"""Errors of commands with wrong arguments, or about objects that do not exist."""
 T = TypeVar("T")
 
 
@@ -56,17 +56,22 @@ def parse_command(line: bytes) -> Command:
     try:
         command = read_json(line)
     except ValueError as error:
-        raise InvalidCommand(f"a command is a JSON object: {error}") from None
+        raise InvalidCommand(f"a command must be a JSON object: {error}") from None
     if not isinstance(command, dict) or "do" not in command:
-        raise InvalidCommand('a command is a JSON object that has "do"')
+        raise InvalidCommand('a command must be a JSON object with the field "do"')
     return command
 
 
 class CommandExecutor:
     """Executor of commands for one broker. Several threads may call it.
 
-    Faults and snapshots have numbers, in the order in which they were made. `thread` is where
-    brokers live; `closable` are those that a command opened.
+    Faults and snapshots are numbered in the order in which they are created.
+
+    Args:
+        broker: The broker.
+        thread: Thread of the brokers that commands create.
+        opened: Opens a control port for a broker that a command has created.
+        closable: True if a command may close the broker, because a command has created it.
     """
 
     def __init__(
@@ -78,8 +83,8 @@ class CommandExecutor:
         self._closable = closable
         self._rules = NumberedObjects[AnyRule]("fault")
         self._snapshots = NumberedObjects[Snapshot]("snapshot")
+        # True once a command has closed the broker.
         self.closed = False
-        """True once a command has closed the broker."""
         self._verbs = (
             self._on_data()
             | self._on_waits()
@@ -89,18 +94,20 @@ class CommandExecutor:
         )
 
     def execute(self, command: Command) -> Answer:
-        """Run a command. Return its answer, also if it fails."""
+        """Run a command. Return its response, also if it fails."""
         words = dict(command)
         try:
             name = words.pop("do")
             verb = self._verbs.get(name) if isinstance(name, str) else None
             if verb is None:
-                raise ValueError(f"`do` is one of {', '.join(sorted(self._verbs))}, not {name!r}")
+                raise ValueError(
+                    f"there is no command {name!r} (valid: {', '.join(sorted(self._verbs))})"
+                )
             return {"ok": True, **_call(verb, words, name)}
         except EXPECTED as error:
             return {"ok": False, "error": str(error)}
-        except Exception as error:  # a hole in this program, and no reason to end
-            logger.exception("a command failed: %s", command)
+        except Exception as error:  # a bug; keep accepting commands
+            logger.exception("control command failed: %s", command)
             return {"ok": False, "error": f"{type(error).__name__}: {error}"}
 
     # -- topics, records, groups
@@ -171,8 +178,8 @@ class CommandExecutor:
             case None, None, None, str():
                 return {"text": explain.client(client_id)}
         raise ValueError(
-            "explain takes a group, a topic and a partition, all three of them (for a share group), "
-            "a transactional_id, or a client_id"
+            "explain: pass a group, a topic and partition, all three (for a share group), a "
+            "transactional_id, or a client_id"
         )
 
     # -- waits
@@ -274,7 +281,7 @@ class CommandExecutor:
     def _disarm(self, fault: int) -> Answer:
         rule = self._rules[fault]
         if rule not in self._broker.faults.rules:
-            raise ValueError(f"fault {fault} is disarmed already")
+            raise ValueError(f"fault {fault} is already disarmed")
         self._broker.faults.disarm(rule)
         return {}
 
@@ -302,7 +309,7 @@ class CommandExecutor:
         elif clock == "coordinator":
             self._broker.clock.coordinator.advance(**span, keep_members=keep_members)
         else:
-            raise ValueError(f"clock is log or coordinator, not {clock!r}")
+            raise ValueError(f"invalid clock {clock!r} (valid: log, coordinator)")
         return {}
 
     # -- nodes
@@ -369,7 +376,7 @@ class CommandExecutor:
     def _disk_fail(self, operation: str, error: str = "EIO") -> Answer:
         numbers = {name: number for number, name in errno.errorcode.items()}
         if error not in numbers:
-            raise ValueError(f"error is a name as the system has it, EIO or ENOSPC, not {error!r}")
+            raise ValueError(f"invalid error {error!r}: pass a name of errno, as EIO or ENOSPC")
         self._broker.disk.fail(operation, numbers[error])
         return {}
 
@@ -429,7 +436,7 @@ class CommandExecutor:
 
     def _close(self) -> Answer:
         if not self._closable:
-            raise ValueError("this broker ends with its process; `stop` stops it until `start`")
+            raise ValueError("cannot close the main broker; use `stop` and `start`")
         self.closed = True
         self._broker.close()
         self._broker.check_faults()
@@ -437,7 +444,7 @@ class CommandExecutor:
 
 
 class NumberedObjects(Generic[T]):
-    """Things that a command made and others name by their number, from 1."""
+    """Objects that commands create and other commands identify by number, from 1."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -464,7 +471,7 @@ def _call(verb: Callable[..., Answer], words: Mapping[str, object], name: str) -
 
 
 def _without_result(method: Callable[..., object]) -> Callable[..., Answer]:
-    """The method as a verb whose answer says nothing but that it is done."""
+    """Wrap a method as a command whose response has no result."""
 
     @functools.wraps(method)
     def verb(*args: object, **words: object) -> Answer:
@@ -478,7 +485,7 @@ def _without_result(method: Callable[..., object]) -> Callable[..., Answer]:
 
 
 def _from_json(value: Any) -> Value:
-    """What to produce: bytes stand as {"base64": TEXT}, all else as it is."""
+    """Return the value to produce: {"base64": TEXT} becomes bytes, anything else is unchanged."""
     match value:
         case {"base64": str(text), **more} if not more:
             return base64.b64decode(text, validate=True)
@@ -487,7 +494,7 @@ def _from_json(value: Any) -> Value:
 
 
 def _to_json(data: bytes | None) -> object:
-    """Bytes as text where they are UTF-8, else as {"base64": TEXT}."""
+    """Return bytes as a string if they are UTF-8, else as {"base64": TEXT}."""
     if data is None:
         return None
     try:

@@ -1,11 +1,12 @@
-"""A socket that takes commands for a broker under test: JSON lines, for programs in other languages.
+"""A control port of a broker under test: commands as lines of JSON, for programs in any language.
 
-Each line is one command, and each command gets one line as its answer (see `commands`). A command
-that waits is answered at the end of the wait. Commands of one connection run one after the other.
+Each line is one command and gets one line as its response (see `commands`). The response to a wait
+is sent when the wait ends. Commands of one connection run one after the other.
 
-The first command of a connection is `login` with the token of a file that only the server's owner can
-read: every web page and every user of the machine reaches a port of 127.0.0.1. A connection ends at
-its first line that is no command, because a browser's request has more lines.
+The first command of a connection is `login` with a token from a file that only the owner of the
+server can read, because every web page and every user of the machine can connect to a port of
+127.0.0.1. A connection is closed after its first line that is not a command, as the lines of a
+browser's request are not.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ logger = logging.getLogger(__name__)
 
 LINE_BYTES_MAX = 64 * 1024
 RECEIVE_BYTES = 4096
+# Maximum seconds until a connection must be authenticated.
 LOGIN_SECONDS = 10
+# Maximum number of open connections of a control port. When it is reached, the oldest
+# unauthenticated connection is closed.
 CONNECTIONS_MAX = 100
-"""Open connections of one broker's control port. One that has not logged in makes way for the next."""
 HOST = "127.0.0.1"
 
 
 class ControlPort(NamedTuple):
-    """Where a server takes commands: its address, and the file of the token that comes first."""
+    """Address of a control port, and the file of its token."""
 
     address: str
     token_file: str
@@ -52,13 +55,20 @@ async def run_controlled_broker(
     prepare: Callable[[Broker], Awaitable[None]],
     **settings: Any,
 ) -> AsyncIterator[tuple[LocalBroker, ControlPort]]:
-    """Run a broker in a thread of its own, and take commands for it.
+    """Run a broker in a thread, with a control port.
 
-    Parameters: `port` of 127.0.0.1 is where commands come in, 0 is a free one; `token_file` has the
-    token of those who may give them, None is a new file; `prepare` is called in the broker's thread
-    before anybody is told of it; `settings` are those of `LocalBroker`. Yields the broker and where
-    to send commands. Raises OSError when the port cannot be used, ValueError when the token's file
-    cannot, else what `open_broker` and `prepare` raise.
+    Args:
+        port: Control port on 127.0.0.1; 0 for a free one.
+        token_file: File of the token; None for a new temporary file.
+        prepare: Called in the thread of the broker before commands are accepted.
+        settings: Arguments of `LocalBroker`.
+
+    Yields:
+        The broker and its control port.
+
+    Raises:
+        OSError: The port cannot be opened.
+        ValueError: The token file cannot be used.
     """
     with control_token(token_file) as token:
         async with _opened(port, token, prepare, settings) as (broker, endpoint):
@@ -94,14 +104,14 @@ async def _close_shielded(close: Callable[[], None]) -> None:
 
 
 async def _in_thread(function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
-    """Call what blocks until the broker's thread has done it."""
+    """Run a blocking call in a thread."""
     return await trio.to_thread.run_sync(
         partial(function, *arguments, **settings), abandon_on_cancel=True
     )
 
 
 class _Sockets:
-    """One for each broker: the first one, and those that commands open."""
+    """Opens a control port for each broker: the first one, and those that commands create."""
 
     def __init__(self, thread: BrokerThread, token: ControlToken, nursery: trio.Nursery) -> None:
         self._thread = thread
@@ -111,13 +121,13 @@ class _Sockets:
     def serve(
         self, broker: LocalBroker, listeners: list[trio.SocketListener], *, closable: bool
     ) -> Endpoint:
-        """Begin to take commands for a broker; returns where."""
+        """Accept commands for a broker. Return the address."""
         commands = CommandExecutor(broker, self._thread, self._opened, closable=closable)
         self._nursery.start_soon(ControlConnections(commands, self._token).accept, listeners)
         return Endpoint(*listeners[0].socket.getsockname()[:2])
 
     def _opened(self, broker: LocalBroker) -> Answer:
-        """What a command, in its thread, says of a broker that it has opened."""
+        """Open a control port for a broker that a command has created. Return its description."""
 
         async def serve() -> Endpoint:
             return self.serve(broker, await trio.open_tcp_listeners(0, host=HOST), closable=True)
@@ -139,20 +149,23 @@ class ControlConnections:
         self._token = token
         self._open = 0
         self._scope = trio.CancelScope()
+        # Cancel scopes of connections that are not authenticated, oldest first.
         self._unauthenticated: dict[trio.CancelScope, None] = {}
-        """Scopes of connections that have not logged in, oldest first."""
 
     async def accept(self, listeners: list[trio.SocketListener]) -> None:
-        """Carry out commands until one of them closes the broker."""
+        """Accept connections until a command closes the broker."""
         with self._scope:
             await trio.serve_listeners(self.serve, listeners)
 
     async def serve(self, stream: trio.abc.Stream) -> None:
-        """Carry out the commands of one connection; who has called closes it."""
+        """Execute the commands of one connection; the caller closes it."""
         if self._open >= CONNECTIONS_MAX:
             oldest = next(iter(self._unauthenticated), None)
             if oldest is None:
-                logger.warning("%d connections have logged in: closing one more", CONNECTIONS_MAX)
+                logger.warning(
+                    "control port: rejected a connection, %d are open; close unused ones",
+                    CONNECTIONS_MAX,
+                )
                 return
             del self._unauthenticated[oldest]
             oldest.cancel()
@@ -169,17 +182,17 @@ class ControlConnections:
             self._unauthenticated.pop(limit, None)
 
     async def _execute_commands(self, stream: trio.abc.Stream, limit: trio.CancelScope) -> None:
-        """Carry out the commands of one connection; `limit` ends it until it has logged in."""
-        known = False
+        """Execute the commands of one connection; `limit` ends it unless it authenticates."""
+        is_authenticated = False
         async with contextlib.aclosing(_lines(stream)) as lines:
             async for line in lines:
                 try:
                     command = parse_command(line)
-                    if known:
+                    if is_authenticated:
                         answer = await _in_thread(self._commands.execute, command)
                     else:
                         answer = self._login(command)
-                        known, limit.deadline = True, math.inf
+                        is_authenticated, limit.deadline = True, math.inf
                         self._unauthenticated.pop(limit, None)
                 except InvalidCommand as error:
                     await _send(stream, {"ok": False, "error": str(error)})
@@ -189,12 +202,16 @@ class ControlConnections:
                     self._scope.cancel()
 
     def _login(self, command: Command) -> Answer:
-        """Let somebody in. Raises InvalidCommand."""
+        """Authenticate a connection.
+
+        Raises:
+            InvalidCommand: The command is not a login with the right token.
+        """
         if command.keys() != {"do", "token"} or command["do"] != "login":
-            raise InvalidCommand('the first line is {"do": "login", "token": ...}')
+            raise InvalidCommand('the first line must be {"do": "login", "token": ...}')
         if not self._token.matches_token(command["token"]):
             raise InvalidCommand(
-                "this is not the token of the file that the server's Control line names"
+                "wrong token; read it from the file that the server's Control line names"
             )
         return {"ok": True}
 
@@ -216,4 +233,6 @@ async def _lines(stream: trio.abc.ReceiveStream) -> AsyncGenerator[bytes, None]:
         if not data:
             return
         buffer += data
-    logger.warning("a command of more than %d bytes: closing the connection", LINE_BYTES_MAX)
+    logger.warning(
+        "control port: closed a connection, a command is larger than %d bytes", LINE_BYTES_MAX
+    )

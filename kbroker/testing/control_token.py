@@ -1,4 +1,4 @@
-"""The token that a program must know before it may give commands to a server."""
+"""The token that authenticates programs at a control port."""
 
 from __future__ import annotations
 
@@ -11,31 +11,35 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+# Random bytes of a token.
 _BYTES = 32
 
 
 class ControlToken(NamedTuple):
-    """A token, and the file that only its owner reads it from."""
+    """A token and its file, which only its owner can read."""
 
     text: str
     file: Path
 
     def matches_token(self, text: object) -> bool:
-        """Whether somebody knows the token; how long it takes says nothing about it."""
+        """Compare with the token, in a time that does not depend on the text."""
         return isinstance(text, str) and secrets.compare_digest(text.encode(), self.text.encode())
 
 
 @contextmanager
 def control_token(file: str | None) -> Iterator[ControlToken]:
-    """The token of a file, which is made when it is not there, and stays.
+    """Yield the token of a file; create the file if it does not exist.
 
-    Without a name the file is a new one, which is gone at the end. Raises ValueError where it cannot
-    be made or read, where others than its owner can read it, and where it is empty.
+    Args:
+        file: Path of the file, which is kept; None for a temporary file.
+
+    Raises:
+        ValueError: The file cannot be created or read, is empty, or others can read it.
     """
     if file is not None:
         yield _of_file(Path(file).absolute())
         return
-    handle, name = tempfile.mkstemp(prefix="kbroker-control-")  # which is 0600
+    handle, name = tempfile.mkstemp(prefix="kbroker-control-")  # with mode 0600
     path = Path(name)
     try:
         yield ControlToken(_write(handle), path)
@@ -53,7 +57,7 @@ def _of_file(path: Path) -> ControlToken:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ValueError(
-            f"--control-token-file {path}: {reason}; remove it, or name another one"
+            f"--control-token-file {path}: {reason}; delete the file, or name another one"
         ) from None
 
 
@@ -65,9 +69,9 @@ def _write(handle: int) -> str:
 
 
 def _read(path: Path) -> str:
-    # Windows has no such modes: a file there has the rights of its directory.
+    # Windows has no such modes: a file inherits the permissions of its directory.
     if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
-        raise ValueError("others than its owner can use it")
+        raise ValueError("other users than its owner can access it")
     token = path.read_text(encoding="ascii").strip()
     if not token:
         raise ValueError("it is empty")

@@ -1,6 +1,6 @@
-"""What a broker under test and its clients show of themselves: certificates and tokens.
+"""Certificates and tokens of a broker under test and its clients.
 
-Who issues them issues for this broker alone, so that nobody else's are taken.
+Each broker has its own CA and token issuer, so it does not accept credentials of another one.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ if TYPE_CHECKING:
     from trustme import LeafCert
 
 OWN_HOSTS = ("localhost", "127.0.0.1", "::1")
+# Host name in client certificates. Java rejects certificates with an empty list of host names.
 CLIENT_HOST = "client.test"
-"""Java reads no certificate in which the names of hosts are there, and none of them."""
 NAME = re.compile(r"[\w.@/-]+( +[\w.@/-]+)*")
+# Maximum length of a common name in characters (X.520, ub-common-name).
 NAME_LENGTH_MAX = 64
-"""Of a common name (X.520, ub-common-name)."""
+# Value of `ssl.principal.mapping.rules` that uses the common name of a certificate as user name.
 BY_COMMON_NAME = "RULE:^CN=([^,]+).*$/$1/"
-"""Kafka's `ssl.principal.mapping.rules`: a user is called as the certificate's common name is."""
+# Lifetime of a token in seconds.
 TOKEN_SECONDS = 3600
 ISSUER, AUDIENCE = "kbroker-test", "kafka"
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate, and the key that belongs to it in PKCS #8, as PEM."""
+    """A certificate chain and its private key in PKCS #8, as PEM."""
 
     chain: str = field(repr=False)
     key: str = field(repr=False)
@@ -43,7 +44,13 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """The broker's own, that of the authority who has issued it, as PEM, and those of clients by name."""
+    """Certificates of a broker and its clients.
+
+    Attributes:
+        own: Certificate of the broker.
+        authority: Certificate of the CA, as PEM.
+        clients: Certificates of clients, by user name.
+    """
 
     own: Certificate
     authority: str = field(repr=False)
@@ -51,7 +58,15 @@ class Certificates:
 
     @classmethod
     def new(cls, own_name: str, clients: Iterable[str] = ()) -> Certificates:
-        """Of an authority that nobody else has. Raises ValueError where what it takes is not there."""
+        """Issue certificates with a new CA.
+
+        Args:
+            own_name: Common name of the broker's certificate.
+            clients: User names of the clients.
+
+        Raises:
+            ValueError: trustme is not installed.
+        """
         try:
             import trustme
         except ModuleNotFoundError:
@@ -77,7 +92,7 @@ def _certificate(issued: LeafCert) -> Certificate:
         load_pem_private_key,
     )
 
-    # Java reads no other form.
+    # Java reads only PKCS #8.
     key = load_pem_private_key(issued.private_key_pem.bytes(), None).private_bytes(
         Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
     )
@@ -86,9 +101,10 @@ def _certificate(issued: LeafCert) -> Certificate:
 
 
 class Issuer:
-    """Issues tokens (JWT) for the clients of one broker.
+    """Issuer of tokens (JWT) for the clients of one broker. Its files are deleted with the object.
 
-    Raises ValueError where what it takes is not there. Resource handling: its files go with it.
+    Raises:
+        ValueError: joserfc is not installed.
     """
 
     def __init__(self) -> None:
@@ -110,7 +126,7 @@ class Issuer:
         return path
 
     def properties(self) -> dict[str, str]:
-        """The properties of a broker that takes its tokens, and no others."""
+        """Return the broker properties to accept the tokens of this issuer, and no others."""
         return {
             "sasl.oauthbearer.jwks.endpoint.url": self._keys.as_uri(),
             "sasl.oauthbearer.expected.issuer": ISSUER,
@@ -118,7 +134,7 @@ class Issuer:
         }
 
     def token(self, user: str, /, **claims: object) -> str:
-        """One that is good for an hour from now; `claims` stand in it as they are given, None leaves out."""
+        """Return a token that is valid for one hour; `claims` replace claims, None removes one."""
         from joserfc import jwt
 
         now = wall_ns() // NS_PER_SECOND
@@ -133,17 +149,21 @@ class Issuer:
         return jwt.encode({"alg": "ES256", "kid": self._key.kid}, wanted, self._key)
 
     def file_of(self, token: str) -> Path:
-        """A file with a token, as Kafka's own clients want it."""
+        """Write a token to a new file, for Kafka's Java clients."""
         return self._written(f"{next(self._numbers)}.jwt", token)
 
 
 def check_names(word: str, names: Iterable[str]) -> list[str]:
-    """Names that certificates and tokens can have. Raises ValueError."""
+    """Check user names for certificates and tokens.
+
+    Raises:
+        ValueError: A name is invalid.
+    """
     found = [names] if isinstance(names, str) else list(names)
     for name in found:
         if not (isinstance(name, str) and NAME.fullmatch(name) and len(name) <= NAME_LENGTH_MAX):
             raise ValueError(
-                f"{word}: {name!r} is no name; it has letters, digits, and . _ @ / - within, at most "
-                f"{NAME_LENGTH_MAX} of them"
+                f"{word}: invalid name {name!r}; use letters, digits and . _ @ / -, at most "
+                f"{NAME_LENGTH_MAX} characters"
             )
     return found

@@ -1,4 +1,4 @@
-"""A disk that fails on demand: power cuts at named points, failing syncs, no space, torn writes."""
+"""A disk in memory that fails on demand: power cuts, failed syncs, no space, torn writes."""
 
 from __future__ import annotations
 
@@ -21,30 +21,31 @@ from kbroker.storage.naming import CLEAN_SHUTDOWN, CLEANED, LOG, directory_name
 from .given import check_number, one_of
 from .transaction_steps import COMPLETED, MARKER, PREPARED, Step, parse_steps
 
+# Name of the data directory on the disk.
 DIRECTORY = "disk"
-"""The data directory of a broker on such a disk."""
+# Entry of `DiskFaults.full` for the whole disk.
 ANYWHERE = "/"
-"""The directory that is full when there is no room for anything."""
+# Reported capacity of the disk in bytes. It is small, so that a broker reserves little space.
 SHOWN_BYTES = 128 * 1024
-"""The size that the disk claims to have: a small one, of which a broker keeps little back."""
+# Key versions of committed offsets in the offsets topic; other versions are group metadata.
 OFFSET_COMMIT_KEYS = (0, 1)
-"""Versions of the keys of committed offsets; those of groups are others."""
 Matcher = Callable[[str, str], bool]
+# Points with the number of a transaction marker.
 MARKER_POINT = r"txn\.marker\([1-9]\d*\)"
-"""The points that have a number: which marker of a transaction it is."""
 
 
 def _is_log(path: str) -> bool:
-    """Whether it holds the records of a topic of users."""
+    """Return True for a log file of a topic that is not internal."""
     return path.endswith(LOG) and "/__" not in path
 
 
+# Points of `crash_at`: whether an operation on a file reaches them.
 POINTS: dict[str, Matcher] = {
-    # between the arrival of records and their bytes in the file
+    # before records are written
     "produce.received": lambda kind, path: kind == "write" and _is_log(path),
-    # between the bytes and their sync
+    # after records are written, before they are synced
     "produce.appended": lambda kind, path: kind == "written" and _is_log(path),
-    # between the sync and the ack
+    # after records are synced, before they are acknowledged
     "produce.synced": lambda kind, path: kind == "synced" and _is_log(path),
     "commit.appended": lambda kind, path: kind == "commit",
     "segment.created": lambda kind, path: kind == "created" and _is_log(path),
@@ -52,27 +53,30 @@ POINTS: dict[str, Matcher] = {
     "checkpoint.written": lambda kind, path: kind == "rename" and "checkpoint" in path,
     "clean_marker.written": lambda kind, path: kind == "rename" and CLEAN_SHUTDOWN in path,
     "compaction.cleaned": lambda kind, path: kind == "rename" and path.endswith(CLEANED),
-    # between the sync of the decision and the first marker
+    # after the decision is synced, before the first marker is written
     PREPARED: lambda kind, _path: kind == PREPARED,
-    # between the bytes that say that all markers are written, and their sync and the answer
+    # after the completion is written, before it is synced and the client gets its response
     COMPLETED: lambda kind, _path: kind == COMPLETED,
 }
-"""Where a crash can be put: each lies between one step and the next."""
+# Operations that can fail, and the kind of file operation for each.
 FAILING = {"fsync": "sync", "write": "write"}
-"""What of a disk can fail, and the operation that it stands for."""
 
 
 def _matcher(point: str) -> Matcher:
-    """When the broker is at a point. Raises ValueError for an unknown one."""
+    """Return the function that recognizes a point.
+
+    Raises:
+        ValueError: The point does not exist.
+    """
     if re.fullmatch(MARKER_POINT, point):
         return lambda kind, _path: kind == point
     if point in POINTS:
         return POINTS[point]
-    raise ValueError(f"there is no point {point!r}; there are {', '.join(POINTS)}, txn.marker(n)")
+    raise ValueError(f"there is no point {point!r} (valid: {', '.join(POINTS)}, txn.marker(N))")
 
 
 class PowerCut(BaseException):
-    """The machine is off. Nothing may handle it: the broker ends where it is."""
+    """The power is cut. Nothing may catch this exception: the broker ends where it is."""
 
 
 class _Write(NamedTuple):
@@ -96,34 +100,42 @@ class DiskFaults:
     """Armed faults of a disk that have not happened yet.
 
     They survive power cuts and the restore of a snapshot.
+
+    Attributes:
+        trap: Point at which the power is cut.
+        failures: Operations that fail, and the error number of each.
+        full: Full directories.
+        full_without_write: Full directories that have not rejected a write yet, with the call that
+            filled each.
+        pause_ms: Additional time of each sync, in ms.
+        paused: True if a sync was slowed down.
     """
 
     trap: _CrashPoint | None = None
     failures: list[tuple[str, int]] = field(default_factory=list)
     full: set[str] = field(default_factory=set)
     full_without_write: dict[str, str] = field(default_factory=dict)
-    """Of the full directories those that have refused nothing yet, and how the test has said it."""
     pause_ms: float = 0
     paused: bool = False
 
     def unmet(self) -> list[str]:
-        """A sentence for each thing that should have happened and did not."""
+        """Return a sentence for each fault that has not happened."""
         reports = [
             f"disk.fail({operation!r}) hit nothing: there was no {operation} of records"
             for operation, _ in self.failures
         ]
         if self.trap is not None:
-            reports.append(f"crash_at({self.trap.point!r}): the broker never came there")
+            reports.append(f"crash_at({self.trap.point!r}): the broker never reached the point")
         if self.pause_ms and not self.paused:
-            reports.append(f"disk.slow({self.pause_ms:g}) slowed nothing: there was no sync")
+            reports.append(f"disk.slow({self.pause_ms:g}) hit nothing: there was no sync")
         reports += [
-            f"{said} refused nothing: there was no write that found no room"
-            for said in list(self.full_without_write.values())
+            f"{call} hit nothing: no write failed for lack of space"
+            for call in list(self.full_without_write.values())
         ]
         return reports
 
     def fill(self, directory: str, said: str) -> None:
-        """Let a directory be full from now on, if it is not so already."""
+        """Make a directory full; `said` is the call of the test, for `unmet`."""
         if directory not in self.full:
             self.full_without_write[directory] = said
             self.full.add(directory)
@@ -135,56 +147,81 @@ class DiskFaults:
 
 
 class Disk(CrashFiles):
-    """The disk of one broker. What was not synced is lost in a power cut, as the mode says:
+    """The disk of one broker. A power cut loses unsynced data, depending on the mode.
 
-    `drop` loses all of it, `torn` a random part of its sectors, `lost-name` also the names of files
-    whose directory was not synced, `mixed` a random part of everything.
+    * `drop` loses all unsynced data.
+    * `torn` keeps a random part of the unsynced sectors.
+    * `lost-name` loses all unsynced data, and the names of files whose directory was not synced.
+    * `mixed` keeps a random part of everything that is unsynced.
+
+    Attributes:
+        after_cut: Content of the disk after the power cut; None if the power is on.
+        has_partition: Returns True if the broker has the partition.
+        faults: Armed faults.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.after_cut: CrashFiles | None = None
-        """What the next start finds, once the power has been cut."""
         self.has_partition: Callable[[str, int], bool] = lambda topic, partition: True
-        """What the broker on this disk knows."""
         self.faults = DiskFaults()
+        # Logs with unsynced writes, and the steps of transactions in these writes.
         self._unsynced: dict[str, list[Step]] = {}
-        """Logs that were written to after their last sync, and what that says of transactions."""
         self._markers: Counter[int] = Counter()
         self._last_write: _Write | None = None
 
     def crash_at(self, point: str, mode: Mode, seed: int) -> None:
-        """Cut the power when the broker comes to a point. Raises ValueError for an unknown one."""
+        """Cut the power when the broker reaches a point; see `LocalBroker.crash_at`.
+
+        Raises:
+            ValueError: The point or mode does not exist.
+        """
         mode = one_of("mode", mode, MODES)
         self.faults.trap = _CrashPoint(point, _matcher(point), mode, seed)
 
     def arm(self, faults: DiskFaults) -> None:
-        """Replace the armed faults, with those of another disk for example."""
+        """Replace the armed faults."""
         self.faults = faults
 
     def cut(self, mode: Mode, seed: int) -> None:
-        """Cut the power now; everything after this fails. Raises ValueError for another mode."""
+        """Cut the power now; all later operations fail.
+
+        Raises:
+            ValueError: The mode does not exist.
+        """
         mode = one_of("mode", mode, MODES)
         if self.after_cut is None:
             self.after_cut = self.crashed(mode, seed)
 
-    # -- what a test arms
+    # -- faults
 
     def fail(self, operation: str, number: int = errors.EIO) -> None:
-        """Let the next "fsync" or "write" of records fail with an error of the system.
+        """Make the next sync or write of records fail.
 
-        Parameters: `number` is EIO, ENOSPC ... Raises ValueError for another operation.
+        Args:
+            operation: "fsync" or "write".
+            number: Error number, for example `errno.EIO`.
+
+        Raises:
+            ValueError: The operation does not exist.
         """
         if operation not in FAILING:
-            raise ValueError(f"operation is {' or '.join(FAILING)}, not {operation!r}")
+            raise ValueError(f"invalid operation {operation!r} (valid: {', '.join(FAILING)})")
         self.faults.failures.append((operation, number))
 
     def full(self, topic: str | None = None, partition: int = 0, *, free: int = 0) -> None:
-        """Leave no room: for a partition, or with `topic` None for anything above `free` bytes.
+        """Fill the disk, or the directory of one partition.
 
-        A write must meet that before `free_space`, or the test fails. Where there is no room for
-        anything the broker takes records again when it has found out that there is. Raises
-        ValueError for a partition that does not exist.
+        The test fails if no write is rejected before `free_space`. After a full disk has space
+        again, the broker accepts records once it has detected that.
+
+        Args:
+            topic: Topic name; None to fill the whole disk.
+            partition: Partition number.
+            free: Bytes that remain free on the disk, if `topic` is None.
+
+        Raises:
+            ValueError: The partition does not exist, or `free` is negative.
         """
         check_number("free", free, 0)
         if topic is None:
@@ -196,30 +233,49 @@ class Disk(CrashFiles):
             self.faults.fill(_directory(topic, partition), f"disk.full({topic!r}, {partition})")
 
     def free_space(self) -> None:
-        """Undo every `full`."""
+        """Undo all calls of `full`."""
         self.capacity = NO_LIMIT
         self.faults.free_space()
 
     def slow(self, milliseconds: float) -> None:
-        """Let each sync take that much longer; 0 makes it fast again."""
+        """Slow down each sync.
+
+        Args:
+            milliseconds: Additional time of each sync in ms; 0 for none.
+
+        Raises:
+            ValueError: `milliseconds` is negative.
+        """
         check_number("milliseconds", milliseconds, 0)
         self.faults.pause_ms, self.faults.paused = milliseconds, False
 
     def tear_last_write(self) -> None:
-        """Let only the first half of what was written last to a log be on the disk.
+        """Truncate the last write to a log to its first half, even if it was synced.
 
-        Whether it was synced or not: a disk that lied. The broker knows nothing of it, so cut the
-        power next. Raises ValueError when nothing was written since the start.
+        This simulates a disk that reports a sync that it has not done. The broker does not notice,
+        so cut the power next.
+
+        Raises:
+            ValueError: Nothing was written since the start.
         """
         if self._last_write is None:
-            raise ValueError("nothing was written to a log since the broker was started")
+            raise ValueError(
+                "nothing was written to a log since the broker was started; produce a record first"
+            )
         path, position, size = self._last_write
         self.damage(path, self.read_bytes(path)[: position + size // 2])
 
     def flip(self, topic: str, partition: int, offset: int, bit: int = 0) -> None:
-        """Flip a bit of the batch that holds a record, counted from the end of its header.
+        """Flip one bit of the batch that contains a record.
 
-        Raises ValueError when the partition does not hold it.
+        Args:
+            topic: Topic name.
+            partition: Partition number.
+            offset: Offset of the record.
+            bit: Number of the bit, counted from the end of the batch header.
+
+        Raises:
+            ValueError: The partition does not have the record.
         """
         directory = _directory(topic, partition)
         for name in self.listdir(directory):
@@ -231,9 +287,9 @@ class Disk(CrashFiles):
                     data[position + HEADER_SIZE + bit // 8] ^= 1 << bit % 8
                     self.damage(f"{directory}/{name}", bytes(data))
                     return
-        raise ValueError(f"{topic}-{partition} does not hold offset {offset}")
+        raise ValueError(f"{topic}-{partition} does not have offset {offset}; produce it first")
 
-    # -- what the broker does
+    # -- operations of the broker
 
     def open(self, path: str, *, create: bool = False) -> CrashFile:
         is_new = create and not self.exists(path)
@@ -263,12 +319,12 @@ class Disk(CrashFiles):
                 raise StorageError(f"{operation} of {path}: {os.strerror(number)}")
 
     def before_write(self, size: int) -> None:
-        """So many bytes are about to be written: the last moment to see that there is no room."""
+        """Record that a full disk is about to reject a write of `size` bytes."""
         if ANYWHERE in self.faults.full_without_write and self.used() + size > self.capacity:
             self.faults.full_without_write.pop(ANYWHERE, None)
 
     def written(self, path: str, position: int, data: bytes) -> None:
-        """Bytes are in a file, and not durable yet."""
+        """Handle bytes that were written to a file and are not durable yet."""
         steps = list(parse_steps(path, data)) if path.endswith(LOG) else []
         if path.endswith(LOG):
             self._unsynced.setdefault(path, []).extend(steps)
@@ -280,7 +336,7 @@ class Disk(CrashFiles):
             self._check_crash_point(COMPLETED, path)
 
     def synced(self, path: str) -> None:
-        """A sync has been done."""
+        """Handle a sync of a file."""
         for step in self._unsynced.pop(path, ()):
             self._on_durable_step(path, step)
         self._check_crash_point("synced", path)
@@ -295,7 +351,7 @@ class Disk(CrashFiles):
 
     def _check_crash_point(self, kind: str, path: str) -> None:
         if self.after_cut is not None:
-            raise StorageError("the power is off")
+            raise StorageError("the power is cut")
         trap = self.faults.trap
         if trap is not None and trap.matches(kind, path):
             self.faults.trap = None
@@ -303,14 +359,14 @@ class Disk(CrashFiles):
             raise PowerCut
 
     def fork(self) -> Disk:
-        """A disk of its own with what is on this one, all of it durable."""
+        """Return a new disk with a copy of the data, all of it durable."""
         disk = Disk()
         disk.capacity = self.capacity
         disk._root = stable_copy(self._root)
         return disk
 
     def restarted(self) -> Disk:
-        """The disk as the next start finds it."""
+        """Return the disk as the next start of the broker sees it."""
         disk = Disk()
         disk.capacity = self.capacity
         disk._root = (self.after_cut or self)._root
@@ -319,7 +375,7 @@ class Disk(CrashFiles):
 
 
 class _DiskFile(CrashFile):
-    """A file that tells what was done to it."""
+    """A file that reports its operations to the disk."""
 
     __slots__ = ("_disk",)
 
@@ -344,7 +400,7 @@ def _directory(topic: str, partition: int) -> str:
 
 
 def _has_commit(batch: bytes) -> bool:
-    """Whether a batch of the offsets topic commits an offset; it keeps other things as well."""
+    """Return True if a batch of the offsets topic commits an offset."""
     return not read_header(batch).is_control and any(
         record.key is not None
         and record.value is not None

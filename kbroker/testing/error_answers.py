@@ -1,7 +1,7 @@
-"""The answer to a request that is refused as a whole: the error in every place that can hold one.
+"""Error responses to whole requests: the error in every field that can hold one.
 
-Kafka gives each request a function of its own for this. Here one function mirrors the rows of a
-request into the response, from the names that rows of both have in common.
+Kafka implements this for each request separately. Here one function maps the rows of any request to
+rows of its response, by the field names that both have in common.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from kbroker.protocol.schema import Struct, fields
 
 from .rows import ERROR_FIELDS, S, error_field, structs
 
+# Fields of a request that the rows of a response's list are derived from.
 ROWS_OF = {
     "responses": ("topic_data", "topics", "topic_names", "resources"),
     "partition_responses": ("partition_data",),
@@ -35,8 +36,8 @@ ROWS_OF = {
     "markers": ("markers",),
     "transaction_states": ("transactional_ids",),
 }
-"""Where the rows of a response's list come from."""
 
+# Names of a request field that correspond to a field of the response.
 SAME = {
     "index": ("index", "partition", "partition_index"),
     "partition": ("partition", "partition_index"),
@@ -45,14 +46,14 @@ SAME = {
     "name": ("name", "topic"),
     "topic_name": ("topic_name", "name"),
 }
-"""Names that a thing has in a request when it has another one in the response."""
 
+# Fields that identify a response row if the request has a list of plain values.
 IDENTITY = (
     *("name", "group_id", "key", "partition_index", "index", "partition", "partition_id"),
     "transactional_id",
 )
-"""What identifies a row whose request has only a list of plain values."""
 
+# Fields that an error response repeats from the request.
 KEPT = {
     *IDENTITY,
     *(
@@ -67,16 +68,20 @@ KEPT = {
         "entity_name",
     ),
 }
-"""What a refusal repeats of the request."""
 
+# Fields that are -1 in an error response.
 UNKNOWN = {"base_offset", "offset", "timestamp", "high_watermark", "committed_offset", "node_id"}
-"""What is -1 in a refusal."""
 
 
 def error_response(key: int, request: object, code: ErrorCode) -> Any:
-    """The response that refuses all of `request` with `code`.
+    """Return a response that rejects all of a request.
 
-    Rows carry the error where the request has rows, the response as a whole where it has none.
+    If the request has rows, the error is in the rows of the response, else in its top-level field.
+
+    Args:
+        key: API key.
+        request: Decoded request.
+        code: Error to answer with.
     """
     response: Any = _mirror(messages.response_class(key), request, code)
     if hasattr(response, "error_code"):
@@ -86,7 +91,7 @@ def error_response(key: int, request: object, code: ErrorCode) -> Any:
 
 
 def _mirror(cls: type[S], request: object, code: ErrorCode) -> S:
-    """A struct of class `cls` about the same things as `request`, with the error."""
+    """Return a struct of class `cls` with the identity of `request` and the error."""
     made = cls()
     for field in fields(cls):
         if field.name in ERROR_FIELDS:
@@ -115,7 +120,9 @@ def _row(cls: type[S], asked: object, code: ErrorCode) -> S:
 def _rows(request: object, field: str) -> list[object]:
     for name in ROWS_OF.get(field, ()):
         found = getattr(request, name, None)
-        if found and name == "dirs":  # AlterReplicaLogDirs: rows of directories, answered by topic
+        if (
+            found and name == "dirs"
+        ):  # AlterReplicaLogDirs: requested by directory, answered by topic
             return [topic for directory in found for topic in directory.topics]
         if found:
             return list(found)

@@ -1,4 +1,4 @@
-"""A sentence about a record to come."""
+"""Expectations of records, written as a chain of criteria."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from typing import NamedTuple
 
 from .kit import WAIT_SECONDS, KafkaRecord, Value, to_bytes
 
+# Seconds of each unit of time.
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0}
 
 
 class Criterion(NamedTuple):
-    """Something that must be true of a record, and how to say it."""
+    """A condition that a record must meet, and its description."""
 
     text: str
     holds: Callable[[KafkaRecord], bool]
 
 
 class Expectation:
-    """What a record must be like: each call narrows it down; `within` waits for it.
+    """Criteria of an expected record: each call adds one, and `within` waits for the record.
 
-    Parameters: `wait` waits for a record that matches, so many seconds.
+    Args:
+        topic: Topic name.
+        wait: Waits for a record that meets the expectation, for at most a number of seconds.
     """
 
     def __init__(self, topic: str, wait: Callable[[Expectation, float], KafkaRecord]) -> None:
@@ -31,40 +34,87 @@ class Expectation:
         self._criteria: list[Criterion] = []
 
     def key(self, key: Value) -> Expectation:
-        """It has this key."""
+        """Expect a key.
+
+        Args:
+            key: Key: bytes as they are, a string as UTF-8, everything else as JSON.
+
+        Returns:
+            This expectation.
+        """
         return self._with(f"key {key!r}", lambda record: record.key == to_bytes(key))
 
     def value(self, value: Value) -> Expectation:
-        """It has this value."""
+        """Expect a value.
+
+        Args:
+            value: Value: bytes as they are, a string as UTF-8, everything else as JSON.
+
+        Returns:
+            This expectation.
+        """
         return self._with(f"value {value!r}", lambda record: record.value == to_bytes(value))
 
     def header(self, name: str, value: Value) -> Expectation:
-        """It has this header."""
+        """Expect a header.
+
+        Args:
+            name: Header name.
+            value: Header value, converted like a record value.
+
+        Returns:
+            This expectation.
+        """
         header = (name, to_bytes(value))
         return self._with(f"header {name}={value!r}", lambda each: header in each.headers)
 
     def json(self, **fields: object) -> Expectation:
-        """Its value is a JSON object with these fields, among others."""
+        """Expect a JSON object that has these fields; it may have others.
+
+        Args:
+            fields: Expected fields.
+
+        Returns:
+            This expectation.
+        """
         return self._with(f"JSON {fields}", lambda each: fields.items() <= _object(each).items())
 
     def that(self, criterion: Callable[[KafkaRecord], bool]) -> Expectation:
-        """Something else is true of it."""
-        return self._with("something of its own", criterion)
+        """Expect that a function returns True for the record.
+
+        Args:
+            criterion: Function of the record.
+
+        Returns:
+            This expectation.
+        """
+        return self._with("a custom criterion", criterion)
 
     def _with(self, text: str, holds: Callable[[KafkaRecord], bool]) -> Expectation:
         self._criteria.append(Criterion(text, holds))
         return self
 
     def within(self, time: str | float = WAIT_SECONDS) -> KafkaRecord:
-        """Wait for it, at most `time`: seconds, or "200ms", "2s", "1m". Raises WaitTimeout."""
+        """Wait until a record meets all criteria.
+
+        Args:
+            time: Maximum time to wait: seconds, or "200ms", "2s", "1m".
+
+        Returns:
+            The first such record.
+
+        Raises:
+            ValueError: The time has another form.
+            WaitTimeout: There is no such record; the message lists the most similar ones.
+        """
         return self._wait(self, seconds(time))
 
     def nearness(self, record: KafkaRecord) -> int:
-        """How much of what is expected is true of a record, up to the first thing that is not."""
+        """Return the number of criteria that a record meets before the first unmet one."""
         return sum(1 for _ in takewhile(lambda each: each.holds(record), self._criteria))
 
     def matches(self, record: KafkaRecord) -> bool:
-        """Whether it is one that is expected."""
+        """Return True if a record meets all criteria."""
         return all(criterion.holds(record) for criterion in self._criteria)
 
     def __str__(self) -> str:
@@ -81,10 +131,14 @@ def _object(record: KafkaRecord) -> dict[str, object]:
 
 
 def seconds(time: str | float) -> float:
-    """A span of time in seconds. Raises ValueError."""
+    """Convert a time to seconds.
+
+    Raises:
+        ValueError: The time has another form.
+    """
     if not isinstance(time, str):
         return time
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m)", time.strip())
     if match is None:
-        raise ValueError(f"{time!r} is no span of time; write 200ms, 2s or 1m")
+        raise ValueError(f"invalid time {time!r}: write 200ms, 2s or 1m")
     return float(match[1]) * UNITS[match[2]]

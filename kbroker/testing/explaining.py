@@ -1,4 +1,4 @@
-"""Why a broker under test is as it is: what it did itself, beside what its test did to it."""
+"""Explanations of the state of a broker under test, together with the actions of its test."""
 
 from __future__ import annotations
 
@@ -52,8 +52,10 @@ class Action(NamedTuple):
 
 
 class Explain:
-    """Explanations of one broker's groups, partitions and transactions, with the faults and actions of
-    its test."""
+    """Explanations of the groups, partitions and transactions of one broker.
+
+    They include the faults and actions of the test.
+    """
 
     def __init__(self, broker: Broker, faults: Faults) -> None:
         self._broker = broker
@@ -61,7 +63,7 @@ class Explain:
         self._actions: deque[Action] = deque(maxlen=ACTIONS_KEPT)
 
     def record_action(self, action: str, subject: Subject) -> None:
-        """Keep an action of the test, with the current log time, for explanations."""
+        """Record an action of the test with the current log time, for explanations."""
         line = Line(self._broker.node.clock.log_ms(), f"the test {action}")
         self._actions.append(Action(line, subject))
 
@@ -69,7 +71,7 @@ class Explain:
         return [action.line for action in self._actions if action.subject in (EVERYTHING, subject)]
 
     def group(self, name: str) -> Explanation:
-        """Why a group is in the state in which it is."""
+        """Explain the state of a group."""
         hits = _hit_lines(self._faults, lambda info: name in info.groups)
         actions = self._actions_to(Subject(group=name))
         return explain_group(coordinator_of_group(self._broker, name), name).with_events(
@@ -77,25 +79,25 @@ class Explain:
         )
 
     def client(self, client_id: str) -> Explanation:
-        """What clients of an id have said of themselves last (KIP-714)."""
+        """Return the last metrics that clients with a client ID have pushed (KIP-714)."""
         return explain_client([each.node for each in self._broker.nodes], client_id)
 
     def transaction(self, transactional_id: str) -> Explanation:
-        """Where a transaction stands, and why."""
+        """Explain the state of a transaction."""
         hits = _hit_lines(self._faults, lambda info: info.transactional_id == transactional_id)
         actions = self._actions_to(Subject(transactional_id=transactional_id))
         node = coordinator_of_transactions(self._broker, transactional_id)
         return explain_transaction(node, transactional_id).with_events([*hits, *actions])
 
     def partition(self, topic: str, index: int) -> Explanation:
-        """Why a partition is served, or is not."""
+        """Explain whether a partition is available."""
         hits = _hit_lines(self._faults, lambda info: _names(info, topic, index))
         actions = self._actions_to(Subject(topic=topic))
         node = leader_of(self._broker, topic, index)
         return explain_partition(node, topic, index).with_events([*hits, *actions])
 
     def share(self, group: str, topic: str, index: int) -> Explanation:
-        """Why members of a share group get no records of a partition, or do."""
+        """Explain the delivery of a partition to the members of a share group."""
         hits = _hit_lines(
             self._faults, lambda info: group in info.groups or _names(info, topic, index)
         )
@@ -104,7 +106,7 @@ class Explain:
         return explain_share(node, group, topic, index).with_events([*hits, *actions])
 
     def topic(self, name: str) -> list[Explanation]:
-        """The explanations of a topic's first partitions; of one that does not exist, of 0."""
+        """Explain the first partitions of a topic; partition 0 if the topic does not exist."""
         topic = any_node(self._broker).cluster.topic(name)
         count = len(topic.partitions) if topic else 1
         return [self.partition(name, index) for index in range(min(count, PARTITIONS_SHOWN))]
@@ -116,7 +118,7 @@ def _names(info: RequestInfo, topic: str, index: int) -> bool:
 
 
 def _hit_lines(faults: Faults, concerns: Callable[[RequestInfo], bool]) -> Iterator[Line]:
-    """A line for each fault and the API that it hit, as long as requests concern the object."""
+    """Yield a line for each fault and API with hits on requests that concern an object."""
     first: dict[tuple[str, ApiKey], Hit] = {}
     counts: dict[tuple[str, ApiKey], int] = {}
     for hit in faults.hits:

@@ -1,4 +1,4 @@
-"""A cluster that runs elsewhere, for programs that are not async."""
+"""An external Kafka cluster, for synchronous code."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ from .real_time import RealClock
 
 
 class ExternalKafka(KafkaHandle):
-    """A cluster that runs elsewhere.
+    """An external Kafka cluster.
 
-    What only a `LocalBroker` can do, faults and clocks for instance, skips the test that asks for it.
+    Features that only `LocalBroker` has, such as faults and clocks, skip the test that uses them.
 
-    Parameters: `bootstrap` is HOST:PORT, with commas between several; `settle_seconds` is how long
-    nothing may change in it before it counts as idle.
+    Args:
+        bootstrap: HOST:PORT, with commas between several.
+        thread: Thread to run in; None creates one.
+        settle_seconds: Seconds without a change after which the cluster counts as idle.
+
+    Raises:
+        ValueError: `bootstrap` has another form.
     """
 
     def __init__(
@@ -50,7 +55,9 @@ class ExternalKafka(KafkaHandle):
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(LocalBroker, name) or name in LocalBroker.__annotations__:
-            raise SkipTest(f"`{name}` needs a broker of its own, and {self._bootstrap} is not one")
+            raise SkipTest(
+                f"`{name}` needs a broker in this process, and {self._bootstrap} is an external Kafka"
+            )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @contextlib.asynccontextmanager
@@ -60,14 +67,19 @@ class ExternalKafka(KafkaHandle):
             yield OutsideKit(cluster, RealClock().log_ms, self._settle_seconds)
 
     def begin_test(self) -> None:
-        """What is there now is not the next test's own. Raises KafkaError, ClientError."""
+        """Begin a test: existing topics, groups and records do not belong to it.
+
+        Raises:
+            KafkaError: The cluster rejects a request.
+            ClientError: The cluster cannot be reached.
+        """
         self._do(self._kit.begin_test)
         self._unawaited.clear()
         self._begin()
 
     @contextlib.contextmanager
     def one_test(self) -> Iterator[None]:
-        """Inside is one test, which leaves nothing behind; see `OutsideKit.end_test`."""
+        """Run a test in the block, and clean up after it; see `OutsideKit.end_test`."""
         self.begin_test()
         try:
             yield
@@ -75,17 +87,31 @@ class ExternalKafka(KafkaHandle):
             self._do(self._kit.end_test)
 
     def recreate_topic(self, name: str, partitions: int) -> None:
-        """Create a topic that is empty, whatever there was of that name. Raises KafkaError."""
+        """Create an empty topic, and delete an existing topic of that name first.
+
+        Args:
+            name: Topic name.
+            partitions: Number of partitions.
+
+        Raises:
+            KafkaError: The cluster rejects a request.
+        """
         self._do(self._kit.recreate_topic, name, partitions)
         self._known.forget(name)
 
     def expect_nothing(self, topic: str, timeout: float = WAIT_SECONDS) -> None:
-        """As in `KafkaHandle`, with a weaker `wait_until_idle`."""
+        """Wait until the cluster is idle, then check that a topic has no unexpected record.
+
+        See `KafkaHandle.expect_nothing`, and `OutsideKit.wait_until_idle` for what idle means.
+        """
         self._kit.track_topic(topic)
         super().expect_nothing(topic, timeout)
 
     def close(self) -> None:
-        """Close the connections. In a forked child this does nothing: the parent has them."""
+        """Close the connections.
+
+        In a forked child this does nothing, because the parent has the connections.
+        """
         if not self._thread.is_own:
             return
         self._thread.release_resource(self._held)

@@ -1,4 +1,4 @@
-"""A fault as a test arms it: a sentence of what, when and how often."""
+"""Faults of the Kafka API as a test arms them: which requests, when, and what happens."""
 
 from __future__ import annotations
 
@@ -15,54 +15,109 @@ from .registry_fault import RegistryFault, new_call_rule
 from .rules import CRITERIA, Faults, Hook, Rule, Target, criteria_of, field_names
 from .schedule import AnyRule, Effect
 
+# APIs whose requests or responses contain record batches.
 WITH_BATCHES = {ApiKey.PRODUCE, ApiKey.FETCH}
+# Highest bit number of a request: socket.request.max.bytes is 100 MiB by default.
 BIT_MAX = 8 * 100 * 1024 * 1024 - 1
-"""No request has more bits than this: socket.request.max.bytes is 100 MiB."""
 
 
-NO_REGISTRY = "there is no schema registry: make the broker with schema_registry=True"
+NO_REGISTRY = "the broker has no schema registry; create it with schema_registry=True"
 
 
 class UnfiredFault(AssertionError):
-    """A fault was armed and hit nothing: the test did not test what it says."""
+    """A test has armed a fault that hit nothing, so it did not test what it claims to test."""
 
 
 class Fault(AnyFault[Rule, Waited]):
-    """One armed fault for Kafka's requests; see `Arming.fault`."""
+    """One armed fault of the Kafka API; see `Arming.fault`."""
 
     def until(self, api: str) -> Self:
-        """Hit all matching requests of a client until it has sent a request of `api` after the first
-        hit.
+        """Hit all matching requests of a client until it sends a request of another API.
 
-        `until("Metadata")` is a leader that has moved: who looks again finds it.
+        `until("Metadata")` simulates a moved leader: a client that refreshes its metadata finds it.
+        Only requests of that API after the first hit of the client count.
+
+        Args:
+            api: API name.
+
+        Returns:
+            This fault.
+
+        Raises:
+            ValueError: The API does not exist.
         """
         self._rule.until = api_key(api)
         return self.always()
 
     def throttle(self, milliseconds: float) -> Self:
-        """Answer, and tell the client to pause (KIP-219)."""
+        """Answer with a throttle time, so that the client pauses (KIP-219).
+
+        Args:
+            milliseconds: Throttle time in ms, at least 0.
+
+        Returns:
+            This fault.
+
+        Raises:
+            ValueError: `milliseconds` is negative, the response has no throttle time, or the fault
+                already has an effect. The fault is disarmed.
+        """
         self._check("milliseconds", milliseconds, 0)
         return self._does(Effect.THROTTLE, milliseconds=milliseconds)
 
     def truncate_response(self) -> Self:
-        """Do the work, send the first half of the response, then close the connection."""
+        """Handle the request, send the first half of the response, then close the connection.
+
+        Returns:
+            This fault.
+
+        Raises:
+            ValueError: The fault already has an effect. The fault is disarmed.
+        """
         return self._does(Effect.TRUNCATE_RESPONSE)
 
     def duplicate_response(self) -> Self:
-        """Send the response twice."""
+        """Send the response twice.
+
+        Returns:
+            This fault.
+
+        Raises:
+            ValueError: The fault already has an effect. The fault is disarmed.
+        """
         return self._does(Effect.DUPLICATE_RESPONSE)
 
     def corrupt_batch(self, bit: int = 0) -> Self:
-        """Flip a bit of the records that a Produce brings or a Fetch gets.
+        """Flip one bit of the records of a Produce request or Fetch response.
 
-        Bits are counted from the end of the batch's header; behind the last one they begin again.
-        Requests and answers without records do not count.
+        Requests and responses without records do not count as matches.
+
+        Args:
+            bit: Number of the bit, counted from the end of the batch header, modulo the size of the
+                records.
+
+        Returns:
+            This fault.
+
+        Raises:
+            ValueError: `bit` is out of range, the APIs have no batches, or the fault already has an
+                effect. The fault is disarmed.
         """
         self._check("bit", bit, 0, BIT_MAX)
         return self._does(Effect.CORRUPT_BATCH, bit=bit)
 
     def hook(self, function: Hook) -> Self:
-        """Ask a function what to do; see `Arming.on`."""
+        """Call a function for each hit; see `Arming.on`.
+
+        Args:
+            function: Gets the request or response, and what the rules know about the request.
+
+        Returns:
+            This fault.
+
+        Raises:
+            ValueError: The fault already has an effect. The fault is disarmed.
+        """
         return self._does(Effect.HOOK, hook=function)
 
     def _check_effect(self) -> None:
@@ -70,12 +125,21 @@ class Fault(AnyFault[Rule, Waited]):
 
 
 class Arming(Generic[Waited]):
-    """What a broker under test has to say about faults, whichever way it is called."""
+    """Methods of a broker under test that arm and disarm faults, for sync and async code."""
 
     faults: Faults
 
     def wait_for_hits(self, rule: AnyRule, hits: int, timeout: float) -> Waited:
-        """Wait until a fault has hit so many requests; its `wait` does the same."""
+        """Wait until a fault has hit a number of requests; `AnyFault.wait` does the same.
+
+        Args:
+            rule: Rule of the fault.
+            hits: Number of hits to wait for.
+            timeout: Maximum seconds to wait.
+
+        Raises:
+            WaitTimeout: The fault has fewer hits; the message lists the most similar requests.
+        """
         raise NotImplementedError
 
     def fault(
@@ -94,16 +158,32 @@ class Arming(Generic[Waited]):
         at: str = "before",
         top_level: bool = False,
     ) -> Fault[Waited]:
-        """Arm a fault; what is called on it says when it hits and what it does.
+        """Arm a fault. The methods of the returned object set its schedule and effect.
 
-        Parameters: `api` is named as in Kafka ("Produce"), or several, None for all; `error` is the
-        name or number of the error to answer with, beside the rows of an answer if `top_level`;
-        `topic` to `versions` narrow down which requests are meant (a topic may be named by an id
-        that nobody has, `resource` is what the settings of a request belong to); `at` "after" does
-        the work first. `when` gets each request that is meant so far, and says whether it is.
+        If several faults match a request, the one that was armed first takes it. A fault without an
+        effect only counts the request and leaves it to the others.
 
-        Of several faults the first one that matches has the request; one that was given no effect
-        counts it and leaves it to the others. Raises ValueError for names that do not exist.
+        Args:
+            api: API name as in Kafka ("Produce"), or several; None matches all APIs.
+            error: Name or number of the error to answer with.
+            topic: Match requests that name this topic. An unknown topic ID is matched as text.
+            partition: Match requests that name this partition, or one of several.
+            group: Match requests that name this group.
+            client_id: Match requests of clients with this client ID.
+            transactional_id: Match requests that name this transactional ID.
+            resource: Match config requests for this resource.
+            versions: Match requests of this API version, or of a range of versions.
+            when: Called with each request that meets the other criteria; returns True to match.
+            at: "before" to inject the fault instead of handling the request; "after" to handle the
+                request first.
+            top_level: Put the error into the top-level error field of the response, not into its
+                rows.
+
+        Returns:
+            The armed fault.
+
+        Raises:
+            ValueError: A name does not exist, or no request can meet the criteria.
         """
         rule = new_rule(
             api,
@@ -131,12 +211,22 @@ class Arming(Generic[Waited]):
         error: int | None = None,
         at: str = "before",
     ) -> RegistryFault[Waited]:
-        """Arm a fault of the schema registry; what is called on it says when it hits and what it does.
+        """Arm a fault of the schema registry. The methods of the returned object set its schedule.
 
-        Parameters: `method` is "POST" for instance, or several, None for all; `path` is that of the
-        call ("/schemas/ids/*", where * stands for anything), `subject` the one that the call is about;
-        `error` is the number to answer with, of which the first three digits are HTTP's status (503,
-        40401); `at` "after" does the work first. Raises ValueError for what cannot be meant.
+        Args:
+            method: HTTP method ("POST"), or several; None matches all methods.
+            path: Path to match, for example "/schemas/ids/*"; "*" matches anything.
+            subject: Subject to match, in the path or in the query.
+            error: Error to answer with: an HTTP status (503), or an HTTP status followed by two
+                digits (40401).
+            at: "before" to inject the fault instead of handling the call; "after" to handle the
+                call first.
+
+        Returns:
+            The armed fault.
+
+        Raises:
+            ValueError: An argument is invalid, or the broker has no schema registry.
         """
         rule = new_call_rule(method, path=path, subject=subject, error=error, at=at)
         if not self.has_schema_registry:
@@ -146,18 +236,30 @@ class Arming(Generic[Waited]):
 
     @property
     def has_schema_registry(self) -> bool:
-        """Whether it serves schemas."""
+        """True if the broker has a schema registry."""
         return False
 
     def on(self, api: str | Iterable[str] | None = None, **criteria: Any) -> Callable[[Hook], Hook]:
-        """Call a function with each request of an API, and what is asked: `@kbroker.on("Fetch")`.
+        """Decorate a function to call it for each matching request: `@kbroker.on("Fetch")`.
 
-        It returns None to let the request pass to other faults and hooks, or the answer; with `at="after"` it gets the
-        response, and returns None or another one. It may be async, to delay, and raises OSError to
-        close the connection; whatever else it raises fails the test. It runs in the broker's
-        thread, and what its client sends meanwhile waits. `criteria` are those of `fault`. Like a
-        fault it must be called at least once; `fault(...).hook(function).always().optional()` need
-        not be.
+        The function gets the request, and what the rules know about it. It returns None to pass the
+        request on to other faults and the broker, or a response to send. With `at="after"` it gets
+        the response, and returns None or another response. It may be async, to delay the request.
+
+        OSError closes the connection. Any other exception fails the test. The function runs in the
+        thread of the broker, and later requests of the client wait for it. The test fails if it is
+        never called. Use `fault(...).hook(function).always().optional()` for a function that need
+        not be called.
+
+        Args:
+            api: API name, or several; None matches all APIs.
+            criteria: Further arguments of `fault`.
+
+        Returns:
+            A decorator that returns the function unchanged.
+
+        Raises:
+            ValueError: When the decorator is applied, for invalid criteria; see `fault`.
         """
 
         def install(function: Hook) -> Hook:
@@ -167,17 +269,27 @@ class Arming(Generic[Waited]):
         return install
 
     def disarm_faults(self) -> None:
-        """Take all faults and hooks away, and forget what they did."""
+        """Remove all faults and hooks, and forget the exceptions of hooks."""
         self.faults.rules.clear()
         self.faults.failures.clear()
 
     def check_faults(self) -> None:
-        """Raise what a hook has raised, and UnfiredFault when a fault hit nothing that should."""
+        """Check that each fault has hit something.
+
+        Raises:
+            UnfiredFault: A fault that is not optional has hit nothing.
+            Exception: The first exception of a hook.
+        """
         check_faults(self.faults)
 
 
 def check_faults(faults: Faults, unmet: Iterable[str] = ()) -> None:
-    """See `Arming.check_faults`; `unmet` says what else has not happened."""
+    """Check that each fault has hit something; see `Arming.check_faults`.
+
+    Args:
+        faults: Faults to check.
+        unmet: Descriptions of other expected events that have not happened.
+    """
     if faults.failures:
         raise faults.failures[0]
     reports = [
@@ -199,7 +311,11 @@ def new_rule(
     partition: int | Iterable[int] | None = None,
     **criteria: Any,
 ) -> Rule:
-    """The rule that the words of a test mean. Raises ValueError, with what there is instead."""
+    """Create the rule of a fault from the arguments of `Arming.fault`.
+
+    Raises:
+        ValueError: A name does not exist, or no request can meet the criteria.
+    """
     if isinstance(versions, int):
         versions = range(versions, versions + 1)
     names = [api] if isinstance(api, str) else api or ()
@@ -220,7 +336,11 @@ def new_rule(
 
 
 def check_versions(target: Target) -> None:
-    """Refuse versions in which nothing can be asked here. Raises ValueError."""
+    """Check that the broker serves one of the versions.
+
+    Raises:
+        ValueError: It serves none of them.
+    """
     wanted = target.versions
     if wanted is None:
         return
@@ -230,14 +350,18 @@ def check_versions(target: Target) -> None:
     for versions in served.values():
         if max(wanted.start, versions.start) < min(wanted.stop, versions.stop):
             return
-    there_are = [f"{key.api_name} {format_versions(versions)}" for key, versions in served.items()]
+    valid = [f"{key.api_name} {format_versions(versions)}" for key, versions in served.items()]
     raise ValueError(
-        f"no request has versions {format_versions(wanted)}; there are {', '.join(there_are)}"
+        f"no request has versions {format_versions(wanted)} (valid: {', '.join(valid)})"
     )
 
 
 def check_target(target: Target) -> None:
-    """Refuse criteria that no request of the APIs that are meant could meet. Raises ValueError."""
+    """Check that requests of the APIs can meet all criteria.
+
+    Raises:
+        ValueError: The requests do not have the field of a criterion.
+    """
     apis = sorted(target.apis)
     said = {name for api in apis for name in criteria_of(api)}
     asked = {name for name in CRITERIA if getattr(target, name)}
@@ -246,30 +370,37 @@ def check_target(target: Target) -> None:
         missing = ", ".join(sorted(asked - said))
         known = ", ".join(sorted({"client_id", *said}))
         raise ValueError(
-            f"a request of {names} does not say its {missing}, so this fault could hit nothing; "
-            f"there is {known}"
+            f"a request of {names} does not have a {missing}, so this fault cannot hit anything "
+            f"(valid: {known})"
         )
 
 
 def check_effect(rule: Rule) -> None:
-    """Refuse what a rule could not do to any request that it is for. Raises ValueError."""
+    """Check that the effect is possible for the APIs of a rule.
+
+    Raises:
+        ValueError: The effect is not possible.
+    """
     apis = rule.target.apis
     names = ", ".join(key.api_name for key in sorted(apis))
     if rule.effect is Effect.CORRUPT_BATCH and apis and not apis & WITH_BATCHES:
-        raise ValueError(f"there are batches in Produce and Fetch, not in {names}")
+        raise ValueError(f"cannot corrupt a batch of {names} (valid: Produce, Fetch)")
     if (
         rule.effect is Effect.THROTTLE
         and apis
         and not any("throttle_time_ms" in _answered(key) for key in apis)
     ):
-        raise ValueError(f"the answer to {names} cannot say how long to pause")
+        raise ValueError(f"cannot throttle {names}: the response has no throttle_time_ms")
     if rule.top_level and not apis:
-        raise ValueError("top_level=True needs the API that is meant")
+        raise ValueError("top_level=True needs an API; add its name")
     for key in apis if rule.top_level else ():
         if "error_code" not in _answered(key):
-            raise ValueError(f"the answer to {key.api_name} has errors in its rows only")
+            raise ValueError(
+                f"top_level=True: the response of {key.api_name} has no top-level error; "
+                "remove top_level"
+            )
 
 
 def _answered(key: ApiKey) -> set[str]:
-    """The fields that the answer to an API has beside its rows."""
+    """Return the names of the top-level fields of the response of an API."""
     return field_names(messages.response_class(key))

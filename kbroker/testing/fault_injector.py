@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 
 
 class InterceptedRequest(NamedTuple):
-    """A request, and what the rules of faults compare."""
+    """A request, and the parts of it that fault rules compare."""
 
     request: Request
     info: RequestInfo
 
 
 class FaultInjector:
-    """Asks `faults` what to do with each request of one connection.
+    """Applies fault rules to the requests of one connection.
 
-    A request that is delayed, or that a hook thinks about, holds up what its client sends after it,
-    as a slow network would: work is done in the order of arrival.
+    While a request is delayed, or a hook handles it, later requests of the same client wait, as on
+    a slow network: requests are handled in the order of arrival.
 
     Args:
         faults: The rules of the broker under test.
@@ -61,18 +61,19 @@ class FaultInjector:
         self._requests = requests
         self._replies = replies
         self._is_known = False
+        # Effects that change the bytes of a reply, by correlation ID.
         self._altered: dict[int, Effect] = {}
-        """By correlation ID: how the bytes of a reply are altered."""
+        # True if the test kit has opened the connection.
         self.is_kit_connection = False
-        """The test itself asks."""
+        # True if no fault hits the connection: it belongs to the kit, the schema registry or a
+        # node.
         self.is_exempt = False
-        """The test itself, its schema registry or another node asks, and no fault hits it."""
         replies.on_encoded = self._alter
 
-    # -- who asks
+    # -- identification of the client
 
     def identify(self, header: RequestHeader) -> None:
-        """Find out from the first request whose connection this is, and what it may know of."""
+        """Determine from the first request who has opened the connection, and limit its APIs."""
         if self._is_known:
             return
         self._is_known = True
@@ -82,7 +83,7 @@ class FaultInjector:
             or header.client_id == REGISTRY_CLIENT_ID
             or self._is_of_node(header.client_id)
         )
-        if self.is_exempt:  # traces of the test's own requests would hide those of its clients
+        if self.is_exempt:  # traces of the kit's requests would hide those of clients
             self._replies.is_traced = False
         else:
             self._requests.apis = self._faults.within_limits(self._requests.apis)
@@ -98,7 +99,7 @@ class FaultInjector:
         self._node.context.changes.happened()
 
     def dispatch(self, request: Request) -> Awaitable[None] | None:
-        """Serve a request, or carry out the rule that it meets."""
+        """Serve a request, or apply the rule that hits it."""
         api, header, body, _ = request
         if self.is_exempt:
             if self.is_kit_connection:
@@ -116,7 +117,7 @@ class FaultInjector:
         return self._serve(intercepted) if rule is None else self._hit(rule, intercepted)
 
     async def _serve(self, intercepted: InterceptedRequest) -> None:
-        """Serve a request that no rule hits, unless one breaks its batches."""
+        """Serve a request that no rule hits, unless a rule corrupts its batches."""
         request, info = intercepted
         if self._faults.corrupts(info):
             if request.api.key == ApiKey.PRODUCE:
@@ -137,9 +138,10 @@ class FaultInjector:
         return await result if isawaitable(result) else result
 
     def _lacks_partitions(self, header: RequestHeader, request: Any) -> bool:
-        """Return True for a fetch of a session, which does not name its partitions (KIP-227).
+        """Return True for an incremental fetch that a rule cannot match (KIP-227).
 
-        A rule has to know them. A session that is not found makes the client name all of them.
+        An incremental fetch does not list its partitions. The error FETCH_SESSION_ID_NOT_FOUND
+        makes the client send a full fetch, which does.
         """
         return request.session_epoch > 0 and self._faults.needs_partitions(header.client_id or "")
 
@@ -148,7 +150,7 @@ class FaultInjector:
         return topic.name if topic else ""
 
     async def _hit(self, rule: Rule, intercepted: InterceptedRequest) -> None:
-        """Carry out a rule on one request."""
+        """Apply a rule to one request."""
         effect, (request, _) = rule.effect, intercepted
         if rule.after:
             await self._answer(rule, intercepted)
@@ -167,26 +169,26 @@ class FaultInjector:
             await self._answer(rule, intercepted)
 
     async def _reply_with_error(self, rule: Rule, intercepted: InterceptedRequest) -> None:
-        """Answer with the error; rows about what is not meant are served as they should be."""
+        """Answer the rows that match with the error, and serve the other rows."""
         request = intercepted.request
         key, header = request.api.key, request.header
         if rule.top_level:
             self._requests.reply(header, messages.response_class(key)(error_code=rule.code))
             return
-        kept, refused = split(request.body, rule.target, self._name_of_topic)
-        refusal = error_response(key, refused, rule.code)
-        if kept is None:
-            self._requests.reply(header, refusal)
+        others, matching = split(request.body, rule.target, self._name_of_topic)
+        rejection = error_response(key, matching, rule.code)
+        if others is None:
+            self._requests.reply(header, rejection)
             return
 
         async def join(response: Message) -> Message:
-            return as_message(merge_responses(response, refusal))
+            return as_message(merge_responses(response, rejection))
 
-        result = await self._ordered_work(request._replace(body=kept))
+        result = await self._ordered_work(request._replace(body=others))
         self._requests.reply(header, _Changed(result, join))
 
     async def _apply_hook(self, rule: Rule, intercepted: InterceptedRequest) -> None:
-        """Let a hook answer, or another rule do what it does, or serve the request."""
+        """Send the response of a hook, or apply the next rule, or serve the request."""
         request, info = intercepted
         try:
             answer = await self._call_hook(rule, request.body, info)
@@ -199,7 +201,11 @@ class FaultInjector:
         await (self._serve(intercepted) if next_rule is None else self._hit(next_rule, intercepted))
 
     async def _call_hook(self, rule: Rule, message: Message, info: RequestInfo) -> Message | None:
-        """Return what a hook returns. Raises OSError to close the connection."""
+        """Return the result of a hook.
+
+        Raises:
+            OSError: The hook asks to close the connection.
+        """
         assert rule.hook is not None
         try:
             answer = rule.hook(message, info)
@@ -208,7 +214,7 @@ class FaultInjector:
             expected = messages.response_class(info.api)
             if answer is None or isinstance(answer, expected):
                 return answer
-            raise TypeError(f"a hook answers with None or a {expected.__name__}: {answer!r}")
+            raise TypeError(f"a hook must return None or a {expected.__name__}, not {answer!r}")
         except OSError:
             raise
         except Exception as error:
@@ -218,7 +224,7 @@ class FaultInjector:
     # -- batches
 
     def _corrupt_batches(self, info: RequestInfo, message: object) -> None:
-        """Let a rule break the batches of a Produce request or a Fetch response, if there are any."""
+        """Apply a rule to the batches of a Produce request or a Fetch response, if it has any."""
         rule = self._faults.match_batch(info, lambda rule: bool(self._batches(rule, message)))
         if rule is not None:
             for row in self._batches(rule, message):
@@ -239,12 +245,12 @@ class FaultInjector:
     # -- answers
 
     async def _answer(self, rule: Rule, intercepted: InterceptedRequest) -> None:
-        """Do the work, then lie about it."""
+        """Handle the request, then apply the effect to its response."""
         request = intercepted.request
         result = await self._ordered_work(request)
         if result is not None:
-            lie = partial(self._apply_effect, rule, intercepted)
-            self._requests.reply(request.header, _Changed(result, lie))
+            change = partial(self._apply_effect, rule, intercepted)
+            self._requests.reply(request.header, _Changed(result, change))
         elif rule.effect is Effect.DISCONNECT:  # Produce with acks=0
             raise DisconnectError(f"fault: {rule}")
 
@@ -277,18 +283,18 @@ class FaultInjector:
             set_errors(response, rule.code, rows)
 
     def _alter(self, header: RequestHeader, parts: Parts) -> Parts:
-        """Send a reply twice, or half of it and then close the connection."""
+        """Send a reply twice, or send half of it and then close the connection."""
         effect = self._altered.pop(header.correlation_id, None)
         if effect is None:
             return parts
         if effect is Effect.DUPLICATE_RESPONSE:
             return parts + parts
-        self._replies.end_after_first(OSError("fault: an answer ends in the middle"))
+        self._replies.end_after_first(OSError("fault: a response is truncated"))
         return _half(parts)
 
 
 async def _resolve(result: Outcome[Message]) -> Message | None:
-    """Wait for the response that an outcome stands for. It may be changed."""
+    """Wait for the response of an outcome, in a form that can be changed."""
     response: Message | None
     if isinstance(result, Pending):
         response = await result.wait()
@@ -328,7 +334,7 @@ class _Changed(Pending[Message]):
 
 
 def _flipped(records: Any, bit: int) -> memoryview:
-    """The records with one bit changed, behind the header of the first batch."""
+    """Return records with one bit flipped, after the header of the first batch."""
     data = bytearray(records if isinstance(records, (bytes, memoryview)) else records.read())
     start = HEADER_SIZE if len(data) > HEADER_SIZE else 0
     data[start + (bit // 8) % (len(data) - start)] ^= 1 << (bit % 8)

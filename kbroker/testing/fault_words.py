@@ -1,4 +1,4 @@
-"""A fault in the words of a command, for those who cannot call the methods of `Fault`."""
+"""Faults as arguments of a command, for programs that cannot call the methods of `Fault`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ Arguments = dict[str, Any]
 
 
 class ArgumentType(NamedTuple):
-    """One word: the types of its value, the least one and the most. A list has values of the first
-    type."""
+    """Valid values of one argument: types and limits. Items of a list have the first type."""
 
     kinds: tuple[type, ...]
     least: float = -math.inf
@@ -29,6 +28,7 @@ class ArgumentType(NamedTuple):
 
 
 NUMBER = (int, float)
+# Arguments of `new_rule`: which requests match, and the error to answer with.
 TARGET: Mapping[str, ArgumentType] = {
     "api": ArgumentType((str, list)),
     "error": ArgumentType((str, int)),
@@ -42,8 +42,8 @@ TARGET: Mapping[str, ArgumentType] = {
     "top_level": ArgumentType((bool,)),
     "versions": ArgumentType((int, list), 0),
 }
-"""Arguments of `new_rule`: which requests are meant, and with which error they are answered."""
 
+# Arguments of `new_call_rule`.
 CALL_TARGET: Mapping[str, ArgumentType] = {
     "method": ArgumentType((str, list)),
     "path": ArgumentType((str,)),
@@ -51,8 +51,8 @@ CALL_TARGET: Mapping[str, ArgumentType] = {
     "error": ArgumentType((int,)),
     "at": ArgumentType((str,)),
 }
-"""Arguments of `new_call_rule`."""
 
+# Arguments that all faults have: effect and schedule.
 SCHEDULE: Mapping[str, ArgumentType] = {
     "effect": ArgumentType((str,)),
     "ms": ArgumentType(NUMBER, 0),
@@ -63,27 +63,30 @@ SCHEDULE: Mapping[str, ArgumentType] = {
     "seed": ArgumentType((int,)),
     "optional": ArgumentType((bool,)),
 }
-"""Arguments of all faults."""
 
+# Arguments of a fault of the schema registry.
 CALL_WORDS: Mapping[str, ArgumentType] = {**CALL_TARGET, **SCHEDULE}
-"""The words of a fault of the schema registry."""
 
+# Arguments of a fault of the Kafka API. By default it hits the next matching request, once.
 WORDS: Mapping[str, ArgumentType] = {
     **TARGET,
     **SCHEDULE,
     "bit": ArgumentType((int,), 0, BIT_MAX),
     "until": ArgumentType((str,)),
 }
-"""The words of a fault. Unless told otherwise it hits the next request that is meant, once."""
 
+# Effects by name, other than `error`, which has its own argument.
 EFFECTS = {each.value: each for each in Effect if each not in (Effect.ERROR, Effect.HOOK)}
-"""What a fault can do besides `error`."""
+# Effects that require another argument.
 NEEDED = {"delay": "ms", "throttle": "ms"}
-"""Effects that are nothing without a word."""
 
 
 def parse_rule(words: Arguments) -> Rule:
-    """The rule that words mean, not armed yet. Raises ValueError, with what there is instead."""
+    """Create the rule of a fault from arguments; the rule is not armed.
+
+    Raises:
+        ValueError: An argument is unknown or invalid; the message lists the valid ones.
+    """
     words = _checked(words, WORDS)
     target = {word: value for word, value in words.items() if word in TARGET}
     if isinstance(target.get("versions"), list):
@@ -99,7 +102,11 @@ def parse_rule(words: Arguments) -> Rule:
 
 
 def parse_call_rule(words: Arguments) -> CallRule:
-    """The same for the schema registry."""
+    """Create the rule of a schema registry fault from arguments; the rule is not armed.
+
+    Raises:
+        ValueError: An argument is unknown or invalid; the message lists the valid ones.
+    """
     words = _checked(words, CALL_WORDS)
     target = {word: value for word, value in words.items() if word in CALL_TARGET}
     rule = new_call_rule(target.pop("method", None), **target)
@@ -110,7 +117,7 @@ def parse_call_rule(words: Arguments) -> CallRule:
 
 
 def _checked(words: Arguments, known: Mapping[str, ArgumentType]) -> Arguments:
-    """Those that are said. Raises ValueError."""
+    """Check arguments, and return those that are not None."""
     said = {word: value for word, value in words.items() if value is not None}
     for word, value in said.items():
         _check(word, value, known)
@@ -121,16 +128,16 @@ def _check(name: str, value: Any, known: Mapping[str, ArgumentType]) -> None:
     word = known.get(name)
     if word is None:
         close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-        raise ValueError(f"a fault has no {name!r}; {hint}")
-    # Not isinstance: True is no number of times.
+        hint = f"; did you mean {close[0]}?" if close else f" (valid: {', '.join(known)})"
+        raise ValueError(f"a fault has no {name!r}{hint}")
+    # Not isinstance: True is not a valid integer here.
     if type(value) not in word.kinds:
         kinds = " or ".join(kind.__name__ for kind in word.kinds)
-        raise ValueError(f"{name} is {kinds}, not {value!r}")
+        raise ValueError(f"{name} must be {kinds}, not {value!r}")
     if isinstance(value, list):
         for each in value:
             if type(each) is not word.kinds[0]:
-                raise ValueError(f"{name} is a list of {word.kinds[0].__name__}, not {value}")
+                raise ValueError(f"{name} must be a list of {word.kinds[0].__name__}, not {value}")
     elif type(value) in NUMBER:
         check_number(name, value, word.least, word.most)
 
@@ -139,18 +146,18 @@ def _versions(bounds: list[Any]) -> range:
     match bounds:
         case [int(first), int(last)]:
             return range(first, last + 1)
-    raise ValueError(f"versions is a number or [first, last], not {bounds}")
+    raise ValueError(f"versions must be an integer or [first, last], not {bounds}")
 
 
 def _effect(words: Arguments, known: Mapping[str, Effect]) -> Effect:
     name = words["effect"]
     if "error" in words:
-        raise ValueError("a fault answers with an error or has another effect, not both")
+        raise ValueError("a fault has either an error or another effect; remove one of them")
     if name not in known:
-        raise ValueError(f"effect is one of {', '.join(known)}, not {name!r}")
+        raise ValueError(f"there is no effect {name!r} (valid: {', '.join(known)})")
     needed = NEEDED.get(name)
     if needed is not None and needed not in words:
-        raise ValueError(f"the effect {name} needs {needed}")
+        raise ValueError(f"effect {name}: {needed} is missing; add it")
     return known[name]
 
 

@@ -1,6 +1,6 @@
-"""What a test gives, in the forms that come naturally, as the kit takes it.
+"""Conversion of test arguments: configs, topics, partitions and group states.
 
-What cannot be meant raises ValueError, with what is allowed.
+Invalid arguments raise ValueError; the message lists the valid ones.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from kbroker.config import ConfigError, Scope, effect_of, property_text, unknown
 
 Text = TypeVar("Text", bound=str)
 
+# Properties of Kafka: strings, numbers, booleans, or lists of them.
 Config = Mapping[str, object]
-"""Kafka's properties: text, numbers, True and False, lists of them."""
+# Number of partitions by topic, or names of topics with one partition.
 Topics = Mapping[str, int] | Iterable[str]
-"""Topics with the number of their partitions, or the names of topics with one partition."""
+# Pairs of topic and partition, or partition numbers by topic.
 Partitions = Mapping[str, Iterable[int]] | Iterable[Sequence[str | int]]
-"""Pairs of topic and partition, or topics with their partitions."""
 
 GROUP_STATES = (
     "Empty",
@@ -31,42 +31,64 @@ GROUP_STATES = (
     "Stable",
     "Dead",
 )
+# Broker properties of the test kit that differ from Kafka's defaults: records may have timestamps
+# in the future.
 KIT_DEFAULTS = {"log.message.timestamp.after.max.ms": str((1 << 63) - 1)}
-"""Defaults of brokers under test that differ from Kafka's: a test may give its clients any time."""
+# States of groups that do not rebalance.
 AT_REST = {"Stable", "Empty", "Dead"}
-"""The states of groups that do not rebalance."""
 
 
 def check_number(name: str, value: float, least: float, most: float = math.inf) -> None:
-    """Raise ValueError for what is no number from `least` to `most`; True and "2" are none."""
+    """Check that a value is a number within limits.
+
+    Raises:
+        ValueError: It is not a number (booleans and strings are not), or is out of range.
+    """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number:
-        raise ValueError(f"{name} is a number, not {value!r}")
+        raise ValueError(f"{name} must be a number, not {value!r}")
     if not least <= value <= most:
         limits = f"at least {least}" if most == math.inf else f"from {least} to {most}"
-        raise ValueError(f"{name} is {limits}, not {value}")
+        raise ValueError(f"{name} must be {limits}, not {value}")
 
 
 def one_of(name: str, given: str, known: Sequence[Text]) -> Text:
-    """The one of `known` that is meant, in whatever case. Raises ValueError."""
+    """Return the item of `known` that equals `given`, ignoring case.
+
+    Raises:
+        ValueError: There is none.
+    """
     for each in known:
         if each.lower() == given.lower():
             return each
-    raise ValueError(f"{name} is one of {', '.join(known)}, not {given!r}")
+    raise ValueError(f"invalid {name} {given!r} (valid: {', '.join(known)})")
 
 
 def group_state(given: str | None) -> str | None:
-    """A state of groups as Kafka writes it; None for any. Raises ValueError."""
+    """Return a group state as Kafka writes it; None stands for any state.
+
+    Raises:
+        ValueError: There is no such state.
+    """
     return None if given is None else one_of("state", given, GROUP_STATES)
 
 
 def properties(given: Config) -> dict[str, str]:
-    """Properties as text: 3 is "3", and True is "true". Raises ConfigError."""
+    """Convert properties to strings: 3 becomes "3", and True becomes "true".
+
+    Raises:
+        ConfigError: A value has no string form.
+    """
     return {name: property_text(name, value) for name, value in given.items()}
 
 
 def broker_properties(given: Config) -> dict[str, str]:
-    """The same of a broker. Raises ConfigError for names that neither Kafka nor kbroker has."""
+    """Convert broker properties to strings, and reject unknown names.
+
+    Raises:
+        ConfigError: A name is a property of neither Kafka nor kbroker, or a value has no string
+            form.
+    """
     unknown = [unknown_name(name, Scope.BROKER) for name in given if effect_of(name) is None]
     if unknown:
         raise ConfigError("\n".join(unknown))
@@ -83,7 +105,11 @@ def kit_properties(given: Config) -> dict[str, str]:
 
 
 def topics_of(given: Topics) -> dict[str, int]:
-    """Topics with the number of their partitions. Raises ValueError."""
+    """Return the number of partitions of each topic.
+
+    Raises:
+        ValueError: `given` has another form, or a number is less than 1.
+    """
     topics = given if isinstance(given, Mapping) else _named(given)
     for name, partitions in topics.items():
         check_number(f"topics[{name!r}]", partitions, 1)
@@ -93,12 +119,16 @@ def topics_of(given: Topics) -> dict[str, int]:
 def _named(names: Iterable[str]) -> Mapping[str, int]:
     listed = [names] if isinstance(names, str) else list(names)
     if isinstance(names, str) or not all(isinstance(name, str) for name in listed):
-        raise ValueError(f'topics are {{"orders": 3}}, or a list of names, not {names!r}')
+        raise ValueError(f'invalid topics {names!r}: pass {{"orders": 3}} or a list of names')
     return dict.fromkeys(listed, 1)
 
 
 def partitions_of(given: Partitions) -> list[Partition]:
-    """Partitions in their order. Raises ValueError."""
+    """Return partitions in sorted order.
+
+    Raises:
+        ValueError: `given` has another form.
+    """
     found: list[Partition] = []
     for each in _pairs(given):
         match each:
@@ -106,7 +136,8 @@ def partitions_of(given: Partitions) -> list[Partition]:
                 found.append((topic, index))
             case _:
                 raise ValueError(
-                    f'partitions are [("orders", 0), ...] or {{"orders": [0, 1]}}, not {given!r}'
+                    f'invalid partitions {given!r}: pass [("orders", 0), ...] or '
+                    '{"orders": [0, 1]}'
                 )
     return sorted(found)
 

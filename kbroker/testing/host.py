@@ -1,4 +1,4 @@
-"""One event loop in a thread of its own, in which brokers come and go."""
+"""An event loop in a thread, in which several brokers can run."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _OFFSET_SECONDS_MAX = 200_000
 
 
 class RealTrioClock(trio.abc.Clock):
-    """The clock of an event loop whose timeouts no library can freeze."""
+    """Clock of an event loop whose timeouts continue when a test library freezes the time."""
 
     def __init__(self) -> None:
-        # As trio does: times of this clock must not be mistaken for those of another one.
+        # As in trio: a random offset, so that times of two clocks are not mixed up.
         self._offset = random.SystemRandom().uniform(0, _OFFSET_SECONDS_MAX)
 
     def start_clock(self) -> None:
@@ -48,9 +48,14 @@ class RealTrioClock(trio.abc.Clock):
 
 @dataclass(slots=True, eq=False)
 class OpenResource(Generic[T]):
-    """Something that is open in the loop until it is released.
+    """A context manager that is open in the loop until it is released.
 
-    `scope` ends it without a release; `failure` is what it ended with, if it ended by itself.
+    Attributes:
+        value: Value of the context manager.
+        scope: Cancel scope that ends it without a release.
+        release: Set to close it.
+        closed: Set when it is closed.
+        failure: Exception that it ended with, if it ended by itself.
     """
 
     value: T
@@ -61,23 +66,24 @@ class OpenResource(Generic[T]):
 
 
 class BrokerThread:
-    """Runs async code for programs that are not async.
+    """Thread with an event loop that runs async code for synchronous programs.
 
-    Resource handling: the thread ends with `close`, or with the process. Calls may come from any
-    thread but its own, and only from the process that created it: a forked child has no such thread.
+    The thread ends with `close` or with the process. Calls may come from any other thread of the
+    process that created it. A forked child has no such thread.
 
     Raises:
-        RuntimeError: the event loop cannot start in this process; the message says why.
+        RuntimeError: The event loop cannot start in this process; the message has the reason.
     """
 
     def __init__(self) -> None:
         check_threads()
         self._process = os.getpid()
+        # Open resources, with the function that a forked child calls to close inherited
+        # descriptors.
         self._open: dict[object, Callable[[], None]] = {}
-        """What is open, with what a forked child has to do about it."""
         _call_after_fork(weakref.WeakMethod(self._forked))
+        # Ports of recent brokers. They are not reused: a client of an old broker may still connect.
         self.ports: deque[int] = deque(maxlen=PORTS_REMEMBERED)
-        """Those that brokers had lately: a client of one must not meet another one there."""
         started: Future[tuple[trio.lowlevel.TrioToken, trio.Nursery]] = Future()
         self._end = trio.Event()
         self._ending = False
@@ -114,10 +120,17 @@ class BrokerThread:
         return os.getpid() == self._process
 
     def call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
-        """Run an async function in the loop and return what it returns.
+        """Run an async function in the loop.
+
+        Args:
+            function: Async function.
+            args: Its positional arguments.
+
+        Returns:
+            The result of the function.
 
         Raises:
-            RuntimeError: this is a forked child of the process that has the thread.
+            RuntimeError: This is a forked child of the process that has the thread.
         """
         if not self.is_own:
             raise RuntimeError(
@@ -127,9 +140,9 @@ class BrokerThread:
         return trio.from_thread.run(function, *args, trio_token=self._token)
 
     def _forked(self) -> None:
-        """Give up, in a forked child, what only the parent may use."""
-        for give_up in self._open.values():
-            give_up()
+        """Close in a forked child what only the parent may use."""
+        for close_inherited in self._open.values():
+            close_inherited()
         self._open.clear()
 
     def hold(
@@ -141,9 +154,10 @@ class BrokerThread:
 
         Args:
             open_it: Returns the context manager.
-            after_fork: Called in each forked child with the value, to close what it inherited.
+            after_fork: Called in each forked child with the value, to close inherited descriptors.
 
-        Raises what entering it raises.
+        Raises:
+            Exception: What entering the context manager raises.
         """
 
         async def keep(task_status: trio.TaskStatus[OpenResource[T]]) -> None:
@@ -156,7 +170,7 @@ class BrokerThread:
                     await held.release.wait()
 
         async def supervise(task_status: trio.TaskStatus[OpenResource[T]]) -> None:
-            """A broker that fails must not take the others of this thread along."""
+            """Keep the failure of one broker away from the others of this thread."""
             held: OpenResource[T] | None = None
             try:
                 async with trio.open_nursery() as nursery:
@@ -181,7 +195,12 @@ class BrokerThread:
         return self.call(start)
 
     def wait_for_end(self, held: OpenResource[T], timeout: float) -> bool:
-        """Wait until what `hold` opened has ended by itself; False when it did not in time."""
+        """Wait until a resource has ended by itself. Return False if it has not.
+
+        Args:
+            held: Resource that `hold` has opened.
+            timeout: Maximum seconds to wait.
+        """
 
         async def wait() -> bool:
             with trio.move_on_after(timeout):
@@ -191,7 +210,7 @@ class BrokerThread:
         return self.call(wait)
 
     def abort(self, held: OpenResource[T]) -> None:
-        """End what `hold` opened where it is."""
+        """Cancel a resource that `hold` has opened, without releasing it first."""
 
         async def cancel() -> None:
             held.scope.cancel()
@@ -200,7 +219,11 @@ class BrokerThread:
         self.call(cancel)
 
     def release_resource(self, held: OpenResource[T]) -> None:
-        """Close what `hold` opened. Raises what it failed with, if it did."""
+        """Close a resource that `hold` has opened.
+
+        Raises:
+            BaseException: What the resource has failed with.
+        """
 
         async def release() -> None:
             held.release.set()
@@ -213,7 +236,7 @@ class BrokerThread:
             raise held.failure
 
     def close(self) -> None:
-        """Close what is open and end the thread."""
+        """Close all resources and end the thread."""
         if self.running:
             self._ending = True
             trio.from_thread.run_sync(self._end.set, trio_token=self._token)

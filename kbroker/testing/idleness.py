@@ -17,12 +17,12 @@ from .whereabouts import leader_of
 
 
 def pending_work(broker: Broker, group: str | None = None) -> str | None:
-    """Describe work that is pending; return None if the broker (or one group of it) is idle.
+    """Describe work that is pending; return None if the broker, or one group, is idle.
 
-    Idle means: no request is being worked on, every parked fetch waits for records that do not
-    exist yet, no rebalance is pending, no time-out is due, no transaction is open or being ended,
-    and each group has committed all that its members were assigned. A compacted topic in which a group that commits has never committed
-    anything is a table of its own, a changelog for instance: it is read, and never committed.
+    Idle means: no request is in progress, no rebalance is pending, no timeout is due and no
+    transaction is open. A fetch that waits for records that do not exist yet does not count. Each
+    group has committed all records of the partitions that are assigned to its members. A compacted
+    topic in which a group never commits, for example a changelog, does not count.
     """
     for node in broker.running_nodes:
         reason = _pending_work_of_groups(broker, node, group)
@@ -43,7 +43,7 @@ def _pending_work_of_groups(broker: Broker, node: Node, group: str | None) -> st
     for shard in node.groups.shards():
         deadline = shard.coordinator.next_deadline()
         if deadline is not None and deadline <= node.clock.coordinator_ms():
-            return "a time-out of a group is due"
+            return "a timeout of a group is due"
         for row in shard.coordinator.list_groups():
             if group in (None, row.group_id):
                 reason = _pending_work_of(broker, shard.coordinator, row.group_id)
@@ -83,11 +83,12 @@ def _pending_share_work(broker: Broker, coordinator: GroupCoordinator, name: str
         state = _share_state(broker, share)
         topic = topics.get(share.topic_id)
         if state is None or topic is None or state.start_offset < 0:
-            continue  # nobody has looked yet where it begins
+            continue  # the start offset is not initialized
         log = _log(leader_of(broker, topic.name, share.partition), topic.name, share.partition)
         done = state.start_offset + max(state.complete_count, 0)
         if log is not None and done < log.high_watermark:
-            return f"has done with {done} of {log.high_watermark} in {topic.name}-{share.partition}"
+            place = f"{topic.name}-{share.partition}"
+            return f"has completed {done} of {log.high_watermark} in {place}"
     return None
 
 
@@ -99,7 +100,7 @@ def _share_state(broker: Broker, share: SharePartitionKey) -> ShareState | None:
 
 
 def _log(node: Node, topic: str, index: int) -> Log | None:
-    """The log of a partition, opened if nobody has asked for it since the broker was started."""
-    with contextlib.suppress(KafkaError):  # it is gone, or its disk is broken
+    """Return the log of a partition; open it if it is not open yet."""
+    with contextlib.suppress(KafkaError):  # the partition is deleted, or its disk is broken
         node.partitions.named_replica(topic, index)
     return node.partitions.logs.get(topic, index)

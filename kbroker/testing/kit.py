@@ -336,8 +336,8 @@ class Kit:
 
         Args:
             topic: Topic name.
-            committed: Stop at the last stable offset, as read_committed consumers do. Records of
-                aborted transactions are left out in both cases.
+            committed: Read as read_committed consumers do. False also returns the records of open
+                and aborted transactions.
 
         Raises:
             NoSuchTopic: The topic does not exist.

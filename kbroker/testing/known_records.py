@@ -1,4 +1,4 @@
-"""Which records a test knows of: any other one is a surprise."""
+"""The records that a test expects, to find those that it does not."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ Place = tuple[str, int, int, bytes | None, bytes | None]
 
 
 class KnownRecords:
-    """The records that a test has produced, expected or awaited, and those of before it began."""
+    """Records that a test has produced or waited for, or that existed before the test."""
 
     def __init__(self) -> None:
         self._starts: dict[Partition, int] = {}
         self._places: set[Place] = set()
 
     def begin(self, ends: Mapping[Partition, int]) -> None:
-        """Begin anew: the records below `ends` were there before."""
+        """Begin a test: records below `ends` existed before it."""
         self._starts = dict(ends)
         self._places.clear()
 
     def add(self, records: Iterable[KafkaRecord]) -> None:
-        """The test knows of these."""
+        """Add records that the test knows."""
         self._places.update(map(_place, records))
 
     def forget(self, topic: str) -> None:
-        """The topic is gone; one of the same name begins at 0."""
+        """Forget the records of a deleted topic."""
         self._starts = {each: end for each, end in self._starts.items() if each[0] != topic}
         self._places = {place for place in self._places if place[0] != topic}
 
     def others(self, records: Iterable[KafkaRecord]) -> list[KafkaRecord]:
-        """Those of which the test does not know."""
+        """Return the records that the test does not know."""
         return [each for each in records if not self._knows(each)]
 
     def _knows(self, record: KafkaRecord) -> bool:
@@ -42,5 +42,8 @@ class KnownRecords:
 
 
 def _place(record: KafkaRecord) -> Place:
-    """With what lies there: another record may take the place of one that a power cut has lost."""
+    """Return the identity of a record, with key and value.
+
+    After a power cut another record can have the offset of a lost one.
+    """
     return record.topic, record.partition, record.offset, record.key, record.value

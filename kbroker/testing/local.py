@@ -54,7 +54,7 @@ from .schedule import AnyRule
 from .secured import (
     HOST,
     BrokerSecurity,
-    Clients,
+    ClientAccess,
     Passwords,
     Permissions,
     merged,
@@ -177,8 +177,8 @@ class KafkaHandle:
 
         Args:
             topic: Topic name.
-            committed: Stop at the last stable offset, as read_committed consumers do. Records of
-                aborted transactions are left out in both cases.
+            committed: Read as read_committed consumers do. False also returns the records of open
+                and aborted transactions.
 
         Raises:
             NoSuchTopic: The topic does not exist.
@@ -391,7 +391,7 @@ class KafkaHandle:
         self._known.begin(self._do(self._kit.log_end_offsets))
 
 
-class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
+class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
     """An empty broker on a free port, with its own data; it exists until `close`.
 
     Use it in a `with` statement, or call `close`.
@@ -418,7 +418,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
         nodes: Number of nodes; None for the number that the data directory has, or one.
         racks: Rack of each node.
         cluster_id: Cluster ID; None for a random one, or that of the data directory.
-        grace_seconds: Maximum seconds that a stop waits for requests in progress.
+        grace_seconds: Maximum seconds of each phase of a graceful stop.
         service: Service to run together with the broker; see `kbroker.broker.open_broker`.
         schema_registry: True to run a schema registry (needs `kbroker[registry]`), or a registry
             service to run.

@@ -1,4 +1,4 @@
-"""The nodes of a broker under test, without async."""
+"""Node operations of a broker under test, for synchronous code."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 class LocalNodes:
-    """What a test does to the nodes of its `LocalBroker`; see `NodeOperations` for each."""
+    """Operations of a test on the nodes of its `LocalBroker`."""
 
     def run_in_broker(self, function: Callable[[RunningBroker], Awaitable[T]]) -> T:
-        """Run an async function in the broker's thread, with the broker."""
+        """Run an async function in the thread of the broker."""
         raise NotImplementedError
 
     def nodes(self) -> list[NodeView]:
-        """All nodes, and what they do."""
+        """Return the state of all nodes."""
 
         async def look(broker: RunningBroker) -> list[NodeView]:
             return broker.nodes()
@@ -29,36 +29,77 @@ class LocalNodes:
         return self.run_in_broker(look)
 
     def stop_node(self, node_id: int) -> None:
-        """Stop a node in order; others take over what it leads, then it goes. Raises ValueError."""
+        """Stop a node gracefully: it hands over its leaderships first.
+
+        Args:
+            node_id: Node ID.
+
+        Raises:
+            ValueError: The node does not exist.
+        """
         self.run_in_broker(lambda broker: broker.stop_node(node_id))
 
     def crash_node(self, node_id: int) -> None:
-        """Let a node end as a process that is killed; others take over when they miss it.
+        """Crash a node, as if its process were killed.
 
-        Raises ValueError.
+        Connections are reset and nothing more is written. Other nodes take over when
+        `broker.session.timeout.ms` has expired.
+
+        Args:
+            node_id: Node ID.
+
+        Raises:
+            ValueError: The node does not exist.
         """
         self.run_in_broker(lambda broker: broker.crash_node(node_id))
 
     def start_node(self, node_id: int) -> None:
-        """Start a node that is down, on its port and with its data. Raises ValueError."""
+        """Start a stopped or crashed node, with its port and data.
+
+        Args:
+            node_id: Node ID.
+
+        Raises:
+            ValueError: The node does not exist.
+        """
         self.run_in_broker(lambda broker: broker.start_node(node_id))
 
     def add_node(self, *, rack: str | None = None) -> int:
-        """Start one more node; returns its id. It has no partitions until some are moved to it.
+        """Start an additional node. It has no partitions until some are reassigned to it.
 
-        Raises StorageError for a broker in a directory that has one node.
+        Args:
+            rack: Rack of the node; None for that of the other nodes.
+
+        Returns:
+            ID of the new node.
+
+        Raises:
+            StorageError: The data directory was created for one node.
         """
         return self.run_in_broker(lambda broker: broker.add_node(rack=rack))
 
     def remove_node(self, node_id: int) -> None:
-        """Move everything away from a node, stop it and forget it. Raises ValueError: it does not
-        exist, or has what nobody else has and is down."""
+        """Move all partitions away from a node, stop it and unregister it.
+
+        Args:
+            node_id: Node ID.
+
+        Raises:
+            ValueError: The node does not exist, or it is down and has the only replica of a
+                partition.
+        """
         self.run_in_broker(lambda broker: broker.remove_node(node_id))
 
     def cut_link(self, source: int, target: int, *, one_way: bool = False) -> None:
-        """Let two nodes reach each other no more; with `one_way` the first one the second.
+        """Partition the network between two nodes. Clients and metadata are not affected.
 
-        Raises ValueError.
+        Args:
+            source: ID of the node that cannot reach `target`.
+            target: ID of the node that cannot reach `source`, unless `one_way` is set.
+            one_way: Let `target` reach `source`.
+
+        Raises:
+            ValueError: A node does not exist, or both are the same.
         """
 
         async def cut(broker: RunningBroker) -> None:
@@ -67,7 +108,15 @@ class LocalNodes:
         self.run_in_broker(cut)
 
     def heal_links(self, source: int | None = None, target: int | None = None) -> None:
-        """Undo the cuts between two nodes; without any named, all. Raises ValueError."""
+        """Undo `cut_link` between two nodes, or between all nodes.
+
+        Args:
+            source: ID of one node; None for all links.
+            target: ID of the other node; None for all links.
+
+        Raises:
+            ValueError: Only one node is given.
+        """
 
         async def heal(broker: RunningBroker) -> None:
             broker.heal_links(source, target)

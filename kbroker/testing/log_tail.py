@@ -1,4 +1,4 @@
-"""The last log lines of one broker, among several in one process."""
+"""The last log lines of one broker of a process."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from contextvars import ContextVar
 
 from kbroker.runtime.log_output import TextFormatter
 
+# Number of log lines to keep.
 LINES_KEPT = 50
 
+# Log tail of the current broker. Its tasks and worker threads inherit the context variable.
 _current: ContextVar[LogTail] = ContextVar("log tail")
-"""Whose lines are written here: a broker's tasks and worker threads inherit it."""
 
 
 class LogTail(logging.Handler):
-    """Keeps what one broker logs, as far as loggers let it pass: warnings, unless told otherwise."""
+    """Log handler that keeps the last lines of one broker; by default warnings and errors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +31,7 @@ class LogTail(logging.Handler):
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[None]:
-        """Keep what this context logs, and what it starts."""
+        """Keep the log lines of this context and of the tasks that it starts."""
         logger = logging.getLogger("kbroker")
         logger.addHandler(self)
         before = _current.set(self)

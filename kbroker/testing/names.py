@@ -1,4 +1,4 @@
-"""APIs, versions and errors as a test names them; a wrong name is answered with the right one."""
+"""APIs, versions and errors by the names that a test gives; errors suggest the right name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from kbroker.protocol.errors import ErrorCode
 
 
 def api_key(name: str) -> ApiKey:
-    """The API that a test names as Kafka does: "Produce", or "PRODUCE". Raises ValueError."""
+    """Return the API with a name as in Kafka: "Produce" or "PRODUCE".
+
+    Raises:
+        ValueError: The API does not exist; the message suggests a similar one.
+    """
     plain = name.replace("_", "").lower()
     for key in ApiKey:
         if key.api_name.lower() == plain:
@@ -18,10 +22,14 @@ def api_key(name: str) -> ApiKey:
 
 
 def error_named(name: str | int) -> ErrorCode:
-    """The error of this name or number. Raises ValueError."""
+    """Return the error with a name or number.
+
+    Raises:
+        ValueError: The error does not exist, or is NONE.
+    """
     code = ErrorCode(name) if isinstance(name, int) else _error_called(name.upper())
     if code is ErrorCode.NONE:
-        raise ValueError("NONE is no error; a fault that names no error only counts")
+        raise ValueError("NONE is not an error; leave out error to only count requests")
     return code
 
 
@@ -32,17 +40,22 @@ def _error_called(name: str) -> ErrorCode:
 
 
 def close(name: str, known: list[str]) -> str:
+    """Return a suggestion of the most similar name, or an empty string."""
     found = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {found[0]}?" if found else ""
 
 
 def is_after(at: str) -> bool:
-    """Whether a fault comes after the work. Raises ValueError."""
+    """Return True if a fault is injected after the request is handled.
+
+    Raises:
+        ValueError: `at` is neither "before" nor "after".
+    """
     if at not in ("before", "after"):
-        raise ValueError(f"at={at!r}: a fault comes before or after the work")
+        raise ValueError(f"invalid at={at!r} (valid: 'before', 'after')")
     return at == "after"
 
 
 def format_versions(versions: range) -> str:
-    """Versions as a person reads them: "0 to 7"."""
+    """Return a range of versions in words: "0 to 7"."""
     return f"{versions.start} to {versions.stop - 1}"

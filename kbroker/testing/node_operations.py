@@ -16,10 +16,11 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 
+# Maximum seconds for an election, including the session timeout of a crashed node.
 RETRY_TIMEOUT_SECONDS = 10
-"""How long an election may take, with the time in which nobody misses the node that is gone."""
 RETRY_BACKOFF_SECONDS = 0.02
 GRACE_SECONDS = 5
+# Errors that end when the nodes agree on leaders and coordinators.
 RETRIABLE_ERRORS = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -36,10 +37,15 @@ RETRIABLE_ERRORS = frozenset(
 
 
 class NodeView(NamedTuple):
-    """A node as a test sees it.
+    """State of a node.
 
-    `state` is "running", "stopped" or "crashed"; `leads` counts partitions, `behind` those whose
-    leader counts this node as not in sync.
+    Attributes:
+        id: Node ID.
+        state: "running", "stopped" or "crashed".
+        address: HOST:PORT.
+        controller: True if the node is the controller.
+        leads: Number of partitions that the node leads.
+        behind: Number of partitions whose ISR does not contain the node, although it has a replica.
     """
 
     id: int
@@ -57,19 +63,20 @@ class NodeOperations:
     _cluster: ClusterClient
 
     def record_action(self, action: str) -> None:
-        """Keep an action of the test that concerns the whole cluster, for `explain`."""
+        """Record an action of the test that concerns the whole cluster, for `explain`."""
         raise NotImplementedError
 
     def nodes(self) -> list[NodeView]:
-        """All nodes, and what they do."""
+        """Return the state of all nodes."""
         there = self.broker.nodes
         knows = next((each for each in there if each.is_running), there[0])
         return [_view(each, knows.node.cluster) for each in there]
 
     async def stop_node(self, node_id: int) -> None:
-        """Stop a node in order: others take over what it leads, then it goes.
+        """Stop a node gracefully: it hands over its leaderships first.
 
-        Raises ValueError for a node that does not exist, with those that do.
+        Raises:
+            ValueError: The node does not exist; the message lists the nodes.
         """
         local = self.broker.local_node(node_id)
         self.record_action(f"stopped node {node_id}")
@@ -77,10 +84,13 @@ class NodeOperations:
         self._refresh_endpoints()
 
     async def crash_node(self, node_id: int) -> None:
-        """Let a node end as a process that is killed: clients are reset, nothing more is written,
-        and others take over when they have missed it for `broker.session.timeout.ms`.
+        """Crash a node, as if its process were killed.
 
-        Raises ValueError.
+        Connections are reset and nothing more is written. Other nodes take over when
+        `broker.session.timeout.ms` has expired.
+
+        Raises:
+            ValueError: The node does not exist; the message lists the nodes.
         """
         local = self.broker.local_node(node_id)
         self.record_action(f"crashed node {node_id}")
@@ -88,37 +98,49 @@ class NodeOperations:
         self._refresh_endpoints()
 
     async def start_node(self, node_id: int) -> None:
-        """Start a node that is down, on its port and with its data. Raises ValueError."""
+        """Start a stopped or crashed node, with its port and data.
+
+        Raises:
+            ValueError: The node does not exist; the message lists the nodes.
+        """
         local = self.broker.local_node(node_id)
         self.record_action(f"started node {node_id}")
         await local.start()
         self._refresh_endpoints()
 
     async def add_node(self, *, rack: str | None = None) -> int:
-        """Start one more node; returns its id. It has no partitions until some are moved to it.
+        """Start an additional node, and return its ID.
 
-        Raises StorageError for a broker in a directory that has one node.
+        The node has no partitions until some are reassigned to it.
+
+        Raises:
+            StorageError: The data directory was created for one node.
         """
         local = await self.broker.add_node(rack=rack)
         self.record_action(f"added node {local.id}")
         return local.id
 
     async def remove_node(self, node_id: int) -> None:
-        """Move everything away from a node, stop it and forget it. Raises ValueError: it does not
-        exist, or has what nobody else has and is down."""
+        """Move all partitions away from a node, stop it and unregister it.
+
+        Raises:
+            ValueError: The node does not exist, or it is down and has the only replica of a
+                partition.
+        """
         await self.broker.remove_node(node_id)
         self.record_action(f"removed node {node_id}")
         self._refresh_endpoints()
 
     def _refresh_endpoints(self) -> None:
-        """Let the kit itself turn to the nodes that are there now."""
+        """Use the running nodes as bootstrap servers of the kit's client."""
         there = [each for each in self.broker.nodes if each.is_running]
         self._cluster.reset_bootstrap([each.endpoint for each in there or self.broker.nodes])
 
     async def call_with_retries(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Do what a client does, and again while nodes take over from others.
+        """Call a function, and retry it while other nodes take over.
 
-        Raises what the last try did, after `RETRY_TIMEOUT_SECONDS`.
+        Raises:
+            Exception: What the last call has raised, after `RETRY_TIMEOUT_SECONDS`.
         """
         deadline = trio.current_time() + RETRY_TIMEOUT_SECONDS
         while True:
@@ -131,34 +153,48 @@ class NodeOperations:
             await trio.sleep(RETRY_BACKOFF_SECONDS)
 
     def cut_link(self, source: int, target: int, *, one_way: bool = False) -> None:
-        """Let node `source` reach node `target` no more, and the other way round unless `one_way`.
+        """Partition the network between two nodes.
 
-        Followers ask their leaders: a follower that does not reach its leader falls behind. Clients
-        and the metadata are not hit. Raises ValueError.
+        Followers fetch from leaders, so a follower that cannot reach its leader falls behind.
+        Clients and metadata are not affected.
+
+        Args:
+            source: ID of the node that cannot reach `target`.
+            target: ID of the node that cannot reach `source`, unless `one_way` is set.
+            one_way: Let `target` reach `source`.
+
+        Raises:
+            ValueError: A node does not exist, or both are the same.
         """
         for node_id in (source, target):
             self.broker.local_node(node_id)
         if source == target:
-            raise ValueError("a link is between two nodes")
+            raise ValueError(f"cannot cut a link: both nodes are {source}; name two nodes")
         self.record_action(f"cut the link of nodes {source} and {target}")
         self.broker.links.cut(source, target)
         if not one_way:
             self.broker.links.cut(target, source)
 
     def heal_links(self, source: int | None = None, target: int | None = None) -> None:
-        """Undo the cuts between two nodes; without any named, all. Raises ValueError."""
+        """Undo `cut_link` between two nodes, or between all nodes.
+
+        Raises:
+            ValueError: Only one node is given.
+        """
         links = self.broker.links
         if source is None and target is None:
             links.heal(links.cuts)
         elif source is not None and target is not None:
             links.heal([(source, target), (target, source)])
         else:
-            raise ValueError("a link is between two nodes; name both, or none for all links")
+            raise ValueError(
+                "cannot heal a link of one node; name both nodes, or none for all links"
+            )
         self.record_action("healed links")
 
 
 def _is_retriable(error: Exception) -> bool:
-    """Whether it is over when the nodes have agreed on who leads, and nothing was done."""
+    """Return True if the error ends after an election, and the request had no effect."""
     return not isinstance(error, KafkaError) or error.code in RETRIABLE_ERRORS
 
 

@@ -1,7 +1,7 @@
-"""What a test does with a Kafka of somebody else: it sees less there, and leaves nothing behind.
+"""Operations and waits on an external Kafka, and cleanup after each test.
 
-Such a Kafka tells nothing of what it is doing. What can be seen over the protocol is compared over
-a time that is stated: when nothing has changed for so long, it counts as idle.
+An external Kafka does not report its state. The state that is visible over the protocol is polled.
+If it has not changed for a given time, the cluster counts as idle.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from .given import AT_REST, Config
 from .kit import WAIT_SECONDS, Headers, KafkaRecord, Kit, Pauses, Value
 
+# Seconds without a change after which an external Kafka counts as idle.
 SETTLE_SECONDS = 1.0
-"""How long nothing may change before a Kafka that tells nothing counts as idle."""
+# States of transactions that have not ended.
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 Offsets = dict[Partition, int]
@@ -44,7 +45,7 @@ Offsets = dict[Partition, int]
 
 @dataclass(frozen=True, slots=True)
 class ObservedGroup:
-    """A group, with what it has committed."""
+    """A group and its committed offsets."""
 
     group: Group
     committed: Offsets
@@ -55,16 +56,21 @@ class ObservedGroup:
 
     @property
     def topics(self) -> set[str]:
-        """The topics that it reads."""
+        """Topics that the group consumes."""
         return {topic for topic, _ in (*self.assigned, *self.committed)}
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedState:
-    """State of topics, of the groups that read them and of transactions, as seen over the protocol.
+    """State of topics, consuming groups and transactions, as seen over the protocol.
 
-    `read` are the offsets of the next records that readers of committed ones do not see yet;
-    `changelogs` are topics that are compacted.
+    Attributes:
+        starts: Log start offsets.
+        ends: Log end offsets.
+        read: Last stable offsets.
+        changelogs: Compacted topics.
+        readers: Groups.
+        transactions: Open transactions.
     """
 
     starts: Offsets
@@ -75,7 +81,7 @@ class ObservedState:
     transactions: list[Transaction]
 
     def pending_work(self) -> str | None:
-        """Describe work that is pending, or return None."""
+        """Describe work that is pending; return None if there is none."""
         for reader in self.readers:
             if (reason := self._pending_work_of(reader)) is not None:
                 return f"group {reader.group.name}: {reason}"
@@ -100,11 +106,14 @@ class ObservedState:
 
 
 class OutsideKit(Kit):
-    """Operations on a cluster that tells nothing.
+    """Operations on an external cluster.
 
-    It remembers which topics and groups a test names, and what was there when the test began.
+    The kit records the topics and groups that a test names, and those that existed before the test.
 
-    Parameters: as of `Kit`; `settle_seconds` is how long nothing may change in an idle cluster.
+    Args:
+        cluster: Client of the cluster.
+        now_ms: Returns the timestamp of new records, in ms since the Unix epoch.
+        settle_seconds: Seconds without a change after which the cluster counts as idle.
     """
 
     def __init__(
@@ -116,19 +125,19 @@ class OutsideKit(Kit):
         self._groups: set[str] = set()
         self._topics_before: set[str] = set()
         self._groups_before: set[str] = set()
+        # Groups of earlier tests that could not be deleted because they had members.
         self._groups_in_use: set[str] = set()
-        """Groups of earlier tests that had members when these ended."""
 
-    # -- what a test names
+    # -- topics and groups of a test
 
     def track_topic(self, name: str) -> None:
-        """The test has to do with this topic."""
+        """Record that the test uses a topic."""
         self._topics.add(name)
 
     async def create_topic(
         self, name: str, partitions: int = 1, configs: Config | None = None
     ) -> None:
-        """As in `Kit`."""
+        """Create a topic as `Kit` does, and record that the test uses it."""
         self._topics.add(name)
         await super().create_topic(name, partitions, configs)
 
@@ -142,7 +151,7 @@ class OutsideKit(Kit):
         headers: Headers = (),
         timestamp: int | None = None,
     ) -> KafkaRecord:
-        """As in `Kit`."""
+        """Append a record as `Kit` does, and record that the test uses the topic."""
         self._topics.add(topic)
         return await super().produce(
             topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp
@@ -153,31 +162,39 @@ class OutsideKit(Kit):
         return await super()._records(topic, committed=committed)
 
     async def group(self, name: str) -> Group | None:
-        """As in `Kit`."""
+        """Return a group as `Kit` does, and record that the test uses it."""
         self._groups.add(name)
         return await super().group(name)
 
     async def committed(self, group: str) -> Offsets:
-        """As in `Kit`."""
+        """Return committed offsets as `Kit` does, and record that the test uses the group."""
         self._groups.add(group)
         return await super().committed(group)
 
-    # -- a test and the next one
+    # -- begin and end of a test
 
     async def begin_test(self) -> None:
-        """What is there now is not the test's own. Raises KafkaError, ClientError."""
+        """Begin a test: existing topics and groups do not belong to it.
+
+        Raises:
+            KafkaError: The cluster rejects a request.
+            ClientError: The cluster cannot be reached.
+        """
         self._topics.clear()
         self._groups.clear()
         self._topics_before = set(await self.topics())
         self._groups_before = {each.name for each in await list_groups(self._cluster)}
 
     async def end_test(self) -> None:
-        """Leave nothing of the test: abort the transactions that are open in its topics, delete the
-        groups that came since it began and that it has named or that have read its topics, and delete
-        the topics that it has created.
+        """Abort the test's open transactions, and delete its groups and topics.
 
-        A group that has members yet is left, and deleted when a later test ends. Raises KafkaError,
-        ClientError.
+        Open transactions are those in its topics. Groups are those that are new since the test
+        began and that it has named, or that consume its topics. A group that still has members is
+        deleted at the end of a later test. Topics are those that it has created.
+
+        Raises:
+            KafkaError: The cluster rejects a request.
+            ClientError: The cluster cannot be reached.
         """
         for each in await self._open_transactions(self._topics):
             await fence_producer(self._cluster, each.id)
@@ -188,22 +205,28 @@ class OutsideKit(Kit):
         self._groups_in_use = {name for name, code in outcome.items() if code == in_use}
         await self.delete_created()
 
-    # -- rest
+    # -- idleness
 
     async def wait_until_idle(
         self, group: str | None = None, timeout: float = WAIT_SECONDS
     ) -> None:
-        """Wait until what can be seen over the protocol is at rest, and has not changed for
-        `settle_seconds`.
+        """Wait until the visible state is idle and has not changed for `settle_seconds`.
 
-        At rest means: no rebalance, no open transaction, and each group has committed all that its
-        members were assigned (but for compacted topics in which it never commits: changelogs). What
-        is looked at are the topics that the test has named (all that came since it began, when it
-        has named none), the transactions in them, and the groups that it has named or that read
-        them; with `group` that one alone, and what it reads. Not seen are requests that are being
-        worked on, and programs that think for longer than that time.
+        Idle means: no rebalance and no open transaction, and each group has committed all records
+        that are assigned to its members. A compacted topic in which a group never commits, for
+        example a changelog, does not count. Requests in progress are not visible, nor are programs
+        that pause for longer than `settle_seconds`.
 
-        Raises WaitTimeout, `timeout` seconds after that time.
+        The state consists of the topics that the test has named (if it has named none, all new
+        topics), the transactions in them, the groups that consume them, and the groups that the
+        test has named.
+
+        Args:
+            group: Check only this group and the topics that it consumes.
+            timeout: Maximum seconds to wait, in addition to `settle_seconds`.
+
+        Raises:
+            WaitTimeout: The cluster is not idle; the message describes the pending work.
         """
         last: ObservedState | None = None
         since = trio.current_time()
@@ -216,9 +239,9 @@ class OutsideKit(Kit):
                 last, since = observed, trio.current_time()
             pending_work = observed.pending_work()
             is_settled = began - since >= self._settle_seconds
-            return pending_work is None and is_settled, pending_work or "it changes still"
+            return pending_work is None and is_settled, pending_work or "the state still changes"
 
-        what = f"the cluster to come to rest, without a change for {self._settle_seconds:g} s"
+        what = f"the cluster to become idle, without a change for {self._settle_seconds:g} s"
         await self.wait_until(look, what, timeout + self._settle_seconds, group=group)
 
     async def _observe(self, group: str | None) -> ObservedState:
@@ -244,13 +267,13 @@ class OutsideKit(Kit):
     async def _offsets(
         self, partitions: Iterable[Partition], time: int, *, committed: bool = False
     ) -> Offsets:
-        """Those that can be found now."""
+        """Return the offsets of the partitions that can be read."""
         wanted = dict.fromkeys(partitions, time)
         found = await list_offsets(self._cluster, wanted, committed=committed)
         return {partition: one.offset for partition, one in found.items() if not one.error}
 
     async def _readers(self, names: Iterable[str], topics: set[str]) -> list[ObservedGroup]:
-        """Those of some groups that the test has named, or that read some topics."""
+        """Return those groups that the test has named or that consume one of the topics."""
         found = []
         for name in sorted(names):
             with contextlib.suppress(NoSuchGroup):
@@ -270,7 +293,7 @@ class OutsideKit(Kit):
         )
 
     async def _open_transactions(self, topics: set[str]) -> list[Transaction]:
-        """Those that have written to some topics; none where brokers cannot tell (before 3.0)."""
+        """Return the open transactions in some topics; none for brokers before Kafka 3.0."""
         found = []
         try:
             listed = await list_transactions(self._cluster, states=OPEN_STATES)

@@ -1,7 +1,7 @@
-"""The pytest plugin: `kbroker` is a fresh, empty broker for each test.
+"""The pytest plugin: the fixture `kbroker` is an empty broker for each test.
 
-This module is imported at the start of every pytest run of an environment that has kbroker in it:
-it imports nothing of kbroker before a fixture is used.
+pytest imports this module at the start of every run in an environment where kbroker is installed.
+It therefore imports other modules of kbroker only when a fixture is used.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ if TYPE_CHECKING:
     from .session_broker import SessionBroker
 
 HERE = Path(__file__).parent
+# Attribute of a test report: why the Kafka of `--kbroker-bootstrap` cannot be reached.
 NO_KAFKA = "kbroker_no_kafka"
-"""Where the report of a test says why there is no Kafka to run against."""
+# Attribute of a test item: the brokers that the test uses. Their faults are checked, and their
+# state is part of the failure report.
 BROKERS = "_kbroker_brokers"
-"""Where a test keeps the brokers that it uses: its faults are looked at, and its report shows them."""
+# Attribute of the pytest session: the broker of `kbroker_session` in this process.
 SESSION_BROKER = "_kbroker_session"
-"""Where a session keeps the broker that its tests have in common."""
+# Attribute of the pytest session: the broker of `kbroker_session` in another process.
 SESSION_KAFKA = "_kbroker_session_kafka"
-"""The same where that broker runs elsewhere."""
 BOOTSTRAP_VARIABLE = "KBROKER_TEST_BOOTSTRAP"
 SETTLE_TIME_VARIABLE = "KBROKER_TEST_SETTLE_TIME"
+# Options of the marker that only a broker in this process supports.
 LOCAL_ONLY_OPTIONS = (
     "config",
     "persist",
@@ -47,11 +49,10 @@ LOCAL_ONLY_OPTIONS = (
     "super_users",
     "schema_registry",
 )
-"""What a marker can ask for that only a broker of one's own has."""
 
 
 class KafkaUnreachable(Exception):
-    """There is no Kafka where `--kbroker-bootstrap` says; the report of the test ends the run."""
+    """The Kafka of `--kbroker-bootstrap` cannot be reached; this ends the run."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,36 +61,37 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--kbroker-bootstrap",
         metavar="HOST:PORT",
         default=os.environ.get(BOOTSTRAP_VARIABLE),
-        help="run against this Kafka instead; tests that need a broker of their own are skipped",
+        help="run against this Kafka instead; skip tests that need a broker in this process",
     )
     group.addoption(
         "--kbroker-settle-time",
         metavar="SECONDS",
         type=float,
         default=float(os.environ.get(SETTLE_TIME_VARIABLE, "1")),
-        help="how long nothing may change in that Kafka before it counts as idle (1)",
+        help="seconds without a change after which that Kafka counts as idle (default: 1)",
     )
     group.addoption(
         "--kbroker-log",
         metavar="LEVEL",
         choices=["debug", "info", "warning", "error"],
-        help="what brokers log, in the reports of failed tests: debug, info, warning (default), error",
+        help="minimum level of the brokers' log lines in reports of failed tests (default: warning)",
     )
     group.addoption(
         "--kbroker-dump-dir",
         metavar="DIRECTORY",
-        help="write what the brokers of failed tests hold into DIRECTORY, for kbroker serve --data-dir",
+        help="save the data of the brokers of failed tests below DIRECTORY, for kbroker serve "
+        "--data-dir",
     )
     group.addoption(
         "--kbroker-shared",
         action="store_true",
-        help="under pytest-xdist: kbroker_session is one broker for all workers",
+        help="under pytest-xdist: share one broker of kbroker_session between all workers",
     )
     parser.addini(
         "kbroker_env",
         type="linelist",
         default=[],
-        help="environment variables that hold the address of the broker while a test runs",
+        help="environment variables to set to the address of the broker while a test runs",
     )
 
 
@@ -97,13 +99,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "kbroker(topics=None, config=None, persist=False, disk=False, nodes=1, tls=False, users=None, "
-        "tokens=(), certificates=(), acls=None, super_users=()): what the broker of this test has: topics as "
-        "NAME: PARTITIONS, Kafka's properties, data in tmp_path, a disk that fails on demand, so many nodes, "
-        "a certificate, who logs in, by a password, a token or a certificate, who may do what, and who may "
-        "do everything",
+        "tokens=(), certificates=(), acls=None, super_users=(), schema_registry=False): options of "
+        "the broker of this test: topics with their partitions, broker properties, data in "
+        "tmp_path, a disk that fails on demand, number of nodes, TLS, users with a password, a "
+        "token or a certificate, ACLs, super users, and a schema registry",
     )
     if config.getoption("kbroker_bootstrap"):
-        # Where KafkaTestCase finds them.
+        # KafkaTestCase reads these variables.
         environment = pytest.MonkeyPatch()
         environment.setenv(BOOTSTRAP_VARIABLE, config.getoption("kbroker_bootstrap"))
         environment.setenv(SETTLE_TIME_VARIABLE, str(config.getoption("kbroker_settle_time")))
@@ -117,7 +119,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def kbroker_thread() -> Iterator[BrokerThread]:
-    """The thread in which all brokers of this run live."""
+    """Return the thread in which all brokers of this run live."""
     from .patched_threads import check_threads
 
     check_threads()
@@ -132,7 +134,10 @@ def kbroker_thread() -> Iterator[BrokerThread]:
 def kbroker_factory(
     request: pytest.FixtureRequest, kbroker_thread: BrokerThread
 ) -> Iterator[Callable[..., LocalBroker]]:
-    """Makes brokers: `kbroker_factory(topics={"orders": 3}, config={...})`; see `LocalBroker`."""
+    """Return a function that starts brokers: `kbroker_factory(topics={"orders": 3})`.
+
+    The function takes the arguments of `LocalBroker`. The brokers are closed after the test.
+    """
     if request.config.getoption("kbroker_bootstrap"):
         _skip_with_external()
     from .local import LocalBroker
@@ -154,9 +159,9 @@ def kbroker_factory(
 def kbroker(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[KafkaHandle]:
-    """A fresh, empty broker; with `--kbroker-bootstrap` the Kafka that runs there.
+    """Return an empty broker, or with `--kbroker-bootstrap` the Kafka at that address.
 
-    That one has nothing at the end of what the test has made there.
+    On that Kafka, topics and groups of the test are deleted after the test.
     """
     wanted = _marker_options(request)
     with contextlib.ExitStack() as stack:
@@ -178,9 +183,10 @@ def kbroker(
 def kbroker_session(
     request: pytest.FixtureRequest, kbroker_thread: BrokerThread
 ) -> Iterator[KafkaHandle]:
-    """One broker for all tests of this process that ask for it. What a test arms ends with it.
+    """Return one broker for all tests of this process that use this fixture.
 
-    With `--kbroker-shared` it is one for all workers of pytest-xdist, in a process of its own.
+    Faults that a test has armed are removed after it. With `--kbroker-shared` all workers of
+    pytest-xdist share one broker in its own process.
     """
     if request.config.getoption("kbroker_bootstrap"):
         kafka = request.getfixturevalue("kbroker_external")
@@ -206,7 +212,7 @@ def kbroker_session(
 
 @contextlib.contextmanager
 def _session_kafka(request: pytest.FixtureRequest, kafka: ExternalKafka) -> Iterator[None]:
-    """Inside, each test begins with this one as it is then."""
+    """Treat the current topics and groups as not new to each test of the session."""
     kafka.begin_test()
     request.session.__dict__[SESSION_KAFKA] = kafka
     yield
@@ -214,7 +220,7 @@ def _session_kafka(request: pytest.FixtureRequest, kafka: ExternalKafka) -> Iter
 
 
 def _directory_of_run(request: pytest.FixtureRequest) -> Path:
-    """A directory that all workers of pytest-xdist have in common, and no other run."""
+    """Return a directory that all workers of one pytest-xdist run share."""
     factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
     base = factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -224,10 +230,10 @@ def _directory_of_run(request: pytest.FixtureRequest) -> Path:
 def kbroker_external(
     request: pytest.FixtureRequest, kbroker_thread: BrokerThread
 ) -> Iterator[ExternalKafka]:
-    """The Kafka that `--kbroker-bootstrap` names; a test that needs it is skipped without."""
+    """Return the Kafka of `--kbroker-bootstrap`; without that option skip the test."""
     bootstrap = request.config.getoption("kbroker_bootstrap")
     if not bootstrap:
-        pytest.skip("there is no --kbroker-bootstrap HOST:PORT")
+        pytest.skip("--kbroker-bootstrap HOST:PORT is not set")
     kafka = _connected(request, bootstrap, kbroker_thread)
     yield kafka
     kafka.close()
@@ -245,7 +251,11 @@ def _external(
 def _connected(
     request: pytest.FixtureRequest, bootstrap: str, thread: BrokerThread
 ) -> ExternalKafka:
-    """The Kafka at an address. Raises KafkaUnreachable when there is none: no test could do anything."""
+    """Connect to the Kafka at an address.
+
+    Raises:
+        KafkaUnreachable: There is no Kafka, so that no test can run.
+    """
     from kbroker.client.errors import CannotConnect, ClientError
 
     try:
@@ -254,8 +264,8 @@ def _connected(
     except (ValueError, ClientError) as error:
         reason = error.reasons if isinstance(error, CannotConnect) else error
         message = (
-            f"--kbroker-bootstrap {bootstrap}: {reason}; name a Kafka that runs, or leave the "
-            "option (and KBROKER_TEST_BOOTSTRAP) out: then each test has a broker of its own"
+            f"--kbroker-bootstrap {bootstrap}: {reason}; pass the address of a running Kafka, or "
+            "remove the option (and KBROKER_TEST_BOOTSTRAP) to give each test its own broker"
         )
         raise KafkaUnreachable(message) from None
     return kafka
@@ -263,7 +273,7 @@ def _connected(
 
 @pytest.fixture
 def kafka_topic(kbroker: KafkaHandle) -> str:
-    """A topic with a name that no other test has; it goes with the broker, or is deleted."""
+    """Return the name of a new topic with one partition, which no other test uses."""
     from kbroker.runtime.ids import random_uuid
 
     name = f"topic-{random_uuid().hex[:12]}"
@@ -272,7 +282,10 @@ def kafka_topic(kbroker: KafkaHandle) -> str:
 
 
 def _marker_options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What the markers of a test, its class and its module say: the nearest one wins, name by name."""
+    """Merge the options of the markers of a test, its class and its module.
+
+    For each topic, property and option the innermost marker wins.
+    """
     from .given import topics_of
 
     wanted: dict[str, Any] = {}
@@ -285,8 +298,8 @@ def _marker_options(request: pytest.FixtureRequest) -> dict[str, Any]:
         wanted |= said
     if wanted.get("disk") and wanted.get("persist"):
         raise pytest.UsageError(
-            "@pytest.mark.kbroker: disk=True is a disk in memory, and persist=True keeps nothing of "
-            "it; leave one of them out"
+            "@pytest.mark.kbroker: disk=True keeps data in memory, persist=True in a directory; "
+            "remove one of them"
         )
     return wanted
 
@@ -295,14 +308,18 @@ def _check_marker(marker: pytest.Mark) -> None:
     unknown = sorted(set(marker.kwargs) - {"topics", *LOCAL_ONLY_OPTIONS})
     if marker.args or unknown:
         raise pytest.UsageError(
-            f"@pytest.mark.kbroker takes topics, {', '.join(LOCAL_ONLY_OPTIONS)}, not {unknown or marker.args}"
+            f"@pytest.mark.kbroker: invalid arguments {unknown or marker.args} "
+            f"(valid: topics, {', '.join(LOCAL_ONLY_OPTIONS)})"
         )
 
 
 def _prepare_external(
     broker: ExternalKafka, wanted: dict[str, Any], stack: contextlib.ExitStack
 ) -> None:
-    """A test that began is ended by `stack`."""
+    """Begin a test on an external Kafka: create empty topics; `stack` ends the test.
+
+    Skip the test if a marker has options that an external Kafka does not support.
+    """
     if any(wanted.get(name) for name in LOCAL_ONLY_OPTIONS) or wanted.get("acls") is not None:
         _skip_with_external()
     stack.enter_context(broker.one_test())
@@ -312,7 +329,7 @@ def _prepare_external(
 
 def _skip_with_external() -> NoReturn:
     raise pytest.skip.Exception(
-        "this test needs a broker of its own, and --kbroker-bootstrap names another"
+        "this test needs a broker in this process; run it without --kbroker-bootstrap"
     )
 
 
@@ -322,21 +339,21 @@ def _brokers_of(item: pytest.Item) -> list[LocalBroker]:
 
 
 def _session_broker_of(item: pytest.Item) -> SessionBroker | None:
-    """The broker that all tests have in common, if this one uses it."""
+    """Return the broker of `kbroker_session` if the test uses it."""
     uses_it = "kbroker_session" in _fixtures_of(item)
     broker: SessionBroker | None = item.session.__dict__.get(SESSION_BROKER) if uses_it else None
     return broker
 
 
 def _brokers_used_by(item: pytest.Item) -> list[LocalBroker]:
-    """All brokers of a test."""
+    """Return all brokers in this process that a test uses."""
     shared = _session_broker_of(item)
     return [*_brokers_of(item), *([shared] if shared else [])]
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """A test that passed with a fault that never fired did not test what it says."""
+    """Fail a passed test if one of its faults has hit nothing."""
     yield
     for broker in _brokers_used_by(item):
         broker.check_faults()
@@ -344,7 +361,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """The broker that tests share is as new for the next one, but for its data."""
+    """Reset the brokers that tests share: remove faults, and keep the data."""
     try:
         yield
     finally:
@@ -365,9 +382,9 @@ def _fixtures_of(item: pytest.Item) -> list[str]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """The report of a failure says what the brokers of the test saw.
+    """Add the state of the brokers to the report of a failed test.
 
-    A skip that the kit asked for is one of the test, and not of a line in here.
+    If the test kit has skipped the test, report the line of the test instead of a line of the kit.
     """
     by_kit = call.excinfo is not None and Path(call.excinfo.traceback[-1].path).parent == HERE
     report = yield
@@ -388,8 +405,11 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Without a Kafka to run against the run ends. Under pytest-xdist that is for the process to do
-    that has started the workers, and what these report comes here too."""
+    """End the run if the Kafka of `--kbroker-bootstrap` cannot be reached.
+
+    Under pytest-xdist only the controlling process ends the run; it gets the reports of all
+    workers.
+    """
     reason: str | None = report.__dict__.get(NO_KAFKA)
     if reason is not None and "PYTEST_XDIST_WORKER" not in os.environ:
         pytest.exit(reason)
@@ -400,7 +420,7 @@ def _file_name(item: pytest.Item) -> str:
 
 
 def _dump(broker: LocalBroker, directory: Path, number: int) -> str:
-    """Write what a broker holds into a directory; says where it is."""
+    """Save the data of a broker in a directory. Return a line for the report."""
     import shutil
 
     from kbroker.protocol.errors import KafkaError
@@ -408,8 +428,8 @@ def _dump(broker: LocalBroker, directory: Path, number: int) -> str:
     target = directory / str(number)
     try:
         snapshot = broker.snapshot()
-    except (RuntimeError, KafkaError) as error:  # it is stopped, or its disk is broken
-        return f"not kept: {error}"
+    except (RuntimeError, KafkaError) as error:  # the broker is stopped, or its disk is broken
+        return f"not saved: {error}"
     shutil.rmtree(target, ignore_errors=True)
     snapshot.save(target)
-    return f"kept: kbroker serve --data-dir {target}"
+    return f"saved; to inspect it: kbroker serve --data-dir {target}"

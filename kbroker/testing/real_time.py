@@ -20,7 +20,7 @@ class _OriginalTime(Protocol):
 
 
 class _EscapeHatch(Protocol):
-    """Functions of time-machine for programs that need the real time."""
+    """Functions of time-machine that return the real time."""
 
     time: _OriginalTime
 
@@ -33,8 +33,8 @@ def wall_ns() -> int:
     if time_machine is None:
         return _system_wall_ns()
     escape: _EscapeHatch = time_machine.escape_hatch
-    while True:  # a test may begin or end to travel in another thread between two of these calls
-        with suppress(ValueError):  # it does not travel any more
+    while True:  # another thread may start or stop the travel between two of these calls
+        with suppress(ValueError):  # the travel has ended
             if escape.is_travelling():
                 return escape.time.time_ns()
         now = _system_wall_ns()
@@ -61,7 +61,7 @@ def steady_seconds() -> float:
 
 
 class RealClock:
-    """The clock of the machine, as `kbroker.runtime.clock.Clock`."""
+    """Real time, as a `kbroker.runtime.clock.Clock`."""
 
     def log_ms(self) -> int:
         return wall_ns() // _NS_PER_MS

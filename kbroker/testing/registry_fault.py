@@ -1,4 +1,4 @@
-"""Faults of the schema registry: what a test says of them, and how calls are hit."""
+"""Faults of the schema registry, and their injection into its HTTP application."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .rules import Faults
 from .schedule import Effect
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
+# Effects of a schema registry fault, other than `error`.
 CALL_EFFECTS = (Effect.PASS, Effect.DISCONNECT, Effect.DELAY, Effect.BLACKHOLE)
-"""What a fault of the registry can do besides `error`."""
 
 
 class RegistryFault(AnyFault[CallRule, Waited]):
@@ -34,11 +34,15 @@ def new_call_rule(
     error: int | None = None,
     at: str = "before",
 ) -> CallRule:
-    """The rule that the words of a test mean. Raises ValueError, with what there is instead."""
+    """Create the rule of a fault from the arguments of `Arming.registry_fault`.
+
+    Raises:
+        ValueError: An argument is invalid.
+    """
     names = [method] if isinstance(method, str) else method or ()
     methods = frozenset(one_of("method", each, METHODS) for each in names)
     if path is not None and not path.startswith(("/", "*")):
-        raise ValueError(f"a path begins with /, as in /subjects/*, not {path!r}")
+        raise ValueError(f"invalid path {path!r}: a path begins with / or *, as in /subjects/*")
     rule = CallRule(CallTarget(methods, path, subject), after=is_after(at))
     if error is not None:
         rule.effect, rule.code = Effect.ERROR, _checked_error(error)
@@ -46,17 +50,17 @@ def new_call_rule(
 
 
 def _checked_error(error: int) -> int:
-    """A number as the registry has them: a status of HTTP, and two digits more for some."""
+    """Check an error number of the registry: an HTTP status, or one followed by two digits."""
     if type(error) is not int or not (400 <= error <= 599 or 40_000 <= error <= 59_999):
         raise ValueError(
-            "an error of the schema registry is a status of HTTP from 400 to 599, or such a one and "
-            f"two digits more, 40401 or 50001 for instance, not {error!r}"
+            f"invalid schema registry error {error!r}: pass an HTTP status from 400 to 599, or one "
+            "followed by two digits, for example 40401"
         )
     return error
 
 
 class FaultInjectingApp:
-    """Asks `faults` what to do with each call, and lets the application do the rest."""
+    """ASGI application that injects faults into the calls of another one."""
 
     def __init__(self, faults: Faults, app: App) -> None:
         self._faults = faults
@@ -67,29 +71,29 @@ class FaultInjectingApp:
         if rule is None:
             await self._app(scope, receive, send)
             return
-        said: list[Message] = []
+        response: list[Message] = []
         if rule.after:
-            await self._app(scope, receive, _kept(said))
+            await self._app(scope, receive, _collector(response))
         await _apply_effect(rule, scope, send)
         if rule.effect is not Effect.DELAY:
             return
         if not rule.after:
             await self._app(scope, receive, send)
-        for message in said:
+        for message in response:
             await send(message)
 
 
-def _kept(said: list[Message]) -> Send:
-    """Takes an answer that is to come later, or never."""
+def _collector(messages: list[Message]) -> Send:
+    """Return a `send` that collects messages instead of sending them."""
 
-    async def keep(message: Message) -> None:
-        said.append(message)
+    async def collect(message: Message) -> None:
+        messages.append(message)
 
-    return keep
+    return collect
 
 
 async def _apply_effect(rule: CallRule, scope: Message, send: Send) -> None:
-    """Answer with the error, end the connection, or take the time that it takes."""
+    """Answer with the error, close the connection, or wait for the delay."""
     if rule.effect is Effect.ERROR:
         error = RegistryError(rule.code, f"fault: {rule}")
         body = json.dumps({"error_code": error.code, "message": error.message}).encode()
@@ -104,4 +108,4 @@ async def _apply_effect(rule: CallRule, scope: Message, send: Send) -> None:
     else:
         if rule.effect is Effect.DISCONNECT:
             scope["extensions"][END_CONNECTION]()
-        await trio.sleep_forever()  # the connection's end ends this too
+        await trio.sleep_forever()  # the server cancels this when the connection is closed

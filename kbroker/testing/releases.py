@@ -1,9 +1,10 @@
-"""Which APIs, in which versions, each release of Apache Kafka serves: to play an older broker.
+"""API versions of each release of Apache Kafka, to simulate an older broker.
 
-The table says in which release the newest version of an API came (`4.1:13`: 13 from 4.1 on; `-`: no
-longer). It is what the request schemas of each release's branch say, read for brokers with ZooKeeper
-up to 3.2 and for KRaft brokers from 3.3 on, without versions that were not stable. Client telemetry
-(71, 72) is left out: a broker shows it only when it has a receiver for it.
+The table shows in which release the newest version of an API changed. `4.1:13` means version 13
+since 4.1, `-` means that the API was removed. The versions are from the request schemas of each
+release's branch: for brokers with ZooKeeper up to 3.2, for KRaft brokers since 3.3, without
+unstable versions. Client telemetry (71, 72) is left out, because brokers announce it only if they
+have a receiver.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from kbroker.protocol.api_keys import ApiKey
 
 from .names import api_key, format_versions
 
+# Releases, oldest first. 0.10 stands for 0.10.2.
 RELEASES = (
     *("0.10", "0.11", "1.0", "1.1"),
     *(f"2.{minor}" for minor in range(9)),
     *(f"3.{minor}" for minor in range(10)),
     *(f"4.{minor}" for minor in range(4)),
 )
-"""0.10 stands for 0.10.2: who asks an older one for its versions learns nothing more."""
 
+# Newest version of each API, by release.
 NEWEST = """
 Produce 0.10:2 0.11:3 1.0:5 2.0:6 2.1:7 2.4:8 2.8:9 3.7:10 3.8:11 4.0:12 4.1:13
 Fetch 0.10:3 0.11:5 1.0:6 1.1:7 2.0:8 2.1:10 2.3:11 2.7:12 3.1:13 3.5:15 3.7:16 3.9:17 4.1:18
@@ -103,6 +105,7 @@ AlterShareGroupOffsets 4.1:0
 DeleteShareGroupOffsets 4.1:0
 """
 
+# Oldest versions since 4.0 (KIP-896); in earlier releases the oldest version of each API is 0.
 OLDEST_SINCE_4_0 = {
     ApiKey.FETCH: 4,
     ApiKey.LIST_OFFSETS: 1,
@@ -127,17 +130,20 @@ OLDEST_SINCE_4_0 = {
     ApiKey.SHARE_FETCH: 1,
     ApiKey.SHARE_ACKNOWLEDGE: 1,
 }
-"""What 4.0 dropped (KIP-896); before it every API began at 0."""
 
 NOTHING = range(0)
+# Version ranges that restrict APIs; other APIs are not restricted.
 Limits = Mapping[ApiKey, range]
-"""The versions that APIs are cut down to; those that are not in it stay as they are."""
 
 
 def limits_of(versions: str | Mapping[str, int | None]) -> Limits:
-    """The limits of a release ("3.9"), or of what is named: the newest version, None for no API.
+    """Return the limits of a release ("3.9"), or of the newest versions by API name.
 
-    Raises ValueError for a release, API or version that does not exist.
+    Args:
+        versions: Release, or newest version by API name; None as version hides the API.
+
+    Raises:
+        ValueError: The release, API or version does not exist.
     """
     if isinstance(versions, str):
         return _limits_of_release(".".join(versions.split(".")[:2]))
@@ -150,12 +156,12 @@ def limits_of(versions: str | Mapping[str, int | None]) -> Limits:
 
 def _limit(key: ApiKey, newest: int, apis: Mapping[int, Api]) -> range:
     if key not in apis:
-        raise ValueError(f"{key.api_name} is not served")
+        raise ValueError(f"kbroker does not support {key.api_name}; remove it from the versions")
     served = apis[key].versions
     if newest not in served:
         raise ValueError(
-            f"{key.api_name} has versions {format_versions(served)}, not {newest}; "
-            "None stands for no such API"
+            f"{key.api_name} has no version {newest} (valid: {format_versions(served)}, or None to "
+            "hide the API)"
         )
     return range(newest + 1)
 
@@ -164,8 +170,8 @@ def _limits_of_release(release: str) -> Limits:
     if release not in RELEASES:
         close = difflib.get_close_matches(release, RELEASES, n=1) or RELEASES[-1:]
         raise ValueError(
-            f"there is no table for Kafka {release}; there are {RELEASES[0]} to {RELEASES[-1]}, "
-            f"{close[0]} for instance"
+            f"unknown Kafka release {release} (valid: {RELEASES[0]} to {RELEASES[-1]}, for example "
+            f"{close[0]})"
         )
     newest = {api_key(row.split()[0]): row.split()[1:] for row in NEWEST.strip().splitlines()}
     return {key: _versions_in(release, key, newest.get(key, [])) for key in ApiKey}
@@ -183,7 +189,7 @@ def _versions_in(release: str, key: ApiKey, steps: list[str]) -> range:
 
 
 def apply_limits(apis: Mapping[int, Api], limits: Limits) -> Mapping[int, Api]:
-    """What of `apis` is within the limits."""
+    """Return the APIs with the versions that are within the limits."""
     kept = {}
     for key, api in apis.items():
         allowed = limits.get(api.key, api.versions)

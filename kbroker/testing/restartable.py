@@ -25,7 +25,7 @@ class RestartableBroker:
             `earlier`, the run before.
         store: Where the data is between the runs.
         thread: Where the broker runs.
-        listeners: Listeners of the first run; later ones have the same ports.
+        listeners: Listeners of the first run; later runs use the same ports.
         nodes: Number of nodes of the first run; None for as many as the store has, or one.
     """
 
@@ -40,16 +40,16 @@ class RestartableBroker:
         self._opening = opening
         self._store = store
         self._thread = thread
+        # Listeners of the first node.
         self.listeners = listeners
-        """Listeners of the first node."""
         self._nodes = nodes
         self._listeners_of: Mapping[int, Sequence[Listener]] = {}
+        # Addresses for clients; empty before the first start.
         self.bootstrap_servers = ""
-        """Addresses for clients; empty before the first start."""
+        # The current run; None if the broker is stopped.
         self.held: OpenResource[RunningBroker] | None = None
-        """The current run; None if the broker is stopped."""
+        # The run that was started last.
         self.latest: RunningBroker | None = None
-        """The run that was started last."""
         self._is_restarting = False
         self._crash_handled = False
 
@@ -58,7 +58,7 @@ class RestartableBroker:
         """The broker in its thread.
 
         Raises:
-            RuntimeError: It is stopped, or has crashed.
+            RuntimeError: The broker is stopped, has failed or has crashed.
         """
         if has_crashed(self._store):
             raise RuntimeError(CRASHED)
@@ -71,10 +71,10 @@ class RestartableBroker:
 
     @property
     def watched(self) -> RunningBroker:
-        """The broker whose state is waited for; it may be restarting.
+        """The broker that waits observe; during a restart, the previous run.
 
         Raises:
-            RuntimeError: It is stopped, or has crashed.
+            RuntimeError: The broker is stopped, has failed or has crashed.
         """
         if self._is_restarting and self.latest is not None:
             return self.latest
@@ -83,7 +83,7 @@ class RestartableBroker:
     # -- start and stop
 
     def start(self) -> None:
-        """Start, on the same port as before; nothing if the broker runs."""
+        """Start on the same port as before; do nothing if the broker runs."""
         if has_crashed(self._store):
             self.end()
             self.power_on()
@@ -102,7 +102,10 @@ class RestartableBroker:
                 )
 
     def _hold(self) -> OpenResource[RunningBroker]:
-        """Start, and not on a port where a client of an earlier broker may still look for it."""
+        """Start on a port that no recent broker has used.
+
+        A client of a recent broker may still try to connect to its port.
+        """
         while True:
             held = self._thread.hold(self._open, _close_listeners)
             port = held.value.broker.endpoint.port
@@ -120,14 +123,14 @@ class RestartableBroker:
         )
 
     def stop(self) -> None:
-        """Stop, and end all waits with a RuntimeError."""
+        """Stop, and fail all waits with RuntimeError."""
         try:
             self.end()
         finally:
             self._fail_waits(STOPPED)
 
     def end(self) -> None:
-        """Stop; waits go on."""
+        """Stop without ending waits; they continue after the next start."""
         if self.held is None:
             return
         nodes = self.held.value.broker.nodes
@@ -141,7 +144,7 @@ class RestartableBroker:
 
     @contextlib.contextmanager
     def restarting(self) -> Iterator[None]:
-        """Start again after what is done inside; waits go on then."""
+        """Start again after the block, and pause waits until then."""
         self._is_restarting = True
         try:
             yield
@@ -153,7 +156,7 @@ class RestartableBroker:
             self._is_restarting = False
 
     def _fail_waits(self, why: str) -> None:
-        """End all waits: the broker does not come back by itself."""
+        """Fail all waits: the broker does not start again by itself."""
         latest = self.latest
         if latest is not None and self._thread.running:
 
@@ -166,7 +169,7 @@ class RestartableBroker:
 
     @property
     def breakable(self) -> BreakableStore:
-        """The store with the disk to break.
+        """The store whose disk can fail.
 
         Raises:
             ValueError: The broker has no such disk.
@@ -174,12 +177,12 @@ class RestartableBroker:
         if isinstance(self._store, BreakableStore):
             return self._store
         raise ValueError(
-            "this broker has no disk to break; make it with disk=True, or --faulty-disk"
+            "this broker has no disk that can fail; create it with disk=True, or --faulty-disk"
         )
 
     @contextlib.contextmanager
     def may_crash(self) -> Iterator[None]:
-        """Do what may bring the broker to the point for which `crash_at` asked."""
+        """Suppress errors of a block that has reached the point of `crash_at`."""
         try:
             yield
         except (PowerCut, Exception):
@@ -187,25 +190,29 @@ class RestartableBroker:
                 raise
 
     def crash_at(self, point: str, mode: Mode, seed: int) -> None:
-        """Cut the power when the broker reaches a point. Raises ValueError."""
+        """Cut the power when the broker reaches a point.
+
+        Raises:
+            ValueError: The point or mode does not exist, or the broker has no such disk.
+        """
         self._crash_handled = False
         self.breakable.disk.crash_at(point, mode, seed)
 
     def wait_for_crash(self, timeout: float) -> None:
-        """Wait for the crash that `crash_at` asked for, then start again on the same port.
+        """Wait for the crash that `crash_at` has requested, then start again on the same port.
 
         Args:
             timeout: Maximum seconds to wait.
 
         Raises:
-            WaitTimeout: The broker did not reach that point.
+            WaitTimeout: The broker has not reached the point.
             RuntimeError: The broker is stopped.
         """
         deadline = steady_seconds() + timeout
         while not has_crashed(self._store) and not self._crash_handled:
             left = deadline - steady_seconds()
             if left < 0 or not self._has_ended(left):
-                what = "a crash: the broker did not come there"
+                what = "a crash: the broker did not reach the point"
                 raise WaitTimeout(f"waited {timeout:g} s for {what}")
         if not self._crash_handled:
             with self.restarting():
@@ -213,8 +220,11 @@ class RestartableBroker:
         self._crash_handled = False
 
     def _has_ended(self, timeout: float) -> bool:
-        """Wait until the broker ends; in a restart just for a moment. Raises RuntimeError when it
-        is stopped: it will not come to anything."""
+        """Wait until the broker ends; during a restart wait only `POLL_SECONDS`.
+
+        Raises:
+            RuntimeError: The broker is stopped, so that it cannot crash.
+        """
         held = self.held
         if held is not None and not held.closed.is_set():
             return self._thread.wait_for_end(held, timeout)
@@ -224,16 +234,16 @@ class RestartableBroker:
         return True
 
     def power_cut(self, mode: Mode, seed: int) -> None:
-        """Cut the power now, then start again on the same port; waits go on."""
+        """Cut the power now, then start again on the same port. Waits continue."""
         disk, has_come = self.breakable.disk, self._crash_handled or has_crashed(self._store)
         with self.restarting():
             disk.cut(mode, seed)
             if self.held is not None:
                 self._thread.abort(self.held)
-        self._crash_handled = has_come  # this one is not what `wait_for_crash` waits for
+        self._crash_handled = has_come  # wait_for_crash() waits for crash_at(), not for this cut
 
     def power_on(self) -> None:
-        """Have the disk as the power cut left it."""
+        """Replace the disk by its state after the power cut."""
         self.breakable.disk = self.breakable.disk.restarted()
         self._crash_handled = True
 

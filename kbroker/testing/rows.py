@@ -1,4 +1,4 @@
-"""The rows of requests and responses: what topics, groups and other things a message is about."""
+"""Rows of requests and responses: the topics, partitions and groups that a message names."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ GROUP_LISTS = ("groups", "groups_names", "coordinator_keys")
 RESOURCE_LISTS = ("resources",)
 ERROR_FIELDS = ("error_code", "partition_error_code")
 
+# A struct of any message, or a plain name or number that stands for one.
 Row: TypeAlias = Any
-"""A struct of any message, or the plain name or number that stands for one."""
 S = TypeVar("S", bound=Struct)
+# Returns the topic name for a topic ID; an empty string if the ID is unknown.
 NameOf = Callable[[UUID], str]
-"""Knows topics by their ids."""
 
 
 class Criteria(Protocol):
-    """Which rows are meant."""
+    """Criteria that select rows."""
 
     def covers(self, topic: str, partition: int | None) -> bool: ...
     def covers_group(self, group: str) -> bool: ...
@@ -38,12 +38,12 @@ class Criteria(Protocol):
 
 
 def topic_rows(message: object) -> list[Row]:
-    """The rows about topics of a request or response: structs, or plain names."""
+    """Return the rows about topics: structs, or plain names."""
     return _first_list(message, TOPIC_LISTS)[1]
 
 
 def partition_rows(row: Row) -> list[Row]:
-    """The rows about partitions of a topic's row: structs, or plain numbers."""
+    """Return the rows about partitions in the row of a topic: structs, or plain numbers."""
     return _first_list(row, PARTITION_LISTS)[1]
 
 
@@ -56,7 +56,7 @@ def _first_list(message: object, names: Iterable[str]) -> tuple[str, list[Row]]:
 
 
 def topic_of(row: Row, name_of: NameOf) -> str:
-    """The name of the topic that a row is about; the id stands for one that is not known."""
+    """Return the topic name of a row; the topic ID if the name is unknown."""
     if isinstance(row, str):
         return row
     name = getattr(row, "name", None) or getattr(row, "topic", None)
@@ -67,14 +67,14 @@ def topic_of(row: Row, name_of: NameOf) -> str:
 
 
 def partition_of(row: Row) -> int:
-    """The number of the partition that a row is about."""
+    """Return the partition number of a row."""
     if isinstance(row, int):
         return row
     return next(int(getattr(row, name)) for name in PARTITION_NAMES if hasattr(row, name))
 
 
 def partitions_of(message: object, name_of: NameOf) -> dict[str, set[int]]:
-    """The topics of a message, with the partitions of each."""
+    """Return the partitions of each topic that a message names."""
     found: dict[str, set[int]] = {}
     for row in topic_rows(message):
         found.setdefault(topic_of(row, name_of), set()).update(
@@ -84,22 +84,22 @@ def partitions_of(message: object, name_of: NameOf) -> dict[str, set[int]]:
 
 
 def group_rows(message: object) -> list[Row]:
-    """The rows about groups: structs, or plain names."""
+    """Return the rows about groups: structs, or plain names."""
     return _first_list(message, GROUP_LISTS)[1]
 
 
 def group_of(row: Row) -> str:
-    """The group that a row is about."""
+    """Return the group ID of a row."""
     return row if isinstance(row, str) else str(getattr(row, "group_id", ""))
 
 
 def resources_of(message: object) -> set[str]:
-    """The topics, nodes or groups whose settings a message is about."""
+    """Return the names of the resources whose configs a message is about."""
     return {row.resource_name for row in _first_list(message, RESOURCE_LISTS)[1]}
 
 
 def covered_rows(message: object, criteria: Criteria, name_of: NameOf) -> list[Row]:
-    """The rows about partitions that are meant."""
+    """Return the rows about partitions that match the criteria."""
     return [
         row
         for topic in topic_rows(message)
@@ -108,11 +108,11 @@ def covered_rows(message: object, criteria: Criteria, name_of: NameOf) -> list[R
     ]
 
 
-# -- two messages of one, and back
+# -- splitting and merging messages
 
 
 def split(request: S, criteria: Criteria, name_of: NameOf) -> tuple[S | None, S]:
-    """The request about what is not meant (None: there is nothing), and the one about what is."""
+    """Split a request into the part that does not match (None if empty) and the part that does."""
     name, rows = _first_list(request, (*TOPIC_LISTS, *GROUP_LISTS, *RESOURCE_LISTS))
     meant, others = [], []
     for row in rows:
@@ -147,13 +147,13 @@ def _either(row: Row, is_meant: bool) -> tuple[list[Row], list[Row]]:
 
 
 def _with(message: S, name: str, value: object) -> S:
-    """A copy of a message with one field changed."""
+    """Return a copy of a message with one field changed."""
     values = {each.name: getattr(message, each.name) for each in fields(type(message))}
     return type(message)(**{**values, name: value})
 
 
 def merge_responses(response: S, other: Struct) -> S:
-    """One response of two that are about different rows."""
+    """Merge the rows of a second response into the first one, and return it."""
     for field in _lists(response):
         mine, more = getattr(response, field) or [], getattr(other, field) or []
         setattr(response, field, mine + [row for row in more if not _merged_into_known(mine, row)])
@@ -161,7 +161,7 @@ def merge_responses(response: S, other: Struct) -> S:
 
 
 def _merged_into_known(mine: list[Row], row: Row) -> bool:
-    """Whether a row about a topic was taken into the one that is there about the same topic."""
+    """Merge a topic row into the row of the same topic. Return False if there is none."""
     name, partitions = _first_list(row, PARTITION_LISTS)
     for known in mine if partitions else ():
         if topic_of(known, str) == topic_of(row, str):
@@ -171,25 +171,25 @@ def _merged_into_known(mine: list[Row], row: Row) -> bool:
 
 
 def _lists(message: Struct) -> list[str]:
-    """The fields of a message that are lists of rows."""
+    """Return the names of the fields that are lists of rows."""
     declared = fields(type(message))
     return [field.name for field in declared if field.array and isinstance(field.kind, type)]
 
 
 def set_errors(response: Struct, code: ErrorCode, rows: list[Row]) -> None:
-    """Put the error into these rows, or into all places when there are none."""
+    """Set the error of these rows, or if there are none, of all rows and the response."""
     for row in rows or [response, *structs(response)]:
         if name := error_field(row):
             setattr(row, name, code)
 
 
 def error_field(row: Row) -> str:
-    """Where a row says its error; "" when it cannot."""
+    """Return the name of the error field of a row; an empty string if it has none."""
     return next((name for name in ERROR_FIELDS if hasattr(row, name)), "")
 
 
 def structs(message: Struct) -> list[Row]:
-    """All rows of a message, and the rows of these."""
+    """Return all rows of a message, including nested ones."""
     found: list[Row] = []
     for field in _lists(message):
         for row in getattr(message, field) or ():

@@ -1,7 +1,7 @@
-"""Fault rules: which requests they hit, on which of their calls, and what happens to those.
+"""Fault rules: which requests they hit, and on which of their matches.
 
-The rules know nothing of connections; `fault_injector` carries them out. What they can do is
-what franz-go's kfake and librdkafka's mock broker can, and more.
+Rules do not access connections; `fault_injector` applies their effects. The effects include those
+of franz-go's kfake and of librdkafka's mock broker.
 """
 
 from __future__ import annotations
@@ -32,18 +32,27 @@ from .rows import (
 )
 from .schedule import AnyRule, Effect
 
+# Number of requests, hits and registry calls that are kept for reports of failures.
 REQUESTS_KEPT = 500
-"""How many requests the log of a broker remembers, for reports of failures."""
+# Number of different requests that the report of an unfired fault shows.
 SIMILAR_SHOWN = 5
+# Key type of groups in FindCoordinator requests.
 GROUP = 0
-"""The key type of FindCoordinator that asks for groups."""
 
 
 class RequestInfo(NamedTuple):
-    """What rules can tell of a request.
+    """The parts of a request that rules compare.
 
-    `partitions` maps the topics that it names to the partitions of each, none for a topic that is
-    named as a whole. A topic whose id is not known is named by that id.
+    Attributes:
+        api: API key.
+        version: API version.
+        client_id: Client ID; empty if the client sends none.
+        partitions: Partitions by topic; an empty set if the request names the topic as a whole. An
+            unknown topic ID is used as the name of its topic.
+        groups: Group IDs.
+        transactional_id: Transactional ID, or None.
+        resources: Names of config resources.
+        request: The decoded request. None in logs of past requests.
     """
 
     api: ApiKey
@@ -54,7 +63,6 @@ class RequestInfo(NamedTuple):
     transactional_id: str | None
     resources: frozenset[str] = frozenset()
     request: Any = None
-    """The request itself, as long as it is looked at; what is kept is without it."""
 
     def __str__(self) -> str:
         parts = [f"{self.api.api_name} {self.version}"]
@@ -68,7 +76,7 @@ class RequestInfo(NamedTuple):
 
 @dataclass(slots=True)
 class Target:
-    """Which requests a fault hits; None, and an empty set, stand for any."""
+    """Criteria of the requests that a fault hits; None or an empty set matches any request."""
 
     apis: frozenset[ApiKey] = frozenset()
     topic: str | None = None
@@ -80,7 +88,7 @@ class Target:
     versions: range | None = None
 
     def matches(self, info: RequestInfo) -> bool:
-        """Whether the request meets every criterion."""
+        """Return True if the request meets all criteria."""
         return (
             self.has_api(info.api)
             and self.client_id in (None, info.client_id)
@@ -92,12 +100,12 @@ class Target:
         )
 
     def has_api(self, api: ApiKey) -> bool:
-        """Whether requests of this API are meant."""
+        """Return True if requests of this API can match."""
         return not self.apis or api in self.apis
 
     @property
     def filters_partitions(self) -> bool:
-        """Whether a request must say which partitions it is about."""
+        """True if only requests that name certain topics or partitions match."""
         return self.topic is not None or bool(self.partitions)
 
     def _concerns_partitions(self, info: RequestInfo) -> bool:
@@ -108,17 +116,17 @@ class Target:
         )
 
     def covers(self, topic: str, partition: int | None) -> bool:
-        """Whether a row of a request or response about this partition (None: all) is meant."""
+        """Return True if a row about this partition matches; None stands for the whole topic."""
         return self.topic in (None, topic) and (
             not self.partitions or partition is None or partition in self.partitions
         )
 
     def covers_group(self, group: str) -> bool:
-        """Whether a row about this group is meant."""
+        """Return True if a row about this group matches."""
         return self.group in (None, group)
 
     def covers_resource(self, resource: str) -> bool:
-        """Whether a row about the settings of this resource is meant."""
+        """Return True if a row about the configs of this resource matches."""
         return self.resource in (None, resource)
 
     def __str__(self) -> str:
@@ -134,18 +142,26 @@ class Target:
         return ", ".join(parts)
 
 
+# Function of a test that handles a request or, with `at="after"`, its response. It returns None to
+# leave the message unchanged, or a response. It may be async.
 Hook = Callable[[Any, RequestInfo], Any]
-"""Gets a request (or its response, `at="after"`) and what is asked; returns None to let it pass, a
-response, or an awaitable of either."""
 
 
 @dataclass(slots=True, eq=False)
 class Rule(AnyRule):
-    """One armed fault for Kafka's requests.
+    """One armed fault of the Kafka API.
 
-    With `until` it hits only those of clients that have not sent a request of that API since they were
-    hit (or, if `frees_all`, since it was armed); `when` has the last word. `top_level` puts an error
-    beside the rows of an answer, not into them. `bit` belongs to corrupted batches.
+    Attributes:
+        target: Criteria of the requests.
+        code: Error to answer with.
+        top_level: Put the error into the top-level field of the response, not into its rows.
+        bit: Number of the bit that `corrupt_batch` flips.
+        hook: Function of the test to call.
+        until: API whose request ends the fault for a client that was hit.
+        frees_all: A request of `until` ends the fault also for clients that were not hit.
+        when: Called with each request that meets the other criteria; returns True to match.
+        clients: Client IDs that were hit.
+        released: Client IDs that have sent a request of `until`.
     """
 
     target: Target
@@ -157,9 +173,7 @@ class Rule(AnyRule):
     frees_all: bool = False
     when: Callable[[Any], bool] | None = None
     clients: set[str] = field(default_factory=set)
-    """Those that were hit."""
     released: set[str] = field(default_factory=set)
-    """The clients that have sent what `until` waits for."""
 
     def reset_counts(self) -> None:
         AnyRule.reset_counts(self)
@@ -167,16 +181,16 @@ class Rule(AnyRule):
         self.released.clear()
 
     def may_hit(self, client_id: str) -> bool:
-        """Whether a request of this client can still be hit."""
+        """Return True if a request of this client can still be hit."""
         return not self.is_used_up and client_id not in self.released
 
     def note_request(self, info: RequestInfo) -> None:
-        """Take note of what a client asks for."""
+        """Release the client if this is the request that `until` names."""
         if info.api is self.until and (self.frees_all or info.client_id in self.clients):
             self.released.add(info.client_id)
 
     def takes(self, info: RequestInfo) -> bool:
-        """Whether this call is hit; counts it."""
+        """Count a request if it matches. Return True if the fault hits it."""
         if not self.may_hit(info.client_id) or not self.target.matches(info):
             return False
         if self.when is not None and not self.when(info.request):
@@ -192,7 +206,7 @@ class Rule(AnyRule):
 
 
 class Hit(NamedTuple):
-    """A rule hit a request, at a moment of log time."""
+    """A rule has hit a request; `at_ms` is in ms of the log clock."""
 
     at_ms: int
     rule: Rule
@@ -200,35 +214,42 @@ class Hit(NamedTuple):
 
 
 class Faults:
-    """The rules of one broker, what it was asked lately, and which versions it admits to."""
+    """The rules of one broker, its recent requests, and its API version limits.
+
+    Attributes:
+        rules: Armed rules; the first one that matches takes a request.
+        hits: Recent hits.
+        now_ms: Returns the time of hits, in ms.
+        log: Recent requests of clients.
+        counts: Number of requests by API and client ID.
+        calls: Recent calls of the schema registry.
+        own: APIs of requests of the test kit, which no fault hits.
+        limits: Version ranges that restrict the APIs.
+        failures: Exceptions of functions of the test.
+        changed: Called after each request, to notify waits.
+    """
 
     def __init__(self) -> None:
         self.rules: list[AnyRule] = []
         self.hits: deque[Hit] = deque(maxlen=REQUESTS_KEPT)
         self.now_ms: Callable[[], int] = lambda: 0
-        """The time of hits."""
         self.log: deque[RequestInfo] = deque(maxlen=REQUESTS_KEPT)
         self.counts: Counter[tuple[ApiKey, str]] = Counter()
-        """Requests of each API and client id."""
         self.calls: deque[Call] = deque(maxlen=REQUESTS_KEPT)
-        """Those of the schema registry."""
         self.own: set[ApiKey] = set()
-        """What the test has asked through the kit, which no fault hits."""
         self.limits: Limits = {}
         self.failures: list[Exception] = []
-        """What functions of the test have raised."""
         self.changed: Callable[[], None] = lambda: None
-        """Called after each request: somebody may be waiting for one."""
 
     def arm(self, rule: AnyRule) -> None:
         self.rules.append(rule)
 
     def disarm(self, rule: AnyRule) -> None:
-        """Take a rule away; what it did counts."""
+        """Remove a rule; its hits still count."""
         self.rules.remove(rule)
 
     def forget(self) -> None:
-        """Remember nothing of what was asked and hit so far."""
+        """Forget past requests and hits."""
         self.hits.clear()
         self.log.clear()
         self.calls.clear()
@@ -236,13 +257,14 @@ class Faults:
         self.own.clear()
 
     def within_limits(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
-        """What of `apis` clients may know of."""
+        """Return the APIs and versions that clients may use."""
         return apply_limits(apis, self.limits) if self.limits else apis
 
     def match_request(self, info: RequestInfo) -> Rule | None:
-        """The first rule that does something to this request; counts the request.
+        """Record a request, and return the first rule that hits it with an effect.
 
-        Rules that corrupt batches are not info: `match_batch` asks them when there are batches.
+        Rules that corrupt batches are skipped; `match_batch` checks them when the batches are
+        known.
         """
         self.log.append(info._replace(request=None))
         self.counts[info.api, info.client_id] += 1
@@ -256,7 +278,7 @@ class Faults:
         return [rule for rule in self.rules if isinstance(rule, Rule)]
 
     def match_call(self, call: Call) -> CallRule | None:
-        """The first rule that does something to this call of the schema registry."""
+        """Record a schema registry call, and return the first rule that hits it with an effect."""
         self.calls.append(call)
         rules = (rule for rule in self.rules if isinstance(rule, CallRule) and rule.takes(call))
         found = next((rule for rule in rules if rule.effect is not Effect.PASS), None)
@@ -264,14 +286,14 @@ class Faults:
         return found
 
     def match_after(self, info: RequestInfo, passed: Rule) -> Rule | None:
-        """The next rule that does something, when the hook of one has let the request pass."""
+        """Return the next rule with an effect, after a hook has passed the request on."""
         rules = self._of_requests
         if passed not in rules:
             return None
         return self._first(rules[rules.index(passed) + 1 :], info)
 
     def match_batch(self, info: RequestInfo, has_records: Callable[[Rule], bool]) -> Rule | None:
-        """The first rule that corrupts a batch of this request or of its answer."""
+        """Return the first rule that corrupts a batch of this request or of its response."""
         rules = (rule for rule in self._of_requests if rule.effect is Effect.CORRUPT_BATCH)
         taken = (rule for rule in rules if has_records(rule) and self._takes(rule, info))
         return next(taken, None)
@@ -286,7 +308,7 @@ class Faults:
     def _takes(self, rule: Rule, info: RequestInfo) -> bool:
         try:
             is_hit = rule.takes(info)
-        except Exception as error:  # noqa: BLE001 (`when` is the test's)
+        except Exception as error:  # noqa: BLE001 (`when` is a function of the test)
             self.failures.append(error)
             return False
         if is_hit:
@@ -295,7 +317,7 @@ class Faults:
         return is_hit
 
     def corrupts(self, info: RequestInfo) -> bool:
-        """Whether a rule would corrupt a batch of this request or of its answer."""
+        """Return True if a rule may corrupt a batch of this request or of its response."""
         return any(
             rule.effect is Effect.CORRUPT_BATCH
             and rule.may_hit(info.client_id)
@@ -304,7 +326,7 @@ class Faults:
         )
 
     def needs_partitions(self, client_id: str) -> bool:
-        """Whether a rule that is not used up looks at the partitions of a fetch."""
+        """Return True if a rule needs to know the partitions of this client's fetch requests."""
         return any(
             rule.may_hit(client_id)
             and rule.target.has_api(ApiKey.FETCH)
@@ -313,28 +335,28 @@ class Faults:
         )
 
     def unfired(self) -> list[AnyRule]:
-        """Rules that should have hit something and did not."""
+        """Return the rules that have hit nothing and are not optional."""
         return [rule for rule in self.rules if not rule.hits and not rule.may_stay_unfired]
 
     def report(self, rule: AnyRule) -> str:
-        """What a rule waited for, and what came closest."""
+        """Describe the hits of a rule, and the requests that are most similar to its target."""
         return f"{rule} hit {rule.hits} requests; {'; '.join(self.near_misses(rule))}"
 
     def near_misses(self, rule: AnyRule) -> list[str]:
-        """What was asked that is most like what the rule waits for: lines for a report."""
+        """Return lines that describe the requests that are most similar to the target of a rule."""
         if rule.calls:
-            return [f"saw {rule.calls} such requests, it waits for number {rule.first}"]
+            return [f"saw {rule.calls} such requests, the fault hits number {rule.first}"]
         if isinstance(rule, CallRule):
             return self._near_calls(rule)
         assert isinstance(rule, Rule)
         same = [info for info in self.log if rule.target.has_api(info.api)]
         if rule.effect is Effect.CORRUPT_BATCH and any(map(rule.target.matches, same)):
-            return ["saw such requests, but no batch in any of them"]
+            return ["saw such requests, but none of them has a batch"]
         counted = Counter(str(info) for info in same).most_common(SIMILAR_SHOWN)
         if counted:
             return [f"saw {count} x {info}" for info, count in counted]
         if any(map(rule.target.has_api, self.own)):
-            return ["saw no such request but those of the test's own calls, which no fault hits"]
+            return ["saw such requests only from calls of the test kit, which no fault hits"]
         return ["saw no such request"]
 
     def _near_calls(self, rule: CallRule) -> list[str]:
@@ -343,16 +365,16 @@ class Faults:
         return [f"saw {count} x {call}" for call, count in counted] or ["saw no such call"]
 
 
+# Criteria of a target whose fields only some APIs have.
 CRITERIA = ("topic", "partitions", "group", "transactional_id", "resource")
-"""What of a target only some requests say."""
 
 
+# Request fields that contain a transactional ID.
 TRANSACTIONAL_IDS = ("transactional_id", "v3_and_below_transactional_id")
-"""Fields in which requests of clients name one."""
 
 
 def criteria_of(api: ApiKey) -> set[str]:
-    """Those that the requests of an API say: what `request_info` finds in them."""
+    """Return the criteria for which requests of an API have a field."""
     request = messages.request_class(api)
     names = field_names(request)
     found = {"transactional_id"} if names & set(TRANSACTIONAL_IDS) else set()
@@ -368,14 +390,22 @@ def criteria_of(api: ApiKey) -> set[str]:
 
 
 def field_names(message: type[Struct]) -> set[str]:
-    """The names of a message's fields."""
+    """Return the field names of a message."""
     return {each.name for each in fields(message)}
 
 
 def request_info(
     api: ApiKey, version: int, client_id: str | None, request: Any, name_of: NameOf
 ) -> RequestInfo:
-    """Read out of a decoded request what rules look at; `name_of` knows topic ids."""
+    """Extract the parts of a decoded request that rules compare.
+
+    Args:
+        api: API key.
+        version: API version.
+        client_id: Client ID, or None.
+        request: Decoded request.
+        name_of: Returns the name of a topic ID; an empty string if the ID is unknown.
+    """
     partitions = partitions_of(request, name_of)
     groups = {getattr(request, "group_id", ""), *map(group_of, group_rows(request))}
     named = (getattr(request, name, None) for name in TRANSACTIONAL_IDS)

@@ -1,4 +1,4 @@
-"""When a fault hits and what it does then, whatever it is that it hits."""
+"""Schedule and effect of a fault rule, for any kind of request."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from enum import Enum
 
 
 class Effect(Enum):
-    """What a fault does."""
+    """What a fault does with a request."""
 
+    # The fault only counts requests.
     PASS = "pass"
-    """Nothing: the fault only counts."""
     ERROR = "error"
     DISCONNECT = "disconnect"
     DELAY = "delay"
@@ -27,9 +27,17 @@ class Effect(Enum):
 class AnyRule:
     """One armed fault.
 
-    It hits the calls from number `first` (1 is the next one that matches) on, at most `count` of
-    them, each with `probability`. `after` does the work first, and then lies about it.
-    `milliseconds` belong to delays and throttling.
+    Attributes:
+        effect: What the fault does.
+        after: Handle the request first, then apply the effect to the response.
+        milliseconds: Delay or throttle time, in ms.
+        first: Number of the first matching request to hit, from 1.
+        count: Maximum number of hits.
+        probability: Probability of each hit, from 0 to 1.
+        random: Random numbers for `probability`.
+        may_stay_unfired: Do not fail the test if the fault hits nothing.
+        calls: Number of matching requests so far.
+        hits: Number of hits so far.
     """
 
     effect: Effect = Effect.PASS
@@ -45,11 +53,11 @@ class AnyRule:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether it hits nothing more."""
+        """True if the fault hits nothing more."""
         return self.hits >= self.count
 
     def is_due(self) -> bool:
-        """Whether a call that is meant is hit; counts it."""
+        """Count a matching request. Return True if the fault hits it."""
         self.calls += 1
         if self.calls < self.first or self.random.random() >= self.probability:
             return False
@@ -57,5 +65,5 @@ class AnyRule:
         return True
 
     def reset_counts(self) -> None:
-        """Have hit nothing: what came before it was known what to do does not count."""
+        """Forget the matches that were counted before the effect was known."""
         self.calls = self.hits = 0

@@ -1,4 +1,4 @@
-"""A broker under test that does not trust everybody: TLS, logins and ACLs in the words of a test."""
+"""Security of a broker under test: TLS, authentication and ACLs."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from .credentials import BY_COMMON_NAME, Certificates, Issuer, check_names
 from .given import one_of
 from .names import close
 
+# Passwords by user name.
 Passwords = Mapping[str, str]
-"""Passwords by name."""
+# Permissions by user: `{"alice": ["READ topic orders", "WRITE topic invoices-*"]}`.
 Permissions = Mapping[str, Iterable[str]]
-"""What users may do: `{"alice": ["READ topic orders", "WRITE topic invoices-*"]}`."""
 
+# SASL mechanisms with a password. Clients use the first one unless a test selects another.
 MECHANISMS: Final = (ScramMechanism.SHA_512, ScramMechanism.SHA_256, PLAIN)
-"""Those by which users log in with a password; the first one unless a test asks for another."""
 HOST = "localhost"
+# User name of the nodes towards each other, and the common name of the broker's certificate.
 NODE_USER = "kbroker-node"
-"""As whom nodes log in at each other, and whose name the broker's certificate has."""
-_RESERVED_NAME = f"{NODE_USER} is the name of the broker's own nodes; call that user otherwise"
+_RESERVED_NAME = f"{NODE_USER} is the user name of the broker's nodes; choose another name"
 EVERYBODY = "*"
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 OPERATIONS = tuple(each.name for each in AclOperation if each > AclOperation.ANY)
@@ -50,7 +50,7 @@ FORM = '"READ topic orders", "WRITE topic invoices-*", "DENY READ topic orders",
 
 
 class SecurityOptions(TypedDict, total=False):
-    """Whom a broker under test trusts, in the words of a test; see `LocalBroker`."""
+    """Security options of a broker under test; see `LocalBroker`."""
 
     tls: bool
     users: Passwords | None
@@ -62,7 +62,19 @@ class SecurityOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class BrokerSecurity:
-    """What the one listener of a broker under test asks of its clients."""
+    """Security of the listener of a broker under test.
+
+    Attributes:
+        certificates: Certificates of the broker and its clients; None without TLS.
+        users: Passwords of the users that authenticate with SCRAM or PLAIN.
+        issuer: Issuer of tokens; None without OAUTHBEARER.
+        token_users: Users that authenticate with a token.
+        has_acls: True if ACLs are enforced.
+        super_users: Users that ACLs do not restrict.
+        node_password: Password of the nodes towards each other.
+        is_elsewhere: True if the caller has created the listeners, so that their security is
+            unknown.
+    """
 
     certificates: Certificates | None
     users: Passwords = field(repr=False)
@@ -72,11 +84,10 @@ class BrokerSecurity:
     super_users: tuple[str, ...]
     node_password: str = field(repr=False)
     is_elsewhere: bool = False
-    """Whether clients come in by listeners that somebody else has made."""
 
     @property
     def protocol(self) -> SecurityProtocol:
-        """Of the listener, which is called like it."""
+        """Security protocol of the listener; the listener has the same name."""
         return protocol_of(tls=self.certificates is not None, has_login=self._has_login)
 
     @property
@@ -85,13 +96,13 @@ class BrokerSecurity:
 
     @property
     def known(self) -> list[str]:
-        """Everybody whom there is; who is nobody in particular where there is nobody else."""
+        """All users; only ANONYMOUS if clients do not authenticate."""
         shown = [] if self.certificates is None else [*self.certificates.clients]
         found = dict.fromkeys([*self.users, *self.token_users, *shown])
         return [*found] or [ANONYMOUS.name]
 
     def properties(self) -> dict[str, str]:
-        """The properties of the broker that say so."""
+        """Return the broker properties that configure the security."""
         return self._tls() | self._logins() | self._access()
 
     def _tls(self) -> dict[str, str]:
@@ -112,7 +123,7 @@ class BrokerSecurity:
     def _logins(self) -> dict[str, str]:
         if not self._has_login:
             return {}
-        # Nodes log in by PLAIN, also where nobody else does.
+        # Nodes authenticate with PLAIN, even if no user does.
         own = {
             "username": NODE_USER,
             "password": self.node_password,
@@ -143,7 +154,11 @@ class BrokerSecurity:
         }
 
     def listener(self, config: BrokerConfig) -> Listener:
-        """The listener, on a free port, of a broker with such a configuration. Raises ConfigError."""
+        """Return a listener on a free port for a broker with these settings.
+
+        Raises:
+            ConfigError: The security settings are invalid.
+        """
         protocol = self.protocol
         is_open = protocol == SecurityProtocol.PLAINTEXT
         security = (
@@ -159,17 +174,23 @@ class BrokerSecurity:
         mechanism: str | None,
         token: str | None,
     ) -> ClientSettings:
-        """Those of a client. Raises ValueError for a user whom there is not."""
+        """Return the settings of a client; see `ClientAccess.client`.
+
+        Raises:
+            ValueError: The user does not exist, or the caller has created the listeners.
+        """
         if self.is_elsewhere:
             raise ValueError(
-                "this broker has the listeners that it was given: whoever gave them knows what they ask for"
+                "the security of this broker's listeners is unknown, because they were passed as "
+                "an argument; configure the client yourself"
             )
         authority = None if self.certificates is None else self.certificates.authority
         shown = {} if self.certificates is None else self.certificates.clients
         if not (self._has_login or shown):
             if user is not None:
                 raise ValueError(
-                    f'nobody logs in at this broker; make it with users={{"{user}": ...}}'
+                    f"clients of this broker do not authenticate; create it with "
+                    f'users={{"{user}": ...}}'
                 )
             return ClientSettings(bootstrap, authority)
         if user is None:
@@ -203,25 +224,39 @@ class BrokerSecurity:
 
     def _unknown(self, user: str, where: str) -> ValueError:
         other = {"users": "a password", "tokens": "a token"}.get(where)
-        strange = f", or name {other} too, to see how a stranger is turned away" if other else ""
+        fail = f", or pass {other} to test a failed authentication" if other else ""
         return ValueError(
-            f"there is no user {user!r}{close(user, self.known)}; add it to {where}{strange}"
+            f"there is no user {user!r}{close(user, self.known)}; add it to {where}{fail}"
         )
 
     def token(self, user: str, claims: Mapping[str, object]) -> str:
-        """A token of this broker's issuer. Raises ValueError where nobody shows any."""
+        """Return a token of this broker's issuer.
+
+        Raises:
+            ValueError: The broker does not accept tokens.
+        """
         if self.issuer is None:
-            raise ValueError(f'nobody shows a token at this broker; make it with tokens=["{user}"]')
+            raise ValueError(
+                f'this broker does not accept tokens; create it with tokens=["{user}"]'
+            )
         return self.issuer.token(user, **claims)
 
     def more_rules(self, rights: Permissions) -> list[Acl]:
-        """The same where ACLs rule. Raises ValueError where they do not."""
+        """Return ACLs to add.
+
+        Raises:
+            ValueError: ACLs are not enforced, or a permission is invalid.
+        """
         if not self.has_acls:
-            raise ValueError("everybody may do everything here; make the broker with acls={}")
+            raise ValueError("ACLs are not enforced; create the broker with acls={}")
         return self.rules(rights)
 
     def rules(self, rights: Permissions) -> list[Acl]:
-        """ACLs as a test says them. Raises ValueError."""
+        """Return the ACLs of some permissions.
+
+        Raises:
+            ValueError: A permission is malformed, or a user does not exist.
+        """
         return [
             parse_acl(name, text)
             for name, texts in rights.items()
@@ -232,23 +267,23 @@ class BrokerSecurity:
         known = [*self.known, EVERYBODY]
         if name not in known:
             raise ValueError(
-                f"acls: {name!r} is nobody here{close(name, known)}; there are {', '.join(known)}"
+                f"acls: there is no user {name!r}{close(name, known)} (valid: {', '.join(known)})"
             )
         return list(texts)
 
 
+# Security of a broker that accepts everything.
 OPEN = BrokerSecurity(None, {}, None, (), has_acls=False, super_users=(), node_password="")
-"""What lets everybody do everything."""
 
 
-class Clients:
-    """What the clients of a broker under test are given."""
+class ClientAccess:
+    """Credentials and settings for the clients of a broker under test."""
 
     _secured: BrokerSecurity
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients take as their bootstrap.servers."""
+        """Value of the clients' `bootstrap.servers`: HOST:PORT, with commas between several."""
         raise NotImplementedError
 
     def client(
@@ -259,20 +294,36 @@ class Clients:
         mechanism: str | None = None,
         token: str | None = None,
     ) -> ClientSettings:
-        """What a client needs to come in, for each library: `client("alice").kafka_python`.
+        """Return the settings of a client for each library: `client("alice").kafka_python`.
 
-        Parameters: `user` is who logs in, by default the first one; `password` is another than the
-        user's own, to see a login fail, and `token` likewise; `mechanism` is SCRAM-SHA-512, unless it is
-        SCRAM-SHA-256, PLAIN or OAUTHBEARER; who has a token alone logs in by that.
-        Raises ValueError for a user whom there is not.
+        Args:
+            user: User to authenticate as; None for the first one.
+            password: Password instead of the user's own, to test a failed authentication.
+            mechanism: SCRAM-SHA-512 (default), SCRAM-SHA-256, PLAIN or OAUTHBEARER. Users without a
+                password use OAUTHBEARER.
+            token: Token instead of a valid one, to test a failed authentication.
+
+        Returns:
+            The settings of the client.
+
+        Raises:
+            ValueError: The user does not exist, or the broker does not support the mechanism.
         """
         return self._secured.settings(self.bootstrap_servers, user, password, mechanism, token)
 
     def token(self, user: str, /, **claims: object) -> str:
-        """A token as the broker takes it, for an hour: `token("alice", exp=0)` is one that it does not.
+        """Return a token that the broker accepts for one hour.
 
-        Parameters: `claims` stand in it as they are given; one that is None is left out. Raises ValueError
-        for a broker that takes none.
+        Args:
+            user: User name, the claim `sub`.
+            claims: Claims to replace, for example `exp=0` for an expired token; None removes a
+                claim.
+
+        Returns:
+            A signed JSON web token.
+
+        Raises:
+            ValueError: The broker does not accept tokens.
         """
         return self._secured.token(user, claims)
 
@@ -287,7 +338,20 @@ def new_broker_security(
     acls: Permissions | None = None,
     super_users: Iterable[str] = (),
 ) -> BrokerSecurity:
-    """What a test asks for of a broker with so many nodes. Raises ValueError for what cannot be meant."""
+    """Create the security of a broker from the options of `LocalBroker`.
+
+    Args:
+        nodes: Number of nodes.
+        tls: Use TLS.
+        users: Passwords by user name.
+        tokens: Users that authenticate with a token.
+        certificates: Users that authenticate with a client certificate.
+        acls: Permissions by user; None disables ACLs.
+        super_users: Users that ACLs do not restrict.
+
+    Raises:
+        ValueError: The options are invalid or contradict each other.
+    """
     secured = BrokerSecurity(
         None,
         _checked_users(users),
@@ -300,21 +364,21 @@ def new_broker_security(
     shown = _checked_names("certificates", certificates)
     if shown and (secured.users or secured.token_users):
         raise ValueError(
-            "clients are known by their certificates or by a login, not by both; leave out certificates, "
-            "or users and tokens"
+            "clients authenticate with certificates or with SASL, not both; leave out "
+            "certificates, or users and tokens"
         )
     if secured.super_users and acls is None:
-        raise ValueError("super_users need ACLs that they stand above; add acls={}")
+        raise ValueError("super_users without ACLs have no effect; add acls={}")
     known = [*secured.users, *secured.token_users, *shown]
     for name in secured.super_users:
         if name not in known:
             raise ValueError(
-                f"super_users: {name!r} is none of users{close(name, known)}; add it there, with "
-                "a password"
+                f"super_users: there is no user {name!r}{close(name, known)}; add it to users, "
+                "with a password"
             )
     if acls is not None and nodes > 1 and not known:
         raise ValueError(
-            "nodes log in at each other where ACLs rule; add users, or leave out nodes"
+            "acls with several nodes: the nodes must authenticate; add users, or leave out nodes"
         )
     return replace(
         secured,
@@ -334,28 +398,42 @@ def _checked_users(users: Passwords | None) -> dict[str, str]:
     if users is None:
         return {}
     if not isinstance(users, Mapping) or not users:
-        raise ValueError(f'users are passwords by name, as {{"alice": "secret"}}, not {users!r}')
+        raise ValueError(
+            f'invalid users {users!r}: pass passwords by name, as {{"alice": "secret"}}'
+        )
     for name, password in users.items():
         if not (isinstance(name, str) and name and isinstance(password, str) and password):
-            raise ValueError("a user has a name and a password, which are texts and not empty")
+            raise ValueError("users: names and passwords must be non-empty strings")
     if NODE_USER in users:
         raise ValueError(_RESERVED_NAME)
     return dict(users)
 
 
 def merged(config: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """A test's properties with those that TLS, users and ACLs bring. Raises ValueError for both."""
+    """Merge the properties of a test with those of its security options.
+
+    Raises:
+        ValueError: A property is in both.
+    """
     twice = sorted(config.keys() & own.keys())
     if twice:
         raise ValueError(
-            f"tls, users and acls set {twice[0]}; leave it out of config, or leave them out and give "
-            "listeners"
+            f"tls, users and acls set {twice[0]}; leave it out of config, or leave them out and "
+            "pass listeners"
         )
     return {**config, **own}
 
 
 def parse_acl(name: str, text: str) -> Acl:
-    """One ACL of a user, or of "*": "READ topic orders". Raises ValueError."""
+    """Return the ACL of a permission, for example "READ topic orders".
+
+    Args:
+        name: User name, or "*" for all users.
+        text: Permission.
+
+    Raises:
+        ValueError: The permission is malformed.
+    """
     words = text.split()
     permission = AclPermission.ALLOW
     if words and words[0].upper() in ("ALLOW", "DENY"):
@@ -363,13 +441,13 @@ def parse_acl(name: str, text: str) -> Acl:
     if len(words) == 2 and words[1].lower() == "cluster":
         words.append(CLUSTER.name)
     if len(words) != 3:
-        raise ValueError(f"acls: {text!r} is none; write {FORM}")
+        raise ValueError(f"acls: invalid permission {text!r}; write {FORM}")
     operation, kind, resource = words
     return Acl(
-        _pattern(one_of("acls: what they are about", kind, RESOURCES), resource),
+        _pattern(one_of("resource type in acls", kind, RESOURCES), resource),
         str(Principal(USER, name)),
         EVERYBODY,
-        AclOperation[one_of("acls: what may be done", operation, OPERATIONS)],
+        AclOperation[one_of("operation in acls", operation, OPERATIONS)],
         permission,
     )
 

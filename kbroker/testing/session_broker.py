@@ -1,4 +1,4 @@
-"""A broker that many tests use, one after the other."""
+"""A broker that the tests of a run use one after the other."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from .local import LocalBroker
 
 
 class SessionBroker(LocalBroker):
-    """One broker for all tests of a run: the data stays, what a test has armed ends with it."""
+    """One broker for all tests of a run: the data is kept, faults and clocks are reset."""
 
     def reset(self) -> None:
-        """Be as a test expects it that knows nothing of those before.
+        """Prepare the broker for the next test.
 
-        Faults and caps are gone, the clocks tell the real time again, the broker runs, requests
-        count from 0. Clients lose their connections when a clock had to be put back.
+        Faults and version limits are removed, clocks show the real time, the broker runs, and
+        requests are counted from 0. If a clock was moved, the broker restarts, so clients lose
+        their connections.
         """
         self.disarm_faults()
         self._unawaited.clear()

@@ -1,7 +1,7 @@
-"""One broker for several processes, the workers of pytest-xdist for instance.
+"""One broker for several processes, for example the workers of pytest-xdist.
 
-Whoever comes first starts it, in a process of its own, and stops it when all others have left. Each
-user holds a lock on a file while it uses the broker, so that one that crashed counts as gone.
+The first process starts the broker in its own process, and stops it when all others have finished.
+Each process holds a file lock while it uses the broker, so a crashed one counts as finished.
 """
 
 from __future__ import annotations
@@ -16,28 +16,36 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+# Maximum seconds that the broker may take to stop.
 STOP_SECONDS = 30
 SERVE = ["serve", "--memory", "--port", "0", "--json", "--exit-with-parent"]
 
 
 @contextlib.contextmanager
 def shared_broker(directory: Path) -> Iterator[str]:
-    """The address of the broker of those who name the same directory. Raises RuntimeError."""
-    address, door = directory / "kbroker.address", FileLock(directory / "kbroker.lock")
+    """Start or join the broker that all users of a directory share, and yield its address.
+
+    Args:
+        directory: Directory of the address and the locks.
+
+    Raises:
+        RuntimeError: The broker cannot be started.
+    """
+    address, lock = directory / "kbroker.address", FileLock(directory / "kbroker.lock")
     process = None
-    presence = FileLock(directory / f"kbroker-user-{os.getpid()}.lock")
-    with door:
+    user_lock = FileLock(directory / f"kbroker-user-{os.getpid()}.lock")
+    with lock:
         if not address.exists():
             process, started = _start()
             address.write_text(started, encoding="utf-8")
-        presence.acquire()
+        user_lock.acquire()
         bootstrap = address.read_text(encoding="utf-8")
     try:
         yield bootstrap
     finally:
-        presence.release()
+        user_lock.release()
         if process is not None:
-            _wait_for_others(directory, door, address)
+            _wait_for_others(directory, lock, address)
             _stop(process)
 
 
@@ -50,20 +58,22 @@ def _start() -> tuple[subprocess.Popen[str], str]:
         if event["event"] == "ready":
             return process, event["bootstrap_servers"]
     _stop(process)
-    raise RuntimeError("the shared broker did not start; kbroker serve --memory says why")
+    raise RuntimeError(
+        "the shared broker did not start; run `kbroker serve --memory` to see the error"
+    )
 
 
-def _wait_for_others(directory: Path, door: FileLock, address: Path) -> None:
-    """Return when nobody uses the broker and nobody will: its address is gone."""
+def _wait_for_others(directory: Path, lock: FileLock, address: Path) -> None:
+    """Wait until no process uses the broker, then delete its address so that none can join."""
     while True:
-        with door:
+        with lock:
             busy = next(filter(_is_held, directory.glob("kbroker-user-*.lock")), None)
             if busy is None:
                 address.unlink()
                 return
-        left = FileLock(busy)
-        left.acquire()
-        left.release()
+        user_lock = FileLock(busy)
+        user_lock.acquire()
+        user_lock.release()
 
 
 def _is_held(path: Path) -> bool:

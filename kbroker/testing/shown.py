@@ -1,4 +1,4 @@
-"""What the web console shows and changes of a broker under test."""
+"""Access of the web console to a broker under test."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from .schedule import AnyRule
 
 
 class ConsoleBroker:
-    """A broker that takes commands of tests; a `kbroker.web.console.under_test.UnderTest`.
+    """A broker under test as the web console sees it; a `kbroker.web.console.under_test.UnderTest`.
 
-    It is used in the event loop of the broker itself, whose calls are made from a thread.
+    It is used in the event loop of the broker. Calls of `LocalBroker` block, so they run in a
+    thread.
     """
 
     def __init__(self, broker: LocalBroker) -> None:
@@ -25,7 +26,7 @@ class ConsoleBroker:
         self._numbered: dict[AnyRule, int] = {}
 
     def faults(self) -> list[dict[str, object]]:
-        """Those that are armed."""
+        """Return the armed faults with their numbers."""
         armed = tuple(self._broker.faults.rules)
         known = self._numbered
         self._numbered = {rule: known.get(rule) or next(self._numbers) for rule in armed}
@@ -35,7 +36,7 @@ class ConsoleBroker:
         ]
 
     def clocks(self) -> dict[str, object]:
-        """How they stand."""
+        """Return the state of the clocks, in ms."""
         clock = self._broker.clock.movable
         log, coordinator = clock.states()
         return {
@@ -46,17 +47,30 @@ class ConsoleBroker:
         }
 
     async def disarm(self, number: int | None) -> None:
-        """Take away one fault, or all of them, and what else is to fail. Raises ValueError."""
+        """Remove one fault; None removes all faults, disk faults and a pending crash.
+
+        Raises:
+            ValueError: The fault is not armed.
+        """
         if number is None:
             await self._call(self._broker.disarm_faults)
             return
         rule = next((rule for rule, each in self._numbered.items() if each == number), None)
         if rule is None or rule not in self._broker.faults.rules:
-            raise ValueError(f"fault {number} is not armed any more")
+            raise ValueError(f"fault {number} is not armed; refresh the list of faults")
         self._broker.faults.disarm(rule)
 
     async def advance(self, clock: str, seconds: float) -> None:
-        """Let time pass for `log` or `coordinator`. Raises ValueError, RuntimeError."""
+        """Move the clock `log` or `coordinator` ahead.
+
+        Args:
+            clock: "log" or "coordinator".
+            seconds: Seconds to add.
+
+        Raises:
+            ValueError: `seconds` is zero or negative.
+            RuntimeError: The broker is stopped or has crashed.
+        """
         clocks = self._broker.clock
         moved = clocks.advance if clock == "log" else clocks.coordinator.advance
         await self._call(partial(moved, seconds=seconds))

@@ -1,4 +1,4 @@
-"""What a broker held at one moment, to go back to or to begin from."""
+"""Snapshots of a broker's data, to restore it or to start another broker from."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ from .clock import ClockState, ClockStates
 from .stores import DirectoryStore, Store, copy_directories
 from .transactions import finish_prepared_transactions
 
+# File with the clock states of a saved snapshot; it does not exist if no clock was moved.
 CLOCKS = "test-clocks.json"
-"""How the clocks of a saved snapshot stood; missing when nobody had moved them."""
+# Version of LeaveGroup and DescribeGroups requests.
 LEAVE_VERSION = 5
 
 
 class Snapshot:
-    """What a broker held: records, offsets, groups, producers, settings, and how its clocks stood.
+    """Data of a broker at one moment: records, offsets, groups, producers, settings and clocks.
 
-    Get one from a broker. It can be used as often as one likes; nothing changes what it holds.
+    Create one with `LocalBroker.snapshot`. It is immutable and can be used any number of times.
     """
 
     def __init__(self, store: Store, clocks: ClockStates) -> None:
@@ -49,9 +50,15 @@ class Snapshot:
         self.clocks = clocks
 
     def save(self, directory: str | Path) -> None:
-        """Write it into a new directory, which `kbroker serve --data-dir` can serve as well.
+        """Write the snapshot into a new directory, which `kbroker serve --data-dir` can use.
 
-        With several data directories each has a numbered one in it. Raises FileExistsError.
+        If the broker has several data directories, each becomes a numbered subdirectory.
+
+        Args:
+            directory: Path of the new directory.
+
+        Raises:
+            FileExistsError: The directory exists.
         """
         path = Path(directory)
         path.mkdir(parents=True)
@@ -61,14 +68,25 @@ class Snapshot:
 
     @classmethod
     def load(cls, directory: str | Path) -> Snapshot:
-        """What `save`, or a server that was stopped, left in a directory; it must stay there.
+        """Load a snapshot from a directory that `save` or a stopped server has written.
 
-        Raises FileNotFoundError: it is no data directory.
+        The directory must exist as long as the snapshot is used.
+
+        Args:
+            directory: Path of the directory.
+
+        Returns:
+            The snapshot.
+
+        Raises:
+            FileNotFoundError: It is not a data directory.
         """
         path = Path(directory)
         directories = [path] if (path / META_PROPERTIES).exists() else sorted(path.glob("[0-9]*"))
         if not directories or not all((each / META_PROPERTIES).exists() for each in directories):
-            raise FileNotFoundError(f"there is no saved snapshot in {path}")
+            raise FileNotFoundError(
+                f"there is no saved snapshot in {path}; pass a directory written by save()"
+            )
         return cls(DirectoryStore([each.as_posix() for each in directories]), _read_clocks(path))
 
 
@@ -86,19 +104,26 @@ def _read_clocks(path: Path) -> ClockStates:
 
 
 async def take_snapshot(node: Node, store: Store, clocks: ClockStates) -> Snapshot:
-    """What a running node holds now. Raises StorageError."""
+    """Return a snapshot of a running node.
+
+    Raises:
+        StorageError: The data cannot be copied.
+    """
     await node.partitions.open_all()
     async with node.partitions.checkpoint_lock:
         return Snapshot(store.copy(node.partitions.logs), clocks)
 
 
-# -- making use of one
+# -- restoring
 
 
 class Progress(NamedTuple):
-    """How far a cluster had come in what never goes back, as clients have seen it.
+    """Values that clients have seen and that must not decrease.
 
-    `producers` has the producer id and epoch of each transactional id.
+    Attributes:
+        leader_epochs: Leader epochs by topic ID and partition.
+        producer_id: Next producer ID.
+        producers: Producer ID and epoch by transactional ID.
     """
 
     leader_epochs: dict[tuple[UUID, int], int]
@@ -106,12 +131,12 @@ class Progress(NamedTuple):
     producers: dict[str, tuple[int, int]]
 
 
+# Progress of a cluster that no client has used.
 NO_PROGRESS = Progress({}, 0, {})
-"""Of a cluster that no client has seen."""
 
 
 async def read_progress(store: Store) -> Progress:
-    """How far the cluster of a stopped broker had come."""
+    """Read the progress of the cluster of a stopped broker."""
     journal = _journal(store)
     if journal is None:
         return NO_PROGRESS
@@ -127,7 +152,7 @@ async def read_progress(store: Store) -> Progress:
 
 
 def _producers(store: Store) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The producer ids and epochs that transactional ids had, the newest ones last."""
+    """Yield the producer IDs and epochs of transactional IDs, the newest last."""
     files = store.files
     for directory in store.directories:
         for name in files.listdir(directory):
@@ -140,7 +165,7 @@ def _producers(store: Store) -> Iterator[tuple[str, tuple[int, int]]]:
 
 def _producers_in(files: Files, path: str) -> Iterator[tuple[str, tuple[int, int]]]:
     file = files.open(path)
-    with suppress(KafkaError, DecodeError):  # the rest of a write that a power cut broke off
+    with suppress(KafkaError, DecodeError):  # a power cut may have truncated the last write
         for record in read_records(file.read(0, file.size)):
             transactional_id = decode_key(record.key) if record.key is not None else None
             if transactional_id is not None and record.value is not None:
@@ -157,11 +182,17 @@ def _journal(store: Store) -> str | None:
 async def prepare_restored_store(
     config: BrokerConfig, store: Store, clock: Clock, reached: Progress
 ) -> None:
-    """Let a store that was filled from a snapshot be one from which clients go on by themselves.
+    """Prepare a store that was filled from a snapshot, so that clients recover by themselves.
 
-    No client is connected, so no group has a member: their members join again, in a later
-    generation. Leader epochs, producer ids and the epochs of transactional producers go on behind
-    those that clients have seen.
+    All members are removed from their groups, because no client is connected; they join again in a
+    later generation. Leader epochs, producer IDs and producer epochs become higher than those that
+    clients have seen.
+
+    Args:
+        config: Settings of the broker.
+        store: The store.
+        clock: Clock of the broker.
+        reached: Progress before the restore.
     """
     async with open_broker(
         config,
@@ -179,7 +210,7 @@ async def prepare_restored_store(
 
 
 async def _raise_producer_epochs(node: Node, reached: dict[str, tuple[int, int]]) -> None:
-    """Nobody gets the epoch of a producer that is still there, and was never there."""
+    """Raise the epochs of transactional producers above those that clients have seen."""
     await finish_prepared_transactions([node])
     for shard, transactional_id, known in node.transactions.known():
         here = known.producer_id, known.epoch
@@ -201,7 +232,7 @@ def _remove_members(groups: GroupCoordinatorService) -> None:
                 LeaveGroupRequest.Member(
                     member_id=member.member_id,
                     group_instance_id=member.group_instance_id,
-                    reason="the broker went back to a snapshot",
+                    reason="the broker was restored from a snapshot",
                 )
                 for member in group.members
             ]
@@ -211,7 +242,7 @@ def _remove_members(groups: GroupCoordinatorService) -> None:
 
 
 async def assign_new_cluster_id(store: Store) -> None:
-    """Let what a store holds be a cluster with an id of its own."""
+    """Replace the cluster ID of a store by a new random one."""
     cluster_id = random_cluster_id()
     for directory in store.directories:
         path = f"{directory}/{META_PROPERTIES}"

@@ -1,8 +1,9 @@
-"""`KafkaUtils` for PySpark's tests, with the method names of the helper that Spark's own tests use.
+"""`KafkaUtils` for tests of PySpark, with the method names of the helper in Spark's own tests.
 
-That one starts a container (pyspark.sql.tests.streaming.kafka_utils); this one starts a broker in a
-thread, in milliseconds, and `kbroker` hands it out for faults, clocks and restarts. A suite is ported
-by its import. pyspark itself is imported nowhere here: sessions and queries come from the test.
+Spark's helper (pyspark.sql.tests.streaming.kafka_utils) starts a container. This one starts a
+broker in a thread within milliseconds; `KafkaUtils.kbroker` gives access to faults, clocks and
+restarts. To port a test suite, change the import. This module does not import pyspark: tests pass
+their sessions and queries.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+# Default maximum seconds of a wait.
 TIMEOUT_SECONDS = 60
+# Default seconds between two checks of a wait.
 INTERVAL_SECONDS = 0.2
 CLIENT_TIMEOUT_MS = 10_000
 
 
 class KafkaUtils:
-    """A Kafka for the tests of one class or session.
+    """A Kafka broker for the tests of one class or session. It runs from `setup` to `teardown`.
 
-    Parameters: `settings` are those of `LocalBroker`: topics, config and so on.
-
-    Resource handling: it runs from `setup` to `teardown`.
+    Args:
+        settings: Arguments of `LocalBroker`.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -41,14 +43,15 @@ class KafkaUtils:
         self._admin_client: KafkaAdminClient | None = None
 
     def setup(self) -> None:
-        """Start the broker, unless it runs."""
+        """Start the broker if it does not run."""
         if self._kbroker is None:
             self._kbroker = LocalBroker(**self._settings)
 
     def teardown(self) -> None:
-        """Stop the broker; all that is in it is gone. May be called again.
+        """Stop the broker and delete its data. Further calls do nothing.
 
-        Raises UnfiredFault when a fault was armed and hit nothing.
+        Raises:
+            UnfiredFault: A fault has hit nothing.
         """
         for client in (self._producer, self._admin_client):
             if client is not None:
@@ -61,24 +64,36 @@ class KafkaUtils:
 
     @property
     def initialized(self) -> bool:
-        """Whether the broker runs."""
+        """True if the broker runs."""
         return self._kbroker is not None
 
     @property
     def kbroker(self) -> LocalBroker:
-        """The broker itself. Raises RuntimeError before `setup`."""
+        """The broker.
+
+        Raises:
+            RuntimeError: `setup` was not called.
+        """
         if self._kbroker is None:
-            raise RuntimeError("the broker does not run yet; call setup() first")
+            raise RuntimeError("the broker does not run; call setup() first")
         return self._kbroker
 
     @property
     def broker(self) -> str:
-        """Its address, for `kafka.bootstrap.servers`. Raises RuntimeError before `setup`."""
+        """Address of the broker, for `kafka.bootstrap.servers`.
+
+        Raises:
+            RuntimeError: `setup` was not called.
+        """
         return self.kbroker.bootstrap_servers
 
     @property
     def producer(self) -> KafkaProducer:
-        """A producer of kafka-python that sends keys and values as text. Raises ImportError."""
+        """A producer of kafka-python that sends keys and values as strings.
+
+        Raises:
+            ImportError: kafka-python is not installed.
+        """
         if self._producer is None:
             from kafka import KafkaProducer
             from kafka.serializer import Serializer
@@ -94,7 +109,11 @@ class KafkaUtils:
 
     @property
     def admin_client(self) -> KafkaAdminClient:
-        """An admin client of kafka-python. Raises ImportError."""
+        """An admin client of kafka-python.
+
+        Raises:
+            ImportError: kafka-python is not installed.
+        """
         if self._admin_client is None:
             from kafka import KafkaAdminClient
 
@@ -106,24 +125,41 @@ class KafkaUtils:
     def create_topics(
         self, topic_names: Sequence[str], num_partitions: int = 1, replication_factor: int = 1
     ) -> None:
-        """Create topics; those that are there already stay as they are.
+        """Create topics; existing topics are not changed.
 
-        Raises ValueError for more than one replica: there is one broker.
+        Args:
+            topic_names: Topic names.
+            num_partitions: Number of partitions of each topic.
+            replication_factor: Must be 1.
+
+        Raises:
+            ValueError: The replication factor is not 1.
         """
         if replication_factor != 1:
-            raise ValueError(f"there is one broker, so no {replication_factor} replicas")
+            raise ValueError(
+                f"replication_factor is {replication_factor}, but there is one broker; use 1"
+            )
         for name in topic_names:
             _call_ignoring(
                 ErrorCode.TOPIC_ALREADY_EXISTS, self.kbroker.create_topic, name, num_partitions
             )
 
     def delete_topics(self, topic_names: Sequence[str]) -> None:
-        """Delete topics, as far as they exist."""
+        """Delete topics; topics that do not exist are ignored.
+
+        Args:
+            topic_names: Topic names.
+        """
         for name in topic_names:
             _call_ignoring(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, self.kbroker.delete_topic, name)
 
     def send_messages(self, topic: str, messages: Iterable[tuple[object, object]]) -> None:
-        """Append records, each a key and a value, as text; returns when all are acknowledged."""
+        """Append records, and return when all are acknowledged.
+
+        Args:
+            topic: Topic name.
+            messages: Pairs of key and value; values other than bytes are converted to strings.
+        """
         for key, value in messages:
             self.kbroker.produce(topic, _bytes(value), key=_bytes(key))
 
@@ -134,9 +170,13 @@ class KafkaUtils:
         key_deserializer: str = "STRING",
         value_deserializer: str = "STRING",
     ) -> dict[object, object]:
-        """What Spark reads from a topic: the last value of each key.
+        """Read a topic with Spark. Return the last value of each key.
 
-        Parameters: the deserializers are types of Spark's SQL, to which keys and values are cast.
+        Args:
+            spark: Session.
+            topic: Topic name.
+            key_deserializer: Spark SQL type that keys are cast to.
+            value_deserializer: Spark SQL type that values are cast to.
         """
         frame = (
             spark.read.format("kafka")
@@ -160,15 +200,22 @@ class KafkaUtils:
         timeout: float = TIMEOUT_SECONDS,
         interval: float = INTERVAL_SECONDS,
     ) -> None:
-        """Look every `interval` seconds until the result is as expected.
+        """Call a function repeatedly until its result is the expected one.
 
-        Raises AssertionError with the last result after `timeout` seconds.
+        Args:
+            result_func: Returns the result.
+            expected: Expected result.
+            timeout: Maximum seconds to wait.
+            interval: Seconds between two calls.
+
+        Raises:
+            AssertionError: The result differs until the timeout; the message has the last one.
         """
         deadline = steady_seconds() + timeout
         while (result := result_func()) != expected:
             if steady_seconds() >= deadline:
                 raise AssertionError(
-                    f"not within {timeout:g} s: {expected!r}; last seen: {result!r}"
+                    f"expected {expected!r} within {timeout:g} s; last result: {result!r}"
                 )
             time.sleep(interval)
 
@@ -178,16 +225,24 @@ class KafkaUtils:
         timeout: float = TIMEOUT_SECONDS,
         interval: float = INTERVAL_SECONDS,
     ) -> None:
-        """Wait until a query has data or works on it.
+        """Wait until a query has data or processes it.
 
-        Raises AssertionError after `timeout` seconds, or at once with the cause when it has failed.
+        Args:
+            query: Streaming query.
+            timeout: Maximum seconds to wait.
+            interval: Seconds between two checks.
+
+        Raises:
+            AssertionError: The query has failed, or is not active within the timeout.
         """
         deadline = steady_seconds() + timeout
         while not (query.status["isDataAvailable"] or query.status["isTriggerActive"]):
             if (failure := query.exception()) is not None:
                 raise AssertionError(f"the query has failed: {failure}")
             if steady_seconds() >= deadline:
-                raise AssertionError(f"not alive within {timeout:g} s; it is {query.status}")
+                raise AssertionError(
+                    f"the query is not active within {timeout:g} s; its status is {query.status}"
+                )
             time.sleep(interval)
 
 
@@ -196,7 +251,7 @@ def _bytes(value: object) -> bytes | None:
 
 
 def _call_ignoring(code: ErrorCode, call: Callable[..., None], *arguments: object) -> None:
-    """Call it, and mind no error of this code."""
+    """Call a function, and ignore an error of this code."""
     try:
         call(*arguments)
     except KafkaError as error:

@@ -26,6 +26,7 @@ from .whereabouts import (
     leader_of,
 )
 
+# APIs whose requests go to partition leaders.
 LEADER_APIS = frozenset(
     {
         ApiKey.PRODUCE,
@@ -35,6 +36,7 @@ LEADER_APIS = frozenset(
         ApiKey.DELETE_RECORDS,
     }
 )
+# APIs whose requests go to group coordinators.
 GROUP_COORDINATOR_APIS = frozenset(
     {
         ApiKey.JOIN_GROUP,
@@ -59,6 +61,7 @@ GROUP_COORDINATOR_APIS = frozenset(
         ApiKey.TXN_OFFSET_COMMIT,
     }
 )
+# APIs whose requests go to transaction coordinators.
 TRANSACTION_COORDINATOR_APIS = frozenset(
     {
         ApiKey.INIT_PRODUCER_ID,
@@ -85,7 +88,7 @@ class StateOperations:
         topic: str | None = None,
         transactional_id: str | None = None,
     ) -> None:
-        """Keep an action of the test for `explain`, with the object that it concerns (none: all)."""
+        """Record an action of the test and the object that it concerns, for `explain`."""
         raise NotImplementedError
 
     @property
@@ -93,18 +96,25 @@ class StateOperations:
         return self.broker.running_nodes
 
     async def expire_member(self, group: str, member: str) -> list[str]:
-        """End the session of a member now, as if it had not been heard of for too long.
+        """Expire the session of a group member now.
 
-        `member` is its id, its instance id, or the client id, which several may have. Returns the
-        ids of those who are out; one that waits for the others in a rebalance stays, as ever.
-        Raises ValueError when there is none, with those that there are.
+        Args:
+            group: Group ID.
+            member: Member ID, group instance ID or client ID; several members may have one client
+                ID.
+
+        Returns:
+            IDs of the members that were removed. A member that waits in a rebalance is not removed.
+
+        Raises:
+            ValueError: The group has no such member; the message lists the members.
         """
         groups = coordinator_of_group(self.broker, group).groups
         shard, ids = self._members(group)
         meant = [member_id for member_id, names in ids.items() if member in names]
         if not meant:
-            known = ", ".join(sorted(ids)) or "nobody"
-            raise ValueError(f"group {group!r} has no member {member!r}; it has {known}")
+            known = ", ".join(sorted(ids)) or "none"
+            raise ValueError(f"group {group!r} has no member {member!r} (valid: {known})")
         self.record_action(f"expired member {member}", group=group)
         for member_id in meant:
             shard.coordinator.end_session(group, member_id, groups.now())
@@ -113,7 +123,7 @@ class StateOperations:
         return [member_id for member_id in meant if member_id not in left]
 
     def _members(self, group: str) -> tuple[GroupShard, dict[str, set[str]]]:
-        """The coordinator of a group, and by what names its members are known."""
+        """Return the coordinator shard of a group, and the names of each member by its ID."""
         try:
             shard = coordinator_of_group(self.broker, group).groups.shard(group)
         except KafkaError as error:
@@ -126,16 +136,24 @@ class StateOperations:
     async def fence_producer(
         self, producer_id: int | None = None, *, transactional_id: str | None = None
     ) -> list[int]:
-        """Refuse a producer's epoch from now on (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED), as if a
-        newer instance of it had taken over: what it has open is aborted.
+        """Fence a producer, as a newer instance of it would, and abort its open transaction.
 
-        None for both stands for all that have written something; returns the ids of those that it
-        hit. Raises ValueError when there is no such producer, with those that there are.
+        Requests with the old epoch fail with INVALID_PRODUCER_EPOCH or PRODUCER_FENCED.
+
+        Args:
+            producer_id: Producer ID; None for all producers that have written records.
+            transactional_id: Transactional ID, instead of a producer ID.
+
+        Returns:
+            IDs of the fenced producers.
+
+        Raises:
+            ValueError: The producer does not exist; the message lists those that exist.
         """
         if transactional_id is not None:
             if producer_id is not None:
                 raise ValueError(
-                    "name a producer by its id or by its transactional id, not by both"
+                    "both a producer ID and a transactional ID are given; remove one of them"
                 )
             return [await self._fence_transactional(transactional_id)]
         logs = [replica.log for node in self._nodes for replica in node.partitions.opened()]
@@ -143,8 +161,8 @@ class StateOperations:
         known = sorted({*named, *(known for log in logs for known, _ in log.producers)})
         meant = known if producer_id is None else [producer_id]
         if not meant or not set(meant) <= set(known):
-            there_are = ", ".join(map(str, known)) or "none"
-            raise ValueError(f"no producer {producer_id} has written; there are {there_are}")
+            valid = ", ".join(map(str, known)) or "none"
+            raise ValueError(f"no producer {producer_id} has written records (valid: {valid})")
         self.record_action(f"fenced producer {', '.join(map(str, meant))}")
         for each in meant:
             if each in named:
@@ -161,7 +179,7 @@ class StateOperations:
         return known.producer_id
 
     async def _init_newer_producer(self, transactional_id: str) -> None:
-        """What a newer instance does: it asks until what was open is aborted."""
+        """Initialize a newer instance of a producer; retry once its open transaction is aborted."""
         await finish_prepared_transactions(self._nodes)
         code = await self._init(transactional_id)
         if code == ErrorCode.CONCURRENT_TRANSACTIONS:
@@ -191,11 +209,15 @@ class StateOperations:
         return ErrorCode(response.error_code)
 
     async def abort_transaction(self, transactional_id: str) -> None:
-        """Abort an open transaction as its coordinator does: its records are never seen by readers
-        of committed records, who go on, and its producer's epoch is too old from now on.
+        """Abort an open transaction, as its coordinator would, and fence its producer.
 
-        Returns when the markers are written. Raises ValueError when none is open, with those that
-        are.
+        read_committed consumers continue after it. Returns when the markers are written.
+
+        Args:
+            transactional_id: Transactional ID.
+
+        Raises:
+            ValueError: The transaction is not open; the message lists the open ones.
         """
         shard = open_transaction(self._nodes, transactional_id)
         service = coordinator_of_transactions(self.broker, transactional_id).transactions
@@ -203,25 +225,38 @@ class StateOperations:
         await finish_prepared_transactions(self._nodes)
 
     async def expire_transaction(self, transactional_id: str) -> None:
-        """Let an open transaction have lasted longer than its `transaction.timeout.ms` now, whatever
-        the clock says: its coordinator aborts it.
+        """Expire an open transaction now, so that its coordinator aborts it.
 
-        Returns when the markers are written. Raises ValueError when none is open, with those that
-        are.
+        Neither `transaction.timeout.ms` nor the clock matters. Returns when the markers are
+        written.
+
+        Args:
+            transactional_id: Transactional ID.
+
+        Raises:
+            ValueError: The transaction is not open; the message lists the open ones.
         """
         shard: TransactionShard = open_transaction(self._nodes, transactional_id)
         service = coordinator_of_transactions(self.broker, transactional_id).transactions
-        self.record_action("let it last too long", transactional_id=transactional_id)
+        self.record_action("expired the transaction", transactional_id=transactional_id)
         shard.coordinator.end_timeout(transactional_id, service.now())
         service.deadlines.run_due()
         await finish_prepared_transactions(self._nodes)
 
     async def offset_out_of_range(self, topic: str, partition: int = 0) -> int:
-        """Lose all records of a partition, and skip an offset: no position in it is right any more,
-        not even that of a consumer that has read everything.
+        """Delete all records of a partition and skip one offset.
 
-        Returns the offset at which the partition begins now. Raises KafkaError
-        UNKNOWN_TOPIC_OR_PARTITION.
+        The position of each consumer is out of range afterwards, also at the end of the log.
+
+        Args:
+            topic: Topic name.
+            partition: Partition number.
+
+        Returns:
+            The new log start offset.
+
+        Raises:
+            KafkaError: The partition does not exist.
         """
         node = leader_of(self.broker, topic, partition)
         replica = node.partitions.named_replica(topic, partition)
@@ -237,12 +272,19 @@ class StateOperations:
     async def move_leader(
         self, topic: str, partition: int | None = None, *, to: int | None = None
     ) -> None:
-        """Let another node lead a partition, None for all of the topic.
+        """Move the leader of a partition to another node in the ISR.
 
-        `to` is that node, None is the next one that is in sync. Where no other one is, as on a
-        broker of one node, the leader is elected anew: the leader epoch rises, and each client is
-        told NOT_LEADER_OR_FOLLOWER until it has asked for metadata again. Raises KafkaError
-        UNKNOWN_TOPIC_OR_PARTITION, and ValueError when node `to` is not in sync.
+        If there is no other node, the same node is elected again with a higher leader epoch. Each
+        client then gets NOT_LEADER_OR_FOLLOWER until it requests metadata.
+
+        Args:
+            topic: Topic name.
+            partition: Partition number; None for all partitions of the topic.
+            to: ID of the new leader; None for the next node in the ISR.
+
+        Raises:
+            KafkaError: The topic or partition does not exist.
+            ValueError: Node `to` is not in the ISR.
         """
         cluster = any_node(self.broker).cluster
         known = cluster.existing(topic, partition or 0)[0].partitions
@@ -258,25 +300,32 @@ class StateOperations:
             node.partitions.named_replica(topic, index).wake()
 
     async def _hand_over(self, cluster: Cluster, topic: str, index: int, to: int | None) -> bool:
-        """Let another node lead; False when there is none that can."""
+        """Elect another leader. Return False if no other node can lead."""
         before = cluster.existing(topic, index)[1]
         if to is not None and before.leader == to:
             return True
         now_leads = await cluster.hand_over(topic, index, to=to, cause=CAUSE)
         if to is not None and now_leads is None:
             raise ValueError(
-                f"node {to} cannot lead {topic}-{index}: in sync are {list(before.isr)}"
+                f"node {to} cannot lead {topic}-{index}: it is not in the ISR {list(before.isr)}"
             )
         return now_leads is not None
 
     async def move_coordinator(
         self, group: str | None = None, *, transactional_id: str | None = None
     ) -> None:
-        """Let the coordinator of a group or transactional id move to another node, where it is loaded
-        from what is stored: clients are told NOT_COORDINATOR and look for it again.
+        """Move a group or transaction coordinator to another node, which loads its state.
 
-        On a broker of one node it is loaded anew, and each client is told NOT_COORDINATOR until it
-        has looked for it again. Raises ValueError when there is no such one, with those that there are.
+        Clients get NOT_COORDINATOR and look up the coordinator again. If there is no other node,
+        the coordinator reloads its state. Each client then gets NOT_COORDINATOR until it looks up
+        the coordinator again.
+
+        Args:
+            group: Group ID.
+            transactional_id: Transactional ID, instead of a group.
+
+        Raises:
+            ValueError: The group or transactional ID does not exist, or not exactly one is given.
         """
         match group, transactional_id:
             case str(), None:
@@ -284,15 +333,15 @@ class StateOperations:
             case None, str():
                 await self._move_transaction_coordinator(transactional_id)
             case _:
-                raise ValueError("a coordinator is that of a group or of a transactional id")
+                raise ValueError("move_coordinator: pass either a group or a transactional ID")
 
     async def _move_group_coordinator(self, group: str) -> None:
         node = coordinator_of_group(self.broker, group)
         shards = [shard for each in self._nodes for shard in each.groups.shards()]
         known = {row.group_id for shard in shards for row in shard.coordinator.list_groups()}
         if group not in known:
-            there_are = ", ".join(sorted(known)) or "none"
-            raise ValueError(f"there is no group {group!r}; there are {there_are}")
+            valid = ", ".join(sorted(known)) or "none"
+            raise ValueError(f"there is no group {group!r} (valid: {valid})")
         self.record_action("moved the coordinator", group=group)
         if await self._hand_over(node.cluster, *node.groups.partition_of(group), None):
             return

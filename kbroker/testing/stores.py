@@ -1,7 +1,8 @@
-"""Where a broker under test keeps its data: in memory, on a disk that breaks, in real directories.
+"""Storage of a broker under test: in memory, on a disk that can fail, or in real directories.
 
-Each kind can be copied while the broker runs, at a cost that does not depend on how much it holds:
-in memory both share the bytes, on a real disk the files of closed segments are linked.
+Each store can be copied while the broker runs. The cost does not depend on the amount of data,
+except for a disk that can fail: in memory the bytes are shared, on a real disk the files of closed
+segments are linked.
 """
 
 from __future__ import annotations
@@ -31,51 +32,56 @@ from kbroker.storage.naming import (
 
 from .disk import DIRECTORY, Disk
 
+# Maximum bytes of a file that a copy keeps in memory.
 COPIED_BYTES = 16 * 1024 * 1024
-"""How much of a file is in memory while it is copied."""
+# Suffixes of the files of closed segments that several brokers may share.
 UNCHANGING = (LOG,)
-"""Files of closed segments that several brokers may share."""
+# Suffixes of the files that a read-only copy may share. Compaction overwrites the indexes of the
+# segments that it replaces; an index that does not match its segment is rebuilt.
 READ_ONLY = (*UNCHANGING, OFFSET_INDEX, TIME_INDEX)
-"""Those that a copy which nobody writes to may share as well. Compaction writes over the indexes of the
-segments that it replaces: one that does not fit its segment is not believed, but made anew."""
+# Suffixes of files that a broker has not finished writing or deleting; copies leave them out.
 UNFINISHED = (".tmp", CLEANED, DELETED_DIRECTORY, FUTURE_DIRECTORY)
-"""What a broker is about to make or to remove: a copy needs neither."""
 
 
 class Store(Protocol):
-    """The data directories of one broker, and what they are on."""
+    """The data directories of one broker, and the files in them."""
 
     @property
     def files(self) -> Files:
-        """Where the directories are."""
+        """File system of the directories."""
 
     @property
     def directories(self) -> Sequence[str]: ...
 
     @property
     def data_dirs(self) -> Sequence[str] | None:
-        """What `open_broker` takes; None lets it keep everything in memory."""
+        """Argument of `open_broker`; None to keep the data in memory."""
 
     def copy(self, logs: LogDirectories) -> Store:
-        """What is here now, in a place of its own: as if the owner of `logs` had been stopped.
+        """Copy the current data, as if the owner of `logs` had been stopped.
 
-        No checkpoint may run meanwhile.
+        No checkpoint may be written during the copy.
         """
 
     def fresh(self) -> Store:
-        """An empty one of the same kind, for another broker."""
+        """Return an empty store of the same kind, for another broker."""
 
     def take(self, other: Store) -> None:
-        """Hold what `other` does, and nothing else. Raises ValueError: it has more directories."""
+        """Replace the data by that of another store.
+
+        Raises:
+            ValueError: The other store has another number of directories.
+        """
 
     def release(self) -> None:
-        """The broker is gone for good."""
+        """Release the data: the broker will not start again."""
 
 
 class MemoryStore:
     """Data in memory.
 
-    Parameters: `limit` is the most bytes that it holds.
+    Args:
+        limit: Maximum bytes of data.
     """
 
     directories = (MEMORY_DIRECTORY,)
@@ -107,7 +113,7 @@ class MemoryStore:
 
 
 class BreakableStore:
-    """Data on a disk that fails on demand; a copy of it costs as much as it holds."""
+    """Data on a disk that can fail; the cost of a copy is proportional to the amount of data."""
 
     directories = (f"/{DIRECTORY}",)
     data_dirs = directories
@@ -134,22 +140,24 @@ class BreakableStore:
         else:
             self.disk = Disk()
             copy_directories(other, self)
-            self.disk = self.disk.fork()  # what it begins with is durable
+            self.disk = self.disk.fork()  # makes the initial data durable
 
     def release(self) -> None:
         pass
 
 
 def has_crashed(store: Store) -> bool:
-    """Whether the power of the disk was cut, and nobody has put it on again."""
+    """Return True if the power of the disk is cut."""
     return isinstance(store, BreakableStore) and store.disk.after_cut is not None
 
 
 class DirectoryStore:
     """Data in directories of the operating system.
 
-    Parameters: `directories` are their paths; `is_temporary` removes them when nobody needs them any
-    more, and lets others share their files.
+    Args:
+        directories: Paths of the directories.
+        is_temporary: Delete the directories with this object, and let other stores link their
+            files.
     """
 
     def __init__(self, directories: Sequence[str], *, is_temporary: bool = False) -> None:
@@ -172,9 +180,9 @@ class DirectoryStore:
         return other
 
     def fresh(self) -> DirectoryStore:
-        # Beside the directories, because files are linked within one file system only.
-        beside = [_beside(Path(directory)) for directory in self.directories]
-        return DirectoryStore(beside, is_temporary=True)
+        # In the same parent directories, because links work only within one file system.
+        siblings = [_new_sibling(Path(directory)) for directory in self.directories]
+        return DirectoryStore(siblings, is_temporary=True)
 
     def take(self, other: Store) -> None:
         _check_directories(other, self)
@@ -195,14 +203,16 @@ def new_store(data_dir: str | Sequence[str] | None, *, disk: bool, bytes_max: in
 
     Args:
         data_dir: Data directories; None for a store in memory.
-        disk: The store is a disk in memory that can fail.
+        disk: Use a disk in memory that can fail.
         bytes_max: Maximum bytes of a store in memory that cannot fail.
 
     Raises:
-        ValueError: Both a data directory and a disk are wanted.
+        ValueError: Both a data directory and a disk are given.
     """
     if disk and data_dir:
-        raise ValueError("disk=True is a disk in memory, and keeps nothing in a directory")
+        raise ValueError(
+            "disk=True keeps data in memory, data_dir in a directory; remove one of them"
+        )
     if disk:
         return BreakableStore()
     if data_dir:
@@ -211,7 +221,7 @@ def new_store(data_dir: str | Sequence[str] | None, *, disk: bool, bytes_max: in
 
 
 class _UnsyncedFiles(OsFiles):
-    """Files of a copy that lives as long as this process: nothing waits for the disk."""
+    """Files of a copy that is needed only as long as this process runs, so they are not synced."""
 
     def write_atomic(self, path: str, data: bytes) -> None:
         Path(path).write_bytes(data)
@@ -223,7 +233,11 @@ def _complete(files: Files, copy: Store, logs: LogDirectories) -> None:
 
 
 def copy_directories(source: Store, target: Store) -> None:
-    """Copy all files. Raises ValueError when one has more directories than the other."""
+    """Copy all files of a store.
+
+    Raises:
+        ValueError: The stores have different numbers of directories.
+    """
     _check_directories(source, target)
     for directory, to in zip(source.directories, target.directories, strict=True):
         _copy_tree(source.files, directory, target.files, to)
@@ -232,8 +246,8 @@ def copy_directories(source: Store, target: Store) -> None:
 def _check_directories(source: Store, target: Store) -> None:
     if len(source.directories) != len(target.directories):
         raise ValueError(
-            f"the data is in {len(source.directories)} directories, this broker has "
-            f"{len(target.directories)}; give it as many with data_dir=[...]"
+            f"the data has {len(source.directories)} directories, but this broker has "
+            f"{len(target.directories)}; pass as many with data_dir=[...]"
         )
 
 
@@ -257,7 +271,7 @@ def _copy_file(source: Files, path: str, target: Files, to: str) -> None:
 # -- real directories
 
 
-def _beside(directory: Path) -> str:
+def _new_sibling(directory: Path) -> str:
     directory.parent.mkdir(parents=True, exist_ok=True)
     return Path(tempfile.mkdtemp(prefix=f"{directory.name}.copy-", dir=directory.parent)).as_posix()
 
@@ -277,7 +291,7 @@ def _empty_directory(directory: str) -> None:
 
 
 def _link_directory(source: str, target: str, shared: tuple[str, ...]) -> None:
-    """Let a data directory hold what another one does, sharing the files that end in `shared`."""
+    """Copy a data directory; link the files that end in `shared`."""
     for entry in os.scandir(source):
         if entry.name == LOCK or entry.name.endswith(UNFINISHED):
             continue
@@ -290,7 +304,7 @@ def _link_directory(source: str, target: str, shared: tuple[str, ...]) -> None:
 def _link_partition(source: str, target: str, shared: tuple[str, ...]) -> None:
     os.mkdir(target)
     names = [name for name in os.listdir(source) if not name.endswith(UNFINISHED)]
-    # The last segment is appended to.
+    # The active segment still grows, so it is copied.
     active = max((name for name in names if name.endswith(LOG)), default="").removesuffix(LOG)
     for name in names:
         is_closed = not name.startswith(active)
@@ -301,5 +315,5 @@ def _link_partition(source: str, target: str, shared: tuple[str, ...]) -> None:
 def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
-    except OSError:  # a file system without links, or one that has too many of this file
+    except OSError:  # the file system has no links, or the file has too many
         shutil.copyfile(source, target)

@@ -1,4 +1,4 @@
-"""The steps in which a transaction ends, as they are seen in what is written to logs."""
+"""Steps of the end of a transaction, as seen in batches that are written to logs."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from kbroker.coordinator import TransactionState
 from kbroker.protocol.records import iter_headers, read_records
 from kbroker.protocol.transaction_log import decode_value
 
+# The decision to commit or abort, a marker in a partition, and the end after the last marker.
 PREPARED, MARKER, COMPLETED = "txn.prepared", "txn.marker", "txn.completed"
 
 
 class Step(NamedTuple):
-    """One of the steps, of a producer's transaction."""
+    """A step of a producer's transaction."""
 
     name: str
     producer_id: int
 
 
 def parse_steps(path: str, batches: bytes) -> Iterator[Step]:
-    """The steps in batches that are written to the log `path`: the decision how a transaction ends, a
-    marker in one of its partitions, and that all markers are written."""
+    """Yield the steps in batches that are written to the log `path`."""
     if f"/{TRANSACTIONS_TOPIC}-" in path:
         yield from _decisions(batches)
         return

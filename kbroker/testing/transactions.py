@@ -1,4 +1,4 @@
-"""Transactions of a broker under test: which there are, and having their ends done."""
+"""Transactions of a broker under test."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from kbroker.coordinator import TransactionMetadata, TransactionState
 from kbroker.coordinator_runtime.transactions import TransactionShard
 from kbroker.node.node import Node
 
+# Syncs to finish a transaction: the decision, the markers, and the completion depend on each other.
 SYNCS_PER_TRANSACTION_END = 3
-"""The decision, the markers, and that all of them are written: each waits for a sync of the others."""
+# Maximum seconds until markers are written on other nodes.
 MARKER_SECONDS_MAX = 5
-"""How long markers may be on their way to other nodes."""
+# Seconds between two checks.
 POLL_SECONDS = 0.01
 
 Known = tuple[TransactionShard, str, TransactionMetadata]
 
 
 async def finish_prepared_transactions(nodes: Sequence[Node]) -> None:
-    """Have transactions whose end is decided end now, and everything else that is written synced."""
+    """Finish transactions that are prepared to commit or abort, and sync all writes."""
     await _sync(nodes)
     if len(nodes) > 1:
         with trio.move_on_after(MARKER_SECONDS_MAX):
@@ -36,7 +37,7 @@ async def _sync(nodes: Sequence[Node]) -> None:
 
 
 def known_transactions(nodes: Sequence[Node]) -> Iterator[Known]:
-    """What all coordinators know."""
+    """Yield the transactions of all coordinators."""
     for node in nodes:
         yield from node.transactions.known()
 
@@ -44,18 +45,24 @@ def known_transactions(nodes: Sequence[Node]) -> Iterator[Known]:
 def transaction_of(
     nodes: Sequence[Node], transactional_id: str
 ) -> tuple[TransactionShard, TransactionMetadata]:
-    """What a transactional id stands for. Raises ValueError for one that nobody has begun with, with
-    those that there are."""
+    """Return the coordinator shard and the transaction of a transactional ID.
+
+    Raises:
+        ValueError: The transactional ID does not exist; the message lists those that exist.
+    """
     for shard, known, transaction in known_transactions(nodes):
         if known == transactional_id:
             return shard, transaction
-    there_are = ", ".join(sorted(known for _, known, _ in known_transactions(nodes))) or "none"
-    raise ValueError(f"there is no transactional id {transactional_id!r}; there are {there_are}")
+    valid = ", ".join(sorted(known for _, known, _ in known_transactions(nodes))) or "none"
+    raise ValueError(f"there is no transactional ID {transactional_id!r} (valid: {valid})")
 
 
 def open_transaction(nodes: Sequence[Node], transactional_id: str) -> TransactionShard:
-    """The coordinator of a transaction that is open. Raises ValueError: there is none, with what
-    there is instead."""
+    """Return the coordinator shard of an open transaction.
+
+    Raises:
+        ValueError: The transaction is not open; the message lists the open ones.
+    """
     shard, transaction = transaction_of(nodes, transactional_id)
     if transaction.state is not TransactionState.ONGOING:
         is_open = [
@@ -64,7 +71,7 @@ def open_transaction(nodes: Sequence[Node], transactional_id: str) -> Transactio
             if it.state is TransactionState.ONGOING
         ]
         raise ValueError(
-            f"transactional id {transactional_id!r} has no open transaction, it is "
-            f"{transaction.state.label}; open are {', '.join(sorted(is_open)) or 'none'}"
+            f"transactional ID {transactional_id!r}: no transaction is open, its state is "
+            f"{transaction.state.label} (open: {', '.join(sorted(is_open)) or 'none'})"
         )
     return shard

@@ -1,4 +1,4 @@
-"""The way in for tests of the standard library's unittest."""
+"""Test case class for the standard library's unittest."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ from .outside import SETTLE_SECONDS
 
 
 class KafkaTestCase(unittest.TestCase):
-    """A test case whose tests have a fresh, empty broker each: `self.kbroker`.
+    """A test case with an empty broker for each test: `self.kbroker`.
 
-    `kbroker_settings` are the parameters of `LocalBroker`. Put this class before another base, such
-    as `unittest.IsolatedAsyncioTestCase`. With the address of a Kafka in KBROKER_TEST_BOOTSTRAP, or
-    in pytest's option --kbroker-bootstrap, the tests run against that one; those that need a broker
-    of their own are skipped. KBROKER_TEST_SETTLE_TIME, or --kbroker-settle-time, says for how many
-    seconds nothing may change in it before it counts as idle.
+    Put this class before another base class, such as `unittest.IsolatedAsyncioTestCase`.
+
+    Set KBROKER_TEST_BOOTSTRAP, or pytest's option --kbroker-bootstrap, to run the tests against an
+    external Kafka; tests that need a broker in this process are then skipped.
+    KBROKER_TEST_SETTLE_TIME, or --kbroker-settle-time, sets the seconds without a change after
+    which that Kafka counts as idle.
+
+    Attributes:
+        kbroker: The broker of the test.
+        kbroker_settings: Arguments of `LocalBroker`.
     """
 
     kbroker_settings: ClassVar[dict[str, Any]] = {}
@@ -39,7 +44,7 @@ class KafkaTestCase(unittest.TestCase):
         if bootstrap:
             cls._external = ExternalKafka(bootstrap, cls._thread, settle_seconds=settle_seconds)
             cls.addClassCleanup(cls._external.close)
-            cls._external.topics()  # if nobody answers there, no test has to find out
+            cls._external.topics()  # fail the class at once if the Kafka cannot be reached
 
     def setUp(self) -> None:
         super().setUp()
@@ -50,11 +55,14 @@ class KafkaTestCase(unittest.TestCase):
             self.kbroker = self._prepared(self._external)
 
     def _prepared(self, kafka: ExternalKafka) -> ExternalKafka:
-        """It has the topics of the settings, empty; what a test makes is deleted at its end."""
+        """Begin a test on an external Kafka: create the topics, and delete them after the test."""
         settings = dict(self.kbroker_settings)
         topics = topics_of(settings.pop("topics", None) or {})
         if any(settings.values()):
-            self.skipTest(f"it needs a broker of its own, and {kafka.bootstrap_servers} is not one")
+            self.skipTest(
+                f"the test needs a broker in this process, and {kafka.bootstrap_servers} is an "
+                "external Kafka"
+            )
         self.enterContext(kafka.one_test())
         for name, partitions in topics.items():
             kafka.recreate_topic(name, partitions)

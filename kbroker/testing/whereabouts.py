@@ -1,4 +1,4 @@
-"""Which node of a broker under test has what its test asks for."""
+"""Lookup of the nodes of a broker under test: leaders and coordinators."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from kbroker.node.node import Node
 
 
 def any_node(broker: Broker) -> Node:
-    """A node that runs; when all are down, the first one."""
+    """Return a running node; the first node if all are down."""
     return next(iter(broker.running_nodes), broker.node)
 
 
 def leader_of(broker: Broker, topic: str, index: int) -> Node:
-    """The node that leads a partition; when it is down, or there is none, any other."""
+    """Return the leader of a partition; any other node if the leader is down or does not exist."""
     partition = any_node(broker).cluster.partition(topic, index)
     return _node(broker, partition.leader if partition else None)
 
 
 def coordinator_of_group(broker: Broker, group: str) -> Node:
-    """The node that coordinates a group; when it is down, any other."""
+    """Return the coordinator of a group; any other node if it is down."""
     return _node(broker, any_node(broker).groups.coordinator_id(group))
 
 
@@ -28,5 +28,5 @@ def _node(broker: Broker, node_id: int | None) -> Node:
 
 
 def coordinator_of_transactions(broker: Broker, transactional_id: str) -> Node:
-    """The node that coordinates the transactions of an id; when it is down, any other."""
+    """Return the coordinator of a transactional ID; any other node if it is down."""
     return _node(broker, any_node(broker).transactions.coordinator_id(transactional_id))

@@ -1,4 +1,4 @@
-"""What the tests of the kit share."""
+"""Fixtures of the tests of the test kit."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from ..wire import Wire, connected
 
 @pytest.fixture(autouse=True)
 def _sockets_of_the_client_are_collected() -> Iterator[None]:
-    """kafka-python leaves some behind when a connection breaks while it connects. They are found
-    here, and not in a test of something else that happens to run later."""
+    """Collect sockets that kafka-python leaves open when a connection breaks while it connects.
+
+    Otherwise the warnings would appear in a later, unrelated test.
+    """
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

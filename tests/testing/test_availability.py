@@ -1,4 +1,4 @@
-"""Waits go on when their broker is started again, and are told when it is not."""
+"""Waits during restarts, stops and crashes of their broker."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from kbroker.testing import LocalBroker, WaitTimeout, open_test_broker
 from .test_disk import crash_in_produce
 from .test_snapshot import commit
 
+# Longer than any wait in this module.
 RETRY_TIMEOUT_SECONDS = 20
-"""More than anything here takes."""
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def until(condition: Callable[[], bool]) -> None:
 def waiting(
     threads: ThreadPoolExecutor, broker: LocalBroker, *waits: Callable[[], Any]
 ) -> list[Future[Any]]:
-    """Calls that wait, when all of them do so."""
+    """Yield running calls once all of them wait."""
     availability = broker.running.availability
     began = [threads.submit(wait) for wait in waits]
     until(lambda: len(availability.attempts) == len(waits))
@@ -72,7 +72,7 @@ def crash_and_return(broker: LocalBroker) -> None:
     ],
     ids=["restart", "power cut", "crash", "restore"],
 )
-def test_a_wait_goes_on(
+def test_wait_continues_after_restart(
     broker: LocalBroker, threads: ThreadPoolExecutor, interrupt: Callable[[LocalBroker], None]
 ) -> None:
     (wait,) = waiting(threads, broker, wait_for_order(broker))
@@ -81,7 +81,7 @@ def test_a_wait_goes_on(
     assert wait.result() == [record]
 
 
-def test_all_waits_go_on(broker: LocalBroker, threads: ThreadPoolExecutor) -> None:
+def test_all_waits_continue_after_restart(broker: LocalBroker, threads: ThreadPoolExecutor) -> None:
     fault = broker.fault("OffsetCommit")
     waits = waiting(
         threads,
@@ -103,8 +103,8 @@ def test_all_waits_go_on(broker: LocalBroker, threads: ThreadPoolExecutor) -> No
         wait.result()
 
 
-async def test_a_look_whose_connection_goes_with_the_broker_is_begun_again() -> None:
-    """A look that was about to go on when the broker went is not reached by its cancellation."""
+async def test_observation_is_repeated_if_broker_closes_its_connection() -> None:
+    """An observation that is ready to continue is not reached by the cancellation."""
     looks = []
 
     async with open_test_broker() as broker, trio.open_nursery() as nursery:
@@ -125,7 +125,7 @@ async def test_a_look_whose_connection_goes_with_the_broker_is_begun_again() -> 
 
 
 @pytest.mark.parametrize("end", [LocalBroker.stop, LocalBroker.close])
-def test_a_stop_is_told_to_those_who_wait(
+def test_stop_fails_waits(
     broker: LocalBroker, threads: ThreadPoolExecutor, end: Callable[[LocalBroker], None]
 ) -> None:
     (wait,) = waiting(threads, broker, wait_for_order(broker, 600))
@@ -134,7 +134,7 @@ def test_a_stop_is_told_to_those_who_wait(
         wait.result(RETRY_TIMEOUT_SECONDS)
 
 
-def test_a_wait_that_ends_while_the_power_is_off_says_so(
+def test_wait_that_times_out_during_power_cut_names_it(
     broker: LocalBroker, threads: ThreadPoolExecutor
 ) -> None:
     (wait,) = waiting(threads, broker, wait_for_order(broker, 0.5))
@@ -143,7 +143,9 @@ def test_a_wait_that_ends_while_the_power_is_off_says_so(
         wait.result()
 
 
-def test_a_wait_for_a_crash_goes_on(broker: LocalBroker, threads: ThreadPoolExecutor) -> None:
+def test_wait_for_crash_continues_after_restart(
+    broker: LocalBroker, threads: ThreadPoolExecutor
+) -> None:
     broker.crash_at("produce.appended")
     wait = threads.submit(broker.wait_for_crash, RETRY_TIMEOUT_SECONDS)
     broker.restart()
@@ -153,7 +155,7 @@ def test_a_wait_for_a_crash_goes_on(broker: LocalBroker, threads: ThreadPoolExec
     assert broker.records("orders") == []
 
 
-async def test_the_end_of_a_broker_is_told_to_a_program_of_trio() -> None:
+async def test_close_fails_waits_of_trio_program() -> None:
     told = []
 
     async with trio.open_nursery() as nursery, open_test_broker(topics={"orders": 1}) as broker:
@@ -167,4 +169,4 @@ async def test_the_end_of_a_broker_is_told_to_a_program_of_trio() -> None:
         nursery.start_soon(wait)
         while not broker.availability.attempts:
             await trio.lowlevel.checkpoint()
-    assert told == ["the broker has been closed"]
+    assert told == ["the broker is closed"]

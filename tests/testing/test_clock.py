@@ -1,4 +1,4 @@
-"""Time that a test moves: logs age, members stay, and the other way round."""
+"""Log clock and coordinator clock that a test moves independently."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DAY_MS = 24 * 3_600_000
 
 @contextmanager
 def member(broker: LocalBroker, group: str = "g", **settings: Any) -> Iterator[None]:
-    """A consumer that polls in a thread, so that its group sees a living member."""
+    """Run a consumer that polls in a thread, so that its group has a live member."""
     client = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -61,26 +61,26 @@ def broker() -> Iterator[LocalBroker]:
         yield broker
 
 
-def test_retention_without_waiting(broker: LocalBroker) -> None:
+def test_retention_runs_when_clock_advances(broker: LocalBroker) -> None:
     broker.create_topic("orders", configs={"retention.ms": str(24 * 3600 * 1000)})
     broker.produce("orders", "old")
     broker.clock.advance(hours=23)
     broker.produce("orders", "young")
     assert len(broker.records("orders")) == 2
     broker.clock.advance(hours=2)
-    assert len(broker.records("orders")) == 2, "they are in one segment"
+    assert len(broker.records("orders")) == 2, "all records are in one segment"
     broker.clock.advance(hours=23)
     assert broker.records("orders") == []
     assert broker.produce("orders", "new").offset == 2
 
 
-def test_records_get_the_time_of_the_broker(broker: LocalBroker) -> None:
+def test_kit_records_have_time_of_broker_clock(broker: LocalBroker) -> None:
     before = broker.produce("orders", "x").timestamp
     broker.clock.advance(days=7)
     assert broker.produce("orders", "y").timestamp - before >= 7 * 24 * 3600 * 1000
 
 
-def test_a_day_passes_and_no_member_notices(broker: LocalBroker) -> None:
+def test_log_clock_does_not_expire_members(broker: LocalBroker) -> None:
     broker.create_topic("orders")
     with member(broker):
         broker.clock.advance(hours=25)
@@ -90,7 +90,7 @@ def test_a_day_passes_and_no_member_notices(broker: LocalBroker) -> None:
         assert (group.state, len(group.members)) == ("Stable", 1)
 
 
-def test_offsets_expire_when_nobody_uses_them(broker: LocalBroker) -> None:
+def test_unused_offsets_expire_when_clock_advances(broker: LocalBroker) -> None:
     broker.produce("orders", "x")
     with member(broker):
         broker.wait_for_commit("g", "orders", 0, 1, timeout=10)
@@ -101,7 +101,7 @@ def test_offsets_expire_when_nobody_uses_them(broker: LocalBroker) -> None:
     assert broker.committed("g") == {}
 
 
-def test_compaction_waits_for_its_lag(broker: LocalBroker) -> None:
+def test_compaction_waits_for_minimum_lag(broker: LocalBroker) -> None:
     configs = {
         "cleanup.policy": "compact",
         "min.compaction.lag.ms": str(DAY_MS),
@@ -112,15 +112,17 @@ def test_compaction_waits_for_its_lag(broker: LocalBroker) -> None:
     for number in range(3):
         broker.produce("state", f"{number}", key="k")
     broker.clock.advance(hours=2)
-    broker.produce("state", "3", key="k")  # begins a segment, so that compaction may have the other
+    broker.produce(
+        "state", "3", key="k"
+    )  # rolls a new segment, so that the previous one can be compacted
     broker.clock.advance(hours=21)
     assert len(broker.records("state")) == 4
     broker.clock.advance(hours=2)
     assert [record.text for record in broker.records("state")] == ["2", "3"]
 
 
-def test_tombstones_go_a_day_after_they_were_compacted(broker: LocalBroker) -> None:
-    """With the next compaction after that day, as in Kafka."""
+def test_tombstones_are_removed_one_day_after_compaction(broker: LocalBroker) -> None:
+    """As in Kafka, the next compaction after that day removes them."""
     configs = {
         "cleanup.policy": "compact",
         "min.cleanable.dirty.ratio": "0.01",
@@ -136,14 +138,16 @@ def test_tombstones_go_a_day_after_they_were_compacted(broker: LocalBroker) -> N
     assert [record.value for record in broker.records("state")] == [None, b"x"]
     broker.clock.advance(hours=15)
     assert broker.records("state")[0].value is None
-    for _ in range(2):  # what comes later begins a segment, and compaction has the one before
+    for _ in range(
+        2
+    ):  # later records roll a new segment, so that the previous one can be compacted
         broker.produce("state", "y", key="other")
         broker.clock.advance(hours=2)
     assert None not in [record.value for record in broker.records("state")]
 
 
 def producers(broker: LocalBroker) -> int:
-    """How many producers the log of orders-0 knows."""
+    """Return the number of producers in the log of orders-0."""
 
     async def count(running: RunningBroker) -> int:
         log = running.broker.node.partitions.logs.get("orders", 0)
@@ -153,7 +157,7 @@ def producers(broker: LocalBroker) -> int:
     return broker.run_in_broker(count)
 
 
-def test_a_producer_is_forgotten_and_goes_on(broker: LocalBroker) -> None:
+def test_producer_continues_after_its_state_expired(broker: LocalBroker) -> None:
     broker.create_topic("orders", configs={"retention.ms": "-1"})
     client = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, enable_idempotence=True)
     client.send("orders", b"1").get(10)
@@ -165,7 +169,7 @@ def test_a_producer_is_forgotten_and_goes_on(broker: LocalBroker) -> None:
     client.close()
 
 
-def test_a_frozen_clock_moves_only_when_it_is_told_to(broker: LocalBroker) -> None:
+def test_frozen_log_clock_moves_only_on_advance(broker: LocalBroker) -> None:
     broker.create_topic("orders", configs={"retention.ms": str(DAY_MS)})
     broker.clock.freeze()
     first = broker.produce("orders", "1").timestamp
@@ -179,14 +183,14 @@ def test_a_frozen_clock_moves_only_when_it_is_told_to(broker: LocalBroker) -> No
 
 @asynccontextmanager
 async def short_and_long_session() -> AsyncIterator[RunningBroker]:
-    """A stable group: one member with 10 s, one with 300 s, both with 60 s to rejoin."""
+    """Create a stable group: session timeouts of 10 s and 300 s, rebalance timeouts of 60 s."""
     async with (
         open_test_broker() as broker,
         connected(broker.broker.endpoint) as one,
         connected(broker.broker.endpoint) as two,
         trio.open_nursery() as nursery,
     ):
-        broker.clock.coordinator.freeze()  # real time does not count here
+        broker.clock.coordinator.freeze()  # real time must not affect the coordinator clock
         short = Member(one, session_timeout_ms=10_000, rebalance_timeout_ms=60_000)
         long = Member(two, session_timeout_ms=300_000, rebalance_timeout_ms=60_000)
         await short.enter()
@@ -197,8 +201,8 @@ async def short_and_long_session() -> AsyncIterator[RunningBroker]:
         yield broker
 
 
-async def test_time_outs_come_in_their_order() -> None:
-    """The end of a session begins a rebalance; the end of that one is due in time as well."""
+async def test_timeouts_are_handled_in_order() -> None:
+    """The session timeout starts a rebalance, whose timeout is due as well."""
     async with short_and_long_session() as broker:
         await broker.advance_coordinator(9_000, keep_members=False)
         assert len(state(broker.broker).members) == 2
@@ -210,14 +214,14 @@ async def test_time_outs_come_in_their_order() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "found"), [(69, "PreparingRebalance"), (71, "Empty")])
-async def test_one_jump_has_what_its_time_outs_bring_about(seconds: int, found: str) -> None:
-    """10 s for a session, and 60 s more for the rebalance that its end begins."""
+async def test_one_advance_handles_timeouts_that_others_cause(seconds: int, found: str) -> None:
+    """10 s for the session timeout, and 60 s more for the rebalance that it causes."""
     async with short_and_long_session() as broker:
         await broker.advance_coordinator(seconds * 1000, keep_members=False)
         assert state(broker.broker).group_state == found
 
 
-async def test_members_that_are_kept_outlive_any_number_of_sessions() -> None:
+async def test_kept_members_do_not_expire() -> None:
     async with open_test_broker() as broker, connected(broker.broker.endpoint) as wire:
         broker.clock.coordinator.freeze()
         member = Member(wire, session_timeout_ms=10_000)
@@ -228,7 +232,7 @@ async def test_members_that_are_kept_outlive_any_number_of_sessions() -> None:
         assert state(broker.broker).group_state == "Empty"
 
 
-def test_members_time_out_on_demand(broker: LocalBroker) -> None:
+def test_coordinator_clock_expires_members(broker: LocalBroker) -> None:
     broker.create_topic("orders")
     with member(broker):
         broker.clock.coordinator.advance(seconds=50, keep_members=True)
@@ -239,10 +243,10 @@ def test_members_time_out_on_demand(broker: LocalBroker) -> None:
         group = broker.group("g")
         assert group is not None
         assert (group.state, group.members) == ("Empty", [])
-        broker.wait_for_group("g", members=1, timeout=10)  # and it comes back
+        broker.wait_for_group("g", members=1, timeout=10)  # the member joins again
 
 
-def test_a_clock_that_stands_still() -> None:
+def test_frozen_clock_stands_still_until_resumed() -> None:
     clock = MovableClock()
     clock.log.freeze()
     stood = clock.log_ms()
@@ -254,12 +258,12 @@ def test_a_clock_that_stands_still() -> None:
     clock.log.resume()
     passed = clock.log_ms() - stood - 1000
     assert 0 <= passed <= (time.monotonic() - began) * 1000 + 1
-    with pytest.raises(ValueError, match="does not go back"):
+    with pytest.raises(ValueError, match="cannot move a clock back"):
         milliseconds(days=0, hours=-1, minutes=0, seconds=0)
 
 
-def test_a_record_of_a_client_is_as_old_as_the_clock_is_ahead() -> None:
-    """Clients date their records by real time; the kit goes by the broker's clock."""
+def test_client_record_is_as_old_as_clock_is_ahead() -> None:
+    """Clients use real time for timestamps; the kit uses the broker's clock."""
     with LocalBroker(topics=["t"], config={"log.retention.hours": 24}) as broker:
         broker.clock.advance(hours=25)
         broker.produce("t", "of a client", timestamp=int(time.time() * 1000))

@@ -1,4 +1,4 @@
-"""Faults and clocks by JSON lines and by the command line, as tests in other languages use them."""
+"""Control port: faults and clocks by JSON commands and by the command line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from ..limits import PROCESS_SECONDS
 
 @contextmanager
 def served(*flags: str) -> Iterator[dict[str, Any]]:
-    """The ready event of a server that takes commands."""
+    """Yield the ready event of a server with a control port."""
     command = [
         *KBROKER,
         *["serve", "--memory", "--port", "0", "--control-port", "0", "--json"],
@@ -61,13 +61,13 @@ def served(*flags: str) -> Iterator[dict[str, Any]]:
 
 
 def connect(ready: dict[str, Any]) -> socket.socket:
-    """A connection that nobody has logged in on."""
+    """Open an unauthenticated connection."""
     host, _, port = ready["control"].rpartition(":")
     return socket.create_connection((host, int(port)), timeout=60)
 
 
 def environment(ready: dict[str, Any]) -> dict[str, str]:
-    """What says to programs where commands go."""
+    """Return environment variables with the address of the control port."""
     return {
         "KBROKER_CONTROL": ready["control"],
         "KBROKER_CONTROL_TOKEN_FILE": ready["control_token_file"],
@@ -75,7 +75,7 @@ def environment(ready: dict[str, Any]) -> dict[str, str]:
 
 
 class Commands:
-    """A connection for commands."""
+    """Authenticated connection to a control port."""
 
     def __init__(self, ready: dict[str, Any]) -> None:
         self._stream = connect(ready)
@@ -92,7 +92,7 @@ class Commands:
         return self.send(json.dumps({"do": do, **words}).encode())
 
     def ended(self) -> bool:
-        """Whether the broker has closed the connection."""
+        """Return True if the broker has closed the connection."""
         return self._lines.readline() == ""
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Commands:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Commands]:
-    """A process for all tests here."""
+    """Run one server for all tests of this module."""
     with served("--topic", "orders:2") as ready:
         commands = Commands(ready)
         yield commands
@@ -111,7 +111,7 @@ def server() -> Iterator[Commands]:
 
 @pytest.fixture
 def ready(server: Commands) -> dict[str, Any]:
-    """A fresh broker for each test."""
+    """Open a new broker for each test."""
     return server("open", topics={"orders": 2})
 
 
@@ -131,7 +131,7 @@ def send(ready: dict[str, Any]) -> int:
         client.close()
 
 
-def test_a_fault_by_json(ready: dict[str, Any], command: Commands) -> None:
+def test_json_command_arms_fault(ready: dict[str, Any], command: Commands) -> None:
     words = {"api": "Produce", "topic": "orders", "error": "NOT_LEADER_OR_FOLLOWER", "times": 2}
     assert command("fault", **words) == {"ok": True, "fault": 1}
     assert not command("check")["ok"]
@@ -146,10 +146,10 @@ def test_a_fault_by_json(ready: dict[str, Any], command: Commands) -> None:
     text = command("explain", topic="orders", partition=0)["text"]
     assert text.startswith("partition orders-0 is online")
     assert "hit Produce" in text
-    assert "topic orders: ends at 1" in command("report")["report"]
+    assert "topic orders: high watermarks 1" in command("report")["report"]
 
 
-def test_time_by_json(ready: dict[str, Any], command: Commands) -> None:
+def test_json_commands_move_clocks(ready: dict[str, Any], command: Commands) -> None:
     kafka = ExternalKafka(ready["bootstrap_servers"])
     kafka.produce("orders", "x")
     assert command("advance", days=6)["ok"]
@@ -164,56 +164,71 @@ def test_time_by_json(ready: dict[str, Any], command: Commands) -> None:
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        (b'{"do": "dance"}', "`do` is one of abort_transaction, add_node"),
+        (b'{"do": "dance"}', "there is no command 'dance' (valid: abort_transaction, add_node"),
         (b'{"do": "fault", "api": "Prodce"}', "did you mean Produce"),
-        (b'{"do": "fault", "effect": "explode"}', "effect is one of pass, disconnect"),
+        (
+            b'{"do": "fault", "effect": "explode"}',
+            "there is no effect 'explode' (valid: pass, disconnect",
+        ),
         (b'{"do": "fault", "effect": "disconnect", "error": "X"}', "there is no error 'X'"),
-        (b'{"do": "fault", "effect": "disconnect", "error": 6}', "not both"),
-        (b'{"do": "fault", "effect": "delay"}', "the effect delay needs ms"),
+        (
+            b'{"do": "fault", "effect": "disconnect", "error": 6}',
+            "either an error or another effect",
+        ),
+        (b'{"do": "fault", "effect": "delay"}', "effect delay: ms is missing"),
         (b'{"do": "fault", "colour": "red"}', "a fault has no 'colour'"),
         (b'{"do": "fault", "topics": "red"}', "did you mean topic?"),
-        (b'{"do": "fault", "times": true}', "times is int, not True"),
-        (b'{"do": "fault", "on_call": 0}', "on_call is at least 1, not 0"),
-        (b'{"do": "fault", "probability": 2}', "probability is from 0 to 1, not 2"),
-        (b'{"do": "fault", "api": ["Fetch", 1]}', "api is a list of str"),
-        (b'{"do": "fault", "api": "Fetch", "partition": [true]}', "partition is a list of int"),
-        (b'{"do": "fault", "api": "Fetch", "partition": -1}', "partition is at least 0"),
+        (b'{"do": "fault", "times": true}', "times must be int, not True"),
+        (b'{"do": "fault", "on_call": 0}', "on_call must be at least 1, not 0"),
+        (b'{"do": "fault", "probability": 2}', "probability must be from 0 to 1, not 2"),
+        (b'{"do": "fault", "api": ["Fetch", 1]}', "api must be a list of str"),
+        (
+            b'{"do": "fault", "api": "Fetch", "partition": [true]}',
+            "partition must be a list of int",
+        ),
+        (b'{"do": "fault", "api": "Fetch", "partition": -1}', "partition must be at least 0"),
         (b'{"do": "fault", "api": "Fetch", "until": "Metdata"}', "did you mean Metadata"),
-        (b'{"do": "fault", "api": "Heartbeat", "effect": "corrupt_batch"}', "not in Heartbeat"),
-        (b'{"do": "fault", "versions": [1]}', "versions is a number or [first, last]"),
+        (
+            b'{"do": "fault", "api": "Heartbeat", "effect": "corrupt_batch"}',
+            "cannot corrupt a batch of Heartbeat",
+        ),
+        (b'{"do": "fault", "versions": [1]}', "versions must be an integer or [first, last]"),
         (b'{"do": "hits"}', "hits: missing a required argument: 'fault'"),
-        (b'{"do": "close"}', "this broker ends with its process"),
+        (b'{"do": "close"}', "cannot close the main broker"),
         (b'{"do": "restore", "snapshot": 9}', "there is no snapshot 9"),
-        (b'{"do": "crash_at", "point": "produce.appended"}', "has no disk to break"),
-        (b'{"do": "power_cut"}', "make it with disk=True, or --faulty-disk"),
+        (b'{"do": "crash_at", "point": "produce.appended"}', "has no disk that can fail"),
+        (b'{"do": "power_cut"}', "create it with disk=True, or --faulty-disk"),
         (b'{"do": "open", "disk": true, "config": {"num.partitons": 2}}', "mean num.partitions?"),
-        (b'{"do": "open", "topics": {"t": "many"}}', "topics['t'] is a number, not 'many'"),
+        (b'{"do": "open", "topics": {"t": "many"}}', "topics['t'] must be a number, not 'many'"),
         (b'{"do": "move_coordinator", "group": "nope"}', "there is no group 'nope'"),
-        (b'{"do": "move_coordinator"}', "of a group or of a transactional id"),
-        (b'{"do": "abort_transaction", "transactional_id": "x"}', "there is no transactional id"),
-        (b'{"do": "expire_transaction", "transactional_id": "x"}', "there is no transactional id"),
-        (b'{"do": "wait_for_assignment", "group": "g", "partitions": ["t-0"]}', "partitions are"),
-        (b'{"do": "fault", "error": "NONE"}', "NONE is no error"),
-        (b'{"do": "fault", "api": "Fetch", "versions": 99}', "there are Fetch 0 to 18"),
-        (b'{"do": "advance", "hours": "x"}', "hours is a number, not 'x'"),
-        (b'{"do": "advance"}', "say how far the clock moves"),
+        (b'{"do": "move_coordinator"}', "pass either a group or a transactional ID"),
+        (b'{"do": "abort_transaction", "transactional_id": "x"}', "there is no transactional ID"),
+        (b'{"do": "expire_transaction", "transactional_id": "x"}', "there is no transactional ID"),
+        (
+            b'{"do": "wait_for_assignment", "group": "g", "partitions": ["t-0"]}',
+            "invalid partitions",
+        ),
+        (b'{"do": "fault", "error": "NONE"}', "NONE is not an error"),
+        (b'{"do": "fault", "api": "Fetch", "versions": 99}', "(valid: Fetch 0 to 18)"),
+        (b'{"do": "advance", "hours": "x"}', "hours must be a number, not 'x'"),
+        (b'{"do": "advance"}', "cannot move a clock by 0"),
         (b'{"do": "produce", "topic": "orders", "value": {"base64": "!"}}', "base64"),
         (b'{"do": "create_topic", "name": "orders"}', "already exists"),
         (b'{"do": "hits", "fault": 7}', "there is no fault 7"),
-        (b'{"do": "explain"}', "explain takes a group, a topic and a partition, all three of"),
-        (b'{"do": "advance", "hours": -1}', "does not go back"),
-        (b'{"do": "advance", "clock": "wall"}', "clock is log or coordinator"),
+        (b'{"do": "explain"}', "explain: pass a group, a topic and partition, all three"),
+        (b'{"do": "advance", "hours": -1}', "cannot move a clock back"),
+        (b'{"do": "advance", "clock": "wall"}', "invalid clock 'wall' (valid: log, coordinator)"),
         (b'{"do": "wait_for_lag", "group": "g", "timeout": 0.01}', "waited 0.01 s"),
     ],
 )
-def test_commands_that_make_no_sense(server: Commands, line: bytes, error: str) -> None:
+def test_invalid_command_returns_error(server: Commands, line: bytes, error: str) -> None:
     answer = server.send(line)
     assert not answer["ok"]
     assert error in answer["error"]
 
 
-def test_faults_that_hit_what_they_say(command: Commands) -> None:
-    """Each schedule, on a client that only counts."""
+def test_json_faults_follow_their_schedules(command: Commands) -> None:
+    """Each schedule is tested on a fault that returns an error."""
 
     def hits(calls: int, **words: Any) -> int:
         fresh = command("open", topics={"orders": 1})
@@ -242,7 +257,7 @@ def test_faults_that_hit_what_they_say(command: Commands) -> None:
     assert hits(3, until="Metadata") > 0, "what it asks before the first hit does not count"
 
 
-def test_a_broker_for_each_test(command: Commands) -> None:
+def test_json_commands_open_and_close_brokers(command: Commands) -> None:
     fresh = command("open", config={"num.partitions": 4, "auto.create.topics.enable": False})
     mine = Commands(fresh)
     assert mine("create_topic", name="mine", partitions=2, configs={"retention.ms": 5})["ok"]
@@ -259,7 +274,7 @@ def test_a_broker_for_each_test(command: Commands) -> None:
     mine.close()
 
 
-def test_records_and_groups_by_json(ready: dict[str, Any], command: Commands) -> None:
+def test_json_commands_read_records_and_groups(ready: dict[str, Any], command: Commands) -> None:
     command("create_topic", name="bytes", partitions=1)
     command("produce", topic="bytes", value={"base64": "/w=="}, key="k", headers=[["h", "v"]])
     command("produce", topic="bytes", value={"id": 1}, timestamp=1_000)
@@ -292,7 +307,7 @@ def test_records_and_groups_by_json(ready: dict[str, Any], command: Commands) ->
     assert command("delete_topic", name="bytes")["ok"]
 
 
-def test_snapshots_by_json(command: Commands, tmp_path: Path) -> None:
+def test_json_commands_restore_and_fork_snapshots(command: Commands, tmp_path: Path) -> None:
     def values(commands: Commands) -> list[str]:
         return [record["value"] for record in commands("records", topic="orders")["records"]]
 
@@ -312,11 +327,13 @@ def test_snapshots_by_json(command: Commands, tmp_path: Path) -> None:
     assert values(command) == ["first"]
 
 
-def test_what_happens_to_a_cluster_by_json(ready: dict[str, Any], command: Commands) -> None:
+def test_json_commands_move_leaders_and_expire_members(
+    ready: dict[str, Any], command: Commands
+) -> None:
     assert send(ready) == 0
     number = command("fault", api=["Fetch", "ListOffsets"], error=1, partition=[0, 1])["fault"]
     assert command("disarm", fault=number)["ok"]
-    assert "disarmed already" in command("disarm", fault=number)["error"]
+    assert "already disarmed" in command("disarm", fault=number)["error"]
     command("fault", api="Fetch")
     assert command("disarm_faults")["ok"]
     assert command("cap_versions", versions="3.9")["ok"]
@@ -338,7 +355,7 @@ def test_what_happens_to_a_cluster_by_json(ready: dict[str, Any], command: Comma
     consumer.close(autocommit=False)
 
 
-def test_transactions_by_json(ready: dict[str, Any], command: Commands) -> None:
+def test_json_commands_end_transactions(ready: dict[str, Any], command: Commands) -> None:
     def write() -> Producer:
         producer = Producer(
             {
@@ -373,7 +390,7 @@ def test_transactions_by_json(ready: dict[str, Any], command: Commands) -> None:
     assert told.stdout.decode().startswith("transactional id tx is Empty"), told
 
 
-def test_stops_and_crashes_by_json() -> None:
+def test_json_commands_stop_and_crash_broker() -> None:
     with served("--topic", "orders:1", "--faulty-disk", "--idle-timeout", "1h") as ready:
         command = Commands(ready)
         assert send(ready) == 0
@@ -401,12 +418,12 @@ def test_stops_and_crashes_by_json() -> None:
         assert command("disk_free_space")["ok"]
         command("produce", topic="orders", value="x")
         assert command("disk_tear_last_write")["ok"]
-        assert "fsync or write" in command("disk_fail", operation="read")["error"]
+        assert "valid: fsync, write" in command("disk_fail", operation="read")["error"]
         assert "EIO or ENOSPC" in command("disk_fail", operation="fsync", error="EBAD?")["error"]
         command.close()
 
 
-def test_a_wait_of_one_connection_goes_on_when_another_restarts(
+def test_wait_continues_when_another_connection_restarts_broker(
     ready: dict[str, Any], command: Commands
 ) -> None:
     waiting = Commands(ready)
@@ -419,14 +436,14 @@ def test_a_wait_of_one_connection_goes_on_when_another_restarts(
     waiting.close()
 
 
-def test_a_clock_that_stands_still(command: Commands) -> None:
+def test_json_commands_freeze_and_resume_clock(command: Commands) -> None:
     assert command("freeze")["ok"]
     assert command("now") == command("now")
     assert command("advance", seconds=1)["ok"]
     assert command("resume")["ok"]
 
 
-def test_faults_of_a_schema_registry(server: Commands) -> None:
+def test_json_commands_arm_registry_faults(server: Commands) -> None:
     ready = server("open", schema_registry=True)
     command = Commands(ready)
     assert command("registry_fault", method="GET", error=50301) == {"ok": True, "fault": 1}
@@ -439,7 +456,7 @@ def test_faults_of_a_schema_registry(server: Commands) -> None:
     command.close()
 
 
-def test_a_server_with_a_registry_takes_orders_for_that() -> None:
+def test_server_with_registry_accepts_registry_faults() -> None:
     with served("--registry-port", "0") as ready:
         command = Commands(ready)
         assert command("registry_fault", error=503)["ok"]
@@ -448,18 +465,18 @@ def test_a_server_with_a_registry_takes_orders_for_that() -> None:
         command.close()
 
 
-def test_without_a_schema_registry_none_fails(command: Commands) -> None:
-    assert "there is no schema registry" in command("registry_fault", error=503)["error"]
+def test_registry_fault_without_registry_is_rejected(command: Commands) -> None:
+    assert "the broker has no schema registry" in command("registry_fault", error=503)["error"]
 
 
 def known_commands(command: Commands) -> set[str]:
-    """Those that the answer to an unknown one lists."""
-    known = re.search("one of (.*), not", command("dance")["error"])
+    """Return the commands that the error for an unknown command lists."""
+    known = re.search(r"\(valid: (.*)\)", command("dance")["error"])
     assert known is not None
     return set(known[1].split(", "))
 
 
-def test_the_page_has_every_command_and_every_word(command: Commands) -> None:
+def test_control_page_lists_all_commands_and_arguments(command: Commands) -> None:
     page = (Path(__file__).parents[2] / "docs/reference/control-protocol.md").read_text()
     rows = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == known_commands(command)
@@ -468,6 +485,7 @@ def test_the_page_has_every_command_and_every_word(command: Commands) -> None:
     assert [word for word in {**WORDS, **CALL_WORDS} if f"`{word}`" not in page] == []
 
 
+# Commands whose names differ from the methods of the broker.
 ELSEWHERE = {
     "bootstrap_servers": "open",
     "has_schema_registry": "open",
@@ -476,11 +494,10 @@ ELSEWHERE = {
     "wait_for_hits": "hits",
     "disk": "disk_flip",
 }
-"""Commands that have other names than the methods of the broker."""
 PYTHON_ONLY = {"connections", "on", "run_in_broker", "running"}
 
 
-def test_there_is_a_command_for_all_that_python_can_do(command: Commands) -> None:
+def test_every_broker_method_has_a_command(command: Commands) -> None:
     methods = {name for name in dir(LocalBroker) if not name.startswith("_")} - PYTHON_ONLY
     assert {ELSEWHERE.get(name, name) for name in methods} <= known_commands(command)
     words = set(inspect.signature(LocalBroker.fault).parameters) - {"self", "when"}
@@ -496,13 +513,13 @@ def test_there_is_a_command_for_all_that_python_can_do(command: Commands) -> Non
         ["serve", "--control-port", "0", "--faulty-disk"],
     ],
 )
-def test_a_disk_to_break_needs_somebody_who_breaks_it(words: list[str]) -> None:
+def test_faulty_disk_option_requires_control_port(words: list[str]) -> None:
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 2
     assert "--faulty-disk needs" in done.output
 
 
-def test_a_node_whose_port_is_taken_meanwhile(
+def test_start_node_with_port_in_use_returns_error(
     server: Commands, capfd: pytest.CaptureFixture[str]
 ) -> None:
     ready = server("open", nodes=2)
@@ -519,7 +536,7 @@ def test_a_node_whose_port_is_taken_meanwhile(
     command.close()
 
 
-def test_a_port_for_orders_that_is_taken() -> None:
+def test_control_port_in_use_is_rejected() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         command = [*KBROKER, "serve", "--memory", "--port", "0", "--control-port", port]
@@ -532,7 +549,7 @@ def test_a_port_for_orders_that_is_taken() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_line(ready: dict[str, Any], command: Commands) -> None:
+def test_cli_commands_control_broker(ready: dict[str, Any], command: Commands) -> None:
     def kbroker(*words: str, status: int = 0) -> str:
         done = subprocess.run(
             [*KBROKER, *words], capture_output=True, text=True, timeout=PROCESS_SECONDS, check=False
@@ -559,10 +576,10 @@ def test_the_command_line(ready: dict[str, Any], command: Commands) -> None:
     for wrong in (["--control", "127.0.0.1:1"], ["--control-token-file", "/nowhere"]):
         assert "its Control line" in kbroker("fault", "check", *at, *wrong, status=1)
     wrong = ["--control-token-file", str(Path(__file__).parents[2] / "LICENSE")]
-    assert "this is not the token" in kbroker("fault", "check", *at, *wrong, status=1)
+    assert "wrong token" in kbroker("fault", "check", *at, *wrong, status=1)
 
 
-def test_run_gives_the_address_to_its_command() -> None:
+def test_run_passes_control_address_to_its_command() -> None:
     script = "import json, os; print(json.dumps(dict(os.environ)))"
     command = [*KBROKER, "run", "--control", "--", sys.executable, "-c", script]
     done = subprocess.run(
@@ -570,25 +587,27 @@ def test_run_gives_the_address_to_its_command() -> None:
     )
     found = json.loads(done.stdout)
     assert found["KBROKER_CONTROL"] != found["KBROKER_BOOTSTRAP"]
-    assert not Path(found["KBROKER_CONTROL_TOKEN_FILE"]).exists()  # gone with its server
+    assert not Path(
+        found["KBROKER_CONTROL_TOKEN_FILE"]
+    ).exists()  # the token file is deleted with its server
 
 
-# -- who may give commands
+# -- authentication
 
 ORDER = {"do": "create_topic", "name": "mischief"}
 
 
 def answers(ready: dict[str, Any], *lines: bytes) -> list[dict[str, Any]]:
-    """What a stranger gets, until the server closes the connection."""
+    """Return the responses to an unauthenticated client, until the server closes the connection."""
     with connect(ready) as stream, stream.makefile() as answers:
         stream.sendall(b"".join(lines))
         return [json.loads(line) for line in answers]
 
 
-def test_a_web_page_cannot_send_commands(ready: dict[str, Any], command: Commands) -> None:
-    """A browser sends such a request for any page that asks it to."""
+def test_web_page_cannot_send_commands(ready: dict[str, Any], command: Commands) -> None:
+    """A browser sends such a request on behalf of any page."""
     token = Path(ready["control_token_file"]).read_text().strip()
-    for body in ([ORDER], [{"do": "login", "token": token}, ORDER]):  # even if it knew the token
+    for body in ([ORDER], [{"do": "login", "token": token}, ORDER]):  # even with the right token
         text = "".join(json.dumps(line) + "\n" for line in body)
         request = urllib.request.Request(
             f"http://{ready['control']}/", text.encode(), {"Content-Type": "text/plain"}
@@ -611,28 +630,26 @@ def test_a_web_page_cannot_send_commands(ready: dict[str, Any], command: Command
     ],
     ids=repr,
 )
-def test_a_stranger_orders_nothing(
+def test_unauthenticated_connection_cannot_send_commands(
     ready: dict[str, Any], command: Commands, first: dict[str, Any]
 ) -> None:
     lines = [json.dumps(each).encode() + b"\n" for each in (first, ORDER)]
     (answer,) = answers(ready, *lines)
-    assert re.match("the first line is|this is not the token", answer["error"])
+    assert re.match("the first line must be|wrong token", answer["error"])
     assert command("topics") == {"ok": True, "topics": {"orders": 2}}
 
 
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        (b"no json", "a command is a JSON object: Expecting value"),
-        (b"[]", "a command is a JSON object that has"),
-        (b"{}", "a command is a JSON object that has"),
+        (b"no json", "a command must be a JSON object: Expecting value"),
+        (b"[]", "a command must be a JSON object with the field"),
+        (b"{}", "a command must be a JSON object with the field"),
         (b'{"do": "topics", "x": %s}' % (b"[" * 5000), "nests more than 100 deep"),
     ],
     ids=["text", "list", "no verb", "nested"],
 )
-def test_the_first_line_that_is_no_order_is_the_last(
-    ready: dict[str, Any], line: bytes, error: str
-) -> None:
+def test_invalid_line_closes_connection(ready: dict[str, Any], line: bytes, error: str) -> None:
     commands = Commands(ready)
     answer = commands.send(line)
     assert not answer["ok"]
@@ -642,7 +659,7 @@ def test_the_first_line_that_is_no_order_is_the_last(
 
 
 @pytest.mark.slow
-def test_who_says_nothing_does_not_stay() -> None:
+def test_silent_connection_is_closed() -> None:
     async def main() -> None:
         nobody: Any = None
         ours, theirs = trio.testing.memory_stream_pair()
@@ -656,8 +673,8 @@ def test_who_says_nothing_does_not_stay() -> None:
     trio.run(main, clock=clock)
 
 
-async def test_connections_that_do_not_log_in_make_way_for_others() -> None:
-    """Their number is bounded, and one that has logged in stays."""
+async def test_oldest_unauthenticated_connection_is_closed_at_limit() -> None:
+    """Authenticated connections stay open."""
     commands: Any = SimpleNamespace(closed=False)
     connections = ControlConnections(commands, ControlToken("x", Path()))
     ended: list[int] = []
@@ -679,7 +696,7 @@ async def test_connections_that_do_not_log_in_make_way_for_others() -> None:
 
 
 @pytest.mark.slow
-def test_the_token_is_its_owners(tmp_path: Path) -> None:
+def test_token_file_is_readable_only_by_owner(tmp_path: Path) -> None:
     path = tmp_path / "token"
     flags = ("--control-token-file", str(path))
     seen = []
@@ -690,7 +707,7 @@ def test_the_token_is_its_owners(tmp_path: Path) -> None:
             commands = Commands(ready)
             commands.close()
             seen.append(path.read_text())
-    assert seen[0] == seen[1]  # commands of a shell find it again
+    assert seen[0] == seen[1]  # later shell commands can read it
     with served() as ready:
         own = Path(ready["control_token_file"])
         assert stat.S_IMODE(own.stat().st_mode) == 0o600
@@ -702,14 +719,14 @@ def test_the_token_is_its_owners(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "mode", "error"),
     [
-        ("token", 0o640, "others than its owner can use it"),
-        ("token", 0o602, "others than its owner can use it"),
+        ("token", 0o640, "other users than its owner can access it"),
+        ("token", 0o602, "other users than its owner can access it"),
         (" \n", 0o600, "it is empty"),
         ("é", 0o600, "ascii"),
         (None, 0, "No such file or directory"),
     ],
 )
-def test_a_token_file_that_cannot_be_used(
+def test_unusable_token_file_is_rejected(
     tmp_path: Path, content: str | None, mode: int, error: str
 ) -> None:
     path = tmp_path / "token"
@@ -729,7 +746,7 @@ def test_a_token_file_that_cannot_be_used(
     assert "Traceback" not in done.stderr
 
 
-def test_a_broker_that_does_not_trust_everybody_by_json(server: Commands) -> None:
+def test_json_commands_open_broker_with_users_and_acls(server: Commands) -> None:
     acls = {"alice": ["WRITE topic others"]}
     asked = {"topics": {"orders": 1}, "tls": True, "users": {"alice": "pencil"}}
     ready = server("open", **asked, acls=acls)
@@ -754,7 +771,7 @@ def test_a_broker_that_does_not_trust_everybody_by_json(server: Commands) -> Non
     command.close()
 
 
-def test_certificates_and_tokens_by_json(server: Commands) -> None:
+def test_json_commands_open_broker_with_certificates_and_tokens(server: Commands) -> None:
     ready = server("open", tokens=["bot"], tls=True)
     command = Commands(ready)
     shown = command("client")["properties"]["sasl.oauthbearer.token.endpoint.url"]

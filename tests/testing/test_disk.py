@@ -1,4 +1,4 @@
-"""Crashes at named points and disks that fail: real clients go on, promises are kept."""
+"""Crashes at named points and disk failures, with unmodified clients."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from kbroker.protocol.errors import KafkaError
 from kbroker.testing import LocalBroker, RunningBroker, UnfiredFault, WaitTimeout
 from kbroker.testing.disk import POINTS, Disk
 
+# Config with segments that hold a few records of `Writer`.
 SMALL_SEGMENTS = {"internal.segment.bytes": "2000"}
-"""A segment takes a few records of `Writer`."""
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def broker() -> Iterator[LocalBroker]:
         yield broker
 
 
+# Function that writes a value and a key, and returns when the record is acknowledged.
 Send = Callable[[bytes, bytes | None], None]
-"""Writes a value and a key, and returns when it is acknowledged."""
 
 
 @contextmanager
@@ -66,9 +66,10 @@ def librdkafka(address: str) -> Iterator[Send]:
 
 
 class Writer:
-    """An unmodified producer that writes numbers in a thread until it is stopped.
+    """Unmodified producer that writes numbers in a thread until it is stopped.
 
-    Parameters: `keys` is how many keys it writes them to, one after the other; 0 for none.
+    Args:
+        keys: Number of keys to use in turn; 0 for records without a key.
     """
 
     def __init__(
@@ -96,11 +97,11 @@ class Writer:
                 number += 1
 
     def wait_for_more(self, count: int = 5) -> None:
-        """Wait until so many more records are acknowledged."""
+        """Wait until a number of further records are acknowledged."""
         wanted = len(self.acknowledged) + count
         deadline = time.monotonic() + 20
         while len(self.acknowledged) < wanted:
-            assert time.monotonic() < deadline, "the producer does not go on"
+            assert time.monotonic() < deadline, "the producer does not continue"
             time.sleep(0.01)
 
     def stop(self) -> list[bytes]:
@@ -123,7 +124,7 @@ def texts(broker: LocalBroker) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["drop", "torn", "lost-name", "mixed"])
 @pytest.mark.parametrize("point", ["produce.received", "produce.appended", "produce.synced"])
-def test_a_producer_lives_through_a_crash(broker: LocalBroker, point: str, mode: Any) -> None:
+def test_producer_survives_crash(broker: LocalBroker, point: str, mode: Any) -> None:
     writer = Writer(broker)
     writer.wait_for_more()
     address = broker.bootstrap_servers
@@ -132,11 +133,11 @@ def test_a_producer_lives_through_a_crash(broker: LocalBroker, point: str, mode:
     assert broker.bootstrap_servers == address
     writer.wait_for_more()
     acknowledged = writer.stop()
-    assert values(broker) == acknowledged, "none lost, none doubled, none moved"
+    assert values(broker) == acknowledged, "no record is lost, duplicated or reordered"
 
 
 @pytest.mark.parametrize("point", ["produce.received", "produce.appended", "produce.synced"])
-def test_another_producer_lives_through_a_crash(broker: LocalBroker, point: str) -> None:
+def test_confluent_producer_survives_crash(broker: LocalBroker, point: str) -> None:
     writer = Writer(broker, librdkafka)
     writer.wait_for_more()
     broker.crash_at(point)
@@ -149,7 +150,7 @@ def test_another_producer_lives_through_a_crash(broker: LocalBroker, point: str)
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["drop", "mixed"])
 @pytest.mark.parametrize("point", ["segment.created", "index.written", "checkpoint.written"])
-def test_a_producer_lives_through_a_crash_between_segments(point: str, mode: Any) -> None:
+def test_producer_survives_crash_between_segments(point: str, mode: Any) -> None:
     with LocalBroker(disk=True) as broker:
         broker.create_topic("orders", configs=SMALL_SEGMENTS)
         writer = Writer(broker)
@@ -162,7 +163,7 @@ def test_a_producer_lives_through_a_crash_between_segments(point: str, mode: Any
 
 
 @pytest.mark.parametrize("mode", ["drop", "mixed"])
-def test_a_producer_lives_through_a_crash_in_a_stop(broker: LocalBroker, mode: Any) -> None:
+def test_producer_survives_crash_during_stop(broker: LocalBroker, mode: Any) -> None:
     writer = Writer(broker)
     writer.wait_for_more()
     broker.crash_at("clean_marker.written", mode)
@@ -175,8 +176,8 @@ def test_a_producer_lives_through_a_crash_in_a_stop(broker: LocalBroker, mode: A
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["drop", "lost-name", "mixed"])
-def test_a_producer_lives_through_a_crash_in_compaction(mode: Any) -> None:
-    """The newest value of each key is there, whatever compaction came to."""
+def test_producer_survives_crash_during_compaction(mode: Any) -> None:
+    """The newest value of each key is kept, whether or not the compaction was completed."""
     configs = SMALL_SEGMENTS | {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
     with LocalBroker(disk=True) as broker:
         broker.create_topic("orders", configs=configs)
@@ -189,12 +190,12 @@ def test_a_producer_lives_through_a_crash_in_compaction(mode: Any) -> None:
         acknowledged = writer.stop()
         broker.clock.advance(hours=1)
         records = broker.records("orders")
-        assert len(records) < len(acknowledged), "it was compacted in the end"
+        assert len(records) < len(acknowledged), "the log was compacted"
         newest = {record.key: record.value for record in records}
         assert newest == {b"%d" % (int(value) % 7): value for value in acknowledged[-7:]}
 
 
-def test_a_group_goes_on_after_a_crash_in_a_commit(broker: LocalBroker) -> None:
+def test_group_continues_after_crash_during_commit(broker: LocalBroker) -> None:
     for number in range(10):
         broker.produce("orders", f"{number}")
     client = KafkaConsumer(
@@ -206,7 +207,7 @@ def test_a_group_goes_on_after_a_crash_in_a_commit(broker: LocalBroker) -> None:
         reconnect_backoff_ms=10,
         consumer_timeout_ms=10_000,
     )
-    broker.crash_at("commit.appended")  # and not at the records of the group that come before
+    broker.crash_at("commit.appended")  # and not at the group metadata records that come before
     seen = [next(client).value for _ in range(10)]
     committing = threading.Thread(target=client.commit)
     committing.start()
@@ -220,8 +221,8 @@ def test_a_group_goes_on_after_a_crash_in_a_commit(broker: LocalBroker) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_offsets_in_a_transaction_live_through_a_crash(broker: LocalBroker, commit: bool) -> None:
-    """They are lost or kept; in both cases the client repeats itself, and they count once or not."""
+def test_transactional_offsets_survive_crash(broker: LocalBroker, commit: bool) -> None:
+    """They are lost or kept; in both cases the client retries, and they take effect once."""
     client = Consumer(
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "log_level": 0}
     )
@@ -245,8 +246,8 @@ def test_offsets_in_a_transaction_live_through_a_crash(broker: LocalBroker, comm
     client.close()
 
 
-def test_the_end_of_a_transaction_is_no_commit(broker: LocalBroker) -> None:
-    """Its marker is in the log of committed offsets as well."""
+def test_transaction_marker_does_not_reach_commit_point(broker: LocalBroker) -> None:
+    """The marker is written to the offsets topic too."""
     address = {"bootstrap.servers": broker.bootstrap_servers}
     client = Consumer({**address, "group.id": "g"})
     producer = Producer({**address, "transactional.id": "tx"})
@@ -305,7 +306,7 @@ def crash_in_start(broker: LocalBroker) -> None:
     ],
     ids=", ".join,
 )
-def test_after_a_crash_calls_may_come_in_any_order(
+def test_crash_is_handled_with_calls_in_any_order(
     broker: LocalBroker, crash: Callable[[LocalBroker], None], calls: list[str]
 ) -> None:
     record = broker.produce("orders", "kept")
@@ -314,12 +315,12 @@ def test_after_a_crash_calls_may_come_in_any_order(
         getattr(broker, call)()
     assert broker.records("orders") == [record]
     broker.crash_at("produce.appended")
-    with pytest.raises(WaitTimeout, match="did not come there"):
+    with pytest.raises(WaitTimeout, match="did not reach the point"):
         broker.wait_for_crash(timeout=0.01)
     broker.disarm_faults()
 
 
-def test_a_crash_in_a_restart(broker: LocalBroker) -> None:
+def test_crash_during_restart_is_handled(broker: LocalBroker) -> None:
     record = broker.produce("orders", "kept")
     crash_in_restart(broker)
     assert broker.records("orders") == [record]
@@ -327,7 +328,7 @@ def test_a_crash_in_a_restart(broker: LocalBroker) -> None:
     assert broker.records("orders") == [record]
 
 
-def test_what_a_broker_that_is_off_says(broker: LocalBroker) -> None:
+def test_crashed_broker_raises_runtime_error(broker: LocalBroker) -> None:
     crash_in_stop(broker)
     with pytest.raises(RuntimeError, match="has crashed; wait_for_crash"):
         broker.records("orders")
@@ -340,7 +341,7 @@ def test_what_a_broker_that_is_off_says(broker: LocalBroker) -> None:
 
 
 def image_after_cut(mode: Any) -> dict[str, bytes]:
-    """What a power cut leaves of a file that was never synced."""
+    """Return what a power cut leaves of a file that was never synced."""
     disk = Disk()
     disk.open("/log", create=True).append([bytes(range(1, 251)) * 100])
     disk.sync_dir("/")
@@ -349,16 +350,16 @@ def image_after_cut(mode: Any) -> dict[str, bytes]:
     return disk.after_cut.image()
 
 
-def test_a_mode_in_capitals_is_the_same_mode() -> None:
+def test_crash_mode_ignores_case() -> None:
     images = [image_after_cut(mode) for mode in ("drop", "torn", "Torn")]
     assert images[2] == images[1] != images[0]
 
 
-def test_points_and_modes_that_do_not_exist(broker: LocalBroker) -> None:
+def test_unknown_point_or_mode_is_rejected(broker: LocalBroker) -> None:
     with pytest.raises(ValueError, match=r"there is no point 'produce.apended'"):
         broker.crash_at("produce.apended")
     broker.crash_at("compaction.cleaned")
-    with pytest.raises(WaitTimeout, match="did not come there"):
+    with pytest.raises(WaitTimeout, match="did not reach the point"):
         broker.wait_for_crash(timeout=0.05)
     broker.disarm_faults()
     assert "produce.synced" in POINTS
@@ -366,8 +367,8 @@ def test_points_and_modes_that_do_not_exist(broker: LocalBroker) -> None:
         other.power_cut()
 
 
-def test_a_point_is_met_when_many_logs_are_synced_together() -> None:
-    """Above a number of logs one sync of the whole file system serves all of them."""
+def test_point_is_reached_when_many_logs_are_synced_together() -> None:
+    """For many logs, one sync of the whole file system replaces single syncs."""
     with LocalBroker(topics={"orders": 20}, disk=True) as broker:
         client = KafkaProducer(
             bootstrap_servers=broker.bootstrap_servers, linger_ms=50, reconnect_backoff_ms=10
@@ -383,7 +384,7 @@ def test_a_point_is_met_when_many_logs_are_synced_together() -> None:
 # -- power cuts
 
 
-def test_what_a_power_cut_loses_is_what_was_not_acknowledged(broker: LocalBroker) -> None:
+def test_power_cut_loses_only_unacknowledged_records(broker: LocalBroker) -> None:
     writer = Writer(broker)
     for seed in range(3):
         writer.wait_for_more(3)
@@ -403,18 +404,18 @@ def synced_up_to(broker: LocalBroker) -> int:
 def wait_until_synced(broker: LocalBroker, offset: int) -> None:
     deadline = time.monotonic() + 10
     while synced_up_to(broker) < offset:
-        assert time.monotonic() < deadline, "nothing is synced"
+        assert time.monotonic() < deadline, "no file is synced"
         time.sleep(0.01)
 
 
-def test_with_fsync_nothing_is_lost_that_was_acknowledged(broker: LocalBroker) -> None:
+def test_fsync_policy_loses_no_acknowledged_record(broker: LocalBroker) -> None:
     broker.produce("orders", "1")
     broker.produce("orders", "2")
     broker.power_cut("drop")
     assert texts(broker) == ["1", "2"]
 
 
-def test_with_interval_what_is_lost_is_younger_than_one() -> None:
+def test_interval_policy_loses_at_most_one_interval() -> None:
     config = {"flush.policy": "interval", "flush.interval.ms": "2000"}
     with LocalBroker(topics={"orders": 1}, disk=True, config=config) as broker:
         broker.produce("orders", "older")
@@ -424,7 +425,7 @@ def test_with_interval_what_is_lost_is_younger_than_one() -> None:
         assert texts(broker) == ["older"]
 
 
-def test_with_os_what_is_lost_was_not_written_back() -> None:
+def test_os_policy_loses_only_data_not_written_back() -> None:
     with LocalBroker(topics={"orders": 1}, disk=True, config={"flush.policy": "os"}) as broker:
         broker.produce("orders", "before")
         broker.restart()  # a clean stop syncs everything
@@ -434,8 +435,8 @@ def test_with_os_what_is_lost_was_not_written_back() -> None:
 
 
 @pytest.mark.parametrize("policy", ["interval", "os"])
-def test_a_topic_bounds_what_may_be_lost(policy: str) -> None:
-    """With flush.messages an ack waits for the disk as soon as so many records do."""
+def test_flush_messages_of_topic_limits_loss(policy: str) -> None:
+    """With flush.messages an ack waits for the disk once that number of records is unsynced."""
     config = {"flush.policy": policy, "flush.interval.ms": "3600000"}
     with LocalBroker(disk=True, config=config) as broker:
         broker.create_topic("orders", configs={"flush.messages": "2"})
@@ -445,7 +446,7 @@ def test_a_topic_bounds_what_may_be_lost(policy: str) -> None:
         assert texts(broker) == ["1", "2", "3", "4"]
 
 
-def test_a_time_bounds_what_may_be_lost() -> None:
+def test_flush_ms_of_topic_limits_loss() -> None:
     with LocalBroker(disk=True, config={"flush.policy": "os"}) as broker:
         broker.create_topic("orders", configs={"flush.ms": "20"})
         broker.produce("orders", "1")
@@ -454,7 +455,7 @@ def test_a_time_bounds_what_may_be_lost() -> None:
         assert texts(broker) == ["1"]
 
 
-def test_whatever_the_policy_a_restart_loses_nothing() -> None:
+def test_restart_loses_nothing_with_any_policy() -> None:
     for policy in ("fsync", "interval", "os"):
         with LocalBroker(disk=True, config={"flush.policy": policy}) as broker:
             broker.produce("orders", "1")
@@ -465,8 +466,8 @@ def test_whatever_the_policy_a_restart_loses_nothing() -> None:
 # -- a disk that fails
 
 
-def test_a_sync_that_fails(broker: LocalBroker) -> None:
-    """No ack is given on the word of a disk that failed, and none after it."""
+def test_failed_sync_prevents_acks(broker: LocalBroker) -> None:
+    """After a failed sync, no record is acknowledged."""
     broker.produce("orders", "before")
     broker.disk.fail("fsync")
     with pytest.raises(KafkaError):
@@ -478,7 +479,7 @@ def test_a_sync_that_fails(broker: LocalBroker) -> None:
     broker.produce("orders", "after")
 
 
-def test_a_producer_goes_on_when_a_broken_disk_was_replaced(broker: LocalBroker) -> None:
+def test_producer_continues_after_failed_disk_was_replaced(broker: LocalBroker) -> None:
     writer = Writer(broker)
     writer.wait_for_more()
     broker.disk.fail("fsync", errno.EIO)
@@ -489,19 +490,19 @@ def test_a_producer_goes_on_when_a_broken_disk_was_replaced(broker: LocalBroker)
     assert values(broker) == acknowledged
 
 
-def test_a_write_that_fails(broker: LocalBroker) -> None:
-    """The batch is refused and leaves nothing behind; the next one is taken."""
+def test_failed_write_rejects_only_its_batch(broker: LocalBroker) -> None:
+    """The failed batch leaves nothing in the log, and the next one is accepted."""
     broker.disk.fail("write", errno.EIO)
     with pytest.raises(KafkaError):
         broker.produce("orders", "x")
     broker.produce("orders", "y")
     assert texts(broker) == ["y"]
-    with pytest.raises(ValueError, match="fsync or write, not 'read'"):
+    with pytest.raises(ValueError, match="invalid operation 'read'"):
         broker.disk.fail("read")
 
 
 def produce_when_it_is_taken(broker: LocalBroker, value: str) -> None:
-    """The broker has to find out that there is room again."""
+    """Retry until the broker has detected that the disk has space again."""
     deadline = time.monotonic() + 30
     while True:
         try:
@@ -513,7 +514,7 @@ def produce_when_it_is_taken(broker: LocalBroker, value: str) -> None:
             return
 
 
-def test_a_disk_that_is_full(broker: LocalBroker) -> None:
+def test_full_disk_rejects_records_until_it_has_space(broker: LocalBroker) -> None:
     broker.produce("orders", "before")
     broker.disk.full()
     with pytest.raises(KafkaError):
@@ -523,8 +524,8 @@ def test_a_disk_that_is_full(broker: LocalBroker) -> None:
     assert texts(broker) == ["before", "after"]
 
 
-def test_a_full_disk_takes_metadata_and_gives_records(broker: LocalBroker) -> None:
-    """Room is kept back, so that a topic can be deleted; that clients cannot use it up."""
+def test_full_disk_accepts_metadata_and_serves_records(broker: LocalBroker) -> None:
+    """The broker reserves space that clients cannot use, so that topics can be deleted."""
     broker.produce("orders", "before")
     broker.disk.full()
     for _ in range(3):
@@ -535,8 +536,8 @@ def test_a_full_disk_takes_metadata_and_gives_records(broker: LocalBroker) -> No
     assert texts(broker) == ["before"]
 
 
-def test_a_partition_whose_disk_is_full(broker: LocalBroker) -> None:
-    """A producer tries again until there is room; other partitions do not notice."""
+def test_full_partition_does_not_affect_other_partitions(broker: LocalBroker) -> None:
+    """The producer retries until the partition has space."""
     broker.produce("orders", "before")
     broker.create_topic("other")
     broker.disk.full("orders", 0)
@@ -552,19 +553,19 @@ def test_a_partition_whose_disk_is_full(broker: LocalBroker) -> None:
 
 
 @pytest.mark.slow
-def test_a_flipped_bit_is_noticed(broker: LocalBroker) -> None:
+def test_flipped_bit_is_detected(broker: LocalBroker) -> None:
     broker.produce("orders", "0")
     broker.produce("orders", "1")
     broker.restart()
     broker.disk.flip("orders", 0, offset=1)
-    with pytest.raises(ValueError, match="does not hold offset 7"):
+    with pytest.raises(ValueError, match="does not have offset 7"):
         broker.disk.flip("orders", 0, offset=7)
     broker.power_cut()
     with pytest.raises(Exception, match="cannot be read"):
         broker.records("orders")
 
 
-def test_a_damaged_record_is_an_error_that_can_be_caught(broker: LocalBroker) -> None:
+def test_corrupt_record_raises_error_in_reader(broker: LocalBroker) -> None:
     broker.produce("orders", "0")
     broker.disk.flip("orders", 0, offset=0)
     for call in (broker.records, broker.wait_for, broker.expect_nothing):
@@ -572,8 +573,8 @@ def test_a_damaged_record_is_an_error_that_can_be_caught(broker: LocalBroker) ->
             call("orders")
 
 
-def test_a_torn_write_is_cut_away(broker: LocalBroker) -> None:
-    """The disk lied: it acknowledged a sync, and has half of what was written."""
+def test_torn_write_is_truncated(broker: LocalBroker) -> None:
+    """The disk has reported a sync, but stored only half of the write."""
     with pytest.raises(ValueError, match="nothing was written"):
         broker.disk.tear_last_write()
     broker.produce("orders", "whole")
@@ -596,8 +597,8 @@ def test_a_torn_write_is_cut_away(broker: LocalBroker) -> None:
 
 
 @pytest.mark.parametrize("stop", ["restart", "power_cut"])
-def test_five_batches_without_an_answer_are_written_once(broker: LocalBroker, stop: str) -> None:
-    """librdkafka sends them again to the broker that comes back, and gets their offsets."""
+def test_five_unanswered_batches_are_written_once(broker: LocalBroker, stop: str) -> None:
+    """librdkafka sends them again after the restart, and gets their offsets."""
     offsets: list[int] = []
     errors: list[Any] = []
 
@@ -628,7 +629,7 @@ def test_five_batches_without_an_answer_are_written_once(broker: LocalBroker, st
     assert [record.value for record in broker.records("orders")] == [b"%d" % n for n in range(5)]
 
 
-def test_a_slow_disk_delays_the_ack(broker: LocalBroker) -> None:
+def test_slow_disk_delays_ack(broker: LocalBroker) -> None:
     broker.disk.slow(100)
     began = time.monotonic()
     broker.produce("orders", "x")
@@ -636,7 +637,7 @@ def test_a_slow_disk_delays_the_ack(broker: LocalBroker) -> None:
     broker.disk.slow(0)
 
 
-def test_what_the_kit_produces_comes_to_the_point_too(broker: LocalBroker) -> None:
+def test_kit_produce_reaches_crash_point(broker: LocalBroker) -> None:
     broker.crash_at("produce.appended")
     with pytest.raises(OSError, match="closed"):
         broker.produce("orders", "x")
@@ -644,22 +645,25 @@ def test_what_the_kit_produces_comes_to_the_point_too(broker: LocalBroker) -> No
     assert broker.records("orders") == []
 
 
-# -- what never happened
+# -- faults that never happen
 
 
 @pytest.mark.parametrize(
     ("arm", "message"),
     [
-        (lambda broker: broker.crash_at("compaction.cleaned"), "the broker never came there"),
+        (
+            lambda broker: broker.crash_at("compaction.cleaned"),
+            "the broker never reached the point",
+        ),
         (lambda broker: broker.disk.fail("write"), "there was no write of records"),
-        (lambda broker: broker.disk.full("orders", 0), r"disk.full\('orders', 0\) refused nothing"),
-        (lambda broker: broker.disk.full(free=1_000_000), r"full\(free=1000000\) refused nothing"),
+        (lambda broker: broker.disk.full("orders", 0), r"disk.full\('orders', 0\) hit nothing"),
+        (lambda broker: broker.disk.full(free=1_000_000), r"full\(free=1000000\) hit nothing"),
     ],
 )
-def test_what_was_armed_and_never_happened_fails_the_test(
+def test_armed_disk_fault_that_never_happens_fails_test(
     broker: LocalBroker, arm: Callable[[LocalBroker], None], message: str
 ) -> None:
-    """Also when the broker was restarted, lost its power or went back meanwhile."""
+    """Restarts, power cuts and restores do not disarm the fault."""
     snapshot = broker.snapshot()
     arm(broker)
     broker.restart()
@@ -671,24 +675,24 @@ def test_what_was_armed_and_never_happened_fails_the_test(
     broker.check_faults()
 
 
-def test_a_slow_disk_that_nobody_waited_for_fails_the_test(broker: LocalBroker) -> None:
+def test_slow_disk_without_sync_fails_test(broker: LocalBroker) -> None:
     broker.disk.slow(5)
-    with pytest.raises(UnfiredFault, match=r"disk.slow\(5\) slowed nothing"):
+    with pytest.raises(UnfiredFault, match=r"disk.slow\(5\) hit nothing"):
         broker.check_faults()
     broker.produce("orders", "x")
     broker.check_faults()
 
 
-def test_a_full_disk_that_refused_something_or_got_room_is_fine(broker: LocalBroker) -> None:
+def test_full_disk_that_rejected_a_write_passes(broker: LocalBroker) -> None:
     for _ in range(2):
         broker.disk.full("orders", 0)
         with pytest.raises(KafkaError):
             broker.produce("orders", "x")
         broker.power_cut()
-    broker.disk.full("orders", 0)  # and it is full already
+    broker.disk.full("orders", 0)  # the disk is already full
     broker.check_faults()
     broker.disk.full()
-    with pytest.raises(UnfiredFault, match=r"disk.full\(free=0\) refused nothing"):
+    with pytest.raises(UnfiredFault, match=r"disk.full\(free=0\) hit nothing"):
         broker.check_faults()
     broker.disk.free_space()
     broker.check_faults()
@@ -698,7 +702,7 @@ def test_a_full_disk_that_refused_something_or_got_room_is_fine(broker: LocalBro
     broker.disk.free_space()
 
 
-def test_what_the_disk_was_told_outlasts_a_power_cut(broker: LocalBroker) -> None:
+def test_armed_disk_faults_survive_power_cut(broker: LocalBroker) -> None:
     broker.disk.fail("write")
     broker.power_cut()
     with pytest.raises(KafkaError):

@@ -1,4 +1,4 @@
-"""An error answer says its error in every API and version."""
+"""Error responses of every API and version."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from ..fuzz.world import VALID, make_world
 from ..wire import connected
 
 CODE = ErrorCode.NOT_CONTROLLER
+# Responses that have errors only in rows, and no rows if the request names none.
 WITHOUT_A_PLACE = {(ApiKey.METADATA, version) for version in range(13)} | {
     (ApiKey.ELECT_LEADERS, 0)
 }
-"""Answers that have errors in rows only, and no rows when none are asked for."""
 
+# Responses whose rows are about objects that the request does not name.
 NEVER_A_PLACE = {(ApiKey.DESCRIBE_LOG_DIRS, version) for version in range(3)}
-"""Answers whose rows are of things that the request does not name."""
 
 
 def errors_in(message: Any) -> list[int]:
-    """All error codes of a message, rows included."""
+    """Return all error codes of a message, including rows."""
     found = [getattr(message, name) for name in ERROR_FIELDS if hasattr(message, name)]
     for field in fields(type(message)):
         if field.array and isinstance(field.kind, type):
@@ -38,7 +38,7 @@ def errors_in(message: Any) -> list[int]:
     return found
 
 
-async def test_every_api_can_say_an_error() -> None:
+async def test_error_response_of_every_api_has_the_error() -> None:
     async with started() as broker:
         async with connected(broker.endpoint) as wire:
             world = await make_world(wire)
@@ -57,7 +57,7 @@ async def test_every_api_can_say_an_error() -> None:
                 assert has_no_place or CODE in errors_in(response), (ApiKey(key), version)
 
 
-def test_rows_say_which_row_they_are_about() -> None:
+def test_error_rows_identify_their_request_row() -> None:
     from kbroker.protocol.messages.produce import ProduceRequest
 
     rows = [ProduceRequest.Partition(index=3, records=None)]
@@ -67,7 +67,7 @@ def test_rows_say_which_row_they_are_about() -> None:
     assert (topic.name, row.index, row.error_code, row.base_offset) == ("t", 3, CODE, -1)
 
 
-def test_plain_names_become_rows() -> None:
+def test_plain_names_of_request_become_error_rows() -> None:
     from kbroker.protocol.messages.groups import DeleteGroupsRequest
 
     answer = error_response(ApiKey.DELETE_GROUPS, DeleteGroupsRequest(groups_names=["g"]), CODE)

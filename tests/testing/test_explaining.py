@@ -1,4 +1,4 @@
-"""Why a group rebalanced and a partition failed: with what the test did to them."""
+"""Explanations of groups and partitions, with the actions of the test."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def broker() -> Iterator[LocalBroker]:
         yield broker
 
 
-def test_a_member_that_missed_heartbeats(broker: LocalBroker) -> None:
-    """The fault that hid them, the clock that moved, and the rebalance, in this order."""
+def test_explanation_shows_missed_heartbeats_fault_and_clock(broker: LocalBroker) -> None:
+    """The explanation has the fault, the moved clock and the rebalance, in this order."""
     with member(broker, **MEMBER):
         (known,) = broker.wait_for_group("g", members=1, timeout=10).members
         hidden = broker.fault("Heartbeat", group="g").delay(500)
@@ -46,7 +46,7 @@ def test_a_member_that_missed_heartbeats(broker: LocalBroker) -> None:
     assert re.search(".*".join(told), text, re.DOTALL), text
 
 
-def test_a_share_partition_with_what_the_test_did_to_it(broker: LocalBroker) -> None:
+def test_explanation_of_share_partition_shows_test_actions(broker: LocalBroker) -> None:
     broker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", topic="orders", partition=0).times(1)
     client = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, retry_backoff_ms=10)
     client.send("orders", b"x", partition=0).get(10)
@@ -56,7 +56,7 @@ def test_a_share_partition_with_what_the_test_did_to_it(broker: LocalBroker) -> 
     assert "fault NOT_LEADER_OR_FOLLOWER" in text
 
 
-def test_other_groups_and_topics_are_left_out(broker: LocalBroker) -> None:
+def test_explanation_omits_other_groups_and_topics(broker: LocalBroker) -> None:
     broker.fault("Produce", topic="orders", partition=1).optional()
     broker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", topic="orders", partition=0).times(2)
     client = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, retry_backoff_ms=10)
@@ -71,7 +71,7 @@ def test_other_groups_and_topics_are_left_out(broker: LocalBroker) -> None:
     assert "fault" not in broker.explain.group("g")
 
 
-def test_a_disk_that_failed() -> None:
+def test_explanation_shows_failed_disk() -> None:
     with LocalBroker(topics={"orders": 1}, disk=True) as broken:
         broken.disk.fail("fsync")
         with pytest.raises(KafkaError):
@@ -85,7 +85,7 @@ def test_a_disk_that_failed() -> None:
         assert "partition orders-0 is offline" in broken.report()
 
 
-def test_a_report_of_a_broker_that_crashed() -> None:
+def test_report_of_crashed_broker_names_crash() -> None:
     with LocalBroker(topics={"orders": 1}, disk=True) as broken:
         broken.crash_at("produce.appended")
         client = Producer(
@@ -107,7 +107,7 @@ def test_a_report_of_a_broker_that_crashed() -> None:
     assert "client 'app' sent" in report
 
 
-def test_what_the_test_did(broker: LocalBroker) -> None:
+def test_explanation_shows_actions_of_test(broker: LocalBroker) -> None:
     with member(broker, **MEMBER):
         broker.wait_for_group("g", members=1, timeout=10)
         broker.expire_member("g", "app")
@@ -122,7 +122,7 @@ def test_what_the_test_did(broker: LocalBroker) -> None:
     assert "moved the leader" not in broker.explain.group("g")
 
 
-def test_a_wait_that_fails_explains(broker: LocalBroker) -> None:
+def test_failed_wait_explains_state(broker: LocalBroker) -> None:
     with member(broker, **MEMBER):
         broker.wait_for_group("g", members=1, timeout=10)
         with pytest.raises(WaitTimeout, match=r"(?s)group g is Stable: .*rebalance 1 because"):
@@ -135,7 +135,7 @@ def test_a_wait_that_fails_explains(broker: LocalBroker) -> None:
         broker.wait_for("orders", timeout=0.05)
 
 
-def test_a_report_has_the_last_requests_of_each_client(broker: LocalBroker) -> None:
+def test_report_has_last_requests_of_each_client(broker: LocalBroker) -> None:
     for name in ("one", "two"):
         client = KafkaProducer(
             bootstrap_servers=broker.bootstrap_servers,

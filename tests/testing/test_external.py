@@ -1,6 +1,6 @@
-"""A Kafka that runs elsewhere: rest as far as it can be seen, and nothing left behind.
+"""External Kafka: idleness as far as it is visible, and cleanup after tests.
 
-The broker that plays it is one of this process, so that a test can hold up what goes on in it.
+The external Kafka is a broker of this process, so that tests can control it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def kafka(broker: LocalBroker) -> Iterator[ExternalKafka]:
 
 
 def commit(broker: LocalBroker, group: str, topic: str = "orders") -> None:
-    """Let there be a group that has committed, and has no members."""
+    """Create a group with committed offsets and no members."""
     settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "log_level": 0}
     client = Consumer(settings)
     client.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
@@ -42,7 +42,7 @@ def commit(broker: LocalBroker, group: str, topic: str = "orders") -> None:
 
 
 def producer_in(broker: LocalBroker, transactional_id: str, topic: str) -> Producer:
-    """A producer with an open transaction, in which it has written."""
+    """Return a producer that has written in an open transaction."""
     settings = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
     producer = Producer(settings | {"transactional.id": transactional_id})
     producer.init_transactions(10)
@@ -52,10 +52,10 @@ def producer_in(broker: LocalBroker, transactional_id: str, topic: str) -> Produ
     return producer
 
 
-# -- rest
+# -- idleness
 
 
-def test_it_settles_when_all_was_read_and_nothing_has_changed_for_a_while(
+def test_external_kafka_is_idle_after_settle_time_without_changes(
     broker: LocalBroker, kafka: ExternalKafka
 ) -> None:
     with member(broker):
@@ -84,7 +84,9 @@ def test_change_restarts_settle_time(broker: LocalBroker) -> None:
     kafka.close()
 
 
-def test_what_keeps_it_from_rest_is_said(broker: LocalBroker, kafka: ExternalKafka) -> None:
+def test_failed_wait_names_pending_work_of_external_kafka(
+    broker: LocalBroker, kafka: ExternalKafka
+) -> None:
     with member(broker):
         fault = broker.fault("OffsetCommit", error="COORDINATOR_LOAD_IN_PROGRESS").always()
         kafka.produce("orders", "x", partition=1)
@@ -97,9 +99,7 @@ def test_what_keeps_it_from_rest_is_said(broker: LocalBroker, kafka: ExternalKaf
         kafka.wait_until_idle(timeout=20)
 
 
-def test_an_open_transaction_in_its_topics_keeps_it_from_rest(
-    broker: LocalBroker, kafka: ExternalKafka
-) -> None:
+def test_open_transaction_prevents_idleness(broker: LocalBroker, kafka: ExternalKafka) -> None:
     broker.create_topic("of-others")
     others = producer_in(broker, "another", "of-others")
     kafka.produce("orders", "x")
@@ -112,7 +112,9 @@ def test_an_open_transaction_in_its_topics_keeps_it_from_rest(
     others.abort_transaction(10)
 
 
-def test_a_changelog_is_read_and_never_committed(broker: LocalBroker, kafka: ExternalKafka) -> None:
+def test_uncommitted_changelog_does_not_prevent_idleness(
+    broker: LocalBroker, kafka: ExternalKafka
+) -> None:
     broker.create_topic("changelog", configs={"cleanup.policy": "compact"})
     for topic in ("orders", "changelog"):
         kafka.produce(topic, "x", key="k", partition=0)
@@ -126,9 +128,7 @@ def test_a_changelog_is_read_and_never_committed(broker: LocalBroker, kafka: Ext
     client.close()
 
 
-def test_nothing_is_expected_beside_what_the_test_knows(
-    broker: LocalBroker, kafka: ExternalKafka
-) -> None:
+def test_expect_nothing_fails_on_unknown_record(broker: LocalBroker, kafka: ExternalKafka) -> None:
     broker.produce("orders", "surprise", partition=0)
     with pytest.raises(AssertionError, match=r"'orders' has records that(?s:.*)surprise"):
         kafka.expect_nothing("orders")
@@ -138,9 +138,7 @@ def test_nothing_is_expected_beside_what_the_test_knows(
     kafka.expect_nothing("a topic that is not there")
 
 
-def test_a_topic_that_was_made_anew_has_nothing_of_before(
-    broker: LocalBroker, kafka: ExternalKafka
-) -> None:
+def test_recreated_topic_is_empty(broker: LocalBroker, kafka: ExternalKafka) -> None:
     broker.produce("orders", "old", partition=0)
     kafka.begin_test()
     kafka.recreate_topic("orders", 1)
@@ -149,10 +147,10 @@ def test_a_topic_that_was_made_anew_has_nothing_of_before(
         kafka.expect_nothing("orders")
 
 
-# -- nothing is left
+# -- cleanup
 
 
-def test_groups_of_a_test_go_and_others_stay(broker: LocalBroker, kafka: ExternalKafka) -> None:
+def test_end_of_test_deletes_only_its_groups(broker: LocalBroker, kafka: ExternalKafka) -> None:
     broker.create_topic("of-others")
     commit(broker, "of before")
     with kafka.one_test():
@@ -169,7 +167,7 @@ def test_groups_of_a_test_go_and_others_stay(broker: LocalBroker, kafka: Externa
 GROUPS = ("of before", "of another test", "named", "reads what was made")
 
 
-def test_a_group_with_members_goes_when_a_later_test_ends(
+def test_group_with_members_is_deleted_after_later_test(
     broker: LocalBroker, kafka: ExternalKafka
 ) -> None:
     with kafka.one_test():
@@ -183,7 +181,7 @@ def test_a_group_with_members_goes_when_a_later_test_ends(
     assert broker.group("g") is None
 
 
-def test_transactions_of_a_test_are_aborted(broker: LocalBroker, kafka: ExternalKafka) -> None:
+def test_end_of_test_aborts_its_transactions(broker: LocalBroker, kafka: ExternalKafka) -> None:
     broker.create_topic("of-others")
     others = producer_in(broker, "another", "of-others")
     with kafka.one_test():

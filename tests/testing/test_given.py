@@ -1,4 +1,4 @@
-"""What a test may give, in several forms, and what is refused when it is said."""
+"""Forms of test arguments, and errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def broker(thread: BrokerThread) -> Iterator[LocalBroker]:
         yield broker
 
 
-# -- what is natural
+# -- valid arguments
 
 
-def test_settings_are_text_numbers_and_truth_values(thread: BrokerThread) -> None:
+def test_config_accepts_strings_numbers_and_booleans(thread: BrokerThread) -> None:
     config = {"num.partitions": 3, "auto.create.topics.enable": True, "log.retention.hours": "24"}
     with LocalBroker(config=config, thread=thread) as broker:
         broker.create_topic("t", configs={"retention.ms": 1000, "preallocate": False})
@@ -30,12 +30,12 @@ def test_settings_are_text_numbers_and_truth_values(thread: BrokerThread) -> Non
         assert broker.topics() == {"t": 1, "made": 3}
 
 
-def test_topics_may_be_names_only(thread: BrokerThread) -> None:
+def test_topics_accept_names_only(thread: BrokerThread) -> None:
     with LocalBroker(topics=["t", "u"], thread=thread) as broker:
         assert broker.topics() == {"t": 1, "u": 1}
 
 
-async def test_the_same_in_trio() -> None:
+async def test_open_test_broker_accepts_same_arguments() -> None:
     async with open_test_broker(topics=["t"], config={"num.partitions": 2}) as broker:
         await broker.produce("made", "x")
         assert await broker.topics() == {"t": 1, "made": 2}
@@ -47,7 +47,7 @@ async def test_the_same_in_trio() -> None:
 @pytest.mark.parametrize(
     "headers", [{"a": "b", "n": None}, [("a", b"b"), ("n", None)], [["a", "b"], ["n", None]]]
 )
-def test_headers_are_text_or_bytes(broker: LocalBroker, headers: Any) -> None:
+def test_headers_accept_strings_and_bytes(broker: LocalBroker, headers: Any) -> None:
     record = broker.produce("t", "x", headers=headers)
     assert record.headers == (("a", b"b"), ("n", None))
     assert broker.expect("t").header("a", "b").within("1 s") == record
@@ -56,22 +56,22 @@ def test_headers_are_text_or_bytes(broker: LocalBroker, headers: Any) -> None:
 @pytest.mark.parametrize(
     "given", [[("t", 1), ("t", 0)], [["t", 0], ["t", 1]], {"t": [1, 0]}, {"t": {0, 1}}]
 )
-def test_partitions_are_pairs_or_by_topic(given: Any) -> None:
+def test_partitions_accept_pairs_or_mapping(given: Any) -> None:
     assert partitions_of(given) == [("t", 0), ("t", 1)]
 
 
-def test_states_in_any_case() -> None:
+def test_group_state_ignores_case() -> None:
     assert [group_state(each) for each in ("stable", "EMPTY", None)] == ["Stable", "Empty", None]
 
 
 @pytest.mark.parametrize(
     ("text", "expected"), [("2 s", 2), ("500 ms", 0.5), (" 1m ", 60), ("2s", 2)]
 )
-def test_spans_of_time_with_a_space(text: str, expected: float) -> None:
+def test_time_accepts_space_before_unit(text: str, expected: float) -> None:
     assert seconds(text) == expected
 
 
-# -- what cannot be meant
+# -- invalid arguments
 
 
 @pytest.mark.slow
@@ -79,57 +79,60 @@ def test_spans_of_time_with_a_space(text: str, expected: float) -> None:
     ("call", "message"),
     [
         (lambda: topics_of("orders"), "a list of names, not 'orders'"),
-        (lambda: topics_of({"orders": "3"}), r"topics\['orders'\] is a number, not '3'"),
-        (lambda: topics_of({"orders": 0}), r"topics\['orders'\] is at least 1, not 0"),
-        (lambda: partitions_of(["t-0"]), r"partitions are \[\(\"orders\", 0\), ...\] or .*'t-0'"),
-        (lambda: partitions_of({"t": "0"}), "partitions are"),
-        (lambda: group_state("stabel"), "state is one of Empty, .*Stable.* not 'stabel'"),
+        (lambda: topics_of({"orders": "3"}), r"topics\['orders'\] must be a number, not '3'"),
+        (lambda: topics_of({"orders": 0}), r"topics\['orders'\] must be at least 1, not 0"),
+        (
+            lambda: partitions_of(["t-0"]),
+            r"invalid partitions .*.t-0.*: pass \[\(\"orders\", 0\), ...\] or",
+        ),
+        (lambda: partitions_of({"t": "0"}), "invalid partitions"),
+        (lambda: group_state("stabel"), "invalid state .stabel. .valid: Empty, .*Stable"),
         (lambda: broker_properties({"log.retention.hurs": 1}), r"mean log\.retention\.hours"),
         (lambda: broker_properties({"num.partitions": {}}), "num.partitions: expected a string"),
     ],
 )
-def test_forms_that_mean_nothing(call: Callable[[], Any], message: str) -> None:
+def test_invalid_argument_form_is_rejected(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
 
 
 REFUSED: list[tuple[Callable[[Any], Any], str]] = [
-    (lambda b: b.power_cut(mode="dropp"), "mode is one of drop, torn, .* not 'dropp'"),
-    (lambda b: b.crash_at("produce.appended", "dropp"), "mode is one of drop"),
+    (lambda b: b.power_cut(mode="dropp"), "invalid mode .dropp. .valid: drop, torn, "),
+    (lambda b: b.crash_at("produce.appended", "dropp"), "invalid mode .dropp. .valid: drop"),
     (lambda b: b.disk.full("nope", 0), "there is no partition nope-0"),
     (lambda b: b.disk.full("t", 9), "there is no partition t-9"),
-    (lambda b: b.disk.full(free=-1), "free is at least 0"),
-    (lambda b: b.disk.slow(-1), "milliseconds is at least 0, not -1"),
-    (lambda b: b.move_coordinator("nope"), "there is no group 'nope'; there are none"),
+    (lambda b: b.disk.full(free=-1), "free must be at least 0"),
+    (lambda b: b.disk.slow(-1), "milliseconds must be at least 0, not -1"),
+    (lambda b: b.move_coordinator("nope"), r"there is no group .nope. \(valid: none\)"),
     (lambda b: b.cap_versions({"Fetch": 99}), "Fetch has versions 0 to 18, not 99"),
     (lambda b: b.cap_versions({"Fetch": -1}), "Fetch has versions 0 to 18, not -1"),
-    (lambda b: b.fault("Fetch").times(0), "times is at least 1, not 0"),
-    (lambda b: b.fault("Fetch").times("2"), "times is a number, not '2'"),
-    (lambda b: b.fault("Fetch").on_call(0), "on_call is at least 1, not 0"),
-    (lambda b: b.fault("Fetch").with_probability(2), "probability is from 0 to 1, not 2"),
-    (lambda b: b.fault("Fetch").delay(-1), "milliseconds is at least 0, not -1"),
-    (lambda b: b.fault("Fetch").throttle(-1), "milliseconds is at least 0, not -1"),
-    (lambda b: b.fault("Fetch").corrupt_batch(bit=10**9), "bit is from 0 to 838860799"),
-    (lambda b: b.fault("Fetch").corrupt_batch(bit=-1), "bit is from 0 to"),
-    (lambda b: b.fault("Fetch", error="NONE"), "NONE is no error"),
-    (lambda b: b.fault("Fetch", error=0), "NONE is no error"),
+    (lambda b: b.fault("Fetch").times(0), "times must be at least 1, not 0"),
+    (lambda b: b.fault("Fetch").times("2"), "times must be a number, not '2'"),
+    (lambda b: b.fault("Fetch").on_call(0), "on_call must be at least 1, not 0"),
+    (lambda b: b.fault("Fetch").with_probability(2), "probability must be from 0 to 1, not 2"),
+    (lambda b: b.fault("Fetch").delay(-1), "milliseconds must be at least 0, not -1"),
+    (lambda b: b.fault("Fetch").throttle(-1), "milliseconds must be at least 0, not -1"),
+    (lambda b: b.fault("Fetch").corrupt_batch(bit=10**9), "bit must be from 0 to 838860799"),
+    (lambda b: b.fault("Fetch").corrupt_batch(bit=-1), "bit must be from 0 to"),
+    (lambda b: b.fault("Fetch", error="NONE"), "NONE is not an error"),
+    (lambda b: b.fault("Fetch", error=0), "NONE is not an error"),
     (lambda b: b.fault("Fetch", versions=99), "versions 99 to 99; there are Fetch 0 to 18"),
     (lambda b: b.fault(versions=99), "no request has versions 99 to 99"),
     (lambda b: b.clock.advance(), r"advance\(hours=25\)"),
     (lambda b: b.clock.coordinator.advance(), r"advance\(hours=25\)"),
-    (lambda b: b.clock.advance(hours="x"), "hours is a number, not 'x'"),
+    (lambda b: b.clock.advance(hours="x"), "hours must be a number, not 'x'"),
     (lambda b: b.produce("t", "x", partition=9), "t has no partition 9, it has 1; None places"),
-    (lambda b: b.produce("t", "x", partition=-2), "partition is at least 0"),
+    (lambda b: b.produce("t", "x", partition=-2), "partition must be at least 0"),
     (lambda b: b.produce("t", "x", headers=["ab"]), r"invalid headers \['ab'\]"),
-    (lambda b: b.wait_for_group("g", state="stabel"), "state is one of"),
-    (lambda b: b.wait_for_assignment("g", ["t-0"]), "partitions are"),
+    (lambda b: b.wait_for_group("g", state="stabel"), "invalid state"),
+    (lambda b: b.wait_for_assignment("g", ["t-0"]), "invalid partitions"),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(REFUSED)))
-def test_refused_when_it_is_said(broker: LocalBroker, number: int) -> None:
-    """And nothing of it stays: no fault is armed, no power is cut."""
+def test_invalid_argument_is_rejected_at_once(broker: LocalBroker, number: int) -> None:
+    """The call has no effect: no fault is armed, and no power is cut."""
     call, message = REFUSED[number]
     with pytest.raises(ValueError, match=message):
         call(broker)
@@ -137,7 +140,7 @@ def test_refused_when_it_is_said(broker: LocalBroker, number: int) -> None:
     assert broker.produce("t", "x").offset == 0
 
 
-def test_limits_themselves_are_allowed(broker: LocalBroker) -> None:
+def test_limit_values_are_accepted(broker: LocalBroker) -> None:
     broker.disk.full("t", 0)
     broker.disk.free_space()
     broker.restart()
@@ -148,7 +151,7 @@ def test_limits_themselves_are_allowed(broker: LocalBroker) -> None:
     fault.delay(0).disarm()
 
 
-def test_a_disk_to_break_is_in_memory(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="disk=True is a disk in memory"):
+def test_disk_with_data_dir_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="disk=True keeps data in memory"):
         LocalBroker(disk=True, data_dir=str(tmp_path))
     assert not list(tmp_path.iterdir())

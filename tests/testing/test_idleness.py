@@ -1,4 +1,4 @@
-"""Waiting until a broker has come to rest, and sentences about what is to come."""
+"""Waits for an idle broker, and expectations of records."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def broker() -> Iterator[LocalBroker]:
 
 @pytest.fixture
 def program(broker: LocalBroker) -> Iterator[ExternalKafka]:
-    """Somebody else who writes."""
+    """Return a producer outside the test kit."""
     kafka = ExternalKafka(broker.bootstrap_servers)
     yield kafka
     kafka.close()
 
 
-def test_at_rest_when_everything_was_read(broker: LocalBroker) -> None:
+def test_broker_is_idle_when_all_records_are_consumed(broker: LocalBroker) -> None:
     broker.wait_until_idle()
     with member(broker):
         for number in range(50):
@@ -41,7 +41,7 @@ def test_at_rest_when_everything_was_read(broker: LocalBroker) -> None:
         assert sum(broker.committed("g").values()) == 50
 
 
-def test_what_keeps_it_from_rest_is_said(broker: LocalBroker) -> None:
+def test_failed_wait_until_idle_names_pending_work(broker: LocalBroker) -> None:
     with member(broker):
         broker.wait_until_idle(timeout=10)
         fault = broker.fault("OffsetCommit", error="COORDINATOR_LOAD_IN_PROGRESS").always()
@@ -53,7 +53,7 @@ def test_what_keeps_it_from_rest_is_said(broker: LocalBroker) -> None:
         broker.fault("OffsetFetch").blackhole().optional()
 
 
-def test_offsets_in_an_open_transaction_are_not_committed_yet(broker: LocalBroker) -> None:
+def test_offsets_in_open_transaction_do_not_count_as_committed(broker: LocalBroker) -> None:
     broker.produce("orders", "x", partition=0)
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "tx", "log_level": 0}
@@ -76,7 +76,7 @@ def test_offsets_in_an_open_transaction_are_not_committed_yet(broker: LocalBroke
 
 @contextmanager
 def reader(broker: LocalBroker, *topics: str) -> Iterator[Consumer]:
-    """A member of group g that reads nothing, commits when told to, and rebalances when polled."""
+    """Run a member of group g that consumes nothing, commits on demand, and rejoins when polled."""
     client = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -103,7 +103,7 @@ def commit(client: Consumer, topic: str) -> None:
     client.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
 
 
-def test_a_changelog_is_read_and_never_committed(broker: LocalBroker) -> None:
+def test_uncommitted_changelog_does_not_prevent_idleness(broker: LocalBroker) -> None:
     broker.create_topic("changelog", configs={"cleanup.policy": "compact"})
     with reader(broker, "orders", "changelog") as client:
         broker.produce("changelog", "x", key="k")
@@ -118,7 +118,7 @@ def test_a_changelog_is_read_and_never_committed(broker: LocalBroker) -> None:
             broker.wait_until_idle("g", timeout=0.1)
 
 
-def test_what_was_never_committed_in_another_topic_is_unread(broker: LocalBroker) -> None:
+def test_uncommitted_records_of_other_topic_prevent_idleness(broker: LocalBroker) -> None:
     broker.create_topic("bills")
     with reader(broker, "orders", "bills") as client:
         broker.produce("orders", "x", partition=0)
@@ -128,7 +128,7 @@ def test_what_was_never_committed_in_another_topic_is_unread(broker: LocalBroker
             broker.wait_until_idle("g", timeout=0.1)
 
 
-def test_a_log_that_nobody_has_opened_since_the_start_is_unread(broker: LocalBroker) -> None:
+def test_unopened_log_with_records_prevents_idleness(broker: LocalBroker) -> None:
     with reader(broker, "orders"):
         broker.produce("orders", "x", partition=0)
         broker.restart()
@@ -136,7 +136,7 @@ def test_a_log_that_nobody_has_opened_since_the_start_is_unread(broker: LocalBro
             broker.wait_until_idle("g", timeout=0.1)
 
 
-def test_a_lag_counts_when_the_group_does_not_rebalance(broker: LocalBroker) -> None:
+def test_wait_for_lag_waits_until_rebalance_ends(broker: LocalBroker) -> None:
     broker.produce("orders", "x", partition=0)
     with reader(broker, "orders") as client:
         commit(client, "orders")
@@ -150,7 +150,7 @@ def test_a_lag_counts_when_the_group_does_not_rebalance(broker: LocalBroker) -> 
             assert broker.wait_for_lag("g", timeout=10) == {("orders", 0): 1}
 
 
-def test_a_request_that_hangs_keeps_it_from_rest(broker: LocalBroker) -> None:
+def test_request_in_progress_prevents_idleness(broker: LocalBroker) -> None:
     from kafka import KafkaProducer
 
     may_go_on = threading.Event()
@@ -171,7 +171,7 @@ def test_a_request_that_hangs_keeps_it_from_rest(broker: LocalBroker) -> None:
     producer.close()
 
 
-def test_expectations(broker: LocalBroker) -> None:
+def test_expectation_returns_matching_record(broker: LocalBroker) -> None:
     def later() -> None:
         broker.produce("orders", {"id": 1, "state": "new"}, key="a", headers=[("h", b"v")])
 
@@ -185,7 +185,7 @@ def test_expectations(broker: LocalBroker) -> None:
         broker.expect("orders").json(id=2).within(0.01)
 
 
-def test_nothing_is_expected(broker: LocalBroker) -> None:
+def test_expect_nothing_fails_on_record_of_other_program(broker: LocalBroker) -> None:
     broker.produce("orders", "x")
     broker.expect_nothing("orders")
     fault = broker.fault("Produce").delay(100)
@@ -199,11 +199,13 @@ def test_nothing_is_expected(broker: LocalBroker) -> None:
     producer.close()
 
 
-def test_what_was_sent_twice_is_noticed(broker: LocalBroker, program: ExternalKafka) -> None:
+def test_expect_nothing_fails_on_duplicate_record(
+    broker: LocalBroker, program: ExternalKafka
+) -> None:
     for _ in range(2):
         program.produce("orders", "x", partition=0)
     assert broker.expect("orders").value("x").within("1s").offset == 0
-    assert len(broker.records("orders")) == 2, "who looks does not know"
+    assert len(broker.records("orders")) == 2, "a check does not make the record known"
     with pytest.raises(AssertionError, match=r"'orders' has records that(?s:.*)offset=1,"):
         broker.expect_nothing("orders")
     broker.wait_for("orders", count=2)
@@ -211,7 +213,7 @@ def test_what_was_sent_twice_is_noticed(broker: LocalBroker, program: ExternalKa
     broker.expect_nothing("a topic that is not there")
 
 
-def test_what_a_snapshot_holds_was_there_before(
+def test_expect_nothing_ignores_records_of_snapshot(
     broker: LocalBroker, program: ExternalKafka
 ) -> None:
     program.produce("orders", "before", partition=0)
@@ -227,7 +229,7 @@ def test_what_a_snapshot_holds_was_there_before(
             other.expect_nothing("orders")
 
 
-def test_a_topic_of_the_same_name_is_another_one(
+def test_expect_nothing_treats_recreated_topic_as_new(
     broker: LocalBroker, program: ExternalKafka
 ) -> None:
     broker.produce("short", "x")
@@ -237,7 +239,7 @@ def test_a_topic_of_the_same_name_is_another_one(
         broker.expect_nothing("short")
 
 
-def test_a_wait_that_fails_shows_the_nearest_records(
+def test_failed_wait_shows_most_similar_records(
     broker: LocalBroker, program: ExternalKafka
 ) -> None:
     broker.produce("orders", {"id": 2}, key="a", partition=0)
@@ -257,7 +259,7 @@ def test_a_wait_that_fails_shows_the_nearest_records(
             kafka.wait_for("orders", match=lambda record: record.key == b"b", timeout=0.05)
 
 
-def test_what_nobody_waited_for_fails_the_test(broker: LocalBroker) -> None:
+def test_expectation_without_within_fails_test(broker: LocalBroker) -> None:
     forgotten = broker.expect("orders").key("never")
     with pytest.raises(UnfiredFault, match=r"'orders' with key 'never' was never waited for"):
         broker.check_faults()
@@ -266,7 +268,7 @@ def test_what_nobody_waited_for_fails_the_test(broker: LocalBroker) -> None:
     broker.check_faults()
 
 
-def test_spans_of_time() -> None:
+def test_time_units_are_converted_to_seconds() -> None:
     assert [seconds("200ms"), seconds("2s"), seconds("1.5m"), seconds(3)] == [0.2, 2, 90, 3]
     with pytest.raises(ValueError, match="200ms, 2s or 1m"):
         seconds("2 seconds")

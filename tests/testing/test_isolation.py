@@ -1,4 +1,4 @@
-"""A cluster for each test: made and dropped at once, and nobody from another test comes in."""
+"""Isolation of the brokers of different tests."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..limits import PROCESS_SECONDS
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_late_client_meets_a_closed_port() -> None:
-    """A producer of the test before writes on: into nothing, although the names are the same."""
+def test_client_of_earlier_test_finds_port_closed() -> None:
+    """A producer of an earlier test keeps writing to the same topic name without effect."""
     thread = BrokerThread()
     with LocalBroker(topics={"orders": 1}, thread=thread) as broker:
         address = broker.bootstrap_servers
@@ -42,7 +42,7 @@ def test_a_late_client_meets_a_closed_port() -> None:
     thread.close()
 
 
-def test_ports_are_not_given_out_again_soon() -> None:
+def test_ports_are_not_reused_soon() -> None:
     thread = BrokerThread()
     seen = set()
     for _ in range(50):
@@ -53,8 +53,8 @@ def test_ports_are_not_given_out_again_soon() -> None:
 
 
 @pytest.mark.long
-def test_a_hundred_tests_with_the_same_names(tmp_path: Path) -> None:
-    """A tenth of what the long test runs, in two processes."""
+def test_hundred_tests_with_same_names_are_isolated(tmp_path: Path) -> None:
+    """A tenth of the soak test, in two processes."""
     run = subprocess.run(
         [
             *[sys.executable, "-m", "pytest", "tests/isolation", "-q", "-p", "no:cacheprovider"],

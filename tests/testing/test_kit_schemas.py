@@ -1,4 +1,4 @@
-"""Brokers of the test kit that serve schemas too."""
+"""Brokers of the test kit with a schema registry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..web.secured import shown
 SECONDS = 30
 
 
-def test_a_broker_of_a_test_serves_schemas_and_keeps_them_when_it_is_restarted() -> None:
+def test_schema_registry_keeps_schemas_over_restart() -> None:
     with LocalBroker(schema_registry=True) as broker:
         url, body = broker.schema_registry_url, b'{"schema": "\\"string\\""}'
         with urllib.request.urlopen(f"{url}/subjects/s/versions", body, timeout=SECONDS) as answer:
@@ -27,12 +27,12 @@ def test_a_broker_of_a_test_serves_schemas_and_keeps_them_when_it_is_restarted()
             assert json.load(answer) == ["s"]
 
 
-def test_without_being_asked_for_there_is_none() -> None:
+def test_broker_has_no_schema_registry_by_default() -> None:
     with LocalBroker() as broker, pytest.raises(ValueError, match="schema_registry=True"):
         _ = broker.schema_registry_url
 
 
-def test_where_users_log_in_they_do_at_the_registry_too() -> None:
+def test_registry_requires_authentication_if_broker_does() -> None:
     with LocalBroker(schema_registry=True, users={"alice": "secret"}) as broker:
         url = f"{broker.schema_registry_url}/subjects"
         with pytest.raises(urllib.error.HTTPError, match="401"):

@@ -1,4 +1,4 @@
-"""Brokers come and go without a trace: threads, descriptors, temporary files, log handlers."""
+"""Leftovers of brokers: threads, descriptors, temporary files and log handlers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kafka import KafkaProducer
 from kbroker.testing import BrokerThread, LocalBroker
 
 BROKERS = 50
+# Maximum number of idle worker threads that trio keeps for some seconds.
 TRIO_CACHE = "Trio thread"
-"""Idle worker threads, which end by themselves after some seconds; trio bounds their number."""
 
 
 class Traces:
-    """What there is of everything that a broker could leave behind."""
+    """Numbers of all resources that a broker could leave behind."""
 
     def __init__(self) -> None:
         gc.collect()
@@ -33,12 +33,12 @@ class Traces:
 
     @staticmethod
     def _descriptors() -> int:
-        """How many are open; 0 where the system does not tell."""
+        """Return the number of open descriptors; 0 if the system does not tell."""
         directory = Path("/proc/self/fd")
         return len(list(directory.iterdir())) if directory.exists() else 0
 
     def new(self, before: Traces) -> dict[str, object]:
-        """What there was not before."""
+        """Return the resources that were not there before."""
         return {
             "threads": self.threads - before.threads,
             "descriptors": self.descriptors - before.descriptors,
@@ -52,15 +52,15 @@ NOTHING = {"threads": set(), "descriptors": 0, "files": set(), "handlers": 0}
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The temporary files of other processes, which run other tests, are no traces."""
-    with tempfile.TemporaryDirectory() as directory:  # with a short path, for sockets in it
+    """Use a separate directory for temporary files, because other processes run other tests."""
+    with tempfile.TemporaryDirectory() as directory:  # a short path, because it has sockets
         monkeypatch.setattr(tempfile, "tempdir", directory)
         yield
 
 
 @pytest.fixture(autouse=True)
 def _warmed_up(_alone: None) -> None:
-    """What is made once in a process and stays is no trace of a broker."""
+    """Create first what exists once per process."""
     with LocalBroker(topics={"orders": 1}) as broker:
         use(broker)
 
@@ -73,7 +73,7 @@ def use(broker: LocalBroker) -> None:
 
 
 @pytest.mark.slow
-def test_brokers_of_one_thread(tmp_path: Path) -> None:
+def test_brokers_of_one_thread_leave_nothing_behind(tmp_path: Path) -> None:
     before = Traces()
     thread = BrokerThread()
     for number in range(BROKERS):
@@ -90,7 +90,7 @@ def test_brokers_of_one_thread(tmp_path: Path) -> None:
     assert Traces().new(before) == NOTHING
 
 
-def test_brokers_with_a_thread_of_their_own() -> None:
+def test_brokers_with_own_threads_leave_nothing_behind() -> None:
     before = Traces()
     for _ in range(5):
         with LocalBroker(topics={"orders": 1}) as broker:
@@ -98,7 +98,7 @@ def test_brokers_with_a_thread_of_their_own() -> None:
     assert Traces().new(before) == NOTHING
 
 
-def test_brokers_that_crash() -> None:
+def test_crashed_brokers_leave_nothing_behind() -> None:
     before = Traces()
     with LocalBroker(topics={"orders": 1}, disk=True) as broker:
         for _ in range(3):
@@ -107,7 +107,7 @@ def test_brokers_that_crash() -> None:
     assert Traces().new(before) == NOTHING
 
 
-def test_a_broker_that_is_left_open_is_seen() -> None:
+def test_open_broker_is_detected_as_leftover() -> None:
     before = Traces()
     broker = LocalBroker(topics={"orders": 1})
     found = Traces().new(before)

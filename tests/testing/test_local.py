@@ -1,4 +1,4 @@
-"""A broker in a thread, driven by an unmodified client, with faults."""
+"""A broker in a thread, with faults, used by unmodified clients."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def send(broker: LocalBroker, value: bytes = b"x", **settings: Any) -> int:
 
 @contextmanager
 def soon(function: Callable[..., object], *arguments: Any) -> Iterator[None]:
-    """Call a function a little later; at the end it has returned: the broker must not go before."""
+    """Call a function a little later, and wait for its return, before the broker is closed."""
     timer = threading.Timer(0.05, function, arguments)
     timer.start()
     try:
@@ -69,7 +69,7 @@ def soon(function: Callable[..., object], *arguments: Any) -> Iterator[None]:
         timer.join()
 
 
-def test_a_broker_of_its_own_leaves_nothing_behind() -> None:
+def test_closed_broker_leaves_no_thread_behind() -> None:
     threads = set(threading.enumerate())
     with LocalBroker(topics={"orders": 3}) as broker:
         assert broker.topics() == {"orders": 3}
@@ -81,7 +81,7 @@ def test_a_broker_of_its_own_leaves_nothing_behind() -> None:
         assert other.topics() == {}
 
 
-def test_produce_and_read(broker: LocalBroker) -> None:
+def test_produced_records_can_be_read(broker: LocalBroker) -> None:
     first = broker.produce("orders", {"id": 1}, key="a", headers=[("h", b"v")], timestamp=1000)
     second = broker.produce("orders", "text", partition=1, timestamp=2000)
     assert broker.records("orders") == [first, second]
@@ -90,13 +90,13 @@ def test_produce_and_read(broker: LocalBroker) -> None:
     assert [broker.produce("made", None).value, broker.topics()["made"]] == [None, 1]
 
 
-def test_a_clients_records_are_waited_for(broker: LocalBroker) -> None:
+def test_wait_for_returns_records_of_client(broker: LocalBroker) -> None:
     with soon(send, broker, b"late"):
         (found,) = broker.wait_for("orders", match=lambda record: record.value == b"late")
     assert found.offset == 0
 
 
-def test_a_wait_that_fails_says_what_there_is(broker: LocalBroker) -> None:
+def test_failed_wait_shows_last_state(broker: LocalBroker) -> None:
     broker.produce("orders", "here")
     with pytest.raises(WaitTimeout, match=r"2 records in 'orders'(?s:.*)value=b'here'"):
         broker.wait_for("orders", count=2, timeout=0.05)
@@ -104,7 +104,7 @@ def test_a_wait_that_fails_says_what_there_is(broker: LocalBroker) -> None:
         broker.wait_for_group("nobody", members=1, timeout=0.05)
 
 
-def test_a_group_is_watched(broker: LocalBroker) -> None:
+def test_wait_for_group_and_commit_observe_group(broker: LocalBroker) -> None:
     broker.produce("orders", "x", partition=1)
     client = consumer(broker, enable_auto_commit=False)
     seen = []
@@ -123,7 +123,7 @@ def test_a_group_is_watched(broker: LocalBroker) -> None:
     broker.wait_for_group("g", members=0, state="Empty")
 
 
-def test_a_restart_keeps_port_and_data(broker: LocalBroker, tmp_path: Path) -> None:
+def test_restart_keeps_port_and_data(broker: LocalBroker, tmp_path: Path) -> None:
     client = producer(broker, reconnect_backoff_ms=10)
     client.send("orders", b"1", partition=0).get(10)
     address = broker.bootstrap_servers
@@ -140,27 +140,27 @@ def test_a_restart_keeps_port_and_data(broker: LocalBroker, tmp_path: Path) -> N
 # -- faults
 
 
-def test_an_error_that_passes(broker: LocalBroker) -> None:
+def test_client_retries_after_retriable_error(broker: LocalBroker) -> None:
     fault = broker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", topic="orders").times(2)
     assert send(broker) == 0
     assert fault.hits == 2
     assert len(broker.records("orders")) == 1
 
 
-def test_an_error_after_the_work_makes_a_duplicate(broker: LocalBroker) -> None:
-    """Without idempotence, a client that is told of a failure writes again."""
+def test_error_after_work_causes_duplicate(broker: LocalBroker) -> None:
+    """A producer that is not idempotent writes again after an error."""
     broker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", at="after")
     assert send(broker, enable_idempotence=False, retries=5) == 1
     assert len(broker.records("orders")) == 2
 
 
-def test_idempotence_withstands_a_lie(broker: LocalBroker) -> None:
+def test_idempotent_producer_writes_once_despite_error_after_work(broker: LocalBroker) -> None:
     broker.fault("Produce", error="REQUEST_TIMED_OUT", at="after")
     assert send(broker, enable_idempotence=True) == 0
     assert len(broker.records("orders")) == 1
 
 
-def test_an_error_of_one_topic_leaves_the_others_alone(broker: LocalBroker) -> None:
+def test_error_of_one_topic_does_not_affect_others(broker: LocalBroker) -> None:
     broker.create_topic("other")
     fault = broker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", topic="other").always()
     client = producer(broker, linger_ms=100, retries=0, enable_idempotence=False)
@@ -174,7 +174,7 @@ def test_an_error_of_one_topic_leaves_the_others_alone(broker: LocalBroker) -> N
 
 @pytest.mark.parametrize("at", ["before", "after"])
 @pytest.mark.parametrize("effect", ["disconnect", "truncate_response"])
-def test_a_lost_answer(broker: LocalBroker, effect: str, at: str) -> None:
+def test_client_retries_after_lost_response(broker: LocalBroker, effect: str, at: str) -> None:
     fault = broker.fault("Produce", at=at)
     getattr(fault, effect)()
     assert send(broker, enable_idempotence=True, reconnect_backoff_ms=10) == 0
@@ -183,21 +183,21 @@ def test_a_lost_answer(broker: LocalBroker, effect: str, at: str) -> None:
 
 
 @pytest.mark.parametrize("at", ["before", "after"])
-def test_an_answer_that_never_comes(broker: LocalBroker, at: str) -> None:
+def test_client_times_out_without_response(broker: LocalBroker, at: str) -> None:
     broker.fault("Produce", at=at).blackhole()
     assert send(broker, enable_idempotence=True, request_timeout_ms=300) == 0
     assert len(broker.records("orders")) == 1
 
 
 @pytest.mark.parametrize("at", ["before", "after"])
-def test_a_delay_keeps_the_order(broker: LocalBroker, at: str) -> None:
+def test_delay_keeps_order_of_records(broker: LocalBroker, at: str) -> None:
     broker.fault("Produce", at=at).delay(200)
     client = producer(broker, max_in_flight_requests_per_connection=5)
     began = time.monotonic()
     sent = []
     for number in range(5):
         sent.append(client.send("orders", b"%d" % number, partition=0))
-        time.sleep(0.01)  # requests of their own, all of them sent before the first is answered
+        time.sleep(0.01)  # separate requests, all sent before the first one is answered
     offsets = [each.get(10).offset for each in sent]
     assert offsets == [0, 1, 2, 3, 4]
     assert time.monotonic() - began >= 0.2
@@ -205,10 +205,10 @@ def test_a_delay_keeps_the_order(broker: LocalBroker, at: str) -> None:
     client.close()
 
 
-def test_a_fetch_of_a_session_is_hit_by_the_topic_that_it_does_not_name(
+def test_incremental_fetch_is_hit_by_unnamed_topic(
     broker: LocalBroker,
 ) -> None:
-    """KIP-227: a client that fetches on names only what changed."""
+    """KIP-227: an incremental fetch names only changed partitions."""
     broker.produce("orders", "1")
     client = consumer(broker)
     assert next(client).value == b"1"
@@ -222,10 +222,8 @@ def test_a_fetch_of_a_session_is_hit_by_the_topic_that_it_does_not_name(
 @pytest.mark.parametrize(
     ("effect", "at"), [("delay", "before"), ("delay", "after"), ("throttle", "after")]
 )
-def test_faults_on_requests_that_are_converted_first(
-    broker: LocalBroker, effect: str, at: str
-) -> None:
-    """Message sets of old clients: their order holds, and the fault hits the answer."""
+def test_fault_hits_requests_with_message_sets(broker: LocalBroker, effect: str, at: str) -> None:
+    """Requests of old clients are converted first; their order is kept."""
     fault = broker.fault("Produce", at=at)
     getattr(fault, effect)(100)
     client = producer(
@@ -244,20 +242,20 @@ def test_faults_on_requests_that_are_converted_first(
     client.close()
 
 
-def test_throttling_is_told(broker: LocalBroker) -> None:
+def test_client_sees_throttle_time(broker: LocalBroker) -> None:
     fault = broker.fault("Produce").throttle(50)
     assert send(broker) == 0
     assert fault.hits == 1
 
 
-def test_a_batch_that_breaks_on_its_way_in(broker: LocalBroker) -> None:
+def test_corrupt_produced_batch_is_rejected(broker: LocalBroker) -> None:
     broker.fault("Produce").corrupt_batch()
     with pytest.raises(KafkaError):
         send(broker, retries=0, enable_idempotence=False)
     assert broker.records("orders") == []
 
 
-def test_a_batch_that_breaks_on_its_way_out(broker: LocalBroker) -> None:
+def test_corrupt_fetched_batch_is_detected_by_client(broker: LocalBroker) -> None:
     broker.produce("orders", "x")
     fault = broker.fault("Fetch", at="after", topic="orders").corrupt_batch()
     client = consumer(broker, check_crcs=True)
@@ -267,7 +265,7 @@ def test_a_batch_that_breaks_on_its_way_out(broker: LocalBroker) -> None:
     assert fault.hits == 1
 
 
-def test_a_group_survives_a_lost_coordinator(broker: LocalBroker) -> None:
+def test_group_survives_coordinator_error(broker: LocalBroker) -> None:
     broker.produce("orders", "x")
     fault = broker.fault("Heartbeat", error="NOT_COORDINATOR")
     client = consumer(broker, heartbeat_interval_ms=100)
@@ -278,7 +276,7 @@ def test_a_group_survives_a_lost_coordinator(broker: LocalBroker) -> None:
     client.close()
 
 
-def test_hooks_see_and_answer(broker: LocalBroker) -> None:
+def test_hooks_observe_and_answer_requests(broker: LocalBroker) -> None:
     seen = []
 
     @broker.on("Produce")
@@ -289,7 +287,7 @@ def test_hooks_see_and_answer(broker: LocalBroker) -> None:
     assert seen == [["orders"]]
 
 
-def test_a_consumer_gets_over_what_happens_to_its_group(broker: LocalBroker) -> None:
+def test_consumer_recovers_from_group_operations(broker: LocalBroker) -> None:
     broker.produce("orders", "1", partition=0)
     client = consumer(broker, heartbeat_interval_ms=100, enable_auto_commit=False)
     assert next(client).value == b"1"
@@ -307,7 +305,7 @@ def test_a_consumer_gets_over_what_happens_to_its_group(broker: LocalBroker) -> 
     client.close()
 
 
-def test_a_producer_that_is_fenced_by_another(broker: LocalBroker) -> None:
+def test_fenced_producer_gets_error(broker: LocalBroker) -> None:
     client = producer(broker, enable_idempotence=True)
     client.send("orders", b"1", partition=0).get(10)
     (fenced,) = broker.fence_producer()
@@ -317,7 +315,7 @@ def test_a_producer_that_is_fenced_by_another(broker: LocalBroker) -> None:
     client.close()
 
 
-def test_a_fault_that_never_fired_fails() -> None:
+def test_unfired_fault_fails_test() -> None:
     with LocalBroker() as mine:
         fault = mine.fault("Produce", topic="orders")
         client = producer(mine)
@@ -330,14 +328,14 @@ def test_a_fault_that_never_fired_fails() -> None:
         mine.fault("Produce").optional()
 
 
-def test_requests_are_waited_for(broker: LocalBroker) -> None:
+def test_wait_for_request_counts_requests_of_client(broker: LocalBroker) -> None:
     with soon(send, broker):
         broker.wait_for_request("Produce", client_id="app", timeout=10)
     with pytest.raises(WaitTimeout, match="0 requests"):
         broker.wait_for_request("Produce", client_id="nobody", timeout=0.01)
 
 
-def test_the_report_has_topics_groups_and_requests(broker: LocalBroker) -> None:
+def test_report_has_topics_groups_and_requests(broker: LocalBroker) -> None:
     client = consumer(broker)
     reader = threading.Thread(target=client.poll, kwargs={"timeout_ms": 500})
     reader.start()
@@ -345,18 +343,18 @@ def test_the_report_has_topics_groups_and_requests(broker: LocalBroker) -> None:
     reader.join()
     report = broker.report()
     client.close()
-    assert "topic orders: ends at 0, 0" in report
+    assert "topic orders: high watermarks 0, 0" in report
     assert "group g is Stable: generation " in report
     assert "client 'kafka-python" in report
 
 
-def test_the_report_after_a_restart_has_all_records(broker: LocalBroker) -> None:
+def test_report_after_restart_has_all_records(broker: LocalBroker) -> None:
     broker.produce("orders", "x", partition=0)
     broker.restart()
-    assert "topic orders: ends at 1, 0" in broker.report()
+    assert "topic orders: high watermarks 1, 0" in broker.report()
 
 
-def test_the_same_calls_on_a_kafka_elsewhere(broker: LocalBroker, thread: BrokerThread) -> None:
+def test_external_kafka_supports_same_calls(broker: LocalBroker, thread: BrokerThread) -> None:
     kafka = ExternalKafka(broker.bootstrap_servers, thread)
     kafka.create_topic("t", 2)
     record = kafka.produce("t", "x", key="k")
@@ -367,7 +365,7 @@ def test_the_same_calls_on_a_kafka_elsewhere(broker: LocalBroker, thread: Broker
     assert "t" not in broker.topics()
 
 
-def test_a_topic_that_a_client_brought_back_is_made_anew(
+def test_topic_that_client_recreated_is_recreated_empty(
     broker: LocalBroker, thread: BrokerThread
 ) -> None:
     broker.produce("orders", "of a client that is still there")
@@ -380,11 +378,11 @@ def test_a_topic_that_a_client_brought_back_is_made_anew(
     kafka.close()
 
 
-def test_what_a_kafka_elsewhere_cannot_do_skips_the_test(
+def test_unsupported_call_on_external_kafka_skips_test(
     broker: LocalBroker, thread: BrokerThread
 ) -> None:
     kafka = ExternalKafka(broker.bootstrap_servers, thread)
-    with pytest.raises(SkipTest, match="`fault` needs a broker of its own"):
+    with pytest.raises(SkipTest, match="`fault` needs a broker in this process"):
         kafka.fault("Produce")
     with pytest.raises(SkipTest, match="`clock` needs"):
         kafka.clock.advance(hours=1)
@@ -393,7 +391,7 @@ def test_what_a_kafka_elsewhere_cannot_do_skips_the_test(
     kafka.close()
 
 
-def test_lag_counts_partitions_without_a_commit(broker: LocalBroker) -> None:
+def test_lag_counts_partitions_without_commit(broker: LocalBroker) -> None:
     for partition in (0, 0, 1):
         broker.produce("orders", "x", partition=partition)
     client = consumer(broker, enable_auto_commit=False)
@@ -403,8 +401,8 @@ def test_lag_counts_partitions_without_a_commit(broker: LocalBroker) -> None:
     assert broker.lag("g") == 2
 
 
-def test_lag_counts_what_is_assigned_until_the_first_commit(broker: LocalBroker) -> None:
-    """After it only topics with commits: a stream processor never commits in its changelogs."""
+def test_lag_counts_assigned_topics_until_first_commit(broker: LocalBroker) -> None:
+    """Later only topics with commits count: a stream processor never commits in its changelogs."""
     broker.create_topic("other")
     for topic in ("orders", "other"):
         broker.produce(topic, "x", partition=0)
@@ -420,38 +418,38 @@ def test_lag_counts_what_is_assigned_until_the_first_commit(broker: LocalBroker)
     client.close()
 
 
-def test_what_does_not_exist_is_no_empty_thing(broker: LocalBroker) -> None:
+def test_missing_topic_or_group_raises_error(broker: LocalBroker) -> None:
     with pytest.raises(NoSuchTopic, match="did you mean 'orders'"):
         broker.records("ordres")
     with pytest.raises(NoSuchGroup, match="'nobody' does not exist"):
         broker.lag("nobody")
 
 
-def test_a_hook_that_was_never_called_fails(broker: LocalBroker) -> None:
+def test_hook_that_is_never_called_fails_test(broker: LocalBroker) -> None:
     broker.on("Fetch", topic="typo")(lambda request, info: None)
     with pytest.raises(UnfiredFault, match="hook for Fetch, topic 'typo' never fired"):
         broker.check_faults()
     broker.disarm_faults()
 
 
-def test_the_tests_own_calls_are_not_hit_and_the_near_miss_says_so(broker: LocalBroker) -> None:
+def test_kit_calls_are_not_hit_and_unfired_fault_explains_it(broker: LocalBroker) -> None:
     fault = broker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER")
     broker.produce("orders", "x")
-    with pytest.raises(UnfiredFault, match="no such request but those of the test's own calls"):
+    with pytest.raises(UnfiredFault, match="saw such requests only from calls of the test kit"):
         broker.check_faults()
     fault.disarm()
 
 
-async def test_for_programs_of_trio() -> None:
+async def test_open_test_broker_works_in_trio_program() -> None:
     async with open_test_broker(topics={"orders": 1}) as broker:
         await broker.produce("orders", "x")
         (record,) = await broker.wait_for("orders")
         assert record.text == "x"
         await broker.wait_until_idle()
-        assert "topic orders: ends at 1" in await broker.report()
+        assert "topic orders: high watermarks 1" in await broker.report()
 
 
-def test_a_broker_that_is_stopped_says_so(broker: LocalBroker) -> None:
+def test_stopped_broker_raises_runtime_error(broker: LocalBroker) -> None:
     broker.stop()
     assert "the broker is stopped" in broker.report()
     with pytest.raises(RuntimeError, match="call start"):

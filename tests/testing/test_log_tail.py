@@ -1,4 +1,4 @@
-"""The log lines of each broker are its own."""
+"""Separation of the log lines of several brokers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ logger = logging.getLogger("kbroker.some.module")
 
 
 async def warn(broker: object) -> None:
-    """Nobody's: it runs in a task of the test."""
+    """Log a line in a task of the test, outside all brokers."""
     logger.warning("of a task of the test")
 
 
-def test_a_tail_has_what_its_context_logged() -> None:
+def test_log_tail_has_lines_of_its_context() -> None:
     one, other = LogTail(), LogTail()
     with one.collecting():
         logger.warning("first")
@@ -33,7 +33,7 @@ def test_a_tail_has_what_its_context_logged() -> None:
     assert not logging.getLogger("kbroker").handlers
 
 
-def test_brokers_of_one_thread_are_told_apart() -> None:
+def test_log_tails_of_brokers_in_one_thread_are_separate() -> None:
     thread = BrokerThread()
     with (
         LocalBroker(thread=thread, disk=True, topics={"t": 1}) as broken,

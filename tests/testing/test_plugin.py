@@ -1,4 +1,4 @@
-"""The plugin as a project that uses it sees it."""
+"""The pytest plugin, in projects that use it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ Run = Callable[..., pytest.RunResult]
 
 @pytest.fixture
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a test file in a run of pytest of its own."""
-    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # what runs this may be one
+    """Return a function that runs a test file in a separate run of pytest."""
+    monkeypatch.delenv(
+        "PYTEST_XDIST_WORKER", raising=False
+    )  # this run may itself be a worker of pytest-xdist
     pytester.makeini("[pytest]\nkbroker_env = KAFKA_BOOTSTRAP_SERVERS\n    MY_KAFKA\n")
 
     def run_file(text: str, *options: str) -> pytest.RunResult:
@@ -32,7 +34,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run_file
 
 
-def test_each_test_has_a_broker_of_its_own(run: Run) -> None:
+def test_each_test_has_its_own_broker(run: Run) -> None:
     result = run("""
         import os, pytest
 
@@ -64,7 +66,7 @@ def test_each_test_has_a_broker_of_its_own(run: Run) -> None:
     result.assert_outcomes(passed=5)
 
 
-def test_an_application_that_logs_in_over_tls(run: Run) -> None:
+def test_application_authenticates_over_tls(run: Run) -> None:
     result = run("""
         import pytest
         from kafka import KafkaConsumer, KafkaProducer
@@ -100,7 +102,7 @@ def test_an_application_that_logs_in_over_tls(run: Run) -> None:
     result.assert_outcomes(passed=3)
 
 
-def test_a_fault_that_never_fired_fails_the_test(run: Run) -> None:
+def test_unfired_fault_fails_test(run: Run) -> None:
     result = run("""
         def test_nothing_happens(kbroker):
             kbroker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER")
@@ -112,17 +114,17 @@ def test_a_fault_that_never_fired_fails_the_test(run: Run) -> None:
     result.stdout.fnmatch_lines(["*NOT_LEADER_OR_FOLLOWER for Produce never fired: saw no such*"])
 
 
-def test_a_failure_shows_what_the_broker_saw(run: Run) -> None:
+def test_failed_test_reports_broker_state(run: Run) -> None:
     result = run("""
         def test_it(kbroker):
             kbroker.create_topic("orders", 2)
             assert kbroker.records("orders")
     """)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*- kbroker 1 -*", "topic orders: ends at 0, 0"])
+    result.stdout.fnmatch_lines(["*- kbroker 1 -*", "topic orders: high watermarks 0, 0"])
 
 
-def test_a_setup_that_fails_shows_it_too(run: Run) -> None:
+def test_failed_setup_reports_broker_state(run: Run) -> None:
     result = run("""
         import pytest
 
@@ -136,11 +138,15 @@ def test_a_setup_that_fails_shows_it_too(run: Run) -> None:
     """)
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
-        ["*waited 0.05 s for group 'billing' Stable*", "*- kbroker 1 -*", "topic orders: ends at 0"]
+        [
+            "*waited 0.05 s for group 'billing' Stable*",
+            "*- kbroker 1 -*",
+            "topic orders: high watermarks 0",
+        ]
     )
 
 
-def test_log_level_and_data_of_a_failure(run: Run, tmp_path: Path) -> None:
+def test_failed_test_reports_logs_and_saves_data(run: Run, tmp_path: Path) -> None:
     text = """
         def test_it(kbroker):
             kbroker.produce("orders", "kept")
@@ -149,14 +155,16 @@ def test_log_level_and_data_of_a_failure(run: Run, tmp_path: Path) -> None:
     keep, level = tmp_path / "kept", logging.getLogger("kbroker").level
     result = run(text, "--kbroker-dump-dir", str(keep), "--kbroker-log", "debug")
     result.assert_outcomes(failed=1)
-    assert logging.getLogger("kbroker").level == level, "the run leaves the level changed"
-    result.stdout.fnmatch_lines(["log: * INFO topic orders created: *", "kept: kbroker serve *"])
+    assert logging.getLogger("kbroker").level == level, "the run must restore the log level"
+    result.stdout.fnmatch_lines(
+        ["log: * INFO topic orders created: *", "saved; to inspect it: kbroker serve *"]
+    )
     (directory,) = keep.glob("*test_it/1")
     with LocalBroker(load=Snapshot.load(directory)) as again:
         assert [record.text for record in again.records("orders")] == ["kept"]
 
 
-def test_data_that_cannot_be_kept(run: Run, tmp_path: Path) -> None:
+def test_data_that_cannot_be_saved_is_reported(run: Run, tmp_path: Path) -> None:
     result = run(
         """
         def test_it(kbroker):
@@ -167,11 +175,11 @@ def test_data_that_cannot_be_kept(run: Run, tmp_path: Path) -> None:
         str(tmp_path / "kept"),
     )
     result.stdout.fnmatch_lines(
-        ["the broker is stopped; call start() first", "not kept: the broker is stopped*"]
+        ["the broker is stopped; call start() first", "not saved: the broker is stopped*"]
     )
 
 
-def test_one_broker_for_all_workers(run: Run) -> None:
+def test_shared_option_uses_one_broker_for_all_workers(run: Run) -> None:
     result = run(
         """
         def test_one(kbroker_session):
@@ -186,7 +194,7 @@ def test_one_broker_for_all_workers(run: Run) -> None:
     result.assert_outcomes(passed=2)
 
 
-def test_what_a_test_arms_on_the_common_broker_ends_with_it(run: Run, tmp_path: Path) -> None:
+def test_faults_on_session_broker_end_with_test(run: Run, tmp_path: Path) -> None:
     result = run(
         """
         import time
@@ -223,13 +231,13 @@ def test_what_a_test_arms_on_the_common_broker_ends_with_it(run: Run, tmp_path: 
         [
             "*NOT_LEADER_OR_FOLLOWER for Produce never fired: saw no such*",
             "*- kbroker 1 -*",
-            "topic t: ends at 1",
-            "kept: kbroker serve *",
+            "topic t: high watermarks 1",
+            "saved; to inspect it: kbroker serve *",
         ]
     )
 
 
-def test_a_marker_that_means_nothing_is_an_error(run: Run) -> None:
+def test_invalid_marker_is_rejected(run: Run) -> None:
     result = run("""
         import pytest
 
@@ -239,12 +247,14 @@ def test_a_marker_that_means_nothing_is_an_error(run: Run) -> None:
     """)
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
-        ["*@pytest.mark.kbroker takes topics, config, persist, disk, nodes, tls, users, *"]
+        [
+            "*@pytest.mark.kbroker: invalid arguments *valid: topics, config, persist, disk, nodes, tls, users, *"
+        ]
     )
 
 
-def test_markers_of_module_class_and_test_are_one(run: Run) -> None:
-    """The nearest one wins, name by name."""
+def test_markers_of_module_class_and_test_are_merged(run: Run) -> None:
+    """The innermost marker wins for each topic, property and option."""
     result = run("""
         import pytest
 
@@ -272,7 +282,7 @@ def test_markers_of_module_class_and_test_are_one(run: Run) -> None:
     result.assert_outcomes(passed=3)
 
 
-def test_a_disk_to_break_is_not_kept(run: Run) -> None:
+def test_marker_with_disk_and_persist_is_rejected(run: Run) -> None:
     result = run("""
         import pytest
 
@@ -283,10 +293,10 @@ def test_a_disk_to_break_is_not_kept(run: Run) -> None:
             pass
     """)
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*disk=True is a disk in memory, and persist=True keeps nothing*"])
+    result.stdout.fnmatch_lines(["*disk=True keeps data in memory, persist=True in a directory*"])
 
 
-def test_the_log_has_what_clients_ask_and_not_what_the_test_asks(run: Run) -> None:
+def test_request_log_omits_requests_of_kit(run: Run) -> None:
     text = """
         from kafka import KafkaProducer
 
@@ -302,7 +312,7 @@ def test_the_log_has_what_clients_ask_and_not_what_the_test_asks(run: Run) -> No
     assert not any("ListOffsets" in line or "kbroker-kit" in line for line in lines)
 
 
-def test_the_same_tests_against_another_kafka(run: Run) -> None:
+def test_same_tests_run_against_external_kafka(run: Run) -> None:
     text = """
         import pytest
 
@@ -328,7 +338,7 @@ def test_the_same_tests_against_another_kafka(run: Run) -> None:
         assert elsewhere.topics() == {}
     result.assert_outcomes(passed=1, skipped=3)
     found = [line for line in result.outlines if line.startswith("SKIPPED")]
-    assert all("test_the_same_tests_against_another_kafka.py:" in line for line in found), found
+    assert all("test_same_tests_run_against_external_kafka.py:" in line for line in found), found
     assert len(found) == 3
 
 
@@ -341,7 +351,7 @@ def test_the_same_tests_against_another_kafka(run: Run) -> None:
     ],
     ids=["no port", "nobody listens", "workers"],
 )
-def test_an_address_without_a_kafka_ends_the_run(
+def test_unreachable_bootstrap_ends_run(
     run: Run, address: str, reason: str, options: list[str]
 ) -> None:
     text = """
@@ -361,8 +371,8 @@ def test_an_address_without_a_kafka_ends_the_run(
     assert result.ret == pytest.ExitCode.INTERRUPTED
 
 
-def test_topics_of_a_test_are_deleted_from_another_kafka(run: Run) -> None:
-    """Those of the fixture's calls; what the program under test made is not the test's to delete."""
+def test_topics_of_test_are_deleted_from_external_kafka(run: Run) -> None:
+    """Only topics that the fixture has created are deleted, not those of the program under test."""
     text = """
         def test_it(kbroker, kafka_topic):
             kbroker.create_topic("made")
@@ -376,7 +386,7 @@ def test_topics_of_a_test_are_deleted_from_another_kafka(run: Run) -> None:
         def test_again(kbroker):
             assert kbroker.topics() == {"not-mine": 1}
             kbroker.create_topic("made")
-            assert False, "and a test that fails"
+            assert False, "also after a failed test"
 
         def test_once_more(kbroker):
             assert kbroker.topics() == {"not-mine": 1}
@@ -387,8 +397,8 @@ def test_topics_of_a_test_are_deleted_from_another_kafka(run: Run) -> None:
     result.assert_outcomes(passed=2, failed=1)
 
 
-def test_rest_is_waited_for_in_another_kafka(run: Run) -> None:
-    """By both ways in, and nothing is left of groups either."""
+def test_wait_until_idle_works_on_external_kafka(run: Run) -> None:
+    """With the fixture and with KafkaTestCase; groups are deleted too."""
     text = """
         import os
 
@@ -437,7 +447,7 @@ def test_rest_is_waited_for_in_another_kafka(run: Run) -> None:
 
 
 @pytest.mark.parametrize("options", [["--kbroker-shared"], ["--kbroker-bootstrap"]], ids=str)
-def test_what_an_earlier_test_left_is_known(run: Run, options: list[str]) -> None:
+def test_leftovers_of_earlier_test_are_not_unexpected(run: Run, options: list[str]) -> None:
     text = """
         from kbroker.testing import ExternalKafka
 
@@ -457,7 +467,7 @@ def test_what_an_earlier_test_left_is_known(run: Run, options: list[str]) -> Non
     result.assert_outcomes(passed=2)
 
 
-def test_the_address_of_another_kafka_from_the_environment(
+def test_bootstrap_address_is_read_from_environment(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with LocalBroker() as elsewhere:
@@ -470,8 +480,7 @@ def test_the_address_of_another_kafka_from_the_environment(
     result.assert_outcomes(passed=1)
 
 
-def test_a_run_that_does_not_use_it_does_not_pay_for_it(pytester: pytest.Pytester) -> None:
-    """The entry point imports neither trio nor the server."""
+def test_plugin_imports_neither_trio_nor_server(pytester: pytest.Pytester) -> None:
     program = (
         "import sys, kbroker.testing.plugin;"
         "print(sorted({name.split('.')[0] for name in sys.modules} & {'trio', 'click', 'lz4'}),"
@@ -488,7 +497,7 @@ def test_a_run_that_does_not_use_it_does_not_pay_for_it(pytester: pytest.Pyteste
     ]
 
 
-def test_the_plugin_is_found_by_its_entry_point() -> None:
+def test_plugin_is_loaded_by_entry_point() -> None:
     import tomllib
 
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
@@ -512,7 +521,7 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
-def test_the_examples_of_the_documentation(run: Run, number: int) -> None:
+def test_examples_of_documentation_pass(run: Run, number: int) -> None:
     example = EXAMPLES[number]
     result = run(example)
     result.assert_outcomes(passed=example.count("def test_"))

@@ -1,4 +1,4 @@
-"""Calls of a schema registry that fail or are slow because a test says so."""
+"""Faults of the schema registry."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def broker(thread: BrokerThread) -> Iterator[LocalBroker]:
 
 
 def ask(broker: LocalBroker, path: str, body: Any = None) -> Any:
-    """What it answers, or the status and the body with which it refuses."""
+    """Return the response, or the status and body of an error."""
     data = None if body is None else json.dumps(body).encode()
     url = f"{broker.schema_registry_url}{path}"
     try:
@@ -46,7 +46,7 @@ def register(broker: LocalBroker, subject: str = "s") -> Any:
 
 
 @pytest.mark.parametrize(("error", "status"), [(503, 503), (50001, 500), (409, 409), (42201, 422)])
-def test_an_error_comes_with_its_number_and_its_status(
+def test_registry_error_has_its_number_and_status(
     broker: LocalBroker, error: int, status: int
 ) -> None:
     fault = broker.registry_fault("POST", error=error).times(2)
@@ -55,7 +55,7 @@ def test_an_error_comes_with_its_number_and_its_status(
     assert register(broker)["id"] == 1
 
 
-def test_calls_about_others_are_served_as_they_should_be(broker: LocalBroker) -> None:
+def test_registry_calls_about_other_subjects_are_served(broker: LocalBroker) -> None:
     path = broker.registry_fault(path="/schemas/ids/*", error=40403).always()
     subject = broker.registry_fault(["POST", "PUT"], subject="orders value", error=503)
     assert register(broker, "s")["id"] == 1
@@ -65,7 +65,7 @@ def test_calls_about_others_are_served_as_they_should_be(broker: LocalBroker) ->
     assert (path.hits, subject.hits) == (1, 1)
 
 
-def test_work_can_be_done_before_the_lie(broker: LocalBroker) -> None:
+def test_registry_fault_after_work_keeps_the_work(broker: LocalBroker) -> None:
     broker.registry_fault("POST", at="after", error=50001)
     assert register(broker) == (500, 50001)
     assert ask(broker, "/subjects/s/versions") == [1]
@@ -77,7 +77,7 @@ def test_work_can_be_done_before_the_lie(broker: LocalBroker) -> None:
     assert ask(broker, "/subjects") == ["s", "t"]
 
 
-def test_a_connection_is_closed_without_an_answer(broker: LocalBroker) -> None:
+def test_registry_disconnect_sends_no_response(broker: LocalBroker) -> None:
     broker.registry_fault("POST").disconnect()
     with pytest.raises(CUT_OFF):
         register(broker)
@@ -86,7 +86,7 @@ def test_a_connection_is_closed_without_an_answer(broker: LocalBroker) -> None:
 
 @contextmanager
 def waiting(broker: LocalBroker) -> Iterator[socket.socket]:
-    """The connection of a client that has asked for subjects."""
+    """Open a connection, and request the subjects."""
     address = Endpoint.parse(broker.schema_registry_url.removeprefix("http://"))
     with socket.create_connection(address, timeout=SECONDS) as client:
         client.sendall(b"GET /subjects HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -94,7 +94,7 @@ def waiting(broker: LocalBroker) -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize("ms", [None, 3_600_000])
-def test_who_is_not_answered_for_long_holds_up_nobody_else(
+def test_registry_blackhole_does_not_block_other_calls(
     broker: LocalBroker, ms: float | None
 ) -> None:
     fault = broker.registry_fault("GET")
@@ -108,7 +108,7 @@ def test_who_is_not_answered_for_long_holds_up_nobody_else(
             client.recv(1)
 
 
-def test_a_call_takes_as_long_as_it_is_told(broker: LocalBroker) -> None:
+def test_registry_delay_delays_call(broker: LocalBroker) -> None:
     fault = broker.registry_fault("POST").delay(20)
     begun = time.monotonic()
     assert register(broker)["id"] == 1
@@ -116,7 +116,7 @@ def test_a_call_takes_as_long_as_it_is_told(broker: LocalBroker) -> None:
     assert fault.hits == 1
 
 
-def test_a_fault_that_hits_nothing_says_what_came_close(broker: LocalBroker) -> None:
+def test_unfired_registry_fault_names_similar_calls(broker: LocalBroker) -> None:
     fault = broker.registry_fault("POST", subject="other", error=503)
     register(broker)
     with pytest.raises(WaitTimeout, match="saw 1 x POST /subjects/s/versions"):
@@ -128,7 +128,7 @@ def test_a_fault_that_hits_nothing_says_what_came_close(broker: LocalBroker) -> 
     broker.disarm_faults()
 
 
-def test_faults_outlast_a_restart_and_can_be_disarmed(broker: LocalBroker) -> None:
+def test_registry_faults_survive_restart_and_can_be_disarmed(broker: LocalBroker) -> None:
     fault = broker.registry_fault(error=503).always()
     broker.restart()
     assert ask(broker, "/subjects") == (503, 503)
@@ -136,7 +136,7 @@ def test_faults_outlast_a_restart_and_can_be_disarmed(broker: LocalBroker) -> No
     assert ask(broker, "/subjects") == []
 
 
-def test_without_an_effect_it_only_counts_and_leaves_the_call_to_others(
+def test_registry_fault_without_effect_only_counts(
     broker: LocalBroker,
 ) -> None:
     seen = broker.registry_fault("POST").always()
@@ -147,7 +147,7 @@ def test_without_an_effect_it_only_counts_and_leaves_the_call_to_others(
     assert seen.hits == 2
 
 
-def test_faults_of_kafka_and_of_the_registry_leave_each_other_alone(broker: LocalBroker) -> None:
+def test_kafka_and_registry_faults_do_not_interfere(broker: LocalBroker) -> None:
     kafka = broker.fault(error="COORDINATOR_NOT_AVAILABLE").always().optional()
     schemas = broker.registry_fault().always()
     broker.produce("orders", "x")
@@ -159,25 +159,28 @@ def test_faults_of_kafka_and_of_the_registry_leave_each_other_alone(broker: Loca
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ({"method": "PATCH"}, "method is one of GET, HEAD, POST, PUT, DELETE, not 'PATCH'"),
+        ({"method": "PATCH"}, "invalid method .PATCH. .valid: GET, HEAD, POST, PUT, DELETE"),
         ({"path": "subjects"}, "a path begins with /"),
-        ({"error": 200}, "an error of the schema registry is a status of HTTP"),
-        ({"error": 4040}, "an error of the schema registry is a status of HTTP"),
-        ({"error": True}, "error is int"),
-        ({"at": "while"}, "before or after"),
+        ({"error": 200}, "pass an HTTP status from 400 to 599"),
+        ({"error": 4040}, "pass an HTTP status from 400 to 599"),
+        ({"error": True}, "error must be int"),
+        ({"at": "while"}, r"\(valid: .before., .after.\)"),
         ({"topic": "orders"}, "a fault has no 'topic'"),
-        ({"effect": "throttle", "ms": 1}, "effect is one of pass, disconnect, delay, blackhole"),
-        ({"effect": "delay"}, "the effect delay needs ms"),
-        ({"error": 500, "effect": "delay", "ms": 1}, "not both"),
-        ({"times": 0}, "times is at least 1"),
+        (
+            {"effect": "throttle", "ms": 1},
+            r"no effect .throttle. \(valid: pass, disconnect, delay, blackhole",
+        ),
+        ({"effect": "delay"}, "effect delay: ms is missing"),
+        ({"error": 500, "effect": "delay", "ms": 1}, "either an error or another effect"),
+        ({"times": 0}, "times must be at least 1"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(words: dict[str, Any], says: str) -> None:
+def test_invalid_registry_fault_is_rejected(words: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         parse_call_rule(words)
 
 
-def test_words_of_an_order_mean_the_same() -> None:
+def test_fault_command_creates_same_rule() -> None:
     words = {"method": ["get", "POST"], "path": "/subjects/*", "at": "after", "times": 2}
     rule = parse_call_rule({**words, "effect": "delay", "ms": 5, "subject": None})
     assert rule.target == CallTarget(frozenset({"GET", "POST"}), "/subjects/*")
@@ -199,7 +202,7 @@ def test_words_of_an_order_mean_the_same() -> None:
         ("/subjects", "", None),
     ],
 )
-def test_which_subject_a_call_is_about(path: str, query: str, subject: str | None) -> None:
+def test_subject_of_call_is_parsed(path: str, query: str, subject: str | None) -> None:
     scope = {"method": "GET", "raw_path": path.encode(), "query_string": query.encode()}
     assert parse_call(scope).subject == subject
 
@@ -213,12 +216,12 @@ def test_which_subject_a_call_is_about(path: str, query: str, subject: str | Non
         ("/subjects/s/*/x", False),
     ],
 )
-def test_a_star_in_a_path_stands_for_anything(pattern: str, hit: bool) -> None:
+def test_star_in_path_matches_anything(pattern: str, hit: bool) -> None:
     rule = CallRule(CallTarget(path=pattern))
     assert rule.takes(Call("GET", "/subjects/s/versions", "s")) is hit
 
 
-def test_without_a_registry_there_is_nothing_to_fail(thread: BrokerThread) -> None:
+def test_registry_fault_without_registry_raises_error(thread: BrokerThread) -> None:
     with (
         LocalBroker(thread=thread) as broker,
         pytest.raises(ValueError, match="schema_registry=True"),

@@ -1,4 +1,4 @@
-"""A broker that plays an older one."""
+"""Simulation of older API versions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def broker() -> AsyncIterator[RunningBroker]:
 
 
 async def told(wire: Wire) -> dict[int, tuple[int, int]]:
-    """What the broker says that it serves."""
+    """Return the API versions that the broker announces."""
     answer = await wire.ask(ApiKey.API_VERSIONS, 2, request(ApiKey.API_VERSIONS))
     assert not answer.error_code, answer
     return {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
@@ -55,20 +55,20 @@ async def told(wire: Wire) -> dict[int, tuple[int, int]]:
         ("4.3", {"Produce": 13, "Fetch": 18, "DescribeLogDirs": 5}),
     ],
 )
-def test_what_releases_served(release: str, newest: dict[str, int | None]) -> None:
+def test_release_limits_match_known_versions(release: str, newest: dict[str, int | None]) -> None:
     limits = {key.api_name: versions for key, versions in limits_of(release).items()}
     found = {name: (limits[name].stop - 1 if limits[name] else None) for name in newest}
     assert found == newest
 
 
-def test_what_4_0_dropped() -> None:
+def test_release_4_0_drops_old_versions() -> None:
     """KIP-896."""
     first = {release: limits_of(release)[ApiKey.FETCH].start for release in ("3.9", "4.0", "4.3")}
     assert first == {"3.9": 0, "4.0": 4, "4.3": 4}
 
 
-def test_versions_only_grow() -> None:
-    """But for what KRaft brokers did not have at first, and what 4.0 dropped at the lower end."""
+def test_newest_versions_never_decrease() -> None:
+    """Except for APIs that the first KRaft brokers lacked, and versions that 4.0 removed."""
     tables = [limits_of(release) for release in RELEASES]
     assert all(set(table) == set(ApiKey) for table in tables)
     for earlier, later in itertools.pairwise(tables):
@@ -77,9 +77,8 @@ def test_versions_only_grow() -> None:
     assert {key for key, versions in tables[-1].items() if not versions} == TELEMETRY
 
 
-def test_the_newest_release_is_what_is_served() -> None:
-    """Nothing that this broker serves is newer than the last release of the table, which serves no
-    metrics of clients without a plug-in."""
+def test_newest_release_limits_nothing_that_is_served() -> None:
+    """The table's last release has all versions of this broker, except client telemetry."""
     apis = {key: api for key, api in load_apis().items() if key not in TELEMETRY}
     kept = apply_limits(load_apis(), limits_of(RELEASES[-1]))
     assert {key: api.versions.stop for key, api in kept.items()} == {
@@ -90,18 +89,18 @@ def test_the_newest_release_is_what_is_served() -> None:
 @pytest.mark.parametrize(
     ("versions", "message"),
     [
-        ("5.0", "there is no table for Kafka 5.0; there are 0.10 to 4.3"),
+        ("5.0", r"unknown Kafka release 5.0 \(valid: 0.10 to 4.3"),
         ({"Fech": 3}, "did you mean Fetch"),
     ],
 )
-async def test_what_does_not_exist(
+async def test_unknown_release_or_api_is_rejected(
     broker: RunningBroker, versions: str | dict[str, int | None], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         await broker.cap_versions(versions)
 
 
-async def test_a_release_is_told_and_kept_to(broker: RunningBroker) -> None:
+async def test_capped_versions_are_announced_and_enforced(broker: RunningBroker) -> None:
     async with connected(broker.broker.endpoint) as wire:
         everything = await told(wire)
         await broker.cap_versions("2.8")
@@ -122,10 +121,10 @@ async def test_a_release_is_told_and_kept_to(broker: RunningBroker) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 99])
-async def test_a_newer_question_is_answered_as_kafka_does(
+async def test_newer_api_versions_request_gets_version_0_response(
     broker: RunningBroker, version: int
 ) -> None:
-    """KIP-511: a body of version 0, which names the versions of ApiVersions."""
+    """KIP-511: the response has version 0 and names the supported ApiVersions versions."""
     await broker.cap_versions("2.8")
     async with connected(broker.broker.endpoint) as wire:
         frame = wire.frame(ApiKey.API_VERSIONS, 4, request(ApiKey.API_VERSIONS))
@@ -138,7 +137,7 @@ async def test_a_newer_question_is_answered_as_kafka_does(
         assert (await told(wire))[ApiKey.FETCH] == (0, 12)
 
 
-async def test_single_apis(broker: RunningBroker) -> None:
+async def test_single_apis_can_be_capped(broker: RunningBroker) -> None:
     await broker.cap_versions({"Fetch": 11, "DescribeTopicPartitions": None})
     async with connected(broker.broker.endpoint) as wire:
         found = await told(wire)
@@ -147,8 +146,8 @@ async def test_single_apis(broker: RunningBroker) -> None:
     assert ApiKey.DESCRIBE_TOPIC_PARTITIONS not in found
 
 
-def test_a_client_follows_while_it_works() -> None:
-    """Downgraded in mid-work: the client connects again and speaks what there is."""
+def test_client_follows_downgrade_while_running() -> None:
+    """The client reconnects and uses the older versions."""
     with LocalBroker(topics={"orders": 1}) as broker:
         settings = {
             "bootstrap_servers": broker.bootstrap_servers,

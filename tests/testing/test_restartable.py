@@ -1,4 +1,4 @@
-"""Runs of one broker, one after the other."""
+"""Consecutive runs of one broker."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_stopped_broker_is_not_running(thread: BrokerThread) -> None:
 
 def test_broker_without_disk_cannot_crash(thread: BrokerThread) -> None:
     broker = broker_of(thread, MemoryStore(2**20))
-    with pytest.raises(ValueError, match="no disk to break"):
+    with pytest.raises(ValueError, match="no disk that can fail"):
         broker.crash_at("produce.appended", "drop", 0)
 
 

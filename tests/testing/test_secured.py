@@ -45,7 +45,11 @@ def make(thread: BrokerThread) -> Iterator[Make]:
 
 
 def sent(settings: dict[str, Any], topic: str = "orders") -> None:
-    """Send one record with kafka-python. Raises KafkaError."""
+    """Send one record with kafka-python.
+
+    Raises:
+        KafkaError: The broker rejects it.
+    """
     producer = KafkaProducer(**settings, max_block_ms=5000, retries=0)
     try:
         producer.send(topic, b"x").get(20)
@@ -54,7 +58,11 @@ def sent(settings: dict[str, Any], topic: str = "orders") -> None:
 
 
 def asks(settings: dict[str, str]) -> None:
-    """Ask for metadata, with Kafka's settings. Raises OSError."""
+    """Request metadata with the properties of a Java client.
+
+    Raises:
+        OSError: The connection or authentication fails.
+    """
     endpoint = Endpoint.parse(settings["bootstrap.servers"])
     security = security_of(settings)
 
@@ -66,7 +74,9 @@ def asks(settings: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("users", [None, USERS])
-def test_a_client_comes_in(make: Make, tls: bool, users: dict[str, str] | None) -> None:
+def test_client_settings_connect_each_library(
+    make: Make, tls: bool, users: dict[str, str] | None
+) -> None:
     broker = make(topics=["orders"], tls=tls, users=users)
     sent(broker.client().kafka_python)
     broker.produce("orders", "by the kit")
@@ -74,7 +84,7 @@ def test_a_client_comes_in(make: Make, tls: bool, users: dict[str, str] | None) 
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_users_log_in_by_each_mechanism(make: Make, mechanism: str) -> None:
+def test_users_authenticate_with_each_mechanism(make: Make, mechanism: str) -> None:
     broker = make(topics=["orders"], users=USERS | AWKWARD)
     sent(broker.client("alice", mechanism=mechanism.lower()).kafka_python)
     for name in USERS | AWKWARD:
@@ -85,7 +95,7 @@ def test_users_log_in_by_each_mechanism(make: Make, mechanism: str) -> None:
         asks(broker.client("eve", password="no", mechanism=mechanism).java)
 
 
-def test_authorities_of_several_brokers_are_different(make: Make) -> None:
+def test_each_broker_has_its_own_ca(make: Make) -> None:
     one, other = make(topics=["orders"], tls=True), make(topics=["orders"], tls=True)
     sent(one.client().kafka_python)
     sent(other.client().kafka_python)
@@ -95,7 +105,7 @@ def test_authorities_of_several_brokers_are_different(make: Make) -> None:
     assert (len(one.records("orders")), len(other.records("orders"))) == (1, 1)
 
 
-def test_rights_decide_and_change(make: Make) -> None:
+def test_acls_are_enforced_and_can_be_added(make: Make) -> None:
     broker = make(
         topics=["orders"],
         users={**USERS, "root": "r"},
@@ -117,7 +127,7 @@ def test_rights_decide_and_change(make: Make) -> None:
     assert len(broker.records("orders")) == 3
 
 
-def test_it_is_the_same_after_a_restart_and_in_a_fork(make: Make, tmp_path: Any) -> None:
+def test_security_is_kept_over_restart_and_fork(make: Make, tmp_path: Any) -> None:
     broker = make(
         topics=["orders"],
         tls=True,
@@ -134,7 +144,7 @@ def test_it_is_the_same_after_a_restart_and_in_a_fork(make: Make, tmp_path: Any)
         assert (len(broker.records("orders")), len(fork.records("orders"))) == (1, 2)
 
 
-def test_nodes_come_to_each_other(make: Make) -> None:
+def test_nodes_authenticate_to_each_other(make: Make) -> None:
     broker = make(
         nodes=3,
         config={"default.replication.factor": 3},
@@ -151,7 +161,12 @@ def test_nodes_come_to_each_other(make: Make) -> None:
 
 
 def sent_by_confluent(settings: dict[str, Any], topic: str = "orders") -> None:
-    """Send one record with confluent-kafka. Raises KafkaException, AssertionError."""
+    """Send one record with confluent-kafka.
+
+    Raises:
+        KafkaException: The broker rejects it.
+        AssertionError: It is not delivered.
+    """
     told: list[object] = []
     producer = Producer(settings)
     producer.produce(topic, b"x", on_delivery=lambda error, _: told.append(error))
@@ -159,7 +174,7 @@ def sent_by_confluent(settings: dict[str, Any], topic: str = "orders") -> None:
     assert told == [None]
 
 
-def test_clients_show_certificates(make: Make) -> None:
+def test_clients_authenticate_with_certificates(make: Make) -> None:
     broker = make(
         topics=["orders", "invoices"],
         certificates=["shop", "billing@example.org"],
@@ -181,7 +196,7 @@ def test_clients_show_certificates(make: Make) -> None:
         asks(broker.client().java | theirs)
 
 
-def test_clients_show_tokens(make: Make) -> None:
+def test_clients_authenticate_with_tokens(make: Make) -> None:
     broker = make(
         topics=["orders"],
         tls=True,
@@ -208,7 +223,7 @@ def test_clients_show_tokens(make: Make) -> None:
     assert len(broker.records("orders")) == 2
 
 
-def test_files_of_tokens_go_with_their_broker(thread: BrokerThread) -> None:
+def test_token_files_are_deleted_with_broker(thread: BrokerThread) -> None:
     with LocalBroker(thread=thread, tokens=["bot"]) as broker:
         login = broker.client("bot").login
         assert isinstance(login, TokenLogin)
@@ -223,7 +238,9 @@ def test_files_of_tokens_go_with_their_broker(thread: BrokerThread) -> None:
 
 
 @pytest.mark.parametrize("known", [{"certificates": ["alice"]}, {"tokens": ["alice"]}])
-def test_nodes_of_such_a_broker_come_to_each_other(make: Make, known: dict[str, Any]) -> None:
+def test_nodes_authenticate_with_certificate_or_token_users(
+    make: Make, known: dict[str, Any]
+) -> None:
     broker = make(
         nodes=3,
         config={"default.replication.factor": 3},
@@ -237,7 +254,7 @@ def test_nodes_of_such_a_broker_come_to_each_other(make: Make, known: dict[str, 
     assert len(broker.records("orders")) == 2
 
 
-def test_what_each_library_takes(make: Make) -> None:
+def test_client_settings_have_form_of_each_library(make: Make) -> None:
     broker = make(tls=True, users={"alice": 'a"b'})
     settings = broker.client("alice")
     assert isinstance(settings.aiokafka["ssl_context"], ssl.SSLContext)
@@ -258,7 +275,7 @@ def test_what_each_library_takes(make: Make) -> None:
     assert 'a"b' not in repr(settings)
 
 
-def test_nothing_is_told_of_secrets(make: Make) -> None:
+def test_secrets_are_not_shown(make: Make) -> None:
     broker = make(tls=True, users={"alice": "pencil"})
     for each in (broker, make(certificates=["shop"]), make(tokens=["bot"])):
         for shown in (repr(each._secured), each.report(), repr(each.client())):
@@ -270,27 +287,30 @@ def test_nothing_is_told_of_secrets(make: Make) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"users": {}}, 'users are passwords by name, as {"alice": "secret"}, not {}'),
-        ({"users": ["alice"]}, "users are passwords by name"),
-        ({"users": {"alice": ""}}, "a user has a name and a password"),
-        ({"users": {"kbroker-node": "x"}}, "call that user otherwise"),
-        ({"tokens": ["kbroker-node"]}, "call that user otherwise"),
-        ({"certificates": ["a,b"]}, "certificates: 'a,b' is no name; it has letters"),
-        ({"certificates": ["ab" * 33]}, "at most 64 of them"),
+        ({"users": {}}, 'invalid users {}: pass passwords by name, as {"alice": "secret"}'),
+        ({"users": ["alice"]}, "pass passwords by name"),
+        ({"users": {"alice": ""}}, "names and passwords must be non-empty strings"),
+        ({"users": {"kbroker-node": "x"}}, "choose another name"),
+        ({"tokens": ["kbroker-node"]}, "choose another name"),
+        ({"certificates": ["a,b"]}, "certificates: invalid name 'a,b'"),
+        ({"certificates": ["ab" * 33]}, "at most 64 characters"),
         ({"certificates": ["a"], "users": USERS}, "leave out certificates, or users and tokens"),
-        ({"super_users": ["alice"]}, r"super_users need ACLs .*; add acls=\{\}"),
+        ({"super_users": ["alice"]}, r"super_users without ACLs .*; add acls=\{\}"),
         (
             {"users": USERS, "acls": {}, "super_users": ["alise"]},
-            "'alise' is none of users; did you mean alice",
+            "there is no user 'alise'; did you mean alice",
         ),
-        ({"users": USERS, "acls": {"bobb": []}}, "'bobb' is nobody here; did you mean bob"),
-        ({"acls": {"alice": ["READ topic t"]}}, r"there are ANONYMOUS, \*"),
+        ({"users": USERS, "acls": {"bobb": []}}, "there is no user 'bobb'; did you mean bob"),
+        ({"acls": {"alice": ["READ topic t"]}}, r"\(valid: ANONYMOUS, \*\)"),
         ({"users": USERS, "acls": {"bob": ["READ orders"]}}, 'write "READ topic orders"'),
         (
             {"users": USERS, "acls": {"bob": ["REED topic t"]}},
-            "what may be done is one of ALL, READ",
+            r"operation in acls 'REED' \(valid: ALL, READ",
         ),
-        ({"users": USERS, "acls": {"bob": ["READ topik t"]}}, "is one of topic, group, cluster"),
+        (
+            {"users": USERS, "acls": {"bob": ["READ topik t"]}},
+            r"resource type in acls 'topik' \(valid: topic, group, cluster",
+        ),
         ({"acls": {}, "nodes": 3}, "add users, or leave out nodes"),
         (
             {"tls": True, "config": {"ssl.keystore.key": "x"}},
@@ -298,31 +318,29 @@ def test_nothing_is_told_of_secrets(make: Make) -> None:
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused(make: Make, settings: Any, message: str) -> None:
+def test_invalid_security_options_are_rejected(make: Make, settings: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(**settings)
 
 
-def test_what_a_broker_does_not_have(make: Make) -> None:
+def test_missing_security_feature_raises_error(make: Make) -> None:
     broker = make()
     assert broker.client().kafka_python["security_protocol"] == "PLAINTEXT"
-    with pytest.raises(ValueError, match="nobody logs in"):
+    with pytest.raises(ValueError, match="clients of this broker do not authenticate"):
         broker.client("alice")
-    with pytest.raises(ValueError, match="make the broker with acls="):
+    with pytest.raises(ValueError, match="create the broker with acls="):
         broker.allow("*", "READ topic t")
-    with pytest.raises(ValueError, match="mechanism is one of SCRAM-SHA-512"):
+    with pytest.raises(ValueError, match=r"invalid mechanism 'GSSAPI' \(valid: SCRAM-SHA-512"):
         make(users=USERS).client("alice", mechanism="GSSAPI")
     with pytest.raises(ValueError, match="'shopp'; did you mean shop\\?; add it to certificates"):
         make(certificates=["shop"]).client("shopp")
-    with pytest.raises(ValueError, match="add it to tokens, or name a token too"):
+    with pytest.raises(ValueError, match="add it to tokens, or pass a token"):
         make(tokens=["bot"]).client("eve")
-    with pytest.raises(ValueError, match=r'make it with tokens=\["bot"\]'):
+    with pytest.raises(ValueError, match=r'create it with tokens=\["bot"\]'):
         broker.token("bot")
 
 
-def test_without_what_makes_certificates_and_tokens(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_optional_packages_are_named(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *args: Any) -> Any:
@@ -337,9 +355,9 @@ def test_without_what_makes_certificates_and_tokens(
         make(tokens=["bot"])
 
 
-def test_a_kafka_elsewhere_has_none_of_it(make: Make, thread: BrokerThread) -> None:
+def test_client_settings_of_external_kafka_skip_test(make: Make, thread: BrokerThread) -> None:
     kafka = ExternalKafka(make().bootstrap_servers, thread)
-    with pytest.raises(Exception, match="`client` needs a broker of its own"):
+    with pytest.raises(Exception, match="`client` needs a broker in this process"):
         kafka.client("alice")
     kafka.close()
 
@@ -356,22 +374,22 @@ def test_a_kafka_elsewhere_has_none_of_it(make: Make, thread: BrokerThread) -> N
         ("create cluster", "ALLOW User:a CREATE on cluster kafka-cluster from *"),
     ],
 )
-def test_rights_as_texts(text: str, rule: str) -> None:
+def test_parse_acl_reads_permissions(text: str, rule: str) -> None:
     assert str(parse_acl("a", text)) == rule
 
 
-def test_jaas_there_and_back() -> None:
+def test_jaas_text_round_trips() -> None:
     options = {"username": "a", **{f"user_{name}": word for name, word in AWKWARD.items()}}
     assert parse_jaas(jaas_text("a.B", options)).options == options
 
 
-def test_listeners_that_were_given_are_not_known_here(make: Make) -> None:
+def test_client_settings_of_given_listeners_are_rejected(make: Make) -> None:
     broker = make(listeners=[Listener("PLAINTEXT", "127.0.0.1", 0)])
-    with pytest.raises(ValueError, match="the listeners that it was given"):
+    with pytest.raises(ValueError, match="listeners is unknown, because they were passed"):
         broker.client()
 
 
-async def test_a_trio_program_has_such_brokers_too() -> None:
+async def test_open_test_broker_supports_security_options() -> None:
     async with open_test_broker(
         topics=["orders"],
         users={"alice": "pencil"},
@@ -385,12 +403,12 @@ async def test_a_trio_program_has_such_brokers_too() -> None:
             await broker.allow(user, "WRITE topic orders")
             await trio.to_thread.run_sync(sends)
         assert len(await broker.records("orders")) == 2
-        with pytest.raises(ValueError, match="'alise' is nobody here; did you mean alice"):
+        with pytest.raises(ValueError, match="there is no user 'alise'; did you mean alice"):
             await broker.allow("alise", "READ topic orders")
     async with open_test_broker(certificates=["shop"], nodes=2) as broker:
         await check_round_trip(
             *Endpoint.parse(broker.bootstrap_servers.partition(",")[0]),
             security=security_of(broker.client("shop").java),
         )
-        with pytest.raises(ValueError, match="make the broker with acls="):
+        with pytest.raises(ValueError, match="create the broker with acls="):
             await broker.allow("shop", "READ topic orders")

@@ -1,4 +1,4 @@
-"""One broker for several processes."""
+"""One broker shared by several processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ with shared_broker(Path(sys.argv[1])) as bootstrap:
 
 
 class User:
-    """Another process that uses the broker until it is told to stop."""
+    """Another process that uses the broker until it is stopped."""
 
     def __init__(self, directory: Path) -> None:
         self.process = subprocess.Popen(
@@ -54,7 +54,7 @@ def answers(bootstrap: str) -> bool:
         kafka.close()
 
 
-def test_who_started_it_stays_until_the_last_one_leaves(tmp_path: Path) -> None:
+def test_shared_broker_runs_until_last_user_leaves(tmp_path: Path) -> None:
     first, second = User(tmp_path), User(tmp_path)
     assert first.bootstrap == second.bootstrap
     assert first.process.stdin is not None
@@ -69,7 +69,7 @@ def test_who_started_it_stays_until_the_last_one_leaves(tmp_path: Path) -> None:
         answers(second.bootstrap)
 
 
-def test_a_user_that_was_killed_has_left(tmp_path: Path) -> None:
+def test_killed_user_counts_as_left(tmp_path: Path) -> None:
     with shared_broker(tmp_path) as bootstrap:
         user = User(tmp_path)
         assert user.bootstrap == bootstrap

@@ -1,4 +1,4 @@
-"""What a broker held: to go back to, to begin from, to keep."""
+"""Snapshots of a broker: restore, fork, save and load."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SERVE = [
 
 
 def settings_of(kind: str, directory: Path) -> dict[str, Any]:
-    """What makes a broker that keeps its data there."""
+    """Return the settings of a broker with this kind of store."""
     places: dict[str, dict[str, Any]] = {
         "memory": {},
         "disk to break": {"disk": True},
@@ -54,7 +54,7 @@ def settings_of(kind: str, directory: Path) -> dict[str, Any]:
     ]
 )
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalBroker]:
-    """One for each place where data can be."""
+    """Create a broker for each kind of store."""
     with LocalBroker(topics={"orders": 2}, **settings_of(request.param, tmp_path)) as broker:
         yield broker
 
@@ -70,7 +70,7 @@ def values(broker: LocalBroker, topic: str = "orders") -> list[str]:
 
 
 def commit(broker: LocalBroker, offset: int) -> None:
-    """As an application that reads by itself commits."""
+    """Commit an offset without joining the group."""
     client = KafkaConsumer(
         bootstrap_servers=broker.bootstrap_servers, group_id="g", enable_auto_commit=False
     )
@@ -80,7 +80,7 @@ def commit(broker: LocalBroker, offset: int) -> None:
 
 
 def ask(broker: LocalBroker, question: Any) -> Any:
-    """Ask something of the broker's node, in its thread."""
+    """Call a function with the broker's node, in its thread."""
 
     async def answer(running: RunningBroker) -> Any:
         return question(running.broker.node)
@@ -93,7 +93,7 @@ def leader_epoch(broker: LocalBroker) -> int:
 
 
 def generation(broker: LocalBroker) -> int:
-    """The generation of group g."""
+    """Return the generation of group g."""
     return int(ask(broker, lambda node: node.groups.history.of("g")[-1].generation))
 
 
@@ -101,7 +101,7 @@ def generation(broker: LocalBroker) -> int:
 
 
 async def new_writer(running: RunningBroker, wire: Wire, version: int) -> tuple[Writer, Topic]:
-    """A producer with one committed transaction."""
+    """Return a producer with one committed transaction."""
     topic = topic_of(running)
     writer = await begun(wire, version)
     await writer.write(topic, b"1")
@@ -117,7 +117,7 @@ def with_wire(broker: LocalBroker, story: Callable[[RunningBroker, Wire], Awaita
     return broker.run_in_broker(run)
 
 
-def test_transactions_go_on_from_a_snapshot(broker: LocalBroker) -> None:
+def test_transactions_continue_after_restore(broker: LocalBroker) -> None:
     producers = [confluent(broker, "committed"), confluent(broker, "aborted")]
     for number, producer in enumerate(producers):
         producer.begin_transaction()
@@ -131,7 +131,7 @@ def test_transactions_go_on_from_a_snapshot(broker: LocalBroker) -> None:
     broker.wait_until_idle()
 
 
-def test_a_transaction_is_open_in_a_fork(broker: LocalBroker) -> None:
+def test_open_transaction_is_open_in_fork(broker: LocalBroker) -> None:
     producer = confluent(broker)
     producer.begin_transaction()
     producer.produce("orders", "1", partition=0)
@@ -140,13 +140,13 @@ def test_a_transaction_is_open_in_a_fork(broker: LocalBroker) -> None:
         fork.produce("orders", "behind", partition=0)
         assert values(fork) == []
         confluent(fork)
-        assert values(fork) == ["behind"], "whoever begins with its id has it aborted"
+        assert values(fork) == ["behind"], "a new producer with the ID aborts the transaction"
     producer.commit_transaction(10)
     assert values(broker) == ["1"]
 
 
-def test_a_decision_in_a_snapshot_is_carried_out(broker: LocalBroker) -> None:
-    """It was made when the snapshot was taken, and its markers were not written yet."""
+def test_prepared_transaction_of_snapshot_is_finished(broker: LocalBroker) -> None:
+    """The decision was made before the snapshot, and the markers were not written yet."""
 
     async def prepare(running: RunningBroker, wire: Wire) -> None:
         writer, topic = await new_writer(running, wire, 11)
@@ -171,8 +171,8 @@ def test_a_decision_in_a_snapshot_is_carried_out(broker: LocalBroker) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_open", [True, False], ids=["open", "at rest"])
-def test_no_two_producers_have_one_epoch(broker: LocalBroker, is_open: bool) -> None:
-    """One that began after the snapshot is still there when another one begins after it."""
+def test_producer_epoch_is_not_reused_after_restore(broker: LocalBroker, is_open: bool) -> None:
+    """A producer from after the snapshot still runs when another one starts after the restore."""
 
     async def start(running: RunningBroker, wire: Wire) -> Writer:
         writer, topic = await new_writer(running, wire, 13)
@@ -208,10 +208,10 @@ def test_no_two_producers_have_one_epoch(broker: LocalBroker, is_open: bool) -> 
     assert values(broker) == ["1", "new", "new"]
 
 
-# -- what is in it
+# -- content
 
 
-def test_back_to_where_it_was(broker: LocalBroker) -> None:
+def test_restore_brings_back_records_and_offsets(broker: LocalBroker) -> None:
     broker.produce("orders", "1", partition=0)
     commit(broker, 1)
     snapshot = broker.snapshot()
@@ -227,8 +227,8 @@ def test_back_to_where_it_was(broker: LocalBroker) -> None:
     assert values(broker) == ["1"], "a snapshot can be used again"
 
 
-def test_what_comes_after_does_not_change_it(broker: LocalBroker) -> None:
-    """Retention removes segments, compaction replaces them: those of a snapshot stay."""
+def test_later_changes_do_not_affect_snapshot(broker: LocalBroker) -> None:
+    """Retention and compaction do not change the segments of the snapshot."""
     compacted = {
         "cleanup.policy": "compact",
         "segment.ms": "3600000",
@@ -242,17 +242,17 @@ def test_what_comes_after_does_not_change_it(broker: LocalBroker) -> None:
     broker.clock.advance(minutes=50)
     before = broker.snapshot()
     broker.clock.advance(hours=2)
-    broker.produce("state", "last", key="k")  # begins a new segment
+    broker.produce("state", "last", key="k")  # rolls a new segment
     broker.clock.advance(hours=2)
     assert values(broker, "old") == []
-    assert len(values(broker, "state")) < 20, "it was compacted"
+    assert len(values(broker, "state")) < 20, "the log was compacted"
     broker.restore(before)
     assert values(broker, "old") == [str(number) for number in range(20)]
     assert values(broker, "state") == [str(number) for number in range(20)]
 
 
-def test_the_start_of_a_log_is_in_it(broker: LocalBroker) -> None:
-    """Deleting records moves the start at once; the disk note_request of it with the next checkpoint."""
+def test_snapshot_has_log_start_offset(broker: LocalBroker) -> None:
+    """DeleteRecords moves the log start offset at once; the next checkpoint stores it on disk."""
     for number in range(5):
         broker.produce("orders", f"{number}", partition=0)
     ask(broker, lambda node: node.partitions.logs.get("orders", 0).delete_records_before(3))
@@ -260,7 +260,7 @@ def test_the_start_of_a_log_is_in_it(broker: LocalBroker) -> None:
         assert values(fork) == ["3", "4"]
 
 
-def test_clocks_go_back_as_well(broker: LocalBroker) -> None:
+def test_restore_resets_clocks(broker: LocalBroker) -> None:
     began = broker.clock.now_ms()
     broker.clock.advance(hours=5)
     snapshot = broker.snapshot()
@@ -270,7 +270,7 @@ def test_clocks_go_back_as_well(broker: LocalBroker) -> None:
     assert 5 <= hours < 6
 
 
-def test_settings_of_topics_are_in_it(broker: LocalBroker) -> None:
+def test_snapshot_has_topic_configs(broker: LocalBroker) -> None:
     broker.create_topic("kept", configs={"retention.ms": "4711"})
     snapshot = broker.snapshot()
     broker.delete_topic("kept")
@@ -279,7 +279,7 @@ def test_settings_of_topics_are_in_it(broker: LocalBroker) -> None:
     assert configs == {"retention.ms": "4711"}
 
 
-def test_users_are_in_it(broker: LocalBroker) -> None:
+def test_snapshot_has_users(broker: LocalBroker) -> None:
     def make(name: str) -> None:
         async def story(running: RunningBroker, wire: Wire) -> None:
             credential = credential_from(ScramMechanism.SHA_256, b"hash", b"salt", 4096)
@@ -300,8 +300,8 @@ def test_users_are_in_it(broker: LocalBroker) -> None:
 # -- clients
 
 
-def test_an_idempotent_producer_goes_on(broker: LocalBroker) -> None:
-    """Its sequence goes on where the snapshot has it: nothing is refused, nothing is doubled."""
+def test_idempotent_producer_continues_after_restore(broker: LocalBroker) -> None:
+    """Sequence numbers continue after those of the snapshot: no batch is rejected or duplicated."""
     producer = KafkaProducer(
         bootstrap_servers=broker.bootstrap_servers,
         enable_idempotence=True,
@@ -319,8 +319,8 @@ def test_an_idempotent_producer_goes_on(broker: LocalBroker) -> None:
     assert values(broker) == ["0", "1", "2", "3"]
 
 
-def test_no_producer_id_is_given_out_again(broker: LocalBroker) -> None:
-    """A client that was given one after the snapshot still has it."""
+def test_producer_id_is_not_reused_after_restore(broker: LocalBroker) -> None:
+    """A client may still use a producer ID from after the snapshot."""
 
     async def producer_id(running: RunningBroker) -> int:
         return await running.broker.node.transactions.producer_ids.next()
@@ -331,8 +331,8 @@ def test_no_producer_id_is_given_out_again(broker: LocalBroker) -> None:
     assert broker.run_in_broker(producer_id) > given
 
 
-def test_leader_epochs_rise_with_each_restore(broker: LocalBroker) -> None:
-    """Or a client could take what is there now for what it has read already (KIP-320)."""
+def test_leader_epochs_increase_with_each_restore(broker: LocalBroker) -> None:
+    """Otherwise a client could confuse new records with those it has consumed (KIP-320)."""
     snapshot = broker.snapshot()
     seen = [leader_epoch(broker)]
     for _ in range(3):
@@ -341,9 +341,10 @@ def test_leader_epochs_rise_with_each_restore(broker: LocalBroker) -> None:
     assert seen == sorted(set(seen))
 
 
-def test_a_reader_without_a_group_whose_place_is_gone(in_directory: LocalBroker) -> None:
-    """It has read up to 100, there are 50 now: the leader's new epoch shows it where its story ends
-    (KIP-320), and it goes on from there."""
+def test_reader_without_group_detects_truncation_after_restore(in_directory: LocalBroker) -> None:
+    """The reader is at offset 100 and the log ends at 50. The new leader epoch tells the reader the
+    diverging offset (KIP-320), where it continues.
+    """
     for number in range(50):
         in_directory.produce("orders", f"{number}")
     snapshot = in_directory.snapshot()
@@ -365,8 +366,8 @@ def test_a_reader_without_a_group_whose_place_is_gone(in_directory: LocalBroker)
     assert (found.offset, found.value) == (50, b"another 50")
 
 
-def test_a_producer_that_is_ahead_of_the_snapshot_is_told(in_directory: LocalBroker) -> None:
-    """As by a Kafka that lost records: one is refused, then it goes on in an epoch of its own."""
+def test_producer_ahead_of_snapshot_gets_error_and_continues(in_directory: LocalBroker) -> None:
+    """As with a Kafka that lost records: one batch is rejected, then a new epoch is used."""
     client = KafkaProducer(
         bootstrap_servers=in_directory.bootstrap_servers,
         enable_idempotence=True,
@@ -384,8 +385,8 @@ def test_a_producer_that_is_ahead_of_the_snapshot_is_told(in_directory: LocalBro
     assert values(in_directory) == ["0", "1"]
 
 
-def test_a_group_reads_on_from_what_it_had_committed(broker: LocalBroker) -> None:
-    """Its member is told that nobody knows it, joins again, and asks for the offsets anew."""
+def test_group_continues_from_committed_offset_after_restore(broker: LocalBroker) -> None:
+    """The member gets UNKNOWN_MEMBER_ID, joins again, and fetches the committed offsets."""
     for number in range(5):
         broker.produce("orders", f"{number}", partition=0)
     client = Consumer(
@@ -430,7 +431,7 @@ def read(client: Consumer, count: int) -> list[bytes | None]:
 # -- forks
 
 
-def test_a_fork_goes_its_own_way(broker: LocalBroker) -> None:
+def test_fork_is_independent_of_original(broker: LocalBroker) -> None:
     broker.produce("orders", "1", partition=0)
     with broker.fork() as fork:
         fork.produce("orders", "theirs", partition=0)
@@ -443,7 +444,7 @@ def test_a_fork_goes_its_own_way(broker: LocalBroker) -> None:
         assert values(broker) == ["1", "ours"]
 
 
-def test_a_fork_is_another_cluster(broker: LocalBroker) -> None:
+def test_fork_has_its_own_cluster_id(broker: LocalBroker) -> None:
     def cluster_id(of: LocalBroker) -> str:
         return str(ask(of, lambda node: node.cluster.id))
 
@@ -456,10 +457,10 @@ def test_a_fork_is_another_cluster(broker: LocalBroker) -> None:
     assert cluster_id(broker) == mine
 
 
-# -- keeping it
+# -- save and load
 
 
-def test_a_saved_snapshot_can_be_loaded(broker: LocalBroker, tmp_path: Path) -> None:
+def test_saved_snapshot_can_be_loaded(broker: LocalBroker, tmp_path: Path) -> None:
     broker.clock.advance(hours=3)
     broker.produce("orders", "kept", partition=0)
     broker.snapshot().save(tmp_path / "saved")
@@ -467,7 +468,7 @@ def test_a_saved_snapshot_can_be_loaded(broker: LocalBroker, tmp_path: Path) -> 
     with pytest.raises(FileExistsError):
         broker.snapshot().save(tmp_path / "saved")
     several = (tmp_path / "saved" / "1").is_dir()
-    for name in ("a", "b"):  # as often as one likes
+    for name in ("a", "b"):  # any number of times
         place = [str(tmp_path / name / each) for each in ("0", "1")] if several else None
         with LocalBroker(load=tmp_path / "saved", data_dir=place) as other:
             assert values(other) == ["kept"]
@@ -475,7 +476,7 @@ def test_a_saved_snapshot_can_be_loaded(broker: LocalBroker, tmp_path: Path) -> 
             other.produce("orders", "more")
 
 
-def test_a_saved_snapshot_can_be_served(tmp_path: Path) -> None:
+def test_saved_snapshot_can_be_served(tmp_path: Path) -> None:
     with LocalBroker() as broker:
         broker.produce("orders", "kept")
         broker.snapshot().save(tmp_path / "saved")
@@ -489,7 +490,7 @@ def test_a_saved_snapshot_can_be_served(tmp_path: Path) -> None:
     assert '"event": "ready"' in dump.stdout
 
 
-def test_a_snapshot_of_one_kind_fills_a_broker_of_another(tmp_path: Path) -> None:
+def test_snapshot_can_be_loaded_into_other_kind_of_store(tmp_path: Path) -> None:
     with LocalBroker() as broker:
         broker.produce("orders", "kept")
         snapshot = broker.snapshot()
@@ -500,13 +501,13 @@ def test_a_snapshot_of_one_kind_fills_a_broker_of_another(tmp_path: Path) -> Non
             assert values(other) == ["kept"]
     with pytest.raises(ValueError, match="as many with data_dir"):
         LocalBroker(load=snapshot, **settings_of("directories", tmp_path))
-    with pytest.raises(ValueError, match="has data already"):
+    with pytest.raises(ValueError, match="it has data; use an empty directory"):
         LocalBroker(load=snapshot, **settings_of("directory", tmp_path))
     with pytest.raises(FileNotFoundError, match="no saved snapshot"):
         Snapshot.load(tmp_path)
 
 
-def test_what_it_begins_with_survives_a_power_cut() -> None:
+def test_loaded_snapshot_survives_power_cut() -> None:
     with LocalBroker(disk=True, config={"flush.policy": "os"}) as broker:
         broker.produce("orders", "1")
         snapshot = broker.snapshot()
@@ -519,23 +520,19 @@ def test_what_it_begins_with_survives_a_power_cut() -> None:
 # -- in real directories
 
 
-def test_closed_segments_are_shared_and_not_copied(
-    in_directory: LocalBroker, tmp_path: Path
-) -> None:
+def test_closed_segments_are_linked_not_copied(in_directory: LocalBroker, tmp_path: Path) -> None:
     in_directory.produce("orders", "x")
     snapshot = in_directory.snapshot()
     (copy,) = tmp_path.glob("data.copy-*")
     name = "orders-0/00000000000000000000.log"
     assert (copy / name).samefile(tmp_path / "data" / name)
-    in_directory.produce("orders", "y")  # into a segment that the copy does not share
+    in_directory.produce("orders", "y")  # to a segment that the copy does not share
     assert values(in_directory) == ["x", "y"]
     in_directory.restore(snapshot)
     assert values(in_directory) == ["x"]
 
 
-def test_nothing_stays_of_a_snapshot_that_nobody_needs(
-    in_directory: LocalBroker, tmp_path: Path
-) -> None:
+def test_unused_snapshot_leaves_no_files(in_directory: LocalBroker, tmp_path: Path) -> None:
     snapshot = in_directory.snapshot()
     with in_directory.fork(snapshot):
         assert len(list(tmp_path.iterdir())) == 3
@@ -547,7 +544,7 @@ def test_nothing_stays_of_a_snapshot_that_nobody_needs(
 # -- in memory
 
 
-def test_files_that_are_forked_share_what_there_is() -> None:
+def test_forked_memory_files_share_bytes() -> None:
     files = MemFiles()
     files.mkdir("d")
     file = files.open("d/f", create=True)

@@ -1,4 +1,4 @@
-"""What happens to a cluster once in a while, and what its clients are told then."""
+"""Operations that change cluster state, and what clients observe."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ORDERS = Topic("orders")
 # -- groups
 
 
-async def test_a_session_ends_at_once(broker: RunningBroker, wire: Wire) -> None:
+async def test_expire_member_ends_session_at_once(broker: RunningBroker, wire: Wire) -> None:
     member = Member(wire)
     await member.enter()
     assert await broker.expire_member("g", member.id) == [member.id]
@@ -45,15 +45,17 @@ async def test_a_session_ends_at_once(broker: RunningBroker, wire: Wire) -> None
     member.id = ""
     await member.enter()
     assert await member.heartbeat() == 0
-    assert await broker.expire_member("g", "test") == [member.id], "by its client id"
+    assert await broker.expire_member("g", "test") == [member.id], "expired by its client ID"
 
 
-async def test_a_session_of_a_share_group_ends_at_once(broker: RunningBroker, wire: Wire) -> None:
+async def test_expire_member_of_share_group_ends_session_at_once(
+    broker: RunningBroker, wire: Wire
+) -> None:
     await find(wire)
     await share_groups.beat(wire, "a", 0, topics=["orders"])
     epoch = (await share_groups.beat(wire, "b", 0, topics=["orders"])).member_epoch
     assert (await broker.wait_for_group("g", members=2)).type == "Share"
-    with pytest.raises(ValueError, match="group 'g' has no member 'x'; it has a, b"):
+    with pytest.raises(ValueError, match=r"group 'g' has no member 'x' \(valid: a, b\)"):
         await broker.expire_member("g", "x")
     assert await broker.expire_member("g", "a") == ["a"]
     answer = await share_groups.beat(wire, "a", 2)
@@ -66,7 +68,7 @@ async def test_a_session_of_a_share_group_ends_at_once(broker: RunningBroker, wi
     assert not (await share_groups.beat(wire, "b", epoch)).error_code
 
 
-async def test_a_share_group_comes_to_rest(broker: RunningBroker, wire: Wire) -> None:
+async def test_share_group_becomes_idle(broker: RunningBroker, wire: Wire) -> None:
     await find(wire)
     await set_config(wire, ResourceType.GROUP, "g", "share.assignment.interval.ms", "0")
     await share_groups.alter(wire, {0: 0, 1: 0}, topic="orders")
@@ -75,7 +77,7 @@ async def test_a_share_group_comes_to_rest(broker: RunningBroker, wire: Wire) ->
     answer = await share_groups.beat(wire, "a", 0, topics=["orders"])
     assert await broker.lag("g") == 1
     await broker.wait_for_assignment("g", {"orders": [0, 1]})
-    with pytest.raises(WaitTimeout, match="g: has done with 0 of 1 in orders-0"):
+    with pytest.raises(WaitTimeout, match="g: has completed 0 of 1 in orders-0"):
         await broker.wait_until_idle("g", timeout=0.05)
     await share_groups.beat(wire, "a", -1)
     await share_groups.alter(wire, {0: 1}, topic="orders")
@@ -85,7 +87,7 @@ async def test_a_share_group_comes_to_rest(broker: RunningBroker, wire: Wire) ->
     assert not answer.error_code
 
 
-async def test_the_others_are_asked_to_share_anew(broker: RunningBroker, wire: Wire) -> None:
+async def test_expire_member_rebalances_other_members(broker: RunningBroker, wire: Wire) -> None:
     async with connected(broker.broker.endpoint) as second_wire:
         first, second = Member(wire), Member(second_wire, group_instance_id="twin")
         await first.enter()
@@ -99,16 +101,20 @@ async def test_the_others_are_asked_to_share_anew(broker: RunningBroker, wire: W
 
 
 @pytest.mark.parametrize("group", ["g", "none"])
-async def test_a_member_that_there_is_not(broker: RunningBroker, wire: Wire, group: str) -> None:
+async def test_expire_unknown_member_is_rejected(
+    broker: RunningBroker, wire: Wire, group: str
+) -> None:
     member = Member(wire)
     await member.enter()
-    has = member.id if group == "g" else "nobody"
-    with pytest.raises(ValueError, match=f"group '{group}' has no member 'x'; it has {has}"):
+    has = member.id if group == "g" else "none"
+    with pytest.raises(ValueError, match=rf"group '{group}' has no member 'x' \(valid: {has}\)"):
         await broker.expire_member(group, "x")
 
 
-async def test_members_of_modern_groups(broker: RunningBroker, wire: Wire) -> None:
-    """Of a consumer group of KIP-848 and of a streams group of KIP-1071, and what they wait for."""
+async def test_expire_member_works_for_consumer_and_streams_protocol(
+    broker: RunningBroker, wire: Wire
+) -> None:
+    """Consumer groups (KIP-848) and streams groups (KIP-1071), and their waiters."""
     for group in ("consumers", "streams"):
         await find(wire, group)
     await at_once(wire, "streams")
@@ -129,14 +135,14 @@ async def test_members_of_modern_groups(broker: RunningBroker, wire: Wire) -> No
     assert "member s missed heartbeats" in await broker.report()
 
 
-async def test_a_group_before_there_is_any(broker: RunningBroker) -> None:
+async def test_operation_on_unknown_group_is_rejected(broker: RunningBroker) -> None:
     with pytest.raises(ValueError, match="there is no group 'g'"):
         await broker.expire_member("g", "x")
-    with pytest.raises(ValueError, match="there is no group 'g'; there are none"):
+    with pytest.raises(ValueError, match=r"there is no group 'g' \(valid: none\)"):
         await broker.move_coordinator("g")
 
 
-async def test_a_coordinator_that_moves(broker: RunningBroker, wire: Wire) -> None:
+async def test_move_coordinator_reloads_group_from_log(broker: RunningBroker, wire: Wire) -> None:
     member = Member(wire)
     await member.enter()
     assert await member.commit("orders", 7) == 0
@@ -144,12 +150,12 @@ async def test_a_coordinator_that_moves(broker: RunningBroker, wire: Wire) -> No
     assert await member.heartbeat() == ErrorCode.NOT_COORDINATOR
     assert await member.commit("orders", 8) == ErrorCode.NOT_COORDINATOR
     await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key="g"))
-    assert await member.heartbeat() == 0, "it is known from what is stored"
+    assert await member.heartbeat() == 0, "the group was reloaded from the log"
     assert await committed(wire, "orders") == 7
     assert await member.commit("orders", 8) == 0
 
 
-async def test_who_waits_for_a_coordinator_is_told_that_it_moves(
+async def test_waiting_member_is_notified_of_moved_coordinator(
     broker: RunningBroker, wire: Wire
 ) -> None:
     async with connected(broker.broker.endpoint) as second_wire:
@@ -171,7 +177,7 @@ async def test_who_waits_for_a_coordinator_is_told_that_it_moves(
 # -- partitions
 
 
-async def test_a_leader_that_moves(broker: RunningBroker, wire: Wire) -> None:
+async def test_move_leader_makes_client_refresh_metadata(broker: RunningBroker, wire: Wire) -> None:
     (before,) = (await metadata(wire, ["orders"])).topics
     await broker.move_leader("orders", 0)
     moved = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -190,7 +196,9 @@ async def test_a_leader_that_moves(broker: RunningBroker, wire: Wire) -> None:
     assert fenced.error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
-async def test_all_leaders_of_a_topic_move(broker: RunningBroker, wire: Wire) -> None:
+async def test_move_leader_without_partition_moves_all_leaders(
+    broker: RunningBroker, wire: Wire
+) -> None:
     await broker.move_leader("orders")
     for partition in (0, 1):
         row = await produce(wire, ORDERS, batch(), partition=partition)
@@ -201,9 +209,7 @@ async def test_all_leaders_of_a_topic_move(broker: RunningBroker, wire: Wire) ->
         await broker.move_leader("other")
 
 
-async def test_a_fetch_that_waits_learns_that_the_leader_moved(
-    broker: RunningBroker, wire: Wire
-) -> None:
+async def test_waiting_fetch_is_notified_of_moved_leader(broker: RunningBroker, wire: Wire) -> None:
     (topic,) = (await metadata(wire, ["orders"])).topics
     epoch = next(row.leader_epoch for row in topic.partitions if not row.partition_index)
     ask = fetch_request(ORDERS, max_wait_ms=10_000, current_leader_epoch=epoch)
@@ -216,7 +222,9 @@ async def test_a_fetch_that_waits_learns_that_the_leader_moved(
 
 
 @pytest.mark.parametrize("read", [0, 2, 3])
-async def test_no_position_is_right_any_more(broker: RunningBroker, wire: Wire, read: int) -> None:
+async def test_offset_out_of_range_invalidates_all_positions(
+    broker: RunningBroker, wire: Wire, read: int
+) -> None:
     for _ in range(3):
         await produce(wire, ORDERS, batch())
     start = await broker.offset_out_of_range("orders", 0)
@@ -228,7 +236,7 @@ async def test_no_position_is_right_any_more(broker: RunningBroker, wire: Wire, 
     assert len(await broker.records("orders")) == 1
 
 
-async def test_a_fetch_that_waits_learns_that_its_position_is_gone(
+async def test_waiting_fetch_is_notified_of_invalid_position(
     broker: RunningBroker, wire: Wire
 ) -> None:
     await wire.send(ApiKey.FETCH, 12, fetch_request(ORDERS, max_wait_ms=10_000))
@@ -242,15 +250,15 @@ async def test_a_fetch_that_waits_learns_that_its_position_is_gone(
 # -- producers
 
 
-async def test_a_producer_that_is_fenced(broker: RunningBroker, wire: Wire) -> None:
+async def test_fence_producer_rejects_old_epoch(broker: RunningBroker, wire: Wire) -> None:
     async def write(producer_id: int, sequence: int, epoch: int = 0) -> int:
         data = sequenced(producer_id, sequence, epoch=epoch)
         return int((await produce(wire, ORDERS, data)).error_code)
 
-    with pytest.raises(ValueError, match="there are none"):
+    with pytest.raises(ValueError, match=r"\(valid: none\)"):
         await broker.fence_producer()
     assert [await write(7, 0), await write(8, 0)] == [0, 0]
-    with pytest.raises(ValueError, match="no producer 9 has written; there are 7, 8"):
+    with pytest.raises(ValueError, match=r"no producer 9 has written records \(valid: 7, 8\)"):
         await broker.fence_producer(9)
     assert await broker.fence_producer(7) == [7]
     assert [await write(7, 1), await write(8, 1)] == [ErrorCode.INVALID_PRODUCER_EPOCH, 0]

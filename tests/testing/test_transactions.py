@@ -1,4 +1,4 @@
-"""What a test does with transactions: end them, time them out, crash amid their ends, explain them."""
+"""Operations of a test on transactions: end, expire, crash and explain."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def topic_of(broker: RunningBroker) -> Topic:
 
 
 async def writing(wire: Wire, orders: Topic, version: int = SECOND) -> Writer:
-    """A producer with a transaction open in orders-0, and a record of somebody else behind it."""
+    """Open a transaction in orders-0, followed by a record of another producer."""
     writer = await begun(wire, version)
     await writer.write(orders, b"open")
     await produce(wire, orders, batch([b"after"]))
@@ -39,7 +39,7 @@ async def writing(wire: Wire, orders: Topic, version: int = SECOND) -> Writer:
 
 
 def confluent(broker: LocalBroker, name: str = NAME, **settings: Any) -> Producer:
-    """A transactional producer of librdkafka that has begun."""
+    """Return a librdkafka producer that has begun a transaction."""
     producer = Producer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -63,16 +63,16 @@ def write(producer: Producer, value: str, *topics: str) -> None:
     assert producer.flush(10) == 0
 
 
-# -- verbs
+# -- operations
 
 
 @PROTOCOLS
-async def test_a_transaction_that_is_aborted(
+async def test_abort_transaction_aborts_and_fences(
     broker: RunningBroker, wire: Wire, orders: Topic, version: int
 ) -> None:
     writer = await writing(wire, orders, version)
     await broker.abort_transaction(NAME)
-    assert await seen(wire, orders) == [b"after"], "its readers go on"
+    assert await seen(wire, orders) == [b"after"], "read_committed consumers continue"
     assert await writer.produce(orders, b"late") == ErrorCode.INVALID_PRODUCER_EPOCH
     assert await writer.end(commit=True) != ErrorCode.NONE
     await writer.begin()
@@ -81,27 +81,31 @@ async def test_a_transaction_that_is_aborted(
     assert await seen(wire, orders) == [b"after", b"anew"]
 
 
-async def test_what_cannot_be_aborted(broker: RunningBroker, wire: Wire, orders: Topic) -> None:
+async def test_abort_of_transaction_that_is_not_open_is_rejected(
+    broker: RunningBroker, wire: Wire, orders: Topic
+) -> None:
     for verb in (broker.abort_transaction, broker.expire_transaction):
-        with pytest.raises(ValueError, match="there is no transactional id 'x'; there are none"):
+        with pytest.raises(ValueError, match=r"there is no transactional ID 'x' \(valid: none\)"):
             await verb("x")
     writer = await begun(wire, SECOND)
     for verb in (broker.abort_transaction, broker.expire_transaction):
-        with pytest.raises(ValueError, match="there is no transactional id 'x'; there are tx"):
+        with pytest.raises(ValueError, match=r"there is no transactional ID 'x' \(valid: tx\)"):
             await verb("x")
-        with pytest.raises(ValueError, match="'tx' has no open transaction, it is Empty; open are"):
+        with pytest.raises(
+            ValueError, match=r"'tx': no transaction is open, its state is Empty \(open:"
+        ):
             await verb(NAME)
     await writer.write(orders, b"x")
     await broker.expire_transaction(NAME)
-    with pytest.raises(ValueError, match="it is CompleteAbort; open are none"):
+    with pytest.raises(ValueError, match=r"its state is CompleteAbort \(open: none\)"):
         await broker.abort_transaction(NAME)
 
 
 @PROTOCOLS
-async def test_a_producer_that_is_fenced(
+async def test_fence_producer_by_transactional_id_rejects_old_epoch(
     broker: RunningBroker, wire: Wire, orders: Topic, version: int
 ) -> None:
-    """By its transactional id: as if a newer instance had begun."""
+    """As if a newer instance had started."""
     writer = await writing(wire, orders, version)
     assert await broker.fence_producer(transactional_id=NAME) == [writer.id]
     assert await seen(wire, orders) == [b"after"]
@@ -116,30 +120,30 @@ async def test_a_producer_that_is_fenced(
 
 
 @pytest.mark.parametrize("by_id", [True, False])
-async def test_a_transactional_producer_is_fenced_by_its_coordinator(
+async def test_transactional_producer_is_fenced_by_coordinator(
     broker: RunningBroker, wire: Wire, orders: Topic, by_id: bool
 ) -> None:
-    """Fencing it in the logs alone would leave a transaction there that nobody ends."""
+    """Fencing only in the logs would leave an open transaction that is never ended."""
     writer = await writing(wire, orders, FIRST)
     assert await broker.fence_producer(writer.id if by_id else None) == [writer.id]
     assert await writer.end(commit=True) == ErrorCode.PRODUCER_FENCED
     assert await seen(wire, orders) == [b"after"]
 
 
-async def test_a_producer_without_a_transaction_is_fenced(
+async def test_idle_transactional_producer_is_fenced(
     broker: RunningBroker, wire: Wire, orders: Topic
 ) -> None:
     writer = await begun(wire, SECOND)
     await broker.fence_producer(transactional_id=NAME)
     assert await writer.produce(orders, b"zombie") == ErrorCode.INVALID_PRODUCER_EPOCH
-    with pytest.raises(ValueError, match="there is no transactional id 'x'; there are tx"):
+    with pytest.raises(ValueError, match=r"there is no transactional ID 'x' \(valid: tx\)"):
         await broker.fence_producer(transactional_id="x")
-    with pytest.raises(ValueError, match="not by both"):
+    with pytest.raises(ValueError, match="remove one of them"):
         await broker.fence_producer(writer.id, transactional_id=NAME)
 
 
 @PROTOCOLS
-async def test_one_transaction_is_open_for_too_long(
+async def test_expire_transaction_aborts_it(
     broker: RunningBroker, wire: Wire, orders: Topic, version: int
 ) -> None:
     writer = await writing(wire, orders, version)
@@ -147,15 +151,17 @@ async def test_one_transaction_is_open_for_too_long(
     assert await seen(wire, orders) == [b"after"]
     assert await writer.produce(orders, b"late") == ErrorCode.INVALID_PRODUCER_EPOCH
     text = str(broker.explain.transaction(NAME))
-    # What happens in one millisecond is reported with the test's actions first.
+    # The actions of the test come first among events of the same millisecond.
     assert re.search(
-        "the test let it last too long\n(.* a transaction began;.*\n)?.*transaction timed out after 60000 ms; PrepareAbort, "
+        "the test expired the transaction\n(.* a transaction began;.*\n)?.*transaction timed out after 60000 ms; PrepareAbort, "
         f"producer {writer.id}, epoch {writer.epoch + 1}\n",
         text,
     ), text
 
 
-async def test_a_coordinator_that_moves(broker: RunningBroker, wire: Wire, orders: Topic) -> None:
+async def test_move_coordinator_reloads_transactions_from_log(
+    broker: RunningBroker, wire: Wire, orders: Topic
+) -> None:
     writer = await begun(wire, FIRST)
     await broker.move_coordinator(transactional_id=NAME)
     assert await writer.add(orders, 0) == [ErrorCode.NOT_COORDINATOR]
@@ -166,16 +172,15 @@ async def test_a_coordinator_that_moves(broker: RunningBroker, wire: Wire, order
     await broker.move_coordinator(transactional_id=NAME)
     await wire.ask(ApiKey.FIND_COORDINATOR, 4, find)
     await writer.commit()
-    assert await seen(wire, orders) == [b"x"], "it is known from what is stored"
-    with pytest.raises(ValueError, match="there is no transactional id 'x'; there are tx"):
+    assert await seen(wire, orders) == [b"x"], "the transaction was reloaded from the log"
+    with pytest.raises(ValueError, match=r"there is no transactional ID 'x' \(valid: tx\)"):
         await broker.move_coordinator(transactional_id="x")
     for named in ({}, {"group": "g", "transactional_id": NAME}):
-        with pytest.raises(ValueError, match="of a group or of a transactional id"):
+        with pytest.raises(ValueError, match="pass either a group or a transactional ID"):
             await broker.move_coordinator(**named)
 
 
-def test_what_a_real_producer_meets() -> None:
-    """It is told that its transaction was aborted, or that somebody else has its id."""
+def test_librdkafka_producer_gets_abort_and_fence_errors() -> None:
     with LocalBroker(topics={"orders": 1}) as broker:
         producer = confluent(broker)
         write(producer, "aborted", "orders")
@@ -195,10 +200,10 @@ def test_what_a_real_producer_meets() -> None:
         assert [record.text for record in broker.records("orders")] == ["committed"]
 
 
-async def test_a_fault_that_names_a_transactional_id(
+async def test_fault_matches_transactional_id(
     broker: RunningBroker, wire: Wire, orders: Topic
 ) -> None:
-    """Requests name it in several ways."""
+    """Requests have it in different fields."""
     writer = await begun(wire, FIRST)
     broker.fault("AddPartitionsToTxn", error="COORDINATOR_LOAD_IN_PROGRESS", transactional_id=NAME)
     broker.fault("AddPartitionsToTxn", error="NOT_COORDINATOR", transactional_id="other").optional()
@@ -211,7 +216,7 @@ async def test_a_fault_that_names_a_transactional_id(
 
 
 @pytest.mark.parametrize("at", ["before", "after"])
-async def test_a_fault_of_one_partition_of_a_transaction(
+async def test_fault_hits_one_partition_of_transaction(
     broker: RunningBroker, wire: Wire, orders: Topic, at: Literal["before", "after"]
 ) -> None:
     writer = await begun(wire, FIRST)
@@ -220,25 +225,25 @@ async def test_a_fault_of_one_partition_of_a_transaction(
     assert sorted(await writer.add(orders, 0, 1)) == [0, refused]
     assert await writer.produce(orders, b"x") == ErrorCode.NONE
     is_in = await writer.produce(orders, b"x", partition=1) == ErrorCode.NONE
-    assert is_in == (at == "after"), "the work is done, and the answer a lie"
+    assert is_in == (at == "after"), "the work was done despite the error"
 
 
 # -- clocks
 
 
 @PROTOCOLS
-async def test_a_transaction_times_out_on_demand(
+async def test_coordinator_clock_expires_transaction(
     broker: RunningBroker, wire: Wire, orders: Topic, version: int
 ) -> None:
     writer = await writing(wire, orders, version)
     await broker.advance_coordinator(58_000, keep_members=True)
     assert await seen(wire, orders) == []
     await broker.advance_coordinator(3_000, keep_members=True)
-    assert await seen(wire, orders) == [b"after"], "the markers are there when `advance` returns"
+    assert await seen(wire, orders) == [b"after"], "the markers are written when `advance` returns"
     assert await writer.produce(orders, b"late") == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_on_a_disk_the_markers_are_there_as_well() -> None:
+def test_markers_are_written_on_disk_after_advance() -> None:
     with LocalBroker(topics={"orders": 1}, disk=True) as local:
 
         async def story(broker: RunningBroker) -> None:
@@ -252,8 +257,8 @@ def test_on_a_disk_the_markers_are_there_as_well() -> None:
         local.run_in_broker(story)
 
 
-async def test_the_time_of_logs_ends_no_transaction(broker: RunningBroker, wire: Wire) -> None:
-    """It lets transactional ids be forgotten that nobody uses."""
+async def test_log_clock_does_not_expire_transaction(broker: RunningBroker, wire: Wire) -> None:
+    """It only expires unused transactional IDs."""
     orders = await create_topic(wire, "kept", configs={"retention.ms": "-1"})
     writer = await writing(wire, orders)
     await broker.advance(30 * 86_400_000)
@@ -269,10 +274,10 @@ async def test_the_time_of_logs_ends_no_transaction(broker: RunningBroker, wire:
     assert await writer.produce(orders, b"x") == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-# -- rest
+# -- idleness
 
 
-async def test_no_rest_while_a_transaction_is_open(
+async def test_open_transaction_prevents_idle_broker(
     broker: RunningBroker, wire: Wire, orders: Topic
 ) -> None:
     writer = await writing(wire, orders)
@@ -287,7 +292,9 @@ async def test_no_rest_while_a_transaction_is_open(
 # -- explain
 
 
-async def test_who_holds_up_readers(broker: RunningBroker, wire: Wire, orders: Topic) -> None:
+async def test_explanation_names_transaction_that_blocks_readers(
+    broker: RunningBroker, wire: Wire, orders: Topic
+) -> None:
     writer = await begun(wire, SECOND)
     await produce(wire, orders, batch([b"before"]))
     await writer.write(orders, b"open")
@@ -306,10 +313,10 @@ async def test_who_holds_up_readers(broker: RunningBroker, wire: Wire, orders: T
     assert "read_committed consumers" not in str(broker.explain.partition("orders", 0))
 
 
-async def test_a_transaction_of_which_nobody_knows(
+async def test_explanation_names_transaction_unknown_to_coordinator(
     broker: RunningBroker, wire: Wire, orders: Topic
 ) -> None:
-    """A batch that an old broker took in after the marker."""
+    """An old broker has accepted a batch after the marker."""
     hanging = sequenced(9, 0, transactional=True)
     replica = broker.broker.node.partitions.named_replica("orders", 0)
     replica.append(memoryview(hanging), read_header(hanging), broker.clock.log_ms())
@@ -318,7 +325,9 @@ async def test_a_transaction_of_which_nobody_knows(
     assert "`kbroker cluster txn abort orders 0 0` aborts it" in told
 
 
-async def test_where_a_transaction_stands(broker: RunningBroker, wire: Wire, orders: Topic) -> None:
+async def test_explanation_has_state_and_history_of_transaction(
+    broker: RunningBroker, wire: Wire, orders: Topic
+) -> None:
     assert str(broker.explain.transaction(NAME)) == f"transactional id {NAME} does not exist"
     writer = await begun(wire, SECOND)
     who = f"producer {writer.id}, epoch {writer.epoch},"
@@ -357,10 +366,10 @@ def on_disk() -> Iterator[LocalBroker]:
 @pytest.mark.parametrize(
     "point", ["txn.prepared", "txn.marker(1)", "txn.marker(2)", "txn.completed"]
 )
-def test_a_producer_lives_through_a_crash(
+def test_transactional_producer_survives_crash(
     on_disk: LocalBroker, point: str, is_committed: bool
 ) -> None:
-    """All or nothing, as it was decided, in both topics; and the producer goes on."""
+    """The transaction is wholly committed or aborted in both topics; the producer continues."""
     producer = confluent(on_disk)
     write(producer, "1", "orders", "invoices")
     end = producer.commit_transaction if is_committed else producer.abort_transaction
@@ -396,7 +405,7 @@ def fence(broker: LocalBroker) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["txn.prepared", "txn.marker(1)", "txn.completed"])
 @pytest.mark.parametrize("end", [time_out, expire, abort, fence])
-def test_a_crash_amid_an_end_that_the_test_asked_for(
+def test_crash_during_abort_by_test_is_handled(
     on_disk: LocalBroker, end: Callable[[LocalBroker], None], point: str
 ) -> None:
     write(confluent(on_disk), "1", "orders", "invoices")
@@ -409,9 +418,9 @@ def test_a_crash_amid_an_end_that_the_test_asked_for(
     on_disk.wait_until_idle()
 
 
-def test_a_marker_that_does_not_come(on_disk: LocalBroker) -> None:
+def test_missing_marker_is_handled(on_disk: LocalBroker) -> None:
     for point in ("txn.marker", "txn.marker(0)", "txn.marker(x)"):
-        with pytest.raises(ValueError, match=r"there is no point .*, txn.marker\(n\)"):
+        with pytest.raises(ValueError, match=r"there is no point .*, txn.marker\(N\)"):
             on_disk.crash_at(point)
     producer = confluent(on_disk)
     on_disk.crash_at("txn.marker(2)")

@@ -36,7 +36,7 @@ class AsyncCase(KafkaTestCase, unittest.IsolatedAsyncioTestCase):
         assert self.kbroker.topics() == {}
 
 
-def test_each_test_has_a_broker_of_its_own() -> None:
+def test_each_test_has_its_own_broker() -> None:
     threads = set(threading.enumerate())
     result = run(Case("one"), Case("other"), AsyncCase("one"))
     assert (result.testsRun, result.wasSuccessful()) == (3, True), result.errors
@@ -44,7 +44,7 @@ def test_each_test_has_a_broker_of_its_own() -> None:
     assert mine <= threads
 
 
-def test_a_fault_that_never_fired_fails() -> None:
+def test_unfired_fault_fails_test() -> None:
     result = run(Case("unfired"))
     ((_, message),) = [*result.errors, *result.failures]
     assert "never fired" in message
@@ -57,8 +57,8 @@ class CaseOfItsOwn(KafkaTestCase):
         raise AssertionError
 
 
-def test_the_same_tests_against_another_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Topics are made anew and deleted; tests that ask for what it cannot do are skipped."""
+def test_same_tests_run_against_external_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics are recreated and deleted; tests with unsupported options are skipped."""
     with LocalBroker(topics={"orders": 1}) as elsewhere:
         elsewhere.produce("orders", "of an earlier run")
         monkeypatch.setenv("KBROKER_TEST_BOOTSTRAP", elsewhere.bootstrap_servers)
@@ -68,7 +68,7 @@ def test_the_same_tests_against_another_kafka(monkeypatch: pytest.MonkeyPatch) -
     assert result.wasSuccessful(), [*result.errors, *result.failures]
 
 
-def test_an_address_without_a_kafka_is_an_error_of_the_class(
+def test_unreachable_bootstrap_fails_test_class(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("KBROKER_TEST_BOOTSTRAP", "127.0.0.1:1")

@@ -1,4 +1,4 @@
-"""Tasks of compaction."""
+"""Compaction tasks for tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS = 5
 
 
 async def update(wire: Wire, topic: Topic, start: int, end: int) -> None:
-    """A value for one key after the other."""
+    """Write values for consecutive keys."""
     for number in range(start, end):
         record = Record(b"key %d" % (number % KEYS), b"value %d " % number * 10, 1000 + number)
         row = await produce(wire, topic, batch([record]))

@@ -1,4 +1,4 @@
-"""The background compaction of a broker, in a process beside it and in memory."""
+"""Background compaction of a broker, in a separate process and in memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def log_of(broker: Broker, name: str) -> Log:
 
 
 async def contents(wire: Wire, topic: Topic) -> list[Record]:
-    """Everything in a topic, as a consumer reads it."""
+    """Return all records of a topic, as a consumer reads them."""
     found: list[Record] = []
     offset = 0
     while True:
@@ -52,7 +52,7 @@ async def contents(wire: Wire, topic: Topic) -> list[Record]:
         offset = listed[-1].offset + 1 if listed else offset + 1
 
 
-async def test_a_topic_is_compacted_while_it_is_written(start: Start) -> None:
+async def test_topic_is_compacted_during_writes(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", configs=COMPACTED)
         await update(wire, topic, 0, 100)
@@ -71,7 +71,7 @@ async def test_a_topic_is_compacted_while_it_is_written(start: Start) -> None:
         assert {it.key: it.offset for it in again} == {it.key: it.offset for it in found}
 
 
-async def test_it_happens_by_itself(start: Start) -> None:
+async def test_cleaner_compacts_topics_in_the_background(start: Start) -> None:
     async with start(log_cleaner_backoff_ms=100) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", configs=COMPACTED)
         await update(wire, topic, 0, 60)
@@ -79,7 +79,7 @@ async def test_it_happens_by_itself(start: Start) -> None:
         assert len({it.key for it in await contents(wire, topic)}) == KEYS
 
 
-async def test_not_when_it_is_switched_off(start: Start) -> None:
+async def test_disabled_cleaner_compacts_nothing(start: Start) -> None:
     off = {"log_cleaner_backoff_ms": 100, "log_cleaner_enable": False}
     async with start(**off) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", configs=COMPACTED)
@@ -88,7 +88,7 @@ async def test_not_when_it_is_switched_off(start: Start) -> None:
         assert log_of(broker, "t").first_dirty_offset == -1
 
 
-async def test_a_restart_finds_what_was_compacted(tmp_path: Path) -> None:
+async def test_compacted_topic_survives_a_restart(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", configs=COMPACTED)
         await update(wire, topic, 0, 100)
@@ -143,7 +143,7 @@ def damage(path: Path) -> None:
     path.write_bytes(data)
 
 
-async def test_damage_takes_the_partition_offline(
+async def test_corruption_found_by_compaction_takes_the_partition_offline(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
@@ -158,7 +158,7 @@ async def test_damage_takes_the_partition_offline(
     assert leftovers(tmp_path) == []
 
 
-async def test_a_topic_that_is_deleted_meanwhile(
+async def test_topic_deletion_during_compaction_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
@@ -180,7 +180,9 @@ async def test_a_topic_that_is_deleted_meanwhile(
         assert leftovers(tmp_path / "t-0") == []
 
 
-async def test_a_full_memory(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_compaction_with_full_memory_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with started(memory_limit_bytes=60_000) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", configs=COMPACTED)
         for number in range(1000):
@@ -193,10 +195,10 @@ async def test_a_full_memory(caplog: pytest.LogCaptureFixture) -> None:
     assert "compaction failed, will retry" in caplog.text
 
 
-async def test_files_that_vanish_meanwhile(
+async def test_missing_segment_files_do_not_stop_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing that happens to the files of a run ends the broker."""
+    """A missing file fails the run, but does not stop the broker."""
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", configs=COMPACTED)
         await update(wire, topic, 0, 100)
@@ -219,7 +221,9 @@ async def test_files_that_vanish_meanwhile(
     assert caplog.text.count("the compacted segment is missing") == 1
 
 
-async def test_the_dirtiest_log_comes_first(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+async def test_dirtiest_log_is_compacted_first(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("DEBUG", "kbroker.partitions.cleaner")
     async with start() as broker, connected(broker.endpoint) as wire:
         half = await create_topic(wire, "half", configs=COMPACTED)

@@ -1,7 +1,7 @@
-"""Every operation of the disk fails once, or for a while, while the cleaner swaps segments.
+"""Disk operations that fail once, or for a while, while the cleaner swaps segments.
 
-Whatever fails, and however often the cleaner and the broker go on after that, the same records are
-served: the latest value of every key.
+Whatever fails, and however often the cleaner and the broker are restarted afterwards, the same
+records are served: the latest value of every key.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Case(NamedTuple):
 
 @dataclass
 class FailingDisk:
-    """Lets operations fail while it is armed, and counts them."""
+    """A disk that fails operations while it is armed, and counts them."""
 
     case: Case
     files: CrashFiles
@@ -104,7 +104,7 @@ async def put(broker: Broker, start: int, end: int, truth: Values) -> None:
 
 
 def served(log: Log) -> Values:
-    """The latest value of each key, as a consumer reads it from the log start."""
+    """Return the latest value of each key, as a consumer reads it from the log start."""
     found: Values = {}
     offset = log.log_start_offset
     while offset < log.high_watermark:
@@ -116,7 +116,7 @@ def served(log: Log) -> Values:
 
 
 async def base_disk(truth: Values) -> CrashFiles:
-    """A compacted topic with a clean part and a dirty one, of a broker that was stopped."""
+    """Return the disk of a stopped broker with a partly dirty compacted topic."""
     files = CrashFiles()
     async with started(files) as broker:
         await broker.create_topic(TOPIC, 1, configs=CONFIGS)
@@ -127,7 +127,7 @@ async def base_disk(truth: Values) -> CrashFiles:
 
 
 async def faults_of(case: Case, base: CrashFiles, truth: Values) -> tuple[list[str], FailingDisk]:
-    """Carry out a case; returns what was not served, and the disk."""
+    """Run a case; return the missing records and the disk."""
     files = base.killed()
     disk = FailingDisk(case, files)
     faults: list[str] = []
@@ -170,7 +170,7 @@ def live(truth: Values) -> Values:
 
 
 async def run_cases(seed: int, count: int) -> tuple[list[str], Counter[str]]:
-    """Carry out random cases; returns the faults and how much was done."""
+    """Run random cases; return the faults and the amount of work."""
     random_ = random.Random(seed)
     truth: Values = {}
     base = await base_disk(truth)
@@ -209,7 +209,7 @@ async def test_failures_during_swaps_lose_no_record(
 
 
 async def faults_of_failing_removal() -> list[str]:
-    """Two runs of the cleaner, on a disk that does not remove the segments that were replaced."""
+    """Run the cleaner twice on a disk that fails to remove replaced segments."""
     truth: Values = {}
     base = await base_disk(truth)
     _, disk = await faults_of(Case(0, 0, None, False, 1, 0, None), base, truth)
@@ -226,7 +226,7 @@ async def test_failed_checkpoints_of_two_runs_lose_no_record() -> None:
 async def test_model_reports_runs_that_begin_before_the_last_swap_is_cleaned_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The second run overwrites the note of what the first one replaced."""
+    """The second run overwrites the `.replaces` file of the first one."""
     monkeypatch.setattr(DirectoryJobs, "requeue", lambda self: None)
     monkeypatch.setattr(Pending, "needs_checkpoint", property(_wants_checkpoint))
     assert any("but the log continues at" in fault for fault in await faults_of_failing_removal())

@@ -1,4 +1,4 @@
-"""The process that compacts logs, after its broker was killed."""
+"""The compaction process after its broker was killed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ..wire import (
 
 
 @pytest.mark.slow
-async def test_the_process_ends_with_a_broker_that_is_killed(tmp_path: Path) -> None:
-    """A second broker on the same directory must not meet it."""
+async def test_compaction_process_exits_when_its_broker_is_killed(tmp_path: Path) -> None:
+    """It must not run concurrently with a new broker on the same directory."""
     script = (
         "import trio, sys\n"
         "from pathlib import Path\n"

@@ -1,4 +1,4 @@
-"""Compaction in a process of its own."""
+"""Compaction in a separate process."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def some_task(directory: Path) -> CompactionTask:
 
 
 class TestTheProcess:
-    async def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
+    async def test_missing_file_fails_the_run(self, tmp_path: Path) -> None:
         compactor = ProcessCompactor()
         for _ in range(2):
             with pytest.raises(CompactionFailed, match="No such file"):
@@ -56,7 +56,7 @@ class TestTheProcess:
         await compactor.rest(math.inf)
         assert leftovers(tmp_path) == []
 
-    async def test_a_process_that_is_killed(self, tmp_path: Path) -> None:
+    async def test_killed_process_fails_the_run_and_is_replaced(self, tmp_path: Path) -> None:
         compactor = ProcessCompactor()
         with pytest.raises(CompactionFailed, match="No such file"):
             await compactor.compact(some_task(tmp_path))
@@ -69,7 +69,7 @@ class TestTheProcess:
             await compactor.compact(some_task(tmp_path))
         await compactor.rest(math.inf)
 
-    async def test_it_ends_with_whoever_waits_for_it(self, tmp_path: Path) -> None:
+    async def test_cancelled_run_ends_the_process(self, tmp_path: Path) -> None:
         compactor = ProcessCompactor()
         with pytest.raises(CompactionFailed, match="No such file"):
             await compactor.compact(some_task(tmp_path))
@@ -81,8 +81,8 @@ class TestTheProcess:
         assert scope.cancelled_caught
         assert process.returncode == -signal.SIGKILL
 
-    def test_an_answer_that_nobody_waits_for(self, tmp_path: Path) -> None:
-        """Its broker was killed a moment ago: no traceback in the terminal."""
+    def test_result_without_receiver_prints_no_traceback(self, tmp_path: Path) -> None:
+        """If the broker was killed, the process must not print a traceback to the terminal."""
         task = pickle.dumps(some_task(tmp_path))
         process = subprocess.Popen(
             [sys.executable, "-c", program()],
@@ -98,8 +98,10 @@ class TestTheProcess:
         assert printed == b""
         assert process.returncode == 1
 
-    async def test_it_stays_for_the_next_run_and_ends_with_the_broker(self, tmp_path: Path) -> None:
-        """With updates all the time a run follows the other, and each start would be felt by others."""
+    async def test_process_is_kept_for_the_next_run_and_exits_with_the_broker(
+        self, tmp_path: Path
+    ) -> None:
+        """Frequent runs follow each other, and each process start takes CPU time from clients."""
         async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
             topic = await create_topic(wire, "t", configs=COMPACTED)
             compactor = broker.node.maintenance.cleaner._compactor
@@ -113,8 +115,8 @@ class TestTheProcess:
             assert compactor._process is process
         assert process.returncode == -signal.SIGKILL
 
-    async def test_clients_go_first_and_ctrl_c_is_for_the_broker(self, tmp_path: Path) -> None:
-        """Its priority counts beside the broker's only in the same session (Linux, sched_autogroup)."""
+    async def test_process_has_lower_priority_and_ignores_ctrl_c(self, tmp_path: Path) -> None:
+        """Its priority is compared with the broker's only in the same session (Linux, sched_autogroup)."""
         compactor = ProcessCompactor()
         with pytest.raises(CompactionFailed, match="No such file"):
             await compactor.compact(some_task(tmp_path))
@@ -125,7 +127,7 @@ class TestTheProcess:
         assert os.getpgid(pid) == pid
         await compactor.rest(math.inf)
 
-    async def test_it_does_not_stay_where_nobody_looks_for_work(self, tmp_path: Path) -> None:
+    async def test_process_exits_if_the_next_run_is_far_away(self, tmp_path: Path) -> None:
         async with (
             started(tmp_path, log_cleaner_enable=False) as broker,
             connected(broker.endpoint) as wire,
@@ -137,7 +139,7 @@ class TestTheProcess:
             assert isinstance(compactor, ProcessCompactor)
             assert compactor._process is None
 
-    async def test_it_does_not_stay_without_work(self, tmp_path: Path) -> None:
+    async def test_process_exits_after_idle_time(self, tmp_path: Path) -> None:
         compactor = ProcessCompactor()
         with pytest.raises(CompactionFailed, match="No such file"):
             await compactor.compact(some_task(tmp_path))

@@ -1,4 +1,4 @@
-"""Raising of leader epochs that are lower than those of the records."""
+"""Renewal of leader epochs that are lower than those of the records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where sync passes run; what they promise is tested by those who wait for them."""
+"""Execution of sync passes; tests of their callers check their guarantees."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..brokers import started
 from ..wire import batch, connected, create_topic, produce, produce_request, until
 
 
-async def test_a_pass_beside_another_sync_holds_up_nobody(
+async def test_pass_during_another_sync_does_not_block_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
@@ -40,10 +40,10 @@ async def test_a_pass_beside_another_sync_holds_up_nobody(
         assert threads == [False, True, False]
 
 
-async def test_one_log_does_not_wait_for_all_that_another_client_appends_to(
+async def test_log_does_not_wait_for_all_logs_of_another_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pass takes some logs, of each topic in turn; what is left is synced right after it."""
+    """A pass takes some logs, round-robin over topics; the next pass follows at once."""
     monkeypatch.setattr("kbroker.partitions.flusher.LOGS_AT_ONCE", 10)
     count = 35
     async with (
@@ -78,10 +78,10 @@ async def test_one_log_does_not_wait_for_all_that_another_client_appends_to(
         assert passes[0].count("one") == 1
 
 
-async def test_acks_of_many_partitions_rest_on_a_sync_of_each_file(
+async def test_acks_of_many_partitions_require_a_sync_of_each_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One sync of the file system would not do: not every one keeps what that promises."""
+    """A sync of the whole file system is not sufficient on some file systems."""
     count = 24
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", count)
@@ -101,7 +101,7 @@ async def test_acks_of_many_partitions_rest_on_a_sync_of_each_file(
         assert synced == {f"t-{number}" for number in range(count)}
 
 
-async def test_nothing_is_committed_that_is_not_durable(tmp_path: Path) -> None:
+async def test_high_watermark_never_exceeds_the_durable_end(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t")
         replica = broker.node.partitions.named_replica("t", 0)

@@ -1,11 +1,11 @@
-"""Bounded memory of changes."""
+"""A bounded history of changes."""
 
 from __future__ import annotations
 
 from kbroker.partitions.history import CHANGES_MAX, OBJECTS_MAX, History
 
 
-def test_the_last_changes_of_each_object_are_kept() -> None:
+def test_history_keeps_the_last_changes_of_each_object() -> None:
     history: History[str, int] = History()
     for number in range(CHANGES_MAX + 3):
         history.note("busy", number)
@@ -14,7 +14,7 @@ def test_the_last_changes_of_each_object_are_kept() -> None:
     assert (history.of("calm"), history.of("unknown")) == ([7], [])
 
 
-def test_objects_that_changed_longest_ago_are_forgotten() -> None:
+def test_history_drops_the_least_recently_changed_objects() -> None:
     history: History[int, int] = History()
     for key in range(OBJECTS_MAX):
         history.note(key, 1)

@@ -1,4 +1,4 @@
-"""Who is in sync and what is committed, as the leader works it out: rules one by one, and in any order."""
+"""ISR and high watermark of the leader: single rules, and random sequences of events."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def leader_state(
 
 
 def fetched(state: LeaderState, log_end: int, now: float, **offsets: int) -> None:
-    """Let followers fetch, `_2=100` for node 2 from offset 100, each under its id as epoch."""
+    """Simulate fetches: `_2=100` is node 2 at offset 100, with its ID as broker epoch."""
     for name, offset in offsets.items():
         node_id = int(name[1:])
         state.fetched(node_id, BrokerEpoch(node_id), offset, log_end, now)
@@ -62,7 +62,7 @@ def fetched(state: LeaderState, log_end: int, now: float, **offsets: int) -> Non
         pytest.param([1, 2], {"_2": 70}, 2, 70, id="just as many"),
     ],
 )
-def test_what_is_committed(
+def test_high_watermark_is_the_minimum_of_the_in_sync_replicas(
     isr: list[int], ends: dict[str, int], in_sync_min: int, expected: int
 ) -> None:
     state = leader_state(isr, in_sync_min=in_sync_min)
@@ -71,8 +71,8 @@ def test_what_is_committed(
     assert state.high_watermark(own_end, 100, 1) == expected
 
 
-def test_one_that_catches_up_is_waited_for() -> None:
-    """Or the end would run away from it; not one that is fenced or that fell behind."""
+def test_high_watermark_waits_for_a_follower_that_catches_up() -> None:
+    """Otherwise it might never catch up. Fenced and lagging followers are not waited for."""
     for fenced, now, expected in (
         (frozenset[int](), 5, 100),
         (frozenset[int](), LAG_MAX + 2, 110),
@@ -83,7 +83,7 @@ def test_one_that_catches_up_is_waited_for() -> None:
         assert state.high_watermark(110, 110, now) == expected
 
 
-def test_a_leader_that_has_no_followers_waits_for_nobody() -> None:
+def test_leader_without_followers_commits_at_once() -> None:
     assert leader_state([1], replicas=[1]).alone
     assert not leader_state([1]).alone
 
@@ -91,7 +91,7 @@ def test_a_leader_that_has_no_followers_waits_for_nobody() -> None:
 # -- the maximal in-sync set
 
 
-def test_a_proposed_member_counts_at_once() -> None:
+def test_proposed_isr_member_counts_at_once() -> None:
     state = leader_state([1, 3])
     fetched(state, 100, 1, _2=60, _3=100)
     state.fetched(2, BrokerEpoch(2), 60, 100, 50)  # long since behind
@@ -102,7 +102,7 @@ def test_a_proposed_member_counts_at_once() -> None:
     assert state.high_watermark(100, 100, 50) == 100
 
 
-def test_a_member_counts_until_it_is_out_for_sure() -> None:
+def test_isr_member_counts_until_its_removal_is_stored() -> None:
     state = leader_state([1, 2, 3])
     fetched(state, 100, 1, _2=60, _3=100)
     state.propose(frozenset({1, 3}))
@@ -111,8 +111,8 @@ def test_a_member_counts_until_it_is_out_for_sure() -> None:
     assert state.high_watermark(100, 100, 50) == 100
 
 
-def test_nobody_waits_for_one_that_others_took_out() -> None:
-    """It was in sync a moment ago, but does not fetch any more."""
+def test_high_watermark_ignores_a_member_removed_by_others() -> None:
+    """It was in sync before, but no longer fetches."""
     state = leader_state([1, 2, 3])
     fetched(state, 100, 1, _2=100, _3=100)
     state.follow(partition([1, 3], revision=2))
@@ -122,8 +122,8 @@ def test_nobody_waits_for_one_that_others_took_out() -> None:
     assert state.joining(110, 110, 3) == {2}
 
 
-def test_an_unknown_outcome_counts_until_another_revision_is_seen() -> None:
-    """A second proposal that is refused says nothing of the first: both compared the same."""
+def test_proposal_with_unknown_outcome_counts_until_another_revision_is_seen() -> None:
+    """The rejection of a second proposal with the same revision says nothing about the first."""
     state = leader_state([1])
     fetched(state, 100, 0, _2=100, _3=40)
     joined, other = frozenset({1, 3}), frozenset({1, 2})
@@ -137,7 +137,7 @@ def test_an_unknown_outcome_counts_until_another_revision_is_seen() -> None:
     assert state.maximal_isr == {1}
 
 
-def test_an_unknown_outcome_is_settled_by_storing_again() -> None:
+def test_unknown_outcome_is_settled_by_storing_the_isr_again() -> None:
     state = leader_state([1, 2, 3])
     fetched(state, 100, 1, _2=100, _3=100)
     assert state.proposal(100, 100, 1) is None
@@ -160,7 +160,7 @@ def test_an_unknown_outcome_is_settled_by_storing_again() -> None:
         pytest.param([(9, 90, 100), (15, 100, 120)], 20, {2}, id="that was too long ago"),
     ],
 )
-def test_lag_is_measured_in_time(
+def test_follower_lag_is_measured_in_time(
     fetches: list[tuple[float, int, int]], now: float, expected: set[int]
 ) -> None:
     state = leader_state([1, 2])
@@ -180,21 +180,23 @@ def test_lag_is_measured_in_time(
         pytest.param(100, 50, {2}, id="as much as that"),
     ],
 )
-def test_who_may_join(offset: int, high_watermark: int, expected: set[int]) -> None:
+def test_follower_joins_the_isr_once_it_is_caught_up(
+    offset: int, high_watermark: int, expected: set[int]
+) -> None:
     state = leader_state([1, 3])
     state.fetched(2, BrokerEpoch(2), offset, offset, 1)
     assert state.joining(high_watermark, 112, 2) == expected
     assert not state.joining(high_watermark, 112, 2 + LAG_MAX), "it has not fetched since"
 
 
-def test_a_fenced_one_does_not_join() -> None:
+def test_fenced_follower_does_not_join_the_isr() -> None:
     state = leader_state([1, 3], fenced=frozenset({2}))
     fetched(state, 100, 1, _2=100)
     assert not state.joining(100, 100, 1)
 
 
-def test_a_member_that_stopped_leaves_once() -> None:
-    """What is committed stands still below the minimum, so it has all of it: no reason to join."""
+def test_stopped_member_leaves_the_isr_once() -> None:
+    """Below the minimum ISR the high watermark stands still, so it has all committed records."""
     state = leader_state([1, 2], replicas=[1, 2], in_sync_min=2)
     fetched(state, 100, 1, _2=100)
     assert state.proposal(100, 105, 50) == frozenset({1})
@@ -202,7 +204,7 @@ def test_a_member_that_stopped_leaves_once() -> None:
     assert state.proposal(100, 105, 50) is None
 
 
-def test_those_who_join_are_compared_with_their_last_registration() -> None:
+def test_joining_followers_are_compared_with_their_last_registration() -> None:
     state = leader_state([1])
     state.fetched(2, BrokerEpoch(7), 100, 100, 1)
     state.fetched(3, BrokerEpoch(8), 100, 100, 1)
@@ -211,8 +213,8 @@ def test_those_who_join_are_compared_with_their_last_registration() -> None:
     assert state.registrations(frozenset({1})) == {}
 
 
-def test_replicas_come_and_go() -> None:
-    """A reassignment adds one; what is known of the others stays."""
+def test_reassignment_keeps_the_progress_of_other_replicas() -> None:
+    """A reassignment adds a replica and keeps the progress of the others."""
     state = leader_state([1, 2], replicas=[1, 2])
     fetched(state, 100, 1, _2=100)
     state.follow(partition([1, 2], replicas=[1, 2, 4], revision=2))
@@ -222,7 +224,7 @@ def test_replicas_come_and_go() -> None:
     assert state.alone
 
 
-def test_the_low_watermark_is_that_of_living_replicas() -> None:
+def test_low_watermark_is_that_of_eligible_replicas() -> None:
     state = leader_state([1, 2, 3], fenced=frozenset({3}))
     assert state.low_watermark(50) == UNKNOWN
     state.fetched(2, BrokerEpoch(2), 100, 100, 1, log_start=20)
@@ -235,7 +237,7 @@ def test_the_low_watermark_is_that_of_living_replicas() -> None:
 
 
 class Store:
-    """The truth, which applies proposals when it likes and tells of it late."""
+    """A metadata store that applies and reports proposals with random delays."""
 
     def __init__(self, isr: list[int]) -> None:
         self.isr, self.revision = isr, 1
@@ -267,7 +269,7 @@ steps = st.lists(
 
 @settings(max_examples=300)
 @given(steps=steps, in_sync_min=st.integers(1, 3), isr=st.sampled_from([[1], [1, 2], [1, 2, 3]]))
-def test_nothing_is_committed_that_a_member_lacks(
+def test_committed_records_are_on_all_isr_members(
     steps: list[tuple[str, int]], in_sync_min: int, isr: list[int]
 ) -> None:
     """Whoever the store has in sync, now or by a proposal under way, has all that is committed.
@@ -306,5 +308,5 @@ def test_nothing_is_committed_that_a_member_lacks(
             assert member == ME or has[member] >= committed, f"{member} lacks what is committed"
 
 
-def test_nobody_is_in_sync_for_ever() -> None:
+def test_silent_follower_leaves_the_isr() -> None:
     assert leader_state([1, 2, 3]).lagging(101, math.inf) == {2, 3}

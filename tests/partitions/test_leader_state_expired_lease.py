@@ -1,4 +1,4 @@
-"""A leader that others may have given up acknowledges only what they have as well."""
+"""A leader with an expired lease acknowledges only replicated records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from ..brokers import started
 from ..wire import batch, connected, create_topic, produce, produce_request
 
 
-async def test_it_takes_acks_all_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leader_with_expired_lease_accepts_only_acks_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "a")
         lease = type(broker.node.membership.lease)
@@ -24,7 +26,9 @@ async def test_it_takes_acks_all_and_nothing_else(monkeypatch: pytest.MonkeyPatc
         assert (await produce(wire, topic, batch(), acks=1)).base_offset == 2
 
 
-async def test_one_whose_owner_wants_it_takes_all(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leader_with_expired_lease_accepts_all_acks_if_configured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with (
         started(expired_lease_acks_enable=True) as broker,
         connected(broker.endpoint) as wire,
@@ -34,7 +38,7 @@ async def test_one_whose_owner_wants_it_takes_all(monkeypatch: pytest.MonkeyPatc
         assert (await produce(wire, topic, batch(), acks=1)).error_code == 0
 
 
-async def test_who_reads_no_answers_is_told_by_the_end_of_the_connection(
+async def test_acks_0_producer_is_disconnected_by_a_leader_with_expired_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:

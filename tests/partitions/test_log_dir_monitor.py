@@ -1,4 +1,4 @@
-"""A node whose data directory is full or read-only gives away what it has, and takes it back later."""
+"""A node with a full or read-only log directory resigns leadership, and gets it back later."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def until_healed(broker: Broker, *names: str) -> None:
         await until_equal(broker, name, 1, 2, 3)
 
 
-async def test_a_leader_gives_all_away_at_its_first_refused_append(
+async def test_leader_resigns_all_partitions_after_a_rejected_append(
     broker: Broker, files: RefusingFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     used = await place_topic(broker, "used", 2, 1, 3)
@@ -88,7 +88,9 @@ async def test_a_leader_gives_all_away_at_its_first_refused_append(
     assert f"{SICK} is writable again" in caplog.text
 
 
-async def test_a_follower_holds_nobody_up(broker: Broker, files: RefusingFiles) -> None:
+async def test_follower_with_read_only_directory_leaves_the_isr(
+    broker: Broker, files: RefusingFiles
+) -> None:
     used = await place_topic(broker, "used", 1, 2, 3)
     idle = await place_topic(broker, "idle", 1, 2, 3)
     await send(broker, 1, idle, b"before")
@@ -108,10 +110,10 @@ async def test_a_follower_holds_nobody_up(broker: Broker, files: RefusingFiles) 
     await until_healed(broker, "used", "idle")
 
 
-async def test_what_came_before_a_refused_batch_is_kept(
+async def test_batches_before_a_rejected_batch_are_kept(
     broker: Broker, files: RefusingFiles, links: Links
 ) -> None:
-    """One answer brings two batches, and there is room for the first one."""
+    """One response has two batches, and there is space for the first one only."""
     topic = await place_topic(broker, "t", 1, 2, 3)
     await send(broker, 1, topic, b"a")
     await until_equal(broker, "t", 1, 2, 3)
@@ -126,7 +128,7 @@ async def test_what_came_before_a_refused_batch_is_kept(
     await until_healed(broker, "t")
 
 
-async def test_what_nobody_else_has_can_be_read_and_goes_on_later(
+async def test_unreplicated_partition_is_readable_and_writable_again_later(
     broker: Broker, files: RefusingFiles
 ) -> None:
     topic = await place_topic(broker, "t", 2)
@@ -150,7 +152,7 @@ async def test_what_nobody_else_has_can_be_read_and_goes_on_later(
     assert await send(broker, 2, topic, b"after") == 1
 
 
-async def test_the_last_one_in_sync_gives_away_when_another_one_has_caught_up(
+async def test_last_isr_member_resigns_once_another_replica_caught_up(
     files: RefusingFiles, links: Links
 ) -> None:
     async with started_on(files, DATA, nodes=3, replica_lag_time_max_ms="500") as broker:
@@ -168,7 +170,7 @@ async def test_the_last_one_in_sync_gives_away_when_another_one_has_caught_up(
         assert values_in(log_on(broker, 1, "t")) == [b"a"]
 
 
-async def test_a_new_topic_is_led_elsewhere(broker: Broker, files: RefusingFiles) -> None:
+async def test_new_topic_is_led_by_another_node(broker: Broker, files: RefusingFiles) -> None:
     first = await place_topic(broker, "first", 2)
     files.refuse(SICK)
     await try_send(broker, 2, first, b"refused")
@@ -181,10 +183,10 @@ async def test_a_new_topic_is_led_elsewhere(broker: Broker, files: RefusingFiles
 
 
 @pytest.mark.slow
-async def test_a_directory_that_refuses_again_and_again_is_tried_less_often(
+async def test_directory_with_repeated_failures_is_probed_less_often(
     broker: Broker, files: RefusingFiles
 ) -> None:
-    """A file that is broken refuses what the probe of its directory gets through."""
+    """A broken file rejects appends although the probe of its directory succeeds."""
     topic = await place_topic(broker, "t", 2)
     logs = broker.local_node(2).node.partitions.logs
     lasted = []

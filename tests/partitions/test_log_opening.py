@@ -1,4 +1,4 @@
-"""Directories that hold another partition than their name says: nothing of them is deleted or hidden."""
+"""Directories that hold another partition than their name says: they are kept and reported."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ async def test_file_with_the_name_of_an_unknown_partition_is_left_alone(tmp_path
 async def test_replica_with_a_foreign_directory_does_not_empty_the_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The node counts as in sync and leads: its empty log must not become that of the others."""
+    """The node is in the ISR and leads: followers must not truncate their logs to its empty log."""
     data, other = tmp_path / "data", tmp_path / "other"
     async with started(data, nodes=3) as broker:
         topic = await place_topic(broker, "a", 1, 2, 3)
@@ -192,7 +192,7 @@ async def test_replica_that_moved_away_while_its_node_was_down_is_kept(
 async def test_records_newer_than_the_metadata_are_served_and_appended_to(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An older journal knows lower leader epochs than the records have."""
+    """An older metadata log has lower leader epochs than the records."""
     await write(tmp_path, {"a": 1})
     before = (tmp_path / "cluster.journal").read_bytes()
     for number in range(3):

@@ -1,4 +1,4 @@
-"""The background reading of what is on disk."""
+"""Background scrubbing of stored records."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ async def fill(wire: Wire, name: str) -> None:
 
 
 def rot(path: Path) -> None:
-    """Change one byte of a record behind the broker's back."""
+    """Change one byte of a stored record."""
     data = bytearray(path.read_bytes())
     data[150] ^= 1
     path.write_bytes(data)
 
 
-async def test_rot_takes_one_partition_offline(
+async def test_bit_rot_takes_only_its_partition_offline(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fast = 1 << 40
@@ -55,7 +55,7 @@ async def test_rot_takes_one_partition_offline(
     assert caplog.text.count("kbroker log repair") == 1
 
 
-async def test_logs_that_nobody_opened_are_read(tmp_path: Path) -> None:
+async def test_unopened_logs_are_scrubbed(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         await fill(wire, "t")
         path = Path(broker.node.partitions.named_replica("t", 0).log.segments[0].log_path)
@@ -65,7 +65,7 @@ async def test_logs_that_nobody_opened_are_read(tmp_path: Path) -> None:
         await until(lambda: broker.node.partitions.opened()[0].log.offline)
 
 
-async def test_a_segment_that_goes_meanwhile(tmp_path: Path) -> None:
+async def test_segment_deleted_during_scrubbing_is_skipped(tmp_path: Path) -> None:
     async with (
         started(tmp_path, log_scrub_bytes_per_second=5000) as broker,
         connected(broker.endpoint) as wire,

@@ -1,4 +1,4 @@
-"""A message that was fill in is the same as one that was made and encoded."""
+"""A filled template equals a newly encoded message."""
 
 from __future__ import annotations
 
@@ -39,24 +39,26 @@ def answer(
 
 @pytest.mark.parametrize("version", range(5, RESPONSE.VERSIONS.stop))
 @given(numbers=st.tuples(INT, SHORT, LONG, LONG, LONG))
-def test_filled_in_as_made(version: int, numbers: tuple[int, int, int, int, int]) -> None:
+def test_filled_template_equals_an_encoded_message(
+    version: int, numbers: tuple[int, int, int, int, int]
+) -> None:
     fill = ResponseTemplate(answer(*NUMBERS), version, LAYOUT, *NUMBERS).fill(*numbers)
     assert fill.body == encode_bytes(answer(*numbers), version)
 
 
-def test_one_can_be_filled_in_again() -> None:
+def test_template_can_be_filled_again() -> None:
     template = ResponseTemplate(answer(*NUMBERS), 9, LAYOUT, *NUMBERS)
     first, second = template.fill(1, 2, 3, 4, 5), template.fill(6, 7, 8, 9, 10)
     assert first.body == encode_bytes(answer(1, 2, 3, 4, 5), 9)
     assert second.body == encode_bytes(answer(6, 7, 8, 9, 10), 9)
 
 
-def test_numbers_that_do_not_stand_side_by_side_are_refused() -> None:
+def test_numbers_that_are_not_adjacent_are_rejected() -> None:
     with pytest.raises(ValueError, match="ProduceResponse version 4 has no such row of numbers"):
         ResponseTemplate(answer(*NUMBERS), 4, LAYOUT, *NUMBERS)  # which has no log start offset
 
 
-def test_a_number_that_does_not_fit_is_refused() -> None:
+def test_number_that_does_not_fit_is_rejected() -> None:
     with pytest.raises(struct.error):
         ResponseTemplate(answer(*NUMBERS), 9, LAYOUT, *NUMBERS).fill(0, 0, 2**63, 0, 0)
 
@@ -64,7 +66,9 @@ def test_a_number_that_does_not_fit_is_refused() -> None:
 @pytest.mark.parametrize("key", [ApiKey.PRODUCE, ApiKey.API_VERSIONS])
 @pytest.mark.parametrize("version", [3, 8, 9])
 @pytest.mark.parametrize("size", [0, 100, 4000, 5000, 100_000])
-def test_a_frame_of_what_was_encoded_before(key: ApiKey, version: int, size: int) -> None:
+def test_frame_of_an_encoded_message_equals_that_of_the_message(
+    key: ApiKey, version: int, size: int
+) -> None:
     """Small and large ones, after headers with and without tagged fields (KIP-482, KIP-511)."""
     body = b"x" * size
     parts: list[Any] = encode_response(77, key, version, Encoded(RESPONSE, version, body))

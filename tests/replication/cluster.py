@@ -1,4 +1,4 @@
-"""Three nodes in one process that is on disk: what they are doing, their crashes and their files."""
+"""A cluster of three nodes in one process with disks: its state, crashes and files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ TOPICS = (
 
 
 class State(NamedTuple):
-    """What the cluster says of one partition."""
+    """State of one partition in the metadata."""
 
     leader: int
     epoch: int
@@ -61,7 +61,7 @@ NOBODY = State(-1, -1, frozenset())
 
 
 class Cluster(Server):
-    """`kbroker serve --nodes 3`, which takes orders to crash, stop and start one of them."""
+    """`kbroker serve --nodes 3`, with commands to crash, stop and start single nodes."""
 
     def __init__(
         self,
@@ -87,15 +87,15 @@ class Cluster(Server):
     # -- orders
 
     def crash(self, node: int) -> None:
-        """Nothing of the node gets to run any more; what it has not synced may be gone."""
+        """Crash the node; its unsynced data may be lost."""
         self._order("crash_node", node)
 
     def stop(self, node: int) -> None:
-        """The node gives its leaderships away and stops."""
+        """Stop the node with a controlled shutdown."""
         self._order("stop_node", node)
 
     def revive(self, node: int) -> None:
-        """Start a node that was stopped or has crashed."""
+        """Start a stopped or crashed node."""
         self._order("start_node", node)
 
     def _order(self, verb: str, node: int) -> None:

@@ -1,4 +1,4 @@
-"""Clusters of several nodes in one process whose links can be cut, and what their logs hold."""
+"""Clusters of several nodes in one process with breakable links, and access to their logs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.wire import Topic, Wire, batch, connected, produce, until
 
 
 class HeldStream(trio.abc.Stream):
-    """A stream on which nothing comes or goes while its link is held."""
+    """A stream that transfers nothing while its link is held."""
 
     def __init__(
         self,
@@ -118,13 +118,13 @@ def links(monkeypatch: pytest.MonkeyPatch) -> Links:
 
 @asynccontextmanager
 async def wire_to(local: LocalNode) -> AsyncIterator[Wire]:
-    """A connection of a client to one node."""
+    """Connect a client to one node."""
     async with connected(local.endpoint) as wire:
         yield wire
 
 
 def replica_on(broker: Broker, node_id: int, topic: str, index: int = 0) -> Replica:
-    """A partition on one node, as its leader or follower."""
+    """Return a partition on one node."""
     return broker.local_node(node_id).node.partitions.named_hosted(topic, index)
 
 
@@ -133,7 +133,7 @@ def log_on(broker: Broker, node_id: int, topic: str, index: int = 0) -> Log:
 
 
 def stored(log: Log) -> bytes:
-    """All batches of a log, byte for byte."""
+    """Return all batches of a log as bytes."""
     parts, offset = [], log.log_start_offset
     while offset < log.log_end_offset:
         part = log.read(offset, 1 << 20, limit=log.log_end_offset)

@@ -1,4 +1,4 @@
-"""A node that a test plays by hand: it is registered, and fetches over the wire when it is told to."""
+"""A simulated follower: it is registered, and fetches over the network on request of a test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOBODY = Endpoint("127.0.0.1", 1)
 
 
 class PlayedFollower:
-    """One node of which only its requests exist."""
+    """A simulated node that only sends requests."""
 
     def __init__(self, wire: Wire, membership: Membership) -> None:
         self.wire = wire

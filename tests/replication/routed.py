@@ -1,4 +1,4 @@
-"""A client of several nodes by hand: each request goes to the node that has to answer it now."""
+"""A test client of several nodes that sends each request to the responsible node."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Members of a group and transactional producers, whose coordinators are taken from them.
+"""Group members and transactional producers during failures of their coordinators.
 
-The node of a coordinator is stopped, or crashes, and its partitions are given back to it: the clients
-go on by themselves, and no committed offset goes back.
+The node of a coordinator is stopped, or crashes, and its partitions are given back to it: the
+clients go on by themselves, and no committed offset goes back.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(started: Cluster) -> Cluster:
-    """Three nodes that run, whatever another test has left behind."""
+    """Return three running nodes, after restarting those that another test stopped."""
     for node in NODES:
         started.revive(node)
     await_in_sync(started)
@@ -379,7 +379,7 @@ def take_coordinator(cluster: Cluster, node: int, how: str, progress: Progress) 
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_members_go_on(cluster: Cluster, library: str) -> None:
+def test_group_members_continue_after_coordinator_failures(cluster: Cluster, library: str) -> None:
     group, positions = f"group-{library}", Positions()
     progress = Progress(positions)
     try:
@@ -393,7 +393,7 @@ def test_members_go_on(cluster: Cluster, library: str) -> None:
         progress.stop()
 
 
-def test_transactions_go_on(cluster: Cluster) -> None:
+def test_transactions_continue_after_coordinator_failures(cluster: Cluster) -> None:
     """All of each transaction that was committed can be read, and nothing of the others."""
     written: dict[str, list[bytes]] = {f"tx-{number}": [] for number in range(3)}
     progress = Progress()

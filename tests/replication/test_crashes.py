@@ -1,9 +1,9 @@
-"""Crashes of one, two and all of three nodes under load: what was acknowledged is on all of them.
+"""Crashes of one, two and all of three nodes under load: acknowledged records are on all of them.
 
 Each node crashes as a machine does for its peers: its connections are reset, and nothing of it gets
-to run any more. Now and then all of them go by kill -9 of their process, and two of them come back with
-empty directories. A round in which no request was in flight does not count, nor one without an election; a
-follower's needs to have left the in-sync replicas instead.
+to run any more. Now and then all of them go by kill -9 of their process, and two of them come back
+with empty directories. A round in which no request was in flight does not count, nor one without an
+election; a follower's needs to have left the in-sync replicas instead.
 """
 
 from __future__ import annotations
@@ -241,7 +241,9 @@ def running(cluster: C, seed: int, make: Callable[[C, int], Run]) -> Iterator[Ru
 
 
 @pytest.mark.sized
-def test_nothing_acknowledged_is_lost(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_crashes_lose_no_acknowledged_record(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     crash_nodes(
         Cluster(tmp_path), request.config.getoption("rounds"), request.config.getoption("seed")
     )
@@ -285,7 +287,7 @@ def _describe(waits: dict[str, list[float]]) -> str:
     )
 
 
-def test_damage_is_seen(tmp_path: Path) -> None:
+def test_harness_detects_divergence_and_loss(tmp_path: Path) -> None:
     """The whole harness notices a replica that differs, and a batch that all of them have lost."""
     place = PLACES[0]
     with running(Cluster(tmp_path), 0, Run) as run:

@@ -1,4 +1,4 @@
-"""Followers on real nodes: what reaches them, and how they go on after whatever happened."""
+"""Followers on real nodes: replication, and recovery after failures."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_records_and_high_watermarks_reach_all_followers() -> None:
         assert log_on(broker, 3, "t").epochs.entries == log_on(broker, 2, "t").epochs.entries
 
 
-async def test_of_a_large_topic_only_what_has_changed_is_looked_at(
+async def test_fetch_of_a_large_topic_handles_only_changed_partitions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with started(nodes=2) as broker:
@@ -67,7 +67,7 @@ async def test_of_a_large_topic_only_what_has_changed_is_looked_at(
         assert looked_at == [7]
 
 
-async def test_many_partitions_and_large_batches_on_disk(tmp_path: Path) -> None:
+async def test_many_partitions_with_large_batches_are_replicated(tmp_path: Path) -> None:
     settings = {"replica_fetch_max_bytes": 1000, "replica_fetch_response_max_bytes": 5000}
     async with started(tmp_path, nodes=3, **settings) as broker:
         topic = await place_topic(broker, "t", 1, 2, 3, partitions=8)
@@ -81,14 +81,14 @@ async def test_many_partitions_and_large_batches_on_disk(tmp_path: Path) -> None
             assert len(values_in(log_on(broker, 3, "t", index))) == 5
 
 
-async def test_what_is_acknowledged_is_on_the_disks_of_all(tmp_path: Path) -> None:
+async def test_acknowledged_records_are_synced_on_all_nodes(tmp_path: Path) -> None:
     async with started(tmp_path, nodes=3) as broker:
         topic = await place_topic(broker, "t", 1, 2, 3)
         await send(broker, 1, topic, b"x")
         assert [log_on(broker, each, "t").synced_offset for each in (1, 2, 3)] == [1, 1, 1]
 
 
-async def test_a_new_leader_is_followed_and_the_old_one_catches_up(tmp_path: Path) -> None:
+async def test_new_leader_is_followed_and_the_old_leader_catches_up(tmp_path: Path) -> None:
     async with started(tmp_path, nodes=3) as broker:
         topic = await place_topic(broker, "t", 1, 2, 3)
         await send(broker, 1, topic, b"a")
@@ -101,7 +101,7 @@ async def test_a_new_leader_is_followed_and_the_old_one_catches_up(tmp_path: Pat
         assert log_on(broker, 1, "t").epochs.entries == log_on(broker, leader, "t").epochs.entries
 
 
-async def test_a_new_topic_does_not_wait_for_idle_ones() -> None:
+async def test_new_topic_does_not_wait_for_idle_partitions() -> None:
     async with started(nodes=3, replica_fetch_wait_max_ms=2 * ANSWER_SECONDS * 1000) as broker:
         for name in ("a", "b", "c"):
             topic = await place_topic(broker, name, 1, 2, 3)
@@ -109,7 +109,7 @@ async def test_a_new_topic_does_not_wait_for_idle_ones() -> None:
                 await send(broker, 1, topic, b"x")
 
 
-async def test_a_follower_that_was_away_for_long_begins_at_the_leaders_start(
+async def test_follower_behind_the_log_start_restarts_at_the_leaders_start(
     links: Links, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -126,7 +126,7 @@ async def test_a_follower_that_was_away_for_long_begins_at_the_leaders_start(
         assert "t-0: restarted at 7 because the leader's log starts there" in caplog.text
 
 
-async def test_a_start_within_a_batch(links: Links) -> None:
+async def test_follower_restarts_within_a_batch(links: Links) -> None:
     async with started(nodes=2, replica_lag_time_max_ms=300) as broker:
         topic = await place_topic(broker, "t", 1, 2)
         with links.held(2):
@@ -137,7 +137,7 @@ async def test_a_start_within_a_batch(links: Links) -> None:
         await until(lambda: log_on(broker, 2, "t").log_start_offset == 4)
 
 
-async def test_the_log_start_follows_the_leaders() -> None:
+async def test_follower_applies_the_leaders_log_start() -> None:
     async with started(nodes=2) as broker:
         topic = await place_topic(broker, "t", 1, 2, configs={"internal.segment.bytes": "1000"})
         for _ in range(10):
@@ -156,7 +156,7 @@ async def _delete_records(broker: Broker, name: str, offset: int) -> None:
         await wire.ask(ApiKey.DELETE_RECORDS, 2, ask)
 
 
-async def test_a_topic_that_is_made_again_shares_nothing_with_the_one_before(
+async def test_recreated_topic_shares_nothing_with_the_deleted_one(
     links: Links, tmp_path: Path
 ) -> None:
     async with started(tmp_path, nodes=2, replica_lag_time_max_ms=300) as broker:
@@ -174,7 +174,7 @@ async def test_a_topic_that_is_made_again_shares_nothing_with_the_one_before(
         assert log_on(broker, 2, "t").topic_id == again.id
 
 
-async def test_a_leader_that_cannot_be_reached_is_said_once(
+async def test_unreachable_leader_is_logged_once(
     links: Links, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -206,7 +206,7 @@ async def _leader_told_by(broker: Broker, node_id: int) -> tuple[int, int]:
     return topic.partitions[0].leader_id, topic.partitions[0].error_code
 
 
-async def test_clients_are_not_sent_to_a_leader_whose_process_is_gone() -> None:
+async def test_metadata_omits_a_leader_whose_process_is_gone() -> None:
     async with started(nodes=3, broker_session_timeout_ms=60_000) as broker:
         topic = await place_topic(broker, "t", 1, 2, 3)
         await send(broker, 1, topic, b"x")
@@ -225,7 +225,7 @@ async def test_clients_are_not_sent_to_a_leader_whose_process_is_gone() -> None:
         assert await _leader_told_by(broker, 5 - leader if leader > 1 else 2) == (leader, 0)
 
 
-async def test_a_client_that_is_faster_than_the_follower_is_not_sent_there_either(
+async def test_metadata_omits_a_dead_leader_before_the_fetcher_notices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with started(nodes=2, broker_session_timeout_ms=60_000) as broker:
@@ -244,7 +244,7 @@ async def test_a_client_that_is_faster_than_the_follower_is_not_sent_there_eithe
         assert await _leader_told_by(broker, 2) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
 
 
-async def test_a_leader_that_refuses_but_lives_is_told_again_after_its_session() -> None:
+async def test_metadata_names_an_unreachable_live_leader_after_its_session_timeout() -> None:
     async with started(nodes=2, broker_session_timeout_ms=1000) as broker:
         topic = await place_topic(broker, "t", 1, 2)
         await send(broker, 1, topic, b"x")
@@ -270,7 +270,7 @@ async def test_a_leader_that_refuses_but_lives_is_told_again_after_its_session()
         await until_equal(broker, "t", 1, 2)
 
 
-async def test_a_follower_that_restarts_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_restarted_follower_continues_at_its_log_end(tmp_path: Path) -> None:
     async with started(tmp_path, nodes=3) as broker:
         topic = await place_topic(broker, "t", 1, 2, 3)
         await send(broker, 1, topic, b"a")
@@ -284,7 +284,7 @@ async def test_a_follower_that_restarts_goes_on_where_it_was(tmp_path: Path) -> 
         await until(lambda: 2 in replica_on(broker, 1, "t").partition.isr)
 
 
-async def test_a_follower_moves_to_another_directory(tmp_path: Path) -> None:
+async def test_follower_log_moves_to_another_directory(tmp_path: Path) -> None:
     directories = [tmp_path / "one", tmp_path / "two"]
     async with started(directories, nodes=2) as broker:
         topic = await place_topic(broker, "t", 1, 2)
@@ -300,7 +300,7 @@ async def test_a_follower_moves_to_another_directory(tmp_path: Path) -> None:
         await until_equal(broker, "t", 1, 2)
 
 
-async def test_a_defect_in_copying_is_counted_and_does_not_end_the_node(
+async def test_bug_in_the_fetch_loop_is_counted_and_does_not_stop_the_node(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with started(nodes=2) as broker:
@@ -320,10 +320,10 @@ async def test_a_defect_in_copying_is_counted_and_does_not_end_the_node(
 
 
 @pytest.mark.parametrize("damage", [True, False])
-async def test_bytes_that_were_damaged_on_the_way_are_asked_for_again(
+async def test_bytes_damaged_in_transit_are_fetched_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: bool
 ) -> None:
-    """A wrong CRC, or no whole batch at all."""
+    """A wrong CRC, or no complete batch."""
     async with started(nodes=2) as broker:
         topic = await place_topic(broker, "t", 1, 2)
         follower = type(replica_on(broker, 2, "t"))
@@ -344,7 +344,7 @@ async def test_bytes_that_were_damaged_on_the_way_are_asked_for_again(
         assert "t-0: cannot fetch from node 1: CORRUPT_MESSAGE" in caplog.text
 
 
-async def test_a_session_that_the_leader_forgot_begins_anew() -> None:
+async def test_dropped_fetch_session_is_recreated() -> None:
     async with started(nodes=2) as broker:
         topic = await place_topic(broker, "t", 1, 2)
         await send(broker, 1, topic, b"a")
@@ -353,7 +353,7 @@ async def test_a_session_that_the_leader_forgot_begins_anew() -> None:
         await until_equal(broker, "t", 1, 2)
 
 
-async def test_without_room_for_sessions_everything_is_copied_all_the_same() -> None:
+async def test_records_are_replicated_without_a_fetch_session() -> None:
     settings: dict[str, Any] = {"max.incremental.fetch.session.cache.slots": 0}
     async with started(nodes=2, **settings) as broker:
         topic = await place_topic(broker, "t", 1, 2, partitions=3)

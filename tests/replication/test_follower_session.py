@@ -1,4 +1,4 @@
-"""What a follower tells its leader of its partitions, request after request (KIP-227)."""
+"""Requests of a follower in a fetch session (KIP-227)."""
 
 import uuid
 
@@ -25,7 +25,7 @@ def opened(session_id: int = 7) -> FollowerSession:
     return session
 
 
-def test_later_requests_name_only_what_changed() -> None:
+def test_later_requests_contain_only_changes() -> None:
     session = opened()
     assert (session.id, session.epoch, session.is_new) == (7, 1, False)
     assert session.update({A: at(0), B: at(4)}, ()) == ([B], [])
@@ -37,11 +37,11 @@ def test_later_requests_name_only_what_changed() -> None:
     assert session.told(A) is None
 
 
-def test_what_the_leader_never_heard_of_is_not_dropped() -> None:
+def test_partition_unknown_to_the_leader_is_not_forgotten() -> None:
     assert opened().update({}, [C]) == ([], [])
 
 
-def test_a_reset_names_everything_again_and_ends_the_session_that_was() -> None:
+def test_reset_sends_all_partitions_and_closes_the_session() -> None:
     session = opened()
     session.reset()
     assert (session.id, session.epoch) == (7, 0)
@@ -49,14 +49,14 @@ def test_a_reset_names_everything_again_and_ends_the_session_that_was() -> None:
     assert session.update({A: at(0), B: at(0)}, ()) == ([A, B], [])
 
 
-def test_without_room_for_a_session_every_request_is_whole() -> None:
+def test_requests_without_a_session_contain_all_partitions() -> None:
     session = opened(0)
     assert session.is_new
     assert session.told(A) == at(0), "the answer to this request is still to be taken"
     assert session.update({A: at(0), B: at(0)}, ()) == ([A, B], [])
 
 
-def test_epochs_begin_again_at_one() -> None:
+def test_session_epoch_wraps_to_one() -> None:
     session = opened()
     session.epoch = EPOCH_MAX
     session.opened(7)

@@ -1,4 +1,4 @@
-"""Who leaves the stored in-sync sets and who joins them, also when the store's answers get lost."""
+"""Stored ISR changes, including lost responses of the store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def isr_of(broker: Broker, topic: Topic) -> list[int]:
     return broker.node.cluster.topics[topic.name].partitions[0].isr
 
 
-async def test_who_falls_behind_leaves_and_is_waited_for_no_more(
+async def test_lagging_follower_leaves_the_isr_and_acks_no_longer_wait(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     topic = await replicated(broker, 1, 2)
@@ -58,7 +58,7 @@ async def test_who_falls_behind_leaves_and_is_waited_for_no_more(
     assert "node 2 fell behind" in line.text
 
 
-async def test_who_has_everything_stays_however_long_it_is_silent(
+async def test_caught_up_follower_stays_in_the_isr_while_idle(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     topic = await replicated(broker, 1, 2)
@@ -67,7 +67,9 @@ async def test_who_has_everything_stays_however_long_it_is_silent(
     assert isr_of(broker, topic) == [1, 2]
 
 
-async def test_who_catches_up_joins(broker: Broker, wire: Wire, follower: PlayedFollower) -> None:
+async def test_caught_up_follower_joins_the_isr(
+    broker: Broker, wire: Wire, follower: PlayedFollower
+) -> None:
     topic = await replicated(broker, 1, 2)
     await produce(wire, topic, batch())
     await until(lambda: isr_of(broker, topic) == [1])
@@ -78,7 +80,7 @@ async def test_who_catches_up_joins(broker: Broker, wire: Wire, follower: Played
     await until(lambda: isr_of(broker, topic) == [1, 2])
 
 
-async def test_who_is_not_ready_joins_when_it_is(broker: Broker, wire: Wire) -> None:
+async def test_fenced_follower_joins_the_isr_once_it_is_ready(broker: Broker, wire: Wire) -> None:
     async with played(broker, 2, ready=False) as follower:
         topic = await replicated(broker, 1, 2)
         await produce(wire, topic, batch())
@@ -89,10 +91,10 @@ async def test_who_is_not_ready_joins_when_it_is(broker: Broker, wire: Wire) -> 
         await until(lambda: isr_of(broker, topic) == [1, 2])
 
 
-async def test_who_started_again_meanwhile_does_not_join(
+async def test_restarted_follower_does_not_join_by_an_earlier_fetch(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between its fetch and the store's look at it: it may have lost what it had (KIP-903)."""
+    """It restarted between its fetch and the change, so it may have lost records (KIP-903)."""
     async with played(broker, 2, ready=False) as follower:
         topic = await replicated(broker, 1, 2)
         asked: list[dict[int, int]] = []
@@ -117,7 +119,7 @@ async def test_who_started_again_meanwhile_does_not_join(
 
 
 @pytest.mark.parametrize("applied", [True, False])
-async def test_an_unknown_outcome_counts_until_it_is_known(
+async def test_isr_change_with_unknown_outcome_counts_until_it_is_known(
     broker: Broker,
     wire: Wire,
     follower: PlayedFollower,
@@ -154,7 +156,7 @@ async def test_an_unknown_outcome_counts_until_it_is_known(
     await until(lambda: broker.node.partitions.named_replica(topic.name, 0).log.high_watermark == 2)
 
 
-async def test_a_change_that_is_refused_is_tried_again(
+async def test_rejected_isr_change_is_retried(
     broker: Broker, wire: Wire, follower: PlayedFollower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = await replicated(broker, 1, 2)
@@ -171,10 +173,10 @@ async def test_a_change_that_is_refused_is_tried_again(
     assert isr_of(broker, topic) == [1]
 
 
-async def test_many_in_sync_sets_change_by_few_transactions(
+async def test_many_isrs_change_in_few_transactions(
     broker: Broker, follower: PlayedFollower
 ) -> None:
-    """Also those of a node that fell behind everywhere at once."""
+    """This includes a node that falls behind in all partitions at once."""
     cluster, count = broker.node.cluster, 3 * BATCH_MAX
     topic = await cluster.create_topic("t", [[1, 2]] * count, {}, cause="test")
     before = cluster.revision
@@ -184,7 +186,7 @@ async def test_many_in_sync_sets_change_by_few_transactions(
     assert cluster.revision - before < count / 5
 
 
-async def test_where_one_change_is_refused_the_others_are_stored(
+async def test_rejected_isr_change_does_not_prevent_the_others(
     broker: Broker, follower: PlayedFollower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = broker.node.cluster
@@ -206,7 +208,7 @@ async def test_where_one_change_is_refused_the_others_are_stored(
 
 
 @pytest.mark.slow
-async def test_changes_that_are_refused_again_and_again_keep_no_others_waiting(
+async def test_repeatedly_rejected_changes_do_not_delay_others(
     broker: Broker, follower: PlayedFollower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, count = broker.node.cluster, TRANSACTIONS_AT_ONCE * BATCH_MAX
@@ -228,7 +230,7 @@ async def test_changes_that_are_refused_again_and_again_keep_no_others_waiting(
     await until(lambda: topic.partitions[0].isr == [1])
 
 
-async def test_fewer_in_sync_are_enough_after_a_change_of_the_setting(
+async def test_lower_min_insync_replicas_clears_the_eligible_leader_replicas(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     """Who left while nothing was committed may still be elected, until the leader has it noted
@@ -249,7 +251,7 @@ async def test_fewer_in_sync_are_enough_after_a_change_of_the_setting(
 
 
 @pytest.mark.parametrize("leader", [1, 2])
-async def test_a_log_that_is_offline_leads_no_more_and_holds_nobody_up(leader: int) -> None:
+async def test_offline_log_resigns_and_leaves_the_isr(leader: int) -> None:
     async with started(
         nodes=3, replica_lag_time_max_ms=NEVER
     ) as broker:  # and nobody looks by chance
@@ -269,7 +271,7 @@ async def test_a_log_that_is_offline_leads_no_more_and_holds_nobody_up(leader: i
             assert (await produce(wire, topic, batch([b"c"]))).error_code == 0
 
 
-async def test_a_node_that_stops_in_order_stays_in_sync() -> None:
+async def test_node_in_controlled_shutdown_stays_in_the_isr() -> None:
     async with started(nodes=3) as broker:
         first, second, _ = (each.node for each in broker.nodes)
         created = await first.cluster.create_topic("t", [[1, 2, 3]], {}, cause="test")
@@ -283,7 +285,7 @@ async def test_a_node_that_stops_in_order_stays_in_sync() -> None:
         assert sorted(created.partitions[0].isr) == [1, 2, 3]
 
 
-async def test_the_only_log_stays_where_it_is(broker: Broker, wire: Wire) -> None:
+async def test_only_replica_keeps_its_leadership(broker: Broker, wire: Wire) -> None:
     topic = await replicated(broker, 1)
     broker.node.partitions.named_replica("t", 0).log.fail("the disk is broken")
     assert (await produce(wire, topic, batch())).error_code == ErrorCode.KAFKA_STORAGE_ERROR

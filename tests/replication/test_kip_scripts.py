@@ -68,7 +68,7 @@ async def elect_unclean(broker: Broker, node_id: int) -> None:
 # -- KIP-101: cut by leader epochs, not by the high watermark
 
 
-async def test_kip_101_committed_but_not_known_to_be_survives_a_restart_and_an_election(
+async def test_kip_101_committed_record_above_the_followers_high_watermark_survives(
     links: Links, tmp_path: Path
 ) -> None:
     """The follower has a committed record, but not the high watermark that says so; it restarts,
@@ -101,7 +101,7 @@ async def test_kip_101_committed_but_not_known_to_be_survives_a_restart_and_an_e
         assert values_in(log_on(broker, 1, "t")) == [b"m1", b"m2", b"m3"]
 
 
-async def test_kip_101_logs_that_part_while_both_are_away_come_together_again(
+async def test_kip_101_diverged_logs_converge_after_both_nodes_restart(
     links: Links, tmp_path: Path
 ) -> None:
     """Both die; the one that lacks the last, uncommitted record leads and writes another one at
@@ -153,7 +153,7 @@ async def fast_failovers(links: Links, directory: Path) -> AsyncIterator[tuple[B
         yield broker, topic
 
 
-async def test_kip_279_a_leader_without_the_followers_epoch_names_one_that_both_have(
+async def test_kip_279_leader_without_the_followers_epoch_returns_a_common_epoch(
     links: Links, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Cutting where the leader's next epoch begins (10) would leave b5 to b9 where the leader has
@@ -178,7 +178,7 @@ async def test_kip_279_a_leader_without_the_followers_epoch_names_one_that_both_
 # -- KIP-320: readers and stale leaders
 
 
-async def test_kip_320_a_consumer_is_told_where_the_log_that_it_read_was_cut(
+async def test_kip_320_consumer_gets_the_diverging_epoch_of_a_truncated_log(
     links: Links, tmp_path: Path
 ) -> None:
     """A consumer has read up to b14 of the lost epoch; its offset alone would fit a longer log."""
@@ -223,7 +223,7 @@ async def move_leader(broker: Broker, to: int) -> Partition:
     return node.cluster.existing("t", 0)[1]
 
 
-async def test_kip_320_a_stale_leader_commits_nothing_and_misleads_nobody(tmp_path: Path) -> None:
+async def test_kip_320_stale_leader_commits_nothing(tmp_path: Path) -> None:
     async with started(tmp_path, nodes=3, replica_lag_time_max_ms=500) as broker:
         topic = await place_topic(broker, "t", 1, 2, 3)
         await send(broker, 1, topic, b"m1")
@@ -250,7 +250,7 @@ async def test_kip_320_a_stale_leader_commits_nothing_and_misleads_nobody(tmp_pa
         assert values_in(log_on(broker, 1, "t")) == [b"m1", b"m2"]
 
 
-async def test_kip_320_a_follower_of_an_earlier_epoch_neither_copies_nor_cuts(
+async def test_kip_320_follower_of_an_earlier_epoch_neither_appends_nor_truncates(
     links: Links, tmp_path: Path
 ) -> None:
     """The follower has not heard of the election: what the old leader says of its log counts no
@@ -273,7 +273,7 @@ async def test_kip_320_a_follower_of_an_earlier_epoch_neither_copies_nor_cuts(
 # -- KIP-903: a node that comes back empty
 
 
-async def test_kip_903_a_node_that_came_back_empty_does_not_join_by_what_it_had(
+async def test_kip_903_node_with_a_lost_disk_does_not_join_by_earlier_fetches(
     links: Links, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It had caught up, and before the leader's change of the ISR was stored it lost its disk."""
@@ -323,7 +323,7 @@ def lose_records(directories: list[str]) -> None:
                 entry.unlink()
 
 
-async def test_kip_903_a_fetch_of_an_earlier_run_is_refused(tmp_path: Path) -> None:
+async def test_kip_903_fetch_with_an_earlier_broker_epoch_is_rejected(tmp_path: Path) -> None:
     async with started(tmp_path, nodes=2) as broker:
         topic = await place_topic(broker, "t", 1, 2)
         await send(broker, 1, topic, b"m1")
@@ -341,7 +341,7 @@ async def test_kip_903_a_fetch_of_an_earlier_run_is_refused(tmp_path: Path) -> N
 # -- KIP-966: the last replica standing
 
 
-async def test_kip_966_the_one_before_the_last_standing_leads_without_loss(tmp_path: Path) -> None:
+async def test_kip_966_eligible_leader_replica_leads_without_loss(tmp_path: Path) -> None:
     """The last one in sync took records that were not committed, because too few were in sync; it
     dies too. The one that left before it has everything that was committed, and may lead."""
     async with started(tmp_path, nodes=3) as broker:
@@ -370,7 +370,7 @@ async def test_kip_966_the_one_before_the_last_standing_leads_without_loss(tmp_p
         assert values_in(log_on(broker, 1, "t")) == [b"m1", b"m2", b"m3"]
 
 
-async def test_kip_966_after_an_unclean_end_nobody_leads_by_what_it_had(tmp_path: Path) -> None:
+async def test_kip_966_unclean_shutdown_removes_leader_eligibility(tmp_path: Path) -> None:
     """Without waiting for the disk, a crash may have taken records: then only those lead that were
     not away."""
     async with started(tmp_path, nodes=2, flush_policy="os") as broker:

@@ -1,4 +1,4 @@
-"""Cuts wait until nothing else works on a log; by then the node may have another role."""
+"""Truncations wait for exclusive access to a log; the node may have another role by then."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..brokers import started
 from .harness import log_on, place_topic, replica_on, send, until_equal, until_leader, values_in
 
 
-async def test_a_node_that_leads_by_now_cuts_nothing() -> None:
+async def test_new_leader_does_not_truncate_its_log() -> None:
     async with started(nodes=2) as broker:
         topic = await place_topic(broker, "t", 1, 2)
         await send(broker, 1, topic, b"a", b"b")
@@ -32,8 +32,8 @@ async def test_a_node_that_leads_by_now_cuts_nothing() -> None:
         assert values_in(log_on(broker, 2, "t")) == [b"a", b"b"]
 
 
-async def test_a_node_that_still_follows_cuts() -> None:
-    """What the test above relies on: without the change of role the records go."""
+async def test_follower_truncates_its_log() -> None:
+    """Counterpart of the test above: without the role change the records are truncated."""
     async with started(nodes=2) as broker:
         topic = await place_topic(broker, "t", 1, 2)
         await send(broker, 1, topic, b"a", b"b")

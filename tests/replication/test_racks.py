@@ -42,8 +42,8 @@ async def filled(broker: Broker) -> Topic:
     return topic
 
 
-async def test_a_follower_shows_nothing_beyond_what_is_committed(broker: Broker) -> None:
-    """Not even when it cannot be reached, and the leader goes on."""
+async def test_follower_serves_committed_records_only(broker: Broker) -> None:
+    """This holds even if the follower is unreachable and the leader continues."""
     topic = await filled(broker)
     async with (
         connected(broker.endpoint) as leader,
@@ -82,7 +82,7 @@ def read_one(bootstrap_servers: str) -> bytes | None:
         consumer.close()
 
 
-async def test_a_client_goes_where_it_is_sent(
+async def test_client_reads_from_the_replica_in_its_rack(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await filled(broker)

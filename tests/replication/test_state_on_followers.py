@@ -1,4 +1,4 @@
-"""What followers keep beside records: producers, transactions, compaction, retention."""
+"""State of followers other than records: producers, transactions, compaction, retention."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def part(
         return await produce(wire, topic, records, transactional_id=name)
 
 
-async def test_a_new_leader_knows_the_sequences_of_producers(tmp_path: Path) -> None:
+async def test_new_leader_has_the_sequences_of_producers(tmp_path: Path) -> None:
     async with started(tmp_path, nodes=3) as broker:
         topic = await place_topic(broker, "t", 1, 2, 3)
         for sequence in range(0, 14, 2):
@@ -74,7 +74,7 @@ async def end_transaction(broker: Broker, topic: Topic, *, commit: bool) -> None
     assert row.error_code == 0
 
 
-async def test_a_new_leader_knows_what_was_aborted_and_what_is_open(tmp_path: Path) -> None:
+async def test_new_leader_has_the_aborted_and_open_transactions(tmp_path: Path) -> None:
     settings = {"transaction_partition_verification_enable": False}
     async with started(tmp_path, nodes=3, **settings) as broker:
         topic = await place_topic(broker, "t", 1, 2, 3)
@@ -113,7 +113,7 @@ def last_values(broker: Broker, node_id: int) -> dict[bytes | None, bytes | None
     return {each.key: each.value for each in read_records(stored(log_on(broker, node_id, "t")))}
 
 
-async def test_each_replica_compacts_by_itself() -> None:
+async def test_each_replica_compacts_its_own_log() -> None:
     async with started(nodes=2, log_cleaner_enable=False) as broker:
         topic = await place_topic(broker, "t", 1, 2, configs=COMPACTED)
         await keyed(broker, topic, 60)
@@ -134,7 +134,7 @@ async def one_more(broker: Broker, topic: Topic) -> None:
     )
 
 
-async def test_a_follower_copies_what_compaction_left(links: Links, tmp_path: Path) -> None:
+async def test_follower_replicates_a_compacted_log(links: Links, tmp_path: Path) -> None:
     settings = {"log_cleaner_enable": False, "replica_lag_time_max_ms": 300}
     async with started(tmp_path, nodes=2, **settings) as broker:
         topic = await place_topic(broker, "t", 1, 2, configs=COMPACTED)
@@ -148,7 +148,7 @@ async def test_a_follower_copies_what_compaction_left(links: Links, tmp_path: Pa
         assert last_values(broker, 2) == last_values(broker, 1)
 
 
-async def test_retention_is_the_leaders() -> None:
+async def test_only_the_leader_applies_retention() -> None:
     configs = {"internal.segment.bytes": "1000", "retention.bytes": "3000"}
     async with started(nodes=2) as broker:
         topic = await place_topic(broker, "t", 1, 2, configs=configs)

@@ -1,4 +1,4 @@
-"""How fast replicas that are behind may be copied (KIP-73)."""
+"""Rate limit of throttled replicas (KIP-73)."""
 
 import math
 
@@ -7,13 +7,13 @@ import pytest
 from kbroker.replication.throttle import Throttle, names_replica
 
 
-def test_no_rate_holds_nothing_back() -> None:
+def test_unlimited_rate_does_not_throttle() -> None:
     throttle = Throttle()
     throttle.took(10**12, 0)
     assert throttle.wait_seconds(0) == 0
 
 
-def test_what_was_too_much_is_made_good() -> None:
+def test_excess_is_paid_back_by_waiting() -> None:
     throttle = Throttle(100)
     assert throttle.wait_seconds(0) == 0
     throttle.took(300, 0)  # one second's worth may go at once
@@ -22,21 +22,21 @@ def test_what_was_too_much_is_made_good() -> None:
     assert throttle.wait_seconds(2.5) == 0
 
 
-def test_a_long_pause_saves_up_one_second() -> None:
+def test_burst_is_limited_to_one_second() -> None:
     throttle = Throttle(100)
     throttle.took(0, 0)
     throttle.took(150, 1000)
     assert throttle.wait_seconds(1000) > 0
 
 
-def test_nothing_goes_at_rate_zero_until_it_changes() -> None:
+def test_rate_zero_blocks_until_it_changes() -> None:
     throttle = Throttle(0)
     assert throttle.wait_seconds(5) == math.inf
     throttle.set_rate(10)
     assert throttle.wait_seconds(6) == 0
 
 
-def test_long_runs_keep_the_rate() -> None:
+def test_long_transfer_keeps_the_rate() -> None:
     throttle, now, total = Throttle(1000), 0.0, 0
     while now < 60:
         wait = throttle.wait_seconds(now)
@@ -52,5 +52,7 @@ def test_long_runs_keep_the_rate() -> None:
     ("throttled", "named"),
     [((), False), (("*",), True), (("0:1", "1:2"), True), (("1:1", "0:2"), False)],
 )
-def test_a_topics_list_names_replicas(throttled: tuple[str, ...], named: bool) -> None:
+def test_throttled_replicas_are_found_in_the_topic_setting(
+    throttled: tuple[str, ...], named: bool
+) -> None:
     assert names_replica(throttled, 1, 2) is named

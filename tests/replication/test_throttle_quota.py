@@ -1,4 +1,4 @@
-"""Copying that is held back (KIP-73): replicas that are behind, named by their topic."""
+"""Replication quotas of throttled replicas (KIP-73)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOLLOWER = ("follower.replication.throttled.rate", "follower.replication.throttl
 
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [LEADER, FOLLOWER])
-async def test_a_named_replica_that_is_behind_waits_for_its_quota(
+async def test_throttled_replica_outside_the_isr_waits_for_its_quota(
     links: Links, names: tuple[str, str]
 ) -> None:
     rate: dict[str, Any] = {names[0]: 100}
@@ -45,7 +45,7 @@ async def test_a_named_replica_that_is_behind_waits_for_its_quota(
         await until_equal(broker, "slow", 1, 2)
 
 
-async def test_replicas_in_sync_are_never_held_back() -> None:
+async def test_in_sync_replicas_are_never_throttled() -> None:
     rates: dict[str, Any] = {LEADER[0]: 100, FOLLOWER[0]: 100}
     named = {LEADER[1]: "*", FOLLOWER[1]: "*"}
     async with started(nodes=2, **rates) as broker:

@@ -1,4 +1,4 @@
-"""Where a follower cuts its log."""
+"""Truncation offsets of followers."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def history(*entries: tuple[int, int]) -> LeaderEpochs:
         ((), 0, (2, 7), 0),
     ],
 )
-def test_the_earlier_of_both_ends(
+def test_truncation_offset_is_the_lower_end_of_both_logs(
     entries: tuple[tuple[int, int], ...], log_end: int, leader: tuple[int, int], cut: int
 ) -> None:
     assert truncation_offset(history(*entries), log_end, *leader) == cut

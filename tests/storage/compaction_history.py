@@ -1,4 +1,4 @@
-"""Random histories of a compacted partition, and the dictionary that they must leave behind.
+"""Random histories of a compacted partition, and the values that must remain.
 
 A history is a list of steps without offsets and times, so that different brokers can carry out the
 same one. `CommittedValues` learns from the driver where the records went.

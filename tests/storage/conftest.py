@@ -1,4 +1,4 @@
-"""Each test of the log runs over files on disk and over files in memory."""
+"""Fixtures that run each log test with files on disk and in memory."""
 
 from __future__ import annotations
 

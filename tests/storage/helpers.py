@@ -1,4 +1,4 @@
-"""What the storage tests share: batches, a data directory with fixed ids, reading everything back."""
+"""Helpers of the storage tests: batches, a log directory with fixed IDs, reading all records."""
 
 from __future__ import annotations
 

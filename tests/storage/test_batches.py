@@ -63,7 +63,7 @@ def test_walk_finds_every_batch() -> None:
         (lambda data: data[:80] + batch(0), 80, "expected offset 1, found 0"),
     ],
 )
-def test_walk_stops_at_damage(damage: object, position: int, reason: str) -> None:
+def test_walk_raises_at_damaged_batch(damage: object, position: int, reason: str) -> None:
     first, second = batch(0, size=12), batch(1, size=12)
     assert len(first) == 80
     file = file_of(damage(first + second))  # type: ignore[operator]
@@ -82,7 +82,7 @@ def test_check_returns_the_offsets() -> None:
     assert check(file, BEGINNING, BEGINNING, LeaderEpochs(), gaps_allowed=False) == (-1, -1)
 
 
-def test_check_sees_every_flipped_bit_that_it_can() -> None:
+def test_check_detects_every_flipped_bit_except_in_the_first_offset() -> None:
     """Only the first batch's offset has nothing to be compared with; the caller knows it."""
     data = batch(0, epoch=3) + batch(1, epoch=3) + batch(2, epoch=3)
     size = len(data) // 3
@@ -96,7 +96,7 @@ def test_check_sees_every_flipped_bit_that_it_can() -> None:
                 check(file, BEGINNING, Position(file.size), epochs, gaps_allowed=False)
 
 
-def test_gaps() -> None:
+def test_check_accepts_gaps_only_if_allowed() -> None:
     file = file_of(batch(0), batch(5))
     assert check(file, BEGINNING, Position(file.size), LeaderEpochs(), gaps_allowed=True) == (0, 6)
     with pytest.raises(CorruptLogError, match="expected offset 1, found 5"):
@@ -107,7 +107,7 @@ def test_gaps() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 29), st.integers(1, 9)), max_size=12))
-def test_intervals_are_sets_of_positions(removals: list[tuple[int, int]]) -> None:
+def test_intervals_behave_like_sets_of_positions(removals: list[tuple[int, int]]) -> None:
     intervals, expected = Intervals(Position(25)), set(range(25))
     for first, length in removals:
         start = Position(first)

@@ -1,4 +1,4 @@
-"""Reads that do not wait for a disk, on real files that the system has forgotten."""
+"""Non-blocking reads of real files that are not in the page cache."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def missed(file: File, position: int, size: int) -> NotCached:
     return raised.value
 
 
-def test_what_is_missing_is_loaded_and_read(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uncached_bytes_are_loaded_and_read(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
     system = Forgetful(monkeypatch)
     absent = missed(file, 1000, 50)
     assert (absent.position, absent.size) == (1000, 50)
@@ -59,7 +59,7 @@ def test_what_is_missing_is_loaded_and_read(file: File, monkeypatch: pytest.Monk
     assert only_cached(file.read, 1000, 50) == DATA[1000:1050]
 
 
-def test_the_end_of_a_file_is_no_reason_to_wait(
+def test_read_at_the_end_of_a_file_does_not_wait(
     file: File, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Forgetful(monkeypatch)
@@ -69,8 +69,10 @@ def test_the_end_of_a_file_is_no_reason_to_wait(
     assert only_cached(file.read, len(DATA), 100) == b""
 
 
-def test_a_gap_is_found(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ends are in memory, and what is between them is not."""
+def test_uncached_gap_between_cached_bytes_is_found(
+    file: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ends are cached, but not the bytes between them."""
     system = Forgetful(monkeypatch)
     size = len(DATA)
     system.loaded = [(0, 4096), (size - 4096, size)]
@@ -81,7 +83,9 @@ def test_a_gap_is_found(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.uncached_range(size) is None
 
 
-def test_what_must_not_stop_half_way_waits(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocking_read_within_only_cached_waits(
+    file: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Forgetful(monkeypatch)
 
     def steps() -> bytes:
@@ -90,7 +94,7 @@ def test_what_must_not_stop_half_way_waits(file: File, monkeypatch: pytest.Monke
     assert only_cached(steps) == DATA[:5]
 
 
-def test_an_error_of_a_disk_is_for_the_next_read(
+def test_other_disk_error_is_reported_by_the_next_read(
     file: File, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Forgetful(monkeypatch)
@@ -104,11 +108,11 @@ def test_an_error_of_a_disk_is_for_the_next_read(
     assert absent.has_loaded(missed(file, 0, 5))  # so the read goes on by itself, and tells
 
 
-def test_other_reads_wait(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ordinary_reads_wait(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
     Forgetful(monkeypatch)
     assert file.read(0, 5) == DATA[:5]
 
 
-def test_a_real_system_tells(file: File) -> None:
+def test_written_bytes_are_cached_on_a_real_system(file: File) -> None:
     """What was just written is in memory; whether it can be told is the file system's affair."""
     assert only_cached(file.read, 0, len(DATA)) == DATA

@@ -34,12 +34,12 @@ KAFKA_META = (
 
 
 class TestOffsets:
-    def test_kafkas_file(self) -> None:
+    def test_offsets_of_a_kafka_checkpoint_are_read(self) -> None:
         offsets = offsets_from_bytes(KAFKA_OFFSETS, LOG_STARTS)
         assert offsets == {("__transaction_state", 42): 0, ("ref", 0): 30000, ("reftx", 0): 153}
         assert offsets_from_bytes(offsets_to_bytes(offsets, LOG_STARTS), LOG_STARTS) == offsets
 
-    def test_empty(self) -> None:
+    def test_empty_checkpoint_has_no_offsets(self) -> None:
         assert (
             offsets_from_bytes(b"", LOG_STARTS) == offsets_from_bytes(b"0\n0\n", LOG_STARTS) == {}
         )
@@ -58,10 +58,10 @@ class TestOffsets:
             b"0\n1\n\xff 0 1\n",
         ],
     )
-    def test_damage_is_seen(self, data: bytes) -> None:
+    def test_damaged_checkpoint_is_rejected(self, data: bytes) -> None:
         assert offsets_from_bytes(data, LOG_STARTS) is None
 
-    def test_a_cut_file_is_seen(self) -> None:
+    def test_truncated_checkpoint_is_damaged(self) -> None:
         for end in range(1, len(KAFKA_OFFSETS)):
             assert offsets_from_bytes(KAFKA_OFFSETS[:end], LOG_STARTS) is None
 
@@ -71,7 +71,7 @@ class TestOffsetCheckpoints:
         files.mkdir("data")
         return OffsetCheckpoints(files, "data")
 
-    def test_what_is_written_is_read(self) -> None:
+    def test_written_offsets_are_read_back(self) -> None:
         files = MemFiles()
         one = self.open(files)
         one.update([(("a", 0), Offsets(5, 20, 18)), (("b", 1), Offsets(0, 7, 7))])
@@ -84,7 +84,7 @@ class TestOffsetCheckpoints:
         two.forget([("a", 0), ("never", 9)])
         assert self.open(files).get(("a", 0)) == Offsets()
 
-    def test_unchanged_files_are_left_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_unchanged_checkpoints_are_not_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
         files = MemFiles()
         checkpoints = self.open(files)
         checkpoints.forget([("a", 0)])
@@ -93,7 +93,7 @@ class TestOffsetCheckpoints:
         monkeypatch.setattr(files, "write_atomic", None)
         checkpoints.update([(("a", 0), Offsets(0, 1, 1))])
 
-    def test_a_damaged_file_counts_as_empty(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_damaged_checkpoint_counts_as_empty(self, caplog: pytest.LogCaptureFixture) -> None:
         files = MemFiles()
         self.open(files).update([(("a", 0), Offsets(5, 20, 18))])
         files.write_atomic("data/recovery-point-offset-checkpoint", b"nonsense")
@@ -103,7 +103,7 @@ class TestOffsetCheckpoints:
 
 
 class TestIds:
-    def test_as_kafka_writes_them(self) -> None:
+    def test_ids_are_encoded_as_in_kafka(self) -> None:
         topic_id = UUID("6d5ca2a1-0b84-462c-9bc8-ef00ee6a3c7d")
         assert decode_id("bVyioQuERiybyO8A7mo8fQ") == topic_id
         assert encode_id(topic_id) == "bVyioQuERiybyO8A7mo8fQ"
@@ -122,12 +122,12 @@ class TestIds:
     @pytest.mark.parametrize(
         "data", [b"", b"\0" * 43, KAFKA_PARTITION[:-3], b"version: 1" + KAFKA_PARTITION[10:]]
     )
-    def test_damage_is_seen(self, data: bytes) -> None:
+    def test_damaged_partition_metadata_is_rejected(self, data: bytes) -> None:
         assert PartitionMetadata.from_bytes(data) is None
 
 
 class TestMetaProperties:
-    def test_kafkas_file_is_understood(self) -> None:
+    def test_meta_properties_of_kafka_are_read(self) -> None:
         meta = MetaProperties.from_bytes(KAFKA_META, "meta")
         assert meta == MetaProperties("GyFiz_PMSD627V0vW6A4Pg", 1, "9zWOGwWPTcG2AgDWW_m4NQ")
         assert MetaProperties.from_bytes(meta.to_bytes(), "meta") == meta
@@ -142,12 +142,12 @@ class TestMetaProperties:
             (KAFKA_META + b"kbroker.format.version=2\n", "newer"),
         ],
     )
-    def test_what_is_refused(self, data: bytes, reason: str) -> None:
+    def test_damaged_or_newer_meta_properties_are_rejected(self, data: bytes, reason: str) -> None:
         with pytest.raises(StorageError, match=f"the/path is .*{reason}"):
             MetaProperties.from_bytes(data, "the/path")
 
 
-def test_no_changed_bit_goes_unnoticed() -> None:
+def test_every_changed_bit_is_detected() -> None:
     """It is seen as damage, or it hit the checksum's own line and the content is right."""
     identity = PartitionMetadata(UUID(int=2**100 + 17), 12)
     meta = MetaProperties("GyFiz_PMSD627V0vW6A4Pg", 1, "9zWOGwWPTcG2AgDWW_m4NQ")

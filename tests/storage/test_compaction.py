@@ -1,4 +1,4 @@
-"""Compaction of one log: what stays and what goes, on disk and in memory."""
+"""Compaction of one log, on disk and in memory."""
 
 from __future__ import annotations
 
@@ -176,7 +176,9 @@ def fill(log: Log, count: int, *, keys: int = 7, codec: int = 0) -> None:
 
 
 class TestWhatStays:
-    def test_the_last_value_of_each_key(self, files: Files, manager: LogManager, log: Log) -> None:
+    def test_last_value_of_each_key_is_kept(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
         fill(log, 100)
         before = list(records(log))
         end = log.log_end_offset
@@ -193,7 +195,9 @@ class TestWhatStays:
         assert not names(files, log, ".cleaned")
         assert not names(files, log, ".replaces")
 
-    def test_what_is_not_sealed_stays(self, files: Files, manager: LogManager, log: Log) -> None:
+    def test_active_segment_is_not_compacted(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
         fill(log, 40)
         commit(log)
         manager.checkpoint(NOW).run()
@@ -208,7 +212,9 @@ class TestWhatStays:
         assert len(found) == len(young) + 7
 
     @pytest.mark.parametrize("codec", range(5))
-    def test_in_every_codec(self, files: Files, manager: LogManager, log: Log, codec: int) -> None:
+    def test_batches_of_every_codec_are_compacted(
+        self, files: Files, manager: LogManager, log: Log, codec: int
+    ) -> None:
         for number in range(20):
             pairs = [(b"%d" % key, b"value %d %d" % (number, key)) for key in range(number, 25)]
             put(log, *pairs, codec=codec)
@@ -221,7 +227,7 @@ class TestWhatStays:
         [last] = [header for header, found in batches(log) if len(found) == 6]
         assert (last.last_offset, last.record_count) == (log.log_end_offset - 1, 6)
 
-    def test_a_partly_replaced_batch_keeps_its_place(
+    def test_partly_replaced_batch_keeps_its_offsets(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:
         put(log, (b"a", b"1"), (b"b", b"2"), (b"c", b"3"), timestamp=NOW)
@@ -236,7 +242,7 @@ class TestWhatStays:
         assert found is not None
         assert found.offset == 3
 
-    def test_headers_and_null_values_are_moved_as_they_are(
+    def test_headers_and_null_values_are_unchanged(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:
         headers = [("h", b"x" * 200), ("empty", None)]
@@ -250,7 +256,7 @@ class TestWhatStays:
             Record(b"t", None, NOW, [], 2),
         ]
 
-    def test_a_batch_that_cannot_be_opened(
+    def test_unreadable_batch_is_kept_whole(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:
         put(log, (b"a", b"1"))
@@ -269,7 +275,7 @@ class TestWhatStays:
         assert [record.value for record in records(log)] == [b"2" * 1000, b"3", b"4"]
         assert big.record_count == 2
 
-    def test_a_large_batch(
+    def test_batch_above_the_list_limit_is_compacted(
         self, files: Files, manager: LogManager, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Records beyond the limit are not listed, and give the same."""
@@ -285,7 +291,7 @@ class TestWhatStays:
         }
         assert [len(found) for _, found in batches(log)] == [10, 10, 31]
 
-    def test_a_batch_with_more_keys_than_the_map_takes(
+    def test_batch_with_more_keys_than_the_map_fails_the_run(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:
         """It is not compacted in part: its tombstone must not go before what it hides."""
@@ -299,7 +305,7 @@ class TestWhatStays:
         compact_sealed(files, manager, log, now_ms=NOW + 1000)
         assert latest(records(log)) == {}
 
-    def test_damage_is_not_given_a_new_checksum(self, place: tuple[Files, str]) -> None:
+    def test_corrupt_batch_fails_the_run(self, place: tuple[Files, str]) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         log = open_log(manager, config=KEYED)
@@ -321,7 +327,7 @@ class TestWhatStays:
 
 
 class TestTombstones:
-    def test_a_tombstone_stays_until_its_horizon(
+    def test_tombstone_is_kept_until_its_delete_horizon(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:
         put(log, (b"a", b"1"), (b"b", b"2"))
@@ -344,7 +350,7 @@ class TestTombstones:
         assert header.delete_horizon == NOW + 1000
         assert [it.timestamp for it in found] == [NOW - 50, NOW - 48]
 
-    def test_a_deleted_key_that_comes_back(
+    def test_value_after_a_tombstone_is_kept(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:
         put(log, (b"a", b"1"))
@@ -355,7 +361,7 @@ class TestTombstones:
 
 
 class TestProducers:
-    def test_the_last_batch_of_a_producer_stays_empty(
+    def test_last_batch_of_a_producer_is_kept_empty(
         self, place: tuple[Files, str], files: Files, manager: LogManager, log: Log
     ) -> None:
         for number in range(3):
@@ -372,7 +378,7 @@ class TestProducers:
         assert producer is not None
         assert (producer.epoch, producer.next_sequence) == (1, 3)
 
-    def test_an_emptied_batch_is_not_the_latest_record(
+    def test_emptied_batch_is_not_found_by_timestamp(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:
         put(log, (b"b", b"1"), timestamp=NOW + 1)
@@ -388,7 +394,7 @@ class TestProducers:
         later = offset_for_timestamp(log, NOW + 3, limit=log.log_end_offset)
         assert later is None
 
-    def test_only_the_last_marker_of_a_producer_without_sequences_stays(
+    def test_only_last_marker_of_a_producer_without_sequences_is_kept(
         self, place: tuple[Files, str], files: Files, manager: LogManager, log: Log
     ) -> None:
         """Coordinators write so, thousands of transactions in one epoch."""
@@ -406,7 +412,7 @@ class TestProducers:
         assert producer is not None
         assert (producer.epoch, producer.transaction_start) == (0, -1)
 
-    def test_a_forgotten_producer_leaves_nothing(
+    def test_last_batch_of_an_expired_producer_is_removed(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:
         put(log, (b"a", b"1"), producer_id=7, producer_epoch=1, base_sequence=0)
@@ -497,7 +503,7 @@ class TestTransactions:
         assert {header.base_offset for header, _ in batches(log)} == {3, 4, 5}
         assert [value for _, value in self.committed(log)] == [b"2", b"2"]
 
-    def test_aborted_records_go_and_committed_ones_count(
+    def test_aborted_records_are_removed_and_committed_ones_kept(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:
         self.transact(log, 1, b"first", is_commit=True)
@@ -510,7 +516,7 @@ class TestTransactions:
         assert kinds == [(False, 1, 1), (False, 1, 1), (True, 1, 1), (False, 2, 0), (True, 2, 1)]
         assert aborted_transactions(log, 0, log.log_end_offset) == [(2, 3)]
 
-    def test_markers_go_when_nothing_of_their_transaction_is_left(
+    def test_marker_is_removed_once_its_transaction_is_empty(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:
         self.transact(log, 1, b"replaced", is_commit=True)
@@ -536,7 +542,7 @@ class TestTransactions:
         # Nor is there a file that would hide records of the producer after a restart.
         assert not [name for name in files.listdir(log.directory) if name.endswith(TXN_INDEX)]
 
-    def test_an_aborted_value_replaces_nothing(
+    def test_aborted_value_does_not_replace_an_earlier_one(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:
         put(log, (b"0", b"kept"))
@@ -546,7 +552,7 @@ class TestTransactions:
         assert (0, b"kept") in self.committed(log)
         assert all(value != b"aborted" for _, value in self.committed(log))
 
-    def test_a_marker_of_an_unknown_kind_stays(
+    def test_control_record_of_unknown_type_is_kept(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:
         kind = Record(b"\0\0\0\7", bytes(6), NOW)
@@ -558,7 +564,7 @@ class TestTransactions:
             compact(files, manager, log)
         assert [header.is_control for header, _ in batches(log)] == [True, False]
 
-    def test_nothing_from_an_open_transaction_on(
+    def test_records_from_an_open_transaction_on_are_not_compacted(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:
         fill(log, 30)
@@ -580,7 +586,7 @@ class TestTransactions:
 
 
 class TestRuns:
-    def test_a_second_run_begins_where_the_first_ended(
+    def test_second_run_starts_at_the_first_dirty_offset(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:
         fill(log, 50)
@@ -598,7 +604,7 @@ class TestRuns:
         assert set(latest(records(log))) == {b"key %d" % key for key in range(7)}
         assert len(list(records(log))) == 7
 
-    def test_a_small_map_takes_several_runs(
+    def test_small_key_map_needs_several_runs(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:
         fill(log, 100, keys=20)
@@ -610,9 +616,7 @@ class TestRuns:
         assert log.first_dirty_offset == 100
         assert latest(records(log)) == before
 
-    def test_segments_grow_back_to_their_size(
-        self, files: Files, manager: LogManager, log: Log
-    ) -> None:
+    def test_small_segments_are_merged(self, files: Files, manager: LogManager, log: Log) -> None:
         for number in range(100):
             put(log, (b"key %d" % (number % 60), b"v" * 50))
         sealed = len(log.segments)
@@ -624,7 +628,7 @@ class TestRuns:
             compact_sealed(files, manager, log)
         assert [segment.size for segment, _ in log.segments.sealed()] == sizes
 
-    def test_a_run_that_finds_nothing_replaces_nothing(
+    def test_run_without_duplicates_replaces_no_segment(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:
         put(log, (b"a", b"1"))
@@ -636,7 +640,7 @@ class TestRuns:
         assert log.segments[0] is first
         assert not names(files, log, ".cleaned")
 
-    def test_a_log_without_sealed_segments(
+    def test_log_without_sealed_segments_is_not_planned(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:
         assert plan(log, NOW, key_map_bytes=KEYS, decompressed_max=1) is None
@@ -644,7 +648,9 @@ class TestRuns:
         assert plan(log, NOW, key_map_bytes=KEYS, decompressed_max=1) is None
         assert measure(log, NOW) == Dirtiness(0, 0, False)
 
-    def test_not_while_a_checkpoint_waits(self, log: Log, manager: LogManager) -> None:
+    def test_run_is_not_planned_while_a_checkpoint_is_pending(
+        self, log: Log, manager: LogManager
+    ) -> None:
         fill(log, 60)
         commit(log)
         assert log.pending.needs_checkpoint
@@ -652,7 +658,7 @@ class TestRuns:
         manager.checkpoint(NOW).run()
         assert plan(log, NOW, key_map_bytes=KEYS, decompressed_max=1) is not None
 
-    def test_what_the_disk_may_not_have_waits(self, files: Files, log: Log) -> None:
+    def test_unsynced_segments_are_not_compacted(self, files: Files, log: Log) -> None:
         fill(log, 60)
         log.roll()
         log.advance_high_watermark(log.log_end_offset)
@@ -660,7 +666,7 @@ class TestRuns:
         log.synced(log.sync())
         assert measure(log, NOW).dirty_bytes
 
-    def test_two_keys_that_a_digest_could_confuse(self) -> None:
+    def test_key_equal_to_the_digest_of_another_key_is_distinct(self) -> None:
         long = b"k" * 40
         assert digest(long) != digest(b"k" * 41)
         assert len(digest(long)) == len(digest(b"k" * 16)) == 16
@@ -668,7 +674,7 @@ class TestRuns:
 
 
 class TestWhen:
-    def test_dirty_enough(self, log: Log, manager: LogManager) -> None:
+    def test_log_is_due_above_the_dirty_ratio(self, log: Log, manager: LogManager) -> None:
         fill(log, 60)
         log.roll()
         commit(log)
@@ -676,7 +682,9 @@ class TestWhen:
         log.configure(replace(KEYED, min_cleanable_dirty_ratio=1.0))
         assert not is_due(log, measure(log, NOW))
 
-    def test_records_that_are_too_young(self, log: Log, manager: LogManager) -> None:
+    def test_records_within_the_minimum_lag_are_not_compacted(
+        self, log: Log, manager: LogManager
+    ) -> None:
         log.configure(replace(KEYED, min_compaction_lag_ms=1000))
         fill(log, 60)
         log.roll()
@@ -684,7 +692,7 @@ class TestWhen:
         assert not is_due(log, measure(log, NOW + 1000 - 1))
         assert is_due(log, measure(log, NOW + 1000))
 
-    def test_records_that_waited_too_long(self, log: Log, manager: LogManager) -> None:
+    def test_log_is_due_after_the_maximum_lag(self, log: Log, manager: LogManager) -> None:
         config = replace(KEYED, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=5000)
         log.configure(config)
         fill(log, 10)
@@ -693,7 +701,7 @@ class TestWhen:
         assert not is_due(log, measure(log, NOW + 5000))
         assert is_due(log, measure(log, NOW + 5001))
 
-    def test_a_quiet_segment_rolls_in_time_for_the_lag(self, log: Log) -> None:
+    def test_idle_segment_rolls_within_the_maximum_lag(self, log: Log) -> None:
         log.configure(replace(KEYED, max_compaction_lag_ms=5000))
         put(log, (b"a", b"1"))
         put(log, (b"a", b"2"), timestamp=NOW + 5000)
@@ -715,7 +723,9 @@ class TestResultsThatCameTooLate:
         self.task = task
         return run
 
-    def test_after_retention(self, files: Files, manager: LogManager, log: Log) -> None:
+    def test_result_after_retention_is_discarded(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
         run = self.run(files, manager, log)
         log.delete_records_before(30)
         before = list(records(log))
@@ -726,12 +736,14 @@ class TestResultsThatCameTooLate:
         assert not names(files, log, ".cleaned")
         assert not names(files, log, ".replaces")
 
-    def test_after_a_cut(self, files: Files, manager: LogManager, log: Log) -> None:
+    def test_result_after_a_truncation_is_discarded(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
         run = self.run(files, manager, log)
         log.truncate_to(50, now_ms=NOW)
         assert not put_in_place(files, log, self.task, run.result)
 
-    def test_a_cut_makes_what_comes_after_dirty(
+    def test_truncation_lowers_the_first_dirty_offset(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:
         fill(log, 100)
@@ -740,7 +752,9 @@ class TestResultsThatCameTooLate:
         log.truncate_to(95, now_ms=NOW)
         assert log.first_dirty_offset <= 95
 
-    def test_a_file_that_went(self, files: Files, manager: LogManager, log: Log) -> None:
+    def test_missing_cleaned_file_is_an_error(
+        self, files: Files, manager: LogManager, log: Log
+    ) -> None:
         run = self.run(files, manager, log)
         for name in names(files, log, ".log.cleaned"):
             files.remove(f"{log.directory}/{name}")
@@ -749,7 +763,7 @@ class TestResultsThatCameTooLate:
 
 
 class TestAcrossRestarts:
-    def test_gaps_stay_when_the_policy_changes(self, place: tuple[Files, str]) -> None:
+    def test_gaps_are_accepted_after_a_policy_change(self, place: tuple[Files, str]) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         log = open_log(manager, config=KEYED)
@@ -767,7 +781,7 @@ class TestAcrossRestarts:
             assert log.first_dirty_offset == 100
             manager.close(clean=clean, now_ms=NOW)
 
-    def test_a_damaged_note_counts_as_compacted(self, place: tuple[Files, str]) -> None:
+    def test_damaged_cleaner_checkpoint_counts_as_compacted(self, place: tuple[Files, str]) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         log = open_log(manager, config=KEYED)
@@ -780,7 +794,9 @@ class TestAcrossRestarts:
         assert list(records(log)) == before
         assert log.first_dirty_offset == 0
 
-    def test_epochs_survive_that_their_records_went(self, place: tuple[Files, str]) -> None:
+    def test_leader_epochs_without_records_survive_a_restart(
+        self, place: tuple[Files, str]
+    ) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         log = open_log(manager, config=KEYED)
@@ -792,7 +808,7 @@ class TestAcrossRestarts:
         manager.close(now_ms=NOW)
         assert open_log(open_manager(files, data_dir), config=KEYED).epochs.entries == entries
 
-    def test_the_checkpoint_is_as_kafka_writes_it(self, place: tuple[Files, str]) -> None:
+    def test_cleaner_checkpoint_has_kafkas_format(self, place: tuple[Files, str]) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         log = open_log(manager, config=KEYED)
@@ -801,7 +817,7 @@ class TestAcrossRestarts:
         text = files.read_bytes(f"{data_dir}/cleaner-offset-checkpoint").decode().splitlines()
         assert (text[0], text[2]) == ("0", "orders 0 100")
 
-    def test_a_swap_that_apache_kafka_did_not_finish(self, place: tuple[Files, str]) -> None:
+    def test_unfinished_swap_of_apache_kafka_is_completed(self, place: tuple[Files, str]) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         log = open_log(manager, config=KEYED)
@@ -831,13 +847,13 @@ class TestAcrossRestarts:
         assert not names(files, log, ".swap")
 
 
-def test_a_damaged_note_of_what_is_replaced_says_nothing() -> None:
+def test_damaged_replaces_file_is_ignored() -> None:
     assert replaced_from_bytes(b"") is None
     assert replaced_from_bytes(b"0\n1\nx\n") is None
     assert replaced_from_bytes(b"0\n2\n7\n5\n") == (7, [5])
 
 
-def test_deletion_and_compaction_together(place: tuple[Files, str]) -> None:
+def test_log_is_compacted_and_deleted_with_both_policies(place: tuple[Files, str]) -> None:
     files, data_dir = place
     manager = open_manager(files, data_dir)
     both = replace(
@@ -904,7 +920,7 @@ def check_random_history(random_: random.Random) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="shows open files on Linux only")
-def test_a_replaced_file_gives_back_its_room_with_the_checkpoint(tmp_path: Path) -> None:
+def test_replaced_file_is_freed_by_the_checkpoint(tmp_path: Path) -> None:
     """Not in the rename, which the event loop waits for: a large file takes its time to go."""
     files = OsFiles()
     manager = open_manager(files, str(tmp_path))

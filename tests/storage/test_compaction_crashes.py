@@ -200,11 +200,11 @@ def cut_everywhere(
 
 
 @pytest.mark.slow
-def test_no_cut_loses_the_last_value_of_a_key(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_crash_loses_the_last_value_of_a_key(capsys: pytest.CaptureFixture[str]) -> None:
     cut_everywhere(Script, find_faults, capsys)
 
 
-def test_the_enumeration_sees_segments_that_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enumeration_detects_restored_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the note of what a segment replaces, old segments stand beside the new one."""
     monkeypatch.setattr(recovery, "replaced_from_bytes", lambda data: None)
     enumeration = Enumeration(find_faults, deep=False, modes=("drop",))
@@ -212,7 +212,7 @@ def test_the_enumeration_sees_segments_that_come_back(monkeypatch: pytest.Monkey
     assert any("CorruptLogError" in fault for fault in enumeration.faults)
 
 
-def test_the_enumeration_sees_removals_before_the_swap(
+def test_enumeration_detects_removals_before_the_swap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     original = Log.replace

@@ -1,7 +1,7 @@
 """Compaction of a topic that producers of transactions write to, cut off at every operation.
 
-Afterwards readers of committed records must find the last acknowledged value of every key, and never
-a record of a transaction that was aborted, however much of it compaction has taken out.
+Afterwards readers of committed records must find the last acknowledged value of every key, and
+never a record of a transaction that was aborted, however much of it compaction has taken out.
 """
 
 from __future__ import annotations
@@ -128,12 +128,14 @@ def committed(log: Log) -> Iterator[Record]:
 
 
 @pytest.mark.slow
-def test_readers_of_committed_records_lose_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_crash_loses_records_of_read_committed_consumers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     script = cut_everywhere(Transactional, find_faults, capsys)
     assert len(script.truth.acked) == 5
 
 
-def test_the_enumeration_sees_a_compaction_that_believes_aborted_records(
+def test_enumeration_detects_compaction_by_aborted_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Then an aborted value replaces the committed one before it."""

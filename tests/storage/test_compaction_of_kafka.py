@@ -72,7 +72,7 @@ def stored(log: Log) -> tuple[bytes, bytes]:
     return path.read_bytes(), index.read_bytes() if index.exists() else b""
 
 
-def test_the_first_run(opened: tuple[LogManager, Log]) -> None:
+def test_first_run_equals_that_of_kafka(opened: tuple[LogManager, Log]) -> None:
     manager, log = opened
     put_roll(log)
     compact(OsFiles(), manager, log, now_ms=NOW)
@@ -86,7 +86,7 @@ def test_the_first_run(opened: tuple[LogManager, Log]) -> None:
     )
 
 
-def test_later_runs(opened: tuple[LogManager, Log]) -> None:
+def test_later_runs_equal_those_of_kafka(opened: tuple[LogManager, Log]) -> None:
     manager, log = opened
     for run in range(4):
         if run:
@@ -104,7 +104,7 @@ def test_later_runs(opened: tuple[LogManager, Log]) -> None:
     )
 
 
-def test_what_kafka_compacted_is_left_as_it_is(opened: tuple[LogManager, Log]) -> None:
+def test_log_compacted_by_kafka_is_unchanged(opened: tuple[LogManager, Log]) -> None:
     """The file of a first run, compacted again: only markers without a transaction change."""
     manager, log = opened
     path = Path(log.segments[0].log_path)

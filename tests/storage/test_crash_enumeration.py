@@ -376,7 +376,7 @@ def _is_new(seen: set[int], *state: object) -> bool:
 
 
 @pytest.mark.long
-def test_no_cut_loses_an_acknowledged_record(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_crash_loses_an_acknowledged_record(capsys: pytest.CaptureFixture[str]) -> None:
     enumeration = Enumeration(find_faults, deep=True)
     enumeration.run(Script)
     with capsys.disabled():
@@ -389,7 +389,7 @@ def test_no_cut_loses_an_acknowledged_record(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.long
-def test_when_all_logs_are_settled_before_the_first_is_opened() -> None:
+def test_no_crash_loses_a_record_if_all_logs_are_synced_first() -> None:
     enumeration = Enumeration(
         partial(find_faults, settle=True), deep=False, modes=("torn", "lost-name")
     )
@@ -397,7 +397,9 @@ def test_when_all_logs_are_settled_before_the_first_is_opened() -> None:
     assert not enumeration.faults, enumeration.summary()
 
 
-def test_indexes_that_are_saved_within_a_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_crash_loses_a_record_if_indexes_are_saved_within_a_segment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("kbroker.storage.log.SAVE_EVERY_BYTES", 500)
     enumeration = Enumeration(find_faults, deep=False, modes=("torn", "mixed"))
     enumeration.run(Script)
@@ -405,7 +407,7 @@ def test_indexes_that_are_saved_within_a_segment(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.long
-def test_the_enumeration_sees_aborted_transactions_that_are_not_listed(
+def test_enumeration_detects_unlisted_aborted_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Indexes that are believed after a crash may be torn, or name what is gone."""
@@ -417,7 +419,7 @@ def test_the_enumeration_sees_aborted_transactions_that_are_not_listed(
 
 
 @pytest.mark.long
-def test_the_enumeration_sees_transactions_that_are_closed_by_a_crash(
+def test_enumeration_detects_transactions_closed_by_a_crash(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ProducerStates, "_restore", _restore_without_transactions)
@@ -432,13 +434,13 @@ def _restore_without_transactions(
     RESTORE(states, (*fields[:-1], -1), now_ms)
 
 
-def test_the_enumeration_sees_acks_without_a_sync() -> None:
+def test_enumeration_detects_acks_without_a_sync() -> None:
     enumeration = Enumeration(find_faults, deep=False, modes=("drop", "torn"))
     enumeration.run(lambda files: Script(files, sync_before_ack=False))
     assert any("acknowledged record" in fault for fault in enumeration.faults)
 
 
-def test_the_enumeration_sees_a_directory_that_is_not_synced(
+def test_enumeration_detects_an_unsynced_directory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(DirectorySync, "sync", lambda self: None)
@@ -448,7 +450,7 @@ def test_the_enumeration_sees_a_directory_that_is_not_synced(
 
 
 @pytest.mark.long
-def test_the_enumeration_sees_recovery_without_crc(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enumeration_detects_recovery_without_crc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbroker.storage.recovery.check_crc", lambda *_: True)
     enumeration = Enumeration(find_faults, deep=False, modes=("torn",))
     enumeration.run(Script)

@@ -25,11 +25,11 @@ def left(files: CrashFiles, mode: Mode) -> list[dict[str, bytes]]:
 
 
 @pytest.mark.parametrize("mode", ["drop", "torn", "lost-name", "mixed"])
-def test_what_was_synced_stays(files: CrashFiles, mode: Mode) -> None:
+def test_synced_bytes_survive_a_crash(files: CrashFiles, mode: Mode) -> None:
     assert all(image == {"d/": b"", "d/a": b"stable"} for image in left(files, mode))
 
 
-def test_drop_forgets_bytes_but_no_names(files: CrashFiles) -> None:
+def test_drop_mode_loses_bytes_but_no_names(files: CrashFiles) -> None:
     files.open("d/a").append([b"more"])
     files.open("d/b", create=True).append([b"x"])
     files.rename("d/a", "d/c")
@@ -37,7 +37,7 @@ def test_drop_forgets_bytes_but_no_names(files: CrashFiles) -> None:
         assert image == {"d/": b"", "d/b": b"", "d/c": b"stable"}
 
 
-def test_torn_keeps_any_part_of_the_sectors(files: CrashFiles) -> None:
+def test_torn_mode_keeps_any_subset_of_the_sectors(files: CrashFiles) -> None:
     files.open("d/a").append([b"x" * (3 * SECTOR)])
     found = {image["d/a"] for image in left(files, "torn")}
     assert len(found) > 10
@@ -47,12 +47,12 @@ def test_torn_keeps_any_part_of_the_sectors(files: CrashFiles) -> None:
     assert second == {b"xxxx", bytes(4)}
 
 
-def test_torn_may_undo_a_truncation(files: CrashFiles) -> None:
+def test_torn_mode_may_undo_a_truncation(files: CrashFiles) -> None:
     files.open("d/a").truncate(2)
     assert {image["d/a"] for image in left(files, "torn")} == {b"st", b"stable"}
 
 
-def test_lost_names(files: CrashFiles) -> None:
+def test_lost_name_mode_restores_unsynced_names(files: CrashFiles) -> None:
     file = files.open("d/b", create=True)
     file.append([b"x"])
     file.sync()
@@ -64,7 +64,7 @@ def test_lost_names(files: CrashFiles) -> None:
     assert left(files, "lost-name")[0] == {"d/": b"", "d/b": b"x"}
 
 
-def test_a_directory_can_be_lost_with_all_that_is_in_it(files: CrashFiles) -> None:
+def test_unsynced_directory_can_be_lost_with_its_content(files: CrashFiles) -> None:
     files.mkdir("d/sub")
     file = files.open("d/sub/b", create=True)
     file.sync()
@@ -74,12 +74,12 @@ def test_a_directory_can_be_lost_with_all_that_is_in_it(files: CrashFiles) -> No
     assert "d/sub/b" in left(files, "lost-name")[0]
 
 
-def test_mixed_applies_a_rename_whole_or_not_at_all(files: CrashFiles) -> None:
+def test_mixed_mode_applies_renames_atomically(files: CrashFiles) -> None:
     files.rename("d/a", "d/b")
     assert {tuple(image) for image in left(files, "mixed")} == {("d/", "d/a"), ("d/", "d/b")}
 
 
-def test_a_cut_leaves_the_running_disk_alone(files: CrashFiles) -> None:
+def test_crash_image_does_not_change_the_running_disk(files: CrashFiles) -> None:
     file = files.open("d/a")
     copy = files.crashed("drop", 0)
     copy.open("d/a").append([b"!"])
@@ -87,7 +87,7 @@ def test_a_cut_leaves_the_running_disk_alone(files: CrashFiles) -> None:
     assert (copy.read_bytes("d/a"), files.read_bytes("d/a")) == (b"stable!", b"stable?")
 
 
-def test_the_hook_sees_everything_before_it_happens(files: CrashFiles) -> None:
+def test_hook_is_called_before_every_operation(files: CrashFiles) -> None:
     seen: list[tuple[Operation, dict[str, bytes]]] = []
     files.hook = lambda operation: seen.append((operation, files.image()))
     before = files.image()
@@ -109,7 +109,7 @@ def test_the_hook_sees_everything_before_it_happens(files: CrashFiles) -> None:
     assert seen[3][1]["d/a"] == b"stable"
 
 
-def test_the_hook_may_refuse(files: CrashFiles) -> None:
+def test_hook_can_fail_an_operation(files: CrashFiles) -> None:
     def hook(operation: Operation) -> None:
         raise StorageError("no")
 
@@ -119,7 +119,7 @@ def test_the_hook_may_refuse(files: CrashFiles) -> None:
     assert files.read_bytes("d/a") == b"stable"
 
 
-def test_capacity(files: CrashFiles) -> None:
+def test_append_beyond_the_capacity_fails(files: CrashFiles) -> None:
     files.capacity = 10
     file = files.open("d/a")
     file.append([b"1234"])

@@ -69,7 +69,7 @@ def find_faults(files: Files, truth: Truth) -> list[str]:
 
 
 @pytest.mark.slow
-def test_no_cut_loses_an_acknowledged_record(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_crash_loses_a_record_of_many_partitions(capsys: pytest.CaptureFixture[str]) -> None:
     enumeration = Enumeration(find_faults, deep=False)
     enumeration.run(Script)
     with capsys.disabled():
@@ -79,7 +79,7 @@ def test_no_cut_loses_an_acknowledged_record(capsys: pytest.CaptureFixture[str])
     assert enumeration.kinds["sync"] > 8 * PARTITIONS
 
 
-def test_the_enumeration_sees_a_sync_that_reaches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enumeration_detects_a_sync_without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     def promise(files: CrashFiles, calls: Calls) -> None:
         with monkeypatch.context() as promised:
             promised.setattr(CrashFile, "sync", lambda file: None)

@@ -1,4 +1,4 @@
-"""Several data directories: where partitions go, how a log moves, what a crash and a bad disk leave."""
+"""Several log directories: placement of partitions, moves, crashes and failing disks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def move(directories: LogDirectories, source: Log, path: str) -> Log:
 # -- places
 
 
-def test_a_partition_goes_where_the_fewest_are() -> None:
+def test_partition_is_placed_in_the_directory_with_the_fewest() -> None:
     files = CrashFiles()
     directories = open_directories(files)
     for index in range(5):
@@ -61,7 +61,7 @@ def test_a_partition_goes_where_the_fewest_are() -> None:
     assert [place(again, index=index) for index in (1, 3, 4)] == [TWO, TWO, ONE]
 
 
-def test_a_place_once_given_is_kept() -> None:
+def test_placement_of_a_partition_is_kept() -> None:
     """Who asks where a partition will be, before it has a log, gets the right answer."""
     directories = open_directories(CrashFiles())
     first = [place(directories, "a", index) for index in range(4)]
@@ -71,7 +71,7 @@ def test_a_place_once_given_is_kept() -> None:
     assert log.directory == f"{TWO}/a-3"
 
 
-def test_directories_must_belong_together() -> None:
+def test_directories_of_different_clusters_are_rejected() -> None:
     files = CrashFiles()
     stranger = LogManager(files, TWO, replace(OTHER_META, cluster_id="DDDDDDDDDDDDDDDDDDDDDD"))
     one = LogManager(files, ONE, META)
@@ -81,7 +81,7 @@ def test_directories_must_belong_together() -> None:
         LogDirectories(files, [one, LogManager(files, "disks/three", META)])
 
 
-def test_a_partition_in_two_directories_is_refused() -> None:
+def test_partition_in_two_directories_is_rejected() -> None:
     files = CrashFiles()
     directories = open_directories(files)
     append(open_log(directories), b"x")
@@ -94,7 +94,7 @@ def test_a_partition_in_two_directories_is_refused() -> None:
 # -- a disk that fails
 
 
-def test_a_failed_sync_takes_its_own_directory_offline() -> None:
+def test_failed_sync_takes_only_its_directory_offline() -> None:
     files = CrashFiles()
     directories = open_directories(files)
     bad, good, idle = (open_log(directories, index=index) for index in range(3))
@@ -121,7 +121,7 @@ def test_a_failed_sync_takes_its_own_directory_offline() -> None:
         directories.where("a", 0).usage()
 
 
-def test_all_directories_offline() -> None:
+def test_new_partition_fails_if_all_directories_are_offline() -> None:
     directories = open_directories(CrashFiles())
     for manager in directories.managers:
         manager.fail("gone")
@@ -140,7 +140,7 @@ def fill(log: Log, count: int = 40, *, epoch: int = 0) -> list[bytes]:
     return written
 
 
-def test_a_log_moves_with_everything_that_it_knows() -> None:
+def test_moved_log_keeps_its_state() -> None:
     files = CrashFiles()
     directories = open_directories(files)
     log = open_log(directories)
@@ -167,7 +167,7 @@ def test_a_log_moves_with_everything_that_it_knows() -> None:
     assert values(again)[-2:] == [b"idempotent", b"after"]
 
 
-def test_a_log_is_written_and_cut_while_it_is_copied() -> None:
+def test_log_is_appended_to_and_truncated_during_a_copy() -> None:
     directories = open_directories(CrashFiles())
     log = open_log(directories)
     written = fill(log, 20)
@@ -189,7 +189,7 @@ def test_a_log_is_written_and_cut_while_it_is_copied() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 5])
-def test_an_empty_log_moves(cut: int) -> None:
+def test_empty_log_is_moved(cut: int) -> None:
     directories = open_directories(CrashFiles())
     log = open_log(directories)
     fill(log, cut)
@@ -201,7 +201,7 @@ def test_an_empty_log_moves(cut: int) -> None:
     assert values(moved) == [b"x"]
 
 
-def test_a_log_with_gaps_moves() -> None:
+def test_log_with_gaps_is_moved() -> None:
     """Where records were compacted away the copy has none either, and knows that."""
     files = CrashFiles()
     directories = open_directories(files)
@@ -221,14 +221,14 @@ def test_a_log_with_gaps_moves() -> None:
     assert ([record.offset for record in records(again)][-1], again.first_dirty_offset) == (31, 9)
 
 
-def test_a_log_moves_there_and_back() -> None:
+def test_log_is_moved_there_and_back() -> None:
     directories = open_directories(CrashFiles())
     log = open_log(directories)
     written = fill(log)
     assert values(move(directories, move(directories, log, TWO), ONE)) == written
 
 
-def test_a_log_that_is_cut_while_it_moves() -> None:
+def test_log_truncated_during_a_move_is_copied_again() -> None:
     """What the copy has beyond the cut is not what comes there afterwards."""
     directories = open_directories(CrashFiles())
     log = open_log(directories)
@@ -246,7 +246,7 @@ def test_a_log_that_is_cut_while_it_moves() -> None:
     assert values(moved) == [*written[:2], b"other"]
 
 
-def test_a_log_whose_records_are_deleted_while_it_moves() -> None:
+def test_records_deleted_during_a_move_are_deleted_in_the_copy() -> None:
     """The copy has a new segment then, and the producers of the records that are gone."""
     directories = open_directories(CrashFiles())
     log = open_log(directories)
@@ -262,7 +262,7 @@ def test_a_log_whose_records_are_deleted_while_it_moves() -> None:
     assert append(moved, b"a", producer_id=5, epoch=3, sequence=0).duplicate
 
 
-def test_a_move_is_given_up() -> None:
+def test_cancelled_move_removes_the_copy() -> None:
     files = CrashFiles()
     directories = open_directories(files)
     log = open_log(directories)
@@ -278,7 +278,7 @@ def test_a_move_is_given_up() -> None:
     assert directories.future("a", 0) is None
 
 
-def test_a_copy_that_cannot_be_finished_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_that_cannot_be_finished_leaves_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     directories = open_directories(CrashFiles())
     log = open_log(directories)
     written = fill(log)
@@ -298,7 +298,7 @@ def test_a_copy_that_cannot_be_finished_changes_nothing(monkeypatch: pytest.Monk
     assert values(move(directories, log, TWO)) == [*written, b"x"]
 
 
-def test_a_clean_stop_in_the_middle_begins_anew() -> None:
+def test_move_interrupted_by_a_clean_shutdown_restarts() -> None:
     files = CrashFiles()
     directories = open_directories(files)
     log = open_log(directories)
@@ -312,7 +312,7 @@ def test_a_clean_stop_in_the_middle_begins_anew() -> None:
     assert open_directories(files).interrupted == []
 
 
-def test_a_name_that_is_too_long_for_a_copy() -> None:
+def test_topic_name_too_long_for_a_future_replica_is_rejected() -> None:
     directories = open_directories(CrashFiles())
     log = directories.open_log("n" * 249, UUID(int=1), 0, SMALL, now_ms=NOW)
     with pytest.raises(StorageError, match="too long"):
@@ -391,7 +391,7 @@ def find_faults(files: Files, truth: Promise) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_crash_in_any_step_leaves_one_log() -> None:
+def test_crash_in_any_step_of_a_move_leaves_one_log() -> None:
     enumeration = Enumeration(find_faults, deep=True)
     enumeration.run(MoveScript)
     assert not enumeration.faults, enumeration.summary()
@@ -399,7 +399,7 @@ def test_a_crash_in_any_step_leaves_one_log() -> None:
     assert enumeration.cuts_in_recovery > 300
 
 
-def test_the_enumeration_sees_names_that_change_before_the_copy_is_durable(
+def test_enumeration_detects_a_rename_before_the_copy_is_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""The disk fills up at some byte, later there is room again.
+"""Disks that become full at some byte, and have free space again later.
 
 Whatever step of append, roll, checkpoint or stop meets the end of the disk: what was acknowledged
 stays, reads go on, nothing half-written is left, and writing resumes with the room.
@@ -85,7 +85,7 @@ def check(files: CrashFiles) -> None:
 
 
 @pytest.mark.slow
-def test_at_any_byte() -> None:
+def test_disk_full_at_any_byte_loses_no_acknowledged_record() -> None:
     refusals = [run(capacity) for capacity in range(0, 9000, 41)]
     assert sum(refusals) > 500
     assert run(1 << 20) == 0
@@ -122,7 +122,7 @@ def checked(files: CrashFiles, start: int) -> tuple[LogManager, Log]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_crash_after_retention_on_a_full_disk_leaves_a_log_that_can_be_read(
+def test_crash_after_retention_on_a_full_disk_leaves_a_readable_log(
     mode: Mode, pytestconfig: pytest.Config
 ) -> None:
     random = Random(pytestconfig.getoption("--seed"))
@@ -171,7 +171,7 @@ def test_retention_on_a_full_disk_frees_space_and_ends_with_a_checkpoint() -> No
     assert checked(files.crashed("lost-name", 0), RECORDS - 1)[1].log_start_offset == RECORDS - 1
 
 
-def test_segment_that_is_lost_after_retention_on_a_full_disk_is_missed() -> None:
+def test_segment_lost_after_retention_on_a_full_disk_is_detected() -> None:
     files, manager, log = full_disk()
     log.delete_records_before(log.segments[2].base_offset)
     with pytest.raises(StorageError):

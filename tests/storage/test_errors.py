@@ -4,12 +4,12 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.storage.errors import CorruptLogError, StorageError
 
 
-def test_clients_are_told_that_the_storage_failed() -> None:
+def test_storage_error_has_kafkas_error_code() -> None:
     assert StorageError("no space").code == ErrorCode.KAFKA_STORAGE_ERROR
     assert StorageError("no space").message == "no space"
 
 
-def test_damage_names_file_place_reason_and_command() -> None:
+def test_corruption_message_has_file_position_reason_and_command() -> None:
     error = CorruptLogError("data/orders-0/00000000000000000042.log", 4711, "wrong CRC")
     assert (error.path, error.position) == ("data/orders-0/00000000000000000042.log", 4711)
     message = str(error.message)

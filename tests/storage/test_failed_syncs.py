@@ -1,4 +1,4 @@
-"""A failed sync takes the data directory offline, whichever file it was, and is never tried again."""
+"""A failed sync takes the log directory offline, whatever the file, and is never retried."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_failed_sync_of_the_directory_of_a_new_segment_takes_the_log_offline() -
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-def test_sync_errors_of_the_system_are_told_apart(
+def test_sync_errors_are_distinguished_from_write_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
     """A temporary file that finds no space is given up; any other failed sync is final."""

@@ -36,7 +36,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 class TestFile:
-    def test_append_read_and_size(self, place: Place) -> None:
+    def test_appended_bytes_are_read_back(self, place: Place) -> None:
         files, directory = place
         file = files.open(f"{directory}/a", create=True)
         assert file.append([b"abc", memoryview(b"def")]) == 0
@@ -51,7 +51,7 @@ class TestFile:
         assert again.append([b"i"]) == 8
         assert files.read_bytes(f"{directory}/a") == b"abcdefghi"
 
-    def test_large_appends(self, place: Place) -> None:
+    def test_large_appends_are_read_back(self, place: Place) -> None:
         files, directory = place
         file = files.open(f"{directory}/a", create=True)
         whole = b""
@@ -66,7 +66,7 @@ class TestFile:
             assert b"".join(part.parts()) == part.read()
             assert len(part) == 1_500_000
 
-    def test_truncate(self, place: Place) -> None:
+    def test_truncated_file_ends_earlier(self, place: Place) -> None:
         files, directory = place
         file = files.open(f"{directory}/a", create=True)
         file.append([b"0123456789"])
@@ -77,7 +77,7 @@ class TestFile:
         file.truncate(0)
         assert file.append([b"y"]) == 0
 
-    def test_a_range_outlives_name_and_file(self, place: Place) -> None:
+    def test_range_outlives_name_and_file(self, place: Place) -> None:
         files, directory = place
         file = files.open(f"{directory}/a", create=True)
         file.append([b"0123456789"])
@@ -90,7 +90,7 @@ class TestFile:
 
 
 class TestFiles:
-    def test_missing_names(self, place: Place) -> None:
+    def test_missing_names_raise_file_not_found(self, place: Place) -> None:
         files, directory = place
         for use in (files.open, files.read_bytes, files.size):
             with pytest.raises(FileNotFoundError):
@@ -105,7 +105,7 @@ class TestFiles:
         assert not files.exists(f"{directory}/none")
         assert not files.exists(f"{directory}/no/file")
 
-    def test_names(self, place: Place) -> None:
+    def test_names_are_listed_renamed_and_removed(self, place: Place) -> None:
         files, directory = place
         files.mkdir(f"{directory}/sub")
         files.mkdir(f"{directory}/sub")
@@ -139,7 +139,7 @@ class TestFiles:
 
 class TestLock:
     @pytest.mark.parametrize("kind", ["disk", "memory"])
-    def test_only_one(self, kind: str, tmp_path: Path) -> None:
+    def test_directory_is_locked_by_one_owner(self, kind: str, tmp_path: Path) -> None:
         files: Files = OsFiles() if kind == "disk" else MemFiles()
         path = (tmp_path / ".lock").as_posix()
         lock = files.lock(path)
@@ -169,9 +169,7 @@ class TestMemory:
         files.rmtree("d")
         assert files.used == 0
 
-    def test_an_append_for_which_there_is_no_memory_leaves_nothing(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_append_without_memory_leaves_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         files = MemFiles()
         files.mkdir("d")
         file = files.open("d/a", create=True)
@@ -193,7 +191,7 @@ class TestMemory:
         assert file.append([b"z" * 9000]) == 5000
         assert file.read(4999, 9001) == b"x" + b"z" * 9000
 
-    def test_a_view_keeps_what_truncation_overwrites(self) -> None:
+    def test_view_keeps_bytes_that_truncation_overwrites(self) -> None:
         files = MemFiles()
         files.mkdir("d")
         file = files.open("d/a", create=True)
@@ -216,7 +214,7 @@ class TestMemory:
 
 
 class TestDisk:
-    def test_no_descriptor_is_left(self, tmp_path: Path) -> None:
+    def test_files_leave_no_descriptor_open(self, tmp_path: Path) -> None:
         before = len(os.listdir("/proc/self/fd"))
         files = OsFiles()
         file = files.open((tmp_path / "a").as_posix(), create=True)
@@ -243,7 +241,7 @@ class TestDisk:
         assert file.read(0, 20) == b"beforeabcdef"
 
     @pytest.mark.parametrize("room", range(12))
-    def test_a_full_disk_leaves_no_part_of_an_append(self, tmp_path: Path, room: int) -> None:
+    def test_append_on_a_full_disk_leaves_nothing(self, tmp_path: Path, room: int) -> None:
         file = OsFiles().open((tmp_path / "a").as_posix(), create=True)
         file.append([b"before"])
         with _file_size_limit(6 + room):
@@ -256,7 +254,7 @@ class TestDisk:
         assert file.append([b"after"]) == (6 if room < 11 else 17)
         assert os.path.getsize(tmp_path / "a") == file.size
 
-    def test_what_a_disk_keeps_from_us_is_not_used(
+    def test_usage_excludes_reserved_space(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A disk of 100 bytes that has 30 for others is 40 of 70 used; `df` says so too."""
@@ -264,7 +262,7 @@ class TestDisk:
         monkeypatch.setattr(shutil, "disk_usage", lambda path: disk)
         assert OsFiles().usage(tmp_path.as_posix()) == (70, 30)
 
-    def test_a_full_disk_names_what_helps(
+    def test_full_disk_error_advises_to_free_space(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def refuse(*_: object) -> int:
@@ -275,7 +273,7 @@ class TestDisk:
         with pytest.raises(StorageError, match="No space left on device; free some space"):
             file.append([b"x"])
 
-    def test_a_file_takes_no_more_until_it_is_cut(
+    def test_torn_file_accepts_no_append_until_it_is_truncated(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """What a disk wrote before it became read-only is never in the midst of records."""
@@ -320,7 +318,7 @@ class TestDisk:
         assert caught.value.path == path
         assert caught.value.cause == f"cannot read {path}: broken"
 
-    def test_file_that_cannot_be_created_is_a_refused_write(
+    def test_file_that_cannot_be_created_is_a_write_error(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def refuse(*_: object) -> int:
@@ -331,7 +329,7 @@ class TestDisk:
             OsFiles().open((tmp_path / "a").as_posix(), create=True)
         monkeypatch.undo()
 
-    def test_what_is_made_is_for_its_owner_alone(self, tmp_path: Path) -> None:
+    def test_new_files_are_accessible_to_their_owner_only(self, tmp_path: Path) -> None:
         files, directory = OsFiles(), f"{tmp_path.as_posix()}/directory"
         files.mkdir(directory)
         files.open(f"{directory}/log", create=True)
@@ -344,7 +342,7 @@ class TestDisk:
         assert Path(directory).stat().st_mode & 0o777 == 0o700
 
     @pytest.mark.parametrize("is_known", [True, False])
-    def test_room_is_taken_up(
+    def test_allocated_file_occupies_space(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool
     ) -> None:
         def refuse(*_: object) -> None:
@@ -360,9 +358,7 @@ class TestDisk:
             OsFiles().allocate((tmp_path / "b").as_posix(), 3_000_000)
         assert not (tmp_path / "b").exists()
 
-    def test_a_failing_sync_is_reported(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_failed_sync_is_reported(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(fd: int) -> None:
             raise OSError(5, "broken")
 
@@ -402,7 +398,9 @@ class TestDisk:
         file.sync()
         assert len(synced) == 1
 
-    def test_plain_fallbacks(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_fallbacks_without_vectored_calls_work(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(files_module, "_writev", files_module._joined_write)
         monkeypatch.setattr(files_module, "_pread", files_module._seek_read)
         files = OsFiles()

@@ -1,4 +1,4 @@
-"""The last five batches of a producer are known, whatever happens to a log."""
+"""The last five batches of a producer survive all events of a log."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def manager(place: tuple[Files, str]) -> LogManager:
 
 
 @pytest.mark.parametrize("snapshots", [True, False])
-def test_after_clean_stops(manager: LogManager, snapshots: bool) -> None:
+def test_batches_are_known_after_clean_shutdowns(manager: LogManager, snapshots: bool) -> None:
     """Each snapshot hands on what it was told; a short log goes without."""
     log = open_log(manager)
     sent = send(log)
@@ -72,7 +72,7 @@ def test_after_clean_stops(manager: LogManager, snapshots: bool) -> None:
 
 @pytest.mark.parametrize("mode", [None, *MODES])
 @pytest.mark.parametrize("snapshots", [True, False])
-def test_after_a_crash(mode: Mode | None, snapshots: bool) -> None:
+def test_batches_are_known_after_a_crash(mode: Mode | None, snapshots: bool) -> None:
     files = CrashFiles()
     manager = open_manager(files)
     log = open_log(manager)
@@ -85,7 +85,7 @@ def test_after_a_crash(mode: Mode | None, snapshots: bool) -> None:
     check(open_log(open_manager(left)), sent)
 
 
-def test_after_a_cut(manager: LogManager) -> None:
+def test_batches_are_known_after_a_truncation(manager: LogManager) -> None:
     log = open_log(manager)
     sent = send(log)
     manager.checkpoint(NOW).run()
@@ -97,7 +97,7 @@ def test_after_a_cut(manager: LogManager) -> None:
     check(log, sent)
 
 
-def test_after_a_cut_and_a_stop(manager: LogManager) -> None:
+def test_batches_are_known_after_a_truncation_and_a_shutdown(manager: LogManager) -> None:
     log = open_log(manager)
     sent = send(log)
     end = log.log_end_offset
@@ -106,14 +106,14 @@ def test_after_a_cut_and_a_stop(manager: LogManager) -> None:
     check(open_log(stopped(manager)), sent)
 
 
-def test_when_retention_took_their_records(manager: LogManager) -> None:
+def test_batches_are_known_after_retention(manager: LogManager) -> None:
     log = open_log(manager)
     sent = send(log)
     log.delete_records_before(log.log_end_offset)
     check(open_log(stopped(manager)), sent)
 
 
-def test_when_compaction_took_their_records(manager: LogManager) -> None:
+def test_batches_are_known_after_compaction(manager: LogManager) -> None:
     log = open_log(manager, config=KEYED)
     sent = send(log)
     before = log.segments.size
@@ -124,7 +124,7 @@ def test_when_compaction_took_their_records(manager: LogManager) -> None:
 
 @pytest.mark.parametrize("then", ["goes on", "stops", "crashes"])
 @pytest.mark.parametrize("records", ["are there", "are deleted", "are compacted"])
-def test_after_a_move(records: str, then: str) -> None:
+def test_batches_are_known_after_a_move(records: str, then: str) -> None:
     """To another data directory: it takes along what the records there do not tell."""
     files = CrashFiles()
     directories = open_directories(files)
@@ -143,7 +143,7 @@ def test_after_a_move(records: str, then: str) -> None:
     check(log, sent)
 
 
-def test_on_a_follower(manager: LogManager) -> None:
+def test_batches_are_known_on_a_follower(manager: LogManager) -> None:
     """It takes over as leader, before and after a stop."""
     leader = open_log(manager)
     sent = send(leader)
@@ -181,7 +181,7 @@ def name_one_batch(files: Files, directory: str) -> None:
 
 @pytest.mark.parametrize("segment_bytes", [300, 100_000])
 @pytest.mark.parametrize("more", [0, 2])
-def test_the_log_tells_what_a_snapshot_does_not(
+def test_batches_missing_in_a_snapshot_are_read_from_the_log(
     manager: LogManager, segment_bytes: int, more: int
 ) -> None:
     """The batches are in several segments, or in one; some came after the snapshot, or none."""
@@ -201,7 +201,7 @@ def test_the_log_tells_what_a_snapshot_does_not(
     check(open_log(manager, config=config), sent)
 
 
-def test_what_the_log_told_is_kept(manager: LogManager, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recalled_batches_are_saved(manager: LogManager, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked once: the next snapshot has it."""
     log = open_log(manager)
     sent = send(log)
@@ -214,7 +214,7 @@ def test_what_the_log_told_is_kept(manager: LogManager, monkeypatch: pytest.Monk
     check(open_log(manager), sent)
 
 
-def test_a_long_log_is_asked_for_its_end_only(
+def test_recall_reads_only_the_end_of_a_long_log(
     manager: LogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kbroker.storage.log.RECALL_BYTES", 500)
@@ -229,7 +229,7 @@ def test_a_long_log_is_asked_for_its_end_only(
     assert [each.last_sequence for each in producer.batches][-2:] == [11, 13]
 
 
-def test_batches_of_an_earlier_epoch_are_not_asked_for(manager: LogManager) -> None:
+def test_recall_ignores_batches_of_an_earlier_epoch(manager: LogManager) -> None:
     log = open_log(manager)
     old = send(log)
     new = batch(b"x", producer_id=PRODUCER, epoch=1, sequence=0)

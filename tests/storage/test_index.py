@@ -21,7 +21,7 @@ def offset_index(*entries: tuple[int, int]) -> OffsetIndex:
 
 
 class TestOffsetIndex:
-    def test_kafkas_layout(self) -> None:
+    def test_index_has_kafkas_layout(self) -> None:
         data = offset_index((5, 4200), (260, 8500)).to_bytes()
         assert data.hex() == "00000005000010680000010400002134"
         index = OffsetIndex.from_bytes(data, 10_000)
@@ -29,7 +29,7 @@ class TestOffsetIndex:
         assert list(index.offsets) == [5, 260]
         assert list(index.positions) == [4200, 8500]
 
-    def test_floor(self) -> None:
+    def test_floor_finds_the_last_entry_at_or_before_an_offset(self) -> None:
         index = offset_index((5, 100), (9, 200))
         assert [index.floor(offset) for offset in (0, 4, 5, 8, 9, 99)] == [-1, -1, 0, 0, 1, 1]
         assert [index.floor_position(Position(at)) for at in (0, 99, 100, 200, 300)] == [
@@ -40,16 +40,16 @@ class TestOffsetIndex:
             1,
         ]
 
-    def test_truncate(self) -> None:
+    def test_truncated_index_drops_later_entries(self) -> None:
         for position, left in ((0, 0), (100, 0), (101, 1), (200, 1), (201, 2)):
             index = offset_index((5, 100), (9, 200))
             index.truncate(Position(position))
             assert len(index) == len(index.positions) == left
 
-    def test_part(self) -> None:
+    def test_later_entries_are_encoded_alone(self) -> None:
         assert offset_index((5, 100), (9, 200)).to_bytes(1) == offset_index((9, 200)).to_bytes()
 
-    def test_preallocated_file_of_kafka(self) -> None:
+    def test_preallocated_index_of_kafka_is_read(self) -> None:
         index = OffsetIndex.from_bytes(offset_index((5, 100)).to_bytes() + bytes(8000), 1000)
         assert index is not None
         assert len(index) == 1
@@ -65,11 +65,11 @@ class TestOffsetIndex:
             offset_index((5, 100)).to_bytes() + bytes(8) + offset_index((9, 200)).to_bytes(),
         ],
     )
-    def test_damage_is_seen(self, data: bytes) -> None:
+    def test_damaged_index_is_rejected(self, data: bytes) -> None:
         assert OffsetIndex.from_bytes(data, 5000) is None
 
     @given(st.lists(st.tuples(st.integers(1, 500), st.integers(1, 5000)), max_size=40))
-    def test_round_trip(self, steps: list[tuple[int, int]]) -> None:
+    def test_index_round_trip(self, steps: list[tuple[int, int]]) -> None:
         index, offset, position = OffsetIndex(), 0, BEGINNING
         for more, further in steps:
             offset, position = offset + more, position + further
@@ -80,12 +80,12 @@ class TestOffsetIndex:
 
 
 class TestTimeIndex:
-    def test_kafkas_layout(self) -> None:
+    def test_index_has_kafkas_layout(self) -> None:
         index = TimeIndex()
         index.append(1_700_000_000_000, 258)
         assert index.to_bytes().hex() == "0000018bcfe5680000000102"
 
-    def test_only_greater_times_are_entered(self) -> None:
+    def test_only_higher_timestamps_are_added(self) -> None:
         index = TimeIndex()
         for timestamp, offset in ((10, 1), (10, 2), (5, 3), (11, 4)):
             index.append(timestamp, offset)
@@ -93,7 +93,7 @@ class TestTimeIndex:
         assert list(index.offsets) == [1, 4]
         assert [index.floor(time) for time in (9, 10, 11, 12)] == [-1, 0, 1, 1]
 
-    def test_truncate(self) -> None:
+    def test_truncated_index_drops_later_entries(self) -> None:
         for offset, left in ((1, 0), (2, 1), (4, 1), (5, 2)):
             index = TimeIndex()
             index.append(10, 1)
@@ -101,7 +101,7 @@ class TestTimeIndex:
             index.truncate(offset)
             assert len(index) == left
 
-    def test_preallocated_file_of_kafka(self) -> None:
+    def test_preallocated_index_of_kafka_is_read(self) -> None:
         index = TimeIndex()
         index.append(256, 0)
         index.append(512, 256)
@@ -110,7 +110,7 @@ class TestTimeIndex:
         assert list(again.timestamps) == [256, 512]
 
     @pytest.mark.parametrize("entries", [[(10, 1), (10, 2)], [(10, 1), (11, 1)], [(10, 5), (9, 6)]])
-    def test_damage_is_seen(self, entries: list[tuple[int, int]]) -> None:
+    def test_damaged_index_is_rejected(self, entries: list[tuple[int, int]]) -> None:
         index = TimeIndex()
         for timestamp, offset in entries:
             index.timestamps.append(timestamp)
@@ -120,13 +120,13 @@ class TestTimeIndex:
 
 
 class TestAborted:
-    def test_round_trip(self) -> None:
+    def test_index_round_trip(self) -> None:
         entries = [AbortedTransaction(7, 0, 10, 11), AbortedTransaction(8, 3, 20, 15)]
         data = b"".join(entry.to_bytes() for entry in entries)
         assert len(data) == 68
         assert aborted_from_bytes(data) == entries
 
-    def test_damage_is_seen(self) -> None:
+    def test_damaged_index_is_rejected(self) -> None:
         data = AbortedTransaction(7, 0, 10, 11).to_bytes()
         assert aborted_from_bytes(data[:-1]) is None
         assert aborted_from_bytes(b"\0\1" + data[2:]) is None

@@ -1,4 +1,4 @@
-"""What must never be, because records would be lost by it, stops whoever is about to do it."""
+"""Assertions that prevent operations which would lose records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def active_files(log: Log) -> bytes:
     return log._files.read_bytes(log.active.log_path)
 
 
-def test_a_batch_begins_where_the_file_ends(log: Log) -> None:
+def test_batch_is_appended_at_the_file_end(log: Log) -> None:
     assert log.active is not None
     assert log.active.file.opened is not None
     log.active.file.opened.append([b"somebody else"])
@@ -39,7 +39,7 @@ def test_a_batch_begins_where_the_file_ends(log: Log) -> None:
     assert active_files(log) == before
 
 
-def test_what_a_failed_append_left_behind_is_cut_away_before_the_next_one(log: Log) -> None:
+def test_rest_of_a_failed_append_is_truncated_before_the_next_append(log: Log) -> None:
     """Where it could not be taken back at once, and the file was closed meanwhile."""
     assert log.active is not None
     log.active.file.opened = None
@@ -50,13 +50,13 @@ def test_what_a_failed_append_left_behind_is_cut_away_before_the_next_one(log: L
     assert len(active_files(log)) == log.active.size
 
 
-def test_offsets_of_a_segment_rise(log: Log) -> None:
+def test_offsets_of_a_segment_increase(log: Log) -> None:
     log.log_end_offset -= 2
     with pytest.raises(AssertionError, match="offsets must increase"):
         append(log, b"again")
 
 
-def test_an_earlier_leader_does_not_append(log: Log) -> None:
+def test_append_with_an_earlier_leader_epoch_fails(log: Log) -> None:
     append(log, b"a", leader_epoch=5)
     with pytest.raises(AssertionError, match="earlier leader"):
         append(log, b"b", leader_epoch=4)
@@ -66,7 +66,7 @@ def test_an_earlier_leader_does_not_append(log: Log) -> None:
 @pytest.mark.parametrize(
     ("lower", "reason"), [(1, "starts within the previous one"), (1000, "start at the same offset")]
 )
-def test_a_new_segment_does_not_empty_another_one(log: Log, lower: int, reason: str) -> None:
+def test_new_segment_does_not_overwrite_another_one(log: Log, lower: int, reason: str) -> None:
     assert log.active is not None
     before = active_files(log)
     log.log_end_offset = max(log.active.base_offset, log.log_end_offset - lower)
@@ -84,7 +84,7 @@ def test_a_new_segment_does_not_empty_another_one(log: Log, lower: int, reason: 
         (lambda log: [log.segments[0]], 0, "overlaps the next"),
     ],
 )
-def test_a_compacted_segment_stands_for_what_it_replaces(
+def test_compacted_segment_must_cover_its_sources(
     log: Log, old: Callable[[Log], list[object]], new: int, reason: str
 ) -> None:
     replacement = log.segments[new]
@@ -95,19 +95,19 @@ def test_a_compacted_segment_stands_for_what_it_replaces(
     assert values(log) == found
 
 
-def test_no_more_is_durable_than_there_is(log: Log) -> None:
+def test_synced_offset_does_not_exceed_the_log_end(log: Log) -> None:
     with pytest.raises(AssertionError, match="synced offset exceeds"):
         log.synced(log.log_end_offset + 1)
 
 
-def test_what_was_not_visible_is_not_deleted(log: Log) -> None:
+def test_records_above_the_high_watermark_are_not_deleted(log: Log) -> None:
     log.high_watermark = 3
     with pytest.raises(AssertionError, match="<= 3 <="):
         log._start_at(10)
     assert values(log, 10), "no segment was given up"
 
 
-def test_a_cut_leaves_the_offsets_in_order(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncation_keeps_the_offsets_in_order(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """A defect is planted: a cut that forgets the high watermark."""
     forget = Log._forget_from
 
@@ -121,7 +121,7 @@ def test_a_cut_leaves_the_offsets_in_order(log: Log, monkeypatch: pytest.MonkeyP
         log.truncate_to(20, now_ms=NOW)
 
 
-def test_a_cut_within_the_first_batch_leaves_an_empty_log() -> None:
+def test_truncation_within_the_first_batch_empties_the_log() -> None:
     """A batch goes as a whole, also when the log begins within it."""
     files = CrashFiles()
     log = open_log(open_manager(files))
@@ -136,7 +136,7 @@ def test_a_cut_within_the_first_batch_leaves_an_empty_log() -> None:
     assert (again.log_start_offset, values(again)) == (5, [b"next"])
 
 
-def test_recovery_does_not_cut_what_was_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_does_not_truncate_synced_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """A defect is planted: recovery believes that records end before the recovery point."""
     files = CrashFiles()
     manager = open_manager(files)

@@ -67,26 +67,26 @@ def error_of(error: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
 
 
 class TestAppend:
-    def test_gives_offsets_and_epoch(self, log: Log) -> None:
+    def test_append_assigns_offsets_and_epoch(self, log: Log) -> None:
         assert append(log, b"a", b"b", leader_epoch=3) == LogAppendInfo(0, 1, -1, False)
         assert append(log, b"c", leader_epoch=3) == LogAppendInfo(2, 2, -1, False)
         header = read_header(content(log.read(2, 1000, limit=3)))
         assert (header.base_offset, header.leader_epoch) == (2, 3)
         assert log.log_end_offset == 3
 
-    def test_keeps_the_bytes_of_the_records(self, log: Log) -> None:
+    def test_append_keeps_the_bytes_of_the_records(self, log: Log) -> None:
         data, header = batch(b"x" * 100, b"y", codec=1)
         log.append(data, header, leader_epoch=0, now_ms=NOW)
         stored = content(log.read(0, 1000, limit=2))
         assert stored[16:] == data[16:]
 
-    def test_log_append_time_is_answered(self, log: Log) -> None:
+    def test_append_returns_the_log_append_time(self, log: Log) -> None:
         data, header = batch(b"a", timestamp=5)
         header = with_timestamps(data, header, header.attributes | LOG_APPEND_TIME_BIT, NOW)
         assert log.append(data, header, leader_epoch=0, now_ms=NOW).log_append_time_ms == NOW
         assert next(records(log)).timestamp == NOW
 
-    def test_nothing_on_disk_before_the_first(
+    def test_log_has_no_files_before_the_first_append(
         self, log: Log, place: Place, manager: LogManager
     ) -> None:
         files, data_dir = place
@@ -100,13 +100,13 @@ class TestAppend:
             "partition.metadata",
         ]
 
-    def test_batch_above_the_segment_size(self, log: Log) -> None:
+    def test_batch_above_the_segment_size_is_rejected(self, log: Log) -> None:
         with pytest.raises(KafkaError) as error:
             append(log, b"x" * 3000)
         assert error_of(error) == ErrorCode.RECORD_LIST_TOO_LARGE
         assert log.log_end_offset == 0
 
-    def test_a_log_that_is_offline_takes_nothing(self, log: Log) -> None:
+    def test_offline_log_rejects_appends(self, log: Log) -> None:
         append(log, b"a")
         log.fail("because")
         for use in (
@@ -121,7 +121,7 @@ class TestAppend:
 
 
 class TestRoll:
-    def test_by_size(self, log: Log, place: Place) -> None:
+    def test_segment_rolls_by_size(self, log: Log, place: Place) -> None:
         files, _ = place
         fill(log, 60)
         names = [name for name in files.listdir(log.directory) if name.endswith(".log")]
@@ -129,7 +129,7 @@ class TestRoll:
         assert all(files.size(f"{log.directory}/{name}") <= 2000 for name in names)
         assert values(log) == [b"value %d" % number for number in range(60)]
 
-    def test_by_time(self, manager: LogManager, place: Place) -> None:
+    def test_segment_rolls_by_time(self, manager: LogManager, place: Place) -> None:
         log = open_log(manager, config=LogConfig(segment_ms=1000))
         for time in (0, 500, 1000, 1001, 1500):
             append(log, b"x", timestamp=NOW + time)
@@ -138,7 +138,9 @@ class TestRoll:
         append(log, b"x", timestamp=NOW + 1501)
         assert _bases(log, place) == [0, 3, 5]
 
-    def test_by_time_after_a_roll_by_hand(self, manager: LogManager, place: Place) -> None:
+    def test_segment_rolls_by_time_after_a_manual_roll(
+        self, manager: LogManager, place: Place
+    ) -> None:
         log = open_log(manager, config=LogConfig(segment_ms=1000))
         append(log, b"x", timestamp=NOW)
         log.roll()
@@ -147,7 +149,7 @@ class TestRoll:
         append(log, b"x", timestamp=NOW + 1001)
         assert _bases(log, place) == [0, 1, 3]
 
-    def test_by_time_with_jitter(self, manager: LogManager, place: Place) -> None:
+    def test_segment_rolls_by_time_with_jitter(self, manager: LogManager, place: Place) -> None:
         log = open_log(manager, config=LogConfig(segment_ms=1000, segment_jitter_ms=500))
         for number in range(200):
             append(log, b"x", timestamp=NOW + number * 100)
@@ -156,7 +158,7 @@ class TestRoll:
         assert lengths <= set(range(5, 12))
         assert len(lengths) > 1
 
-    def test_by_time_after_a_restart(self, manager: LogManager, place: Place) -> None:
+    def test_segment_rolls_by_time_after_a_restart(self, manager: LogManager, place: Place) -> None:
         log = open_log(manager, config=LogConfig(segment_ms=1000))
         append(log, b"x", timestamp=NOW)
         commit(log)
@@ -167,14 +169,14 @@ class TestRoll:
         append(log, b"x", timestamp=NOW + 1001)
         assert _bases(log, place) == [0, 2]
 
-    def test_by_index_size(self, manager: LogManager, place: Place) -> None:
+    def test_segment_rolls_by_index_size(self, manager: LogManager, place: Place) -> None:
         log = open_log(manager, config=LogConfig(index_interval_bytes=0, segment_index_bytes=60))
         fill(log, 12)
         bases = _bases(log, place)
         assert len(bases) > 2
         assert values(log) == [b"value %d" % number for number in range(12)]
 
-    def test_by_offset_range(self, manager: LogManager, place: Place) -> None:
+    def test_segment_rolls_by_offset_range(self, manager: LogManager, place: Place) -> None:
         log = open_log(manager)
         append(log, b"a")
         data, header = batch(b"b")
@@ -185,7 +187,7 @@ class TestRoll:
         assert _bases(log, place) == [0, 1]
         assert [record.offset for record in records(log)] == [0, 1 << 31]
 
-    def test_empty_active_segment_stays(self, log: Log) -> None:
+    def test_empty_active_segment_is_not_rolled(self, log: Log) -> None:
         assert log.roll() is log.roll()
         append(log, b"a")
         assert log.roll() is log.roll()
@@ -196,14 +198,14 @@ def _bases(log: Log, place: Place) -> list[int]:
 
 
 class TestProducers:
-    def test_retry_answers_the_first_offsets(self, log: Log) -> None:
+    def test_retry_returns_the_first_offsets(self, log: Log) -> None:
         first = append(log, b"a", b"b", producer_id=9, epoch=0, sequence=0)
         append(log, b"c", producer_id=9, epoch=0, sequence=2)
         again = append(log, b"a", b"b", producer_id=9, epoch=0, sequence=0)
         assert again == first._replace(duplicate=True, log_append_time_ms=NOW)
         assert log.log_end_offset == 3
 
-    def test_gap_and_old_epoch_are_refused(self, log: Log) -> None:
+    def test_sequence_gap_and_old_epoch_are_rejected(self, log: Log) -> None:
         append(log, b"a", producer_id=9, epoch=1, sequence=0)
         with pytest.raises(KafkaError) as error:
             append(log, b"b", producer_id=9, epoch=1, sequence=2)
@@ -213,11 +215,13 @@ class TestProducers:
         assert error_of(error) == ErrorCode.INVALID_PRODUCER_EPOCH
         assert log.log_end_offset == 1
 
-    def test_an_unknown_producer_starts_anywhere(self, log: Log) -> None:
+    def test_unknown_producer_may_start_at_any_sequence(self, log: Log) -> None:
         append(log, b"a", producer_id=9, epoch=0, sequence=17)
         append(log, b"b", producer_id=9, epoch=0, sequence=18)
 
-    def test_state_outlives_stop_crash_and_roll(self, manager: LogManager, place: Place) -> None:
+    def test_producer_state_survives_shutdown_crash_and_roll(
+        self, manager: LogManager, place: Place
+    ) -> None:
         log = open_log(manager)
         for number in range(40):
             append(log, b"%d" % number * 30, producer_id=9, epoch=2, sequence=number)
@@ -255,7 +259,7 @@ class TestTransactions:
         )
         log.append(memoryview(data), read_header(data), leader_epoch=0, now_ms=NOW)
 
-    def test_an_open_transaction_holds_the_last_stable_offset(self, log: Log) -> None:
+    def test_open_transaction_limits_the_last_stable_offset(self, log: Log) -> None:
         append(log, b"a")
         self.write(log, 1, 0)
         self.write(log, 2, 0)
@@ -269,7 +273,7 @@ class TestTransactions:
         commit(log)
         assert log.last_stable_offset == log.high_watermark == 5
 
-    def test_aborted_transactions_of_a_range(self, log: Log, place: Place) -> None:
+    def test_aborted_transactions_of_a_range_are_found(self, log: Log, place: Place) -> None:
         self.write(log, 1, 0)
         self.end(log, 1, commit=False)
         self.write(log, 2, 0)
@@ -284,7 +288,7 @@ class TestTransactions:
         assert aborted_transactions(log, 2, end) == [(1, 4)]
 
     @pytest.mark.parametrize("clean", [True, False])
-    def test_transactions_outlive_a_restart(
+    def test_transactions_survive_a_restart(
         self, manager: LogManager, place: Place, clean: bool
     ) -> None:
         log = open_log(manager)
@@ -301,7 +305,7 @@ class TestTransactions:
         assert aborted_transactions(log, 0, 3) == [(1, 0)]
         assert log.last_stable_offset == 2
 
-    def test_an_index_that_a_crash_took_is_there_after_the_next_stop(
+    def test_transaction_index_lost_in_a_crash_is_rebuilt(
         self, manager: LogManager, place: Place
     ) -> None:
         log = open_log(manager)
@@ -317,7 +321,9 @@ class TestTransactions:
         assert aborted_transactions(log, 0, 2) == [(1, 0)]
 
     @pytest.mark.parametrize("damage", ["cut", "zeros", "twice", "another version"])
-    def test_a_damaged_index_of_aborted_transactions(self, tmp_path: Path, damage: str) -> None:
+    def test_damaged_transaction_index_takes_the_log_offline(
+        self, tmp_path: Path, damage: str
+    ) -> None:
         """Readers would take for committed what was not: the log is offline until its repair."""
         place = (OsFiles(), (tmp_path / "data").as_posix())
         manager = open_manager(*place)
@@ -350,7 +356,7 @@ class TestTransactions:
         repaired.advance_high_watermark(5)
         assert repaired.last_stable_offset == 4
 
-    def test_a_marker_is_not_appended_beside_a_damaged_index(self, tmp_path: Path) -> None:
+    def test_marker_is_not_appended_with_a_damaged_transaction_index(self, tmp_path: Path) -> None:
         place = (OsFiles(), (tmp_path / "data").as_posix())
         manager = open_manager(*place)
         log = open_log(manager)
@@ -367,7 +373,7 @@ class TestTransactions:
             self.end(log, 1, commit=False)
         assert log.log_end_offset == 3
 
-    def test_nothing_else_within_an_open_transaction(self, log: Log) -> None:
+    def test_nontransactional_batch_within_a_transaction_is_rejected(self, log: Log) -> None:
         self.write(log, 1, 0)
         with pytest.raises(KafkaError) as error:
             append(log, b"apart", producer_id=1, epoch=0, sequence=1)
@@ -377,7 +383,7 @@ class TestTransactions:
         self.end(log, 1, commit=True)
         assert append(log, b"apart", producer_id=1, epoch=0, sequence=1).base_offset == 3
 
-    def test_a_cut_opens_a_transaction_again(self, log: Log) -> None:
+    def test_truncation_of_a_marker_reopens_its_transaction(self, log: Log) -> None:
         """Markers that are cut away never were; nor was what they said in the index."""
         self.write(log, 1, 0)
         self.write(log, 2, 0)
@@ -392,7 +398,7 @@ class TestTransactions:
         assert log.last_stable_offset == 1
         assert aborted_transactions(log, 0, 10) == []
 
-    def test_a_cut_of_everything_is_known_after_a_stop(
+    def test_truncation_of_all_records_survives_a_shutdown(
         self, manager: LogManager, place: Place
     ) -> None:
         log = open_log(manager)
@@ -407,7 +413,7 @@ class TestTransactions:
         self.end(log, 1, commit=True)
         assert aborted_transactions(log, 0, 2) == []
 
-    def test_the_log_start_passes_an_open_transaction(self, log: Log) -> None:
+    def test_log_start_may_pass_an_open_transaction(self, log: Log) -> None:
         self.write(log, 1, 0)
         append(log, b"a")
         commit(log)
@@ -417,7 +423,7 @@ class TestTransactions:
         commit(log)
         assert log.last_stable_offset == 3
 
-    def test_a_fenced_coordinator_is_refused(self, log: Log) -> None:
+    def test_marker_of_a_fenced_coordinator_is_rejected(self, log: Log) -> None:
         self.write(log, 1, 0)
         self.end(log, 1, commit=True, coordinator_epoch=5)
         with pytest.raises(KafkaError) as error:
@@ -426,7 +432,7 @@ class TestTransactions:
 
 
 class TestSync:
-    def test_offsets_move_in_order(self, log: Log, place: Place) -> None:
+    def test_sync_and_high_watermark_advance_in_order(self, log: Log, place: Place) -> None:
         durable = place[0].durable
         append(log, b"a")
         assert log.pending.dirty == durable
@@ -441,12 +447,12 @@ class TestSync:
         log.advance_high_watermark(0)
         assert (log.synced_offset, log.high_watermark) == (1, 1)
 
-    def test_the_high_watermark_stays_within_the_log(self, log: Log) -> None:
+    def test_high_watermark_stays_within_the_log(self, log: Log) -> None:
         append(log, b"a")
         log.advance_high_watermark(17)
         assert log.high_watermark == 1
 
-    def test_a_sealed_segment_is_synced_too(self, tmp_path: Path) -> None:
+    def test_sealed_segment_is_synced(self, tmp_path: Path) -> None:
         log = open_log(open_manager(OsFiles(), (tmp_path / "data").as_posix()))
         fill(log, 30)
         items = log.pending.take_dirty()
@@ -454,7 +460,7 @@ class TestSync:
 
 
 class TestRead:
-    def test_whole_batches_from_the_one_with_the_offset(self, log: Log) -> None:
+    def test_read_starts_with_the_batch_of_the_offset(self, log: Log) -> None:
         append(log, b"a", b"b", b"c")
         append(log, b"d", b"e")
         part = log.read(1, 10_000, limit=5)
@@ -464,7 +470,7 @@ class TestRead:
         assert (part.first_offset, part.next_offset) == (3, 5)
         assert part.size == len(content(part))
 
-    def test_limit_is_not_passed(self, log: Log) -> None:
+    def test_read_stops_at_the_limit(self, log: Log) -> None:
         for value in (b"a", b"b", b"c"):
             append(log, value)
         part = log.read(0, 10_000, limit=2)
@@ -473,7 +479,7 @@ class TestRead:
         assert log.read(2, 10_000, limit=2) == (b"", 2, 2, 0)
         assert log.read(3, 10_000, limit=3).size == 0
 
-    def test_max_bytes(self, log: Log) -> None:
+    def test_read_respects_max_bytes(self, log: Log) -> None:
         sizes = [len(batch(b"x" * count)[0]) for count in (100, 50, 200)]
         for count in (100, 50, 200):
             append(log, b"x" * count)
@@ -484,7 +490,7 @@ class TestRead:
         assert (empty.size, empty.next_offset) == (0, 0)
 
     @pytest.mark.parametrize("max_bytes", [1, 150, 700, 5000])
-    def test_every_offset_in_many_segments(self, log: Log, max_bytes: int) -> None:
+    def test_every_offset_in_many_segments_is_read(self, log: Log, max_bytes: int) -> None:
         count = 0
         while count < 120:
             size = 1 + count % 4
@@ -497,7 +503,7 @@ class TestRead:
             assert found[-1].offset == part.next_offset - 1
             assert [record.value for record in found] == [b"v%d" % r.offset for r in found]
 
-    def test_out_of_range(self, log: Log) -> None:
+    def test_read_out_of_range_is_rejected(self, log: Log) -> None:
         fill(log, 5)
         commit(log)
         log.delete_records_before(2)
@@ -506,7 +512,7 @@ class TestRead:
                 log.read(offset, 100, limit=5)
             assert error_of(error) == ErrorCode.OFFSET_OUT_OF_RANGE
 
-    def test_a_range_outlives_its_segment(
+    def test_range_outlives_its_segment(
         self, log: Log, manager: LogManager, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("kbroker.storage.segment.FEW_BYTES", 0)
@@ -523,7 +529,7 @@ class TestRead:
         assert next(read_records(content(part))).value == b"value 0"
         assert next(read_records(content(open_range))).value == b"value 50"[:6] + b"59"
 
-    def test_gaps(self, manager: LogManager) -> None:
+    def test_read_in_a_gap_returns_the_next_batch(self, manager: LogManager) -> None:
         config = dataclasses.replace(SMALL, cleanup_policy=frozenset({"compact"}))
         log = open_log(manager, config=config)
         for offset in (3, 10, 40, 41, 90):
@@ -543,7 +549,7 @@ class TestTimes:
             append(log, b"x" * 300, timestamp=NOW + time)
 
     @pytest.mark.parametrize("reopen", [False, True])
-    def test_first_record_at_or_after(
+    def test_first_record_at_or_after_a_timestamp_is_found(
         self, manager: LogManager, place: Place, reopen: bool
     ) -> None:
         log = open_log(manager)
@@ -560,13 +566,13 @@ class TestTimes:
             else:
                 assert found == (expected, NOW + self.TIMES[expected], 0)
 
-    def test_a_record_inside_a_compressed_batch(self, log: Log) -> None:
+    def test_record_inside_a_compressed_batch_is_found(self, log: Log) -> None:
         data, header = batch(b"a", b"b", b"c", timestamps=[NOW, NOW + 10, NOW + 20], codec=1)
         log.append(data, header, leader_epoch=4, now_ms=NOW)
         assert offset_for_timestamp(log, NOW + 5, limit=3) == (1, NOW + 10, 4)
         assert latest_record(log) == (2, NOW + 20, 4)
 
-    def test_bounds(self, log: Log) -> None:
+    def test_time_lookup_respects_the_log_bounds(self, log: Log) -> None:
         assert offset_for_timestamp(log, 0, limit=0) is None
         assert latest_record(log) is None
         self.fill(log)
@@ -577,14 +583,14 @@ class TestTimes:
         assert found is not None
         assert found.offset == 5
 
-    def test_max_timestamp(self, log: Log) -> None:
+    def test_record_with_the_maximum_timestamp_is_found(self, log: Log) -> None:
         self.fill(log)
         append(log, b"late", timestamp=NOW + 30)
         assert latest_record(log) == (6, NOW + 30, 0)
 
 
 class TestRetention:
-    def test_by_size(self, manager: LogManager, place: Place) -> None:
+    def test_segments_expire_by_size(self, manager: LogManager, place: Place) -> None:
         log = open_log(
             manager, config=dataclasses.replace(SMALL, retention_bytes=4000, retention_ms=-1)
         )
@@ -600,7 +606,7 @@ class TestRetention:
         assert log.apply_retention(NOW) == 0
         assert values(log)[-1] == b"value 99"
 
-    def test_by_time_takes_the_newest_segment_too(self, manager: LogManager) -> None:
+    def test_retention_by_time_deletes_the_newest_segment(self, manager: LogManager) -> None:
         log = open_log(manager, config=dataclasses.replace(SMALL, retention_ms=1000))
         fill(log, 50)
         commit(log)
@@ -610,7 +616,7 @@ class TestRetention:
         assert (log.log_start_offset, log.log_end_offset, log.segments.size) == (50, 50, 0)
         assert append(log, b"next").base_offset == 50
 
-    def test_an_emptied_log_keeps_its_end(self, manager: LogManager, place: Place) -> None:
+    def test_emptied_log_keeps_its_end_offset(self, manager: LogManager, place: Place) -> None:
         log = open_log(manager, config=dataclasses.replace(SMALL, retention_ms=1000))
         append(log, b"a", producer_id=3, epoch=0, sequence=0)
         commit(log)
@@ -621,7 +627,7 @@ class TestRetention:
         assert (log.log_start_offset, log.log_end_offset) == (1, 1)
         assert append(log, b"a", producer_id=3, epoch=0, sequence=0).duplicate
 
-    def test_segments_without_timestamps_age_since_they_were_written(
+    def test_segments_without_timestamps_age_from_their_last_append(
         self, manager: LogManager, place: Place
     ) -> None:
         config = LogConfig(segment_bytes=200, retention_ms=1000)
@@ -638,7 +644,7 @@ class TestRetention:
         assert log.apply_retention(NOW + 6001) > 0
         assert log.log_start_offset == log.log_end_offset
 
-    def test_a_time_in_the_future_holds_back_what_comes_after(self, manager: LogManager) -> None:
+    def test_future_timestamp_delays_retention_of_later_segments(self, manager: LogManager) -> None:
         log = open_log(manager, config=LogConfig(segment_bytes=100, retention_ms=1000))
         append(log, b"x", timestamp=NOW - 5000)
         append(log, b"x", timestamp=NOW + 5000)
@@ -647,7 +653,7 @@ class TestRetention:
         assert log.apply_retention(NOW) == 1
         assert log.apply_retention(NOW + 6001) == 2
 
-    def test_compacted_logs_are_left_alone(self, manager: LogManager) -> None:
+    def test_retention_ignores_compacted_logs(self, manager: LogManager) -> None:
         config = dataclasses.replace(
             SMALL, retention_ms=0, retention_bytes=0, cleanup_policy=frozenset({"compact"})
         )
@@ -656,7 +662,9 @@ class TestRetention:
         commit(log)
         assert log.apply_retention(NOW + 1_000_000) == 0
 
-    def test_delete_records(self, log: Log, manager: LogManager, place: Place) -> None:
+    def test_delete_records_moves_the_log_start(
+        self, log: Log, manager: LogManager, place: Place
+    ) -> None:
         fill(log, 60)
         commit(log)
         assert log.delete_records_before(30) == 30
@@ -671,7 +679,9 @@ class TestRetention:
         assert log.log_start_offset == 30
         assert values(log) == [b"value %d" % number for number in range(30, 60)]
 
-    def test_delete_all_records(self, log: Log, manager: LogManager, place: Place) -> None:
+    def test_delete_all_records_rolls_the_log(
+        self, log: Log, manager: LogManager, place: Place
+    ) -> None:
         fill(log, 60)
         commit(log)
         assert log.delete_records_before(60) == 60
@@ -681,7 +691,7 @@ class TestRetention:
 
 
 class TestTruncate:
-    def test_offsets_epochs_and_producers_go_back(self, log: Log) -> None:
+    def test_truncation_restores_offsets_epochs_and_producers(self, log: Log) -> None:
         for number in range(40):
             append(
                 log,
@@ -705,7 +715,7 @@ class TestTruncate:
         assert log.epochs.end_offset_for(2, 24) == (2, 23)
 
     @pytest.mark.parametrize("offset", [0, 1, 13, 39])
-    def test_a_cut_log_is_as_if_the_rest_had_never_been(
+    def test_truncated_log_equals_a_log_without_the_rest(
         self, manager: LogManager, place: Place, offset: int
     ) -> None:
         log, other = open_log(manager), open_log(manager, "other")
@@ -722,7 +732,7 @@ class TestTruncate:
         assert list(records(log)) == list(records(other))
         assert offset_for_timestamp(log, NOW + 39, limit=40) == (39, NOW + 39, 0)
 
-    def test_indexes_of_what_stays_are_saved(self, log: Log, place: Place) -> None:
+    def test_indexes_are_saved_before_a_truncation(self, log: Log, place: Place) -> None:
         fill(log, 100)
         commit(log)
         log.truncate_to(90, now_ms=NOW)
@@ -731,14 +741,14 @@ class TestTruncate:
         for base in sealed:
             assert place[0].size(f"{log.directory}/{base:020d}.index") > 0
 
-    def test_inside_a_batch_the_whole_batch_goes(self, log: Log) -> None:
+    def test_truncation_inside_a_batch_removes_the_batch(self, log: Log) -> None:
         append(log, b"a", b"b")
         append(log, b"c", b"d")
         log.truncate_to(3, now_ms=NOW)
         assert log.log_end_offset == 2
 
     @pytest.mark.parametrize("then", ["stops", "is killed", "loses what was not synced"])
-    def test_a_restart_before_the_log_start_is_known_afterwards(self, then: str) -> None:
+    def test_restart_before_the_log_start_survives_a_restart(self, then: str) -> None:
         """As a follower's whose leader has less than itself (KIP-101)."""
         files = CrashFiles()
         manager = open_manager(files)
@@ -760,7 +770,7 @@ class TestTruncate:
             files = files.crashed("drop", 0)
         assert values(open_log(open_manager(files))) == [b"c", b"d"]
 
-    def test_restart_elsewhere(self, log: Log, place: Place) -> None:
+    def test_restart_at_another_offset_drops_all_records(self, log: Log, place: Place) -> None:
         fill(log, 40)
         commit(log)
         log.restart_at(100, now_ms=NOW)
@@ -770,7 +780,7 @@ class TestTruncate:
 
 
 class TestReplicated:
-    def test_batches_are_stored_as_they_come(self, manager: LogManager) -> None:
+    def test_replicated_batches_are_stored_unchanged(self, manager: LogManager) -> None:
         leader, follower = open_log(manager), open_log(manager, "copy")
         for number in range(30):
             append(leader, b"v%d" % number, b"w", leader_epoch=number // 7)
@@ -784,7 +794,7 @@ class TestReplicated:
         assert list(records(follower)) == list(records(leader))
         assert follower.epochs.entries == leader.epochs.entries
 
-    def test_known_batches_are_skipped_and_damage_is_refused(self, log: Log) -> None:
+    def test_known_batches_are_skipped_and_corrupt_ones_rejected(self, log: Log) -> None:
         append(log, b"a", b"b")
         stored = content(log.read(0, 1000, limit=2))
         assert log.append_replicated(memoryview(stored), now_ms=NOW) == 2
@@ -799,9 +809,7 @@ class TestReplicated:
             log.append_replicated(memoryview(bytes(damaged)), now_ms=NOW)
         assert error_of(error) == ErrorCode.OFFSET_OUT_OF_RANGE
 
-    def test_a_batch_that_the_leader_took_fits_whatever_the_segment_size(
-        self, manager: LogManager
-    ) -> None:
+    def test_replicated_batch_may_exceed_the_segment_size(self, manager: LogManager) -> None:
         leader = open_log(manager, config=LogConfig(segment_bytes=10_000))
         follower = open_log(manager, "copy", config=SMALL)
         for value in (b"x", b"y" * 5000, b"z"):
@@ -811,9 +819,7 @@ class TestReplicated:
         assert values(follower) == [b"x", b"y" * 5000, b"z"]
         assert len(follower.segments) == 3
 
-    def test_offsets_that_were_compacted_away_are_missing_after_a_restart_too(
-        self, place: Place
-    ) -> None:
+    def test_replicated_gaps_are_kept_after_a_restart(self, place: Place) -> None:
         parts: list[Buffer] = []
         for first in (5, 20, 40):
             data, header = batch(b"v%d" % first)
@@ -828,7 +834,7 @@ class TestReplicated:
         assert again.log_end_offset == 41
 
 
-def test_indexes_of_few_sealed_segments_are_kept(log: Log) -> None:
+def test_indexes_of_few_sealed_segments_stay_in_memory(log: Log) -> None:
     fill(log, 400)
     for offset in (0, 399, 100, 200, 0):
         assert next(records(log, offset)) == Record(
@@ -839,7 +845,7 @@ def test_indexes_of_few_sealed_segments_are_kept(log: Log) -> None:
     assert len(in_memory) <= 9
 
 
-def test_a_topic_id_belongs_to_a_log(log: Log) -> None:
+def test_log_of_another_topic_id_is_not_opened(log: Log) -> None:
     assert log.topic_id == UUID(int=7)
     assert repr(log) == "<Log orders-0 to 0>"
 

@@ -1,4 +1,4 @@
-"""A log of a few batches is closed without files that its batches make needless, and nothing is missed."""
+"""Short logs are closed without indexes and snapshots, and lose no state."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def manager() -> LogManager:
     return open_manager(CrashFiles())
 
 
-def test_without_producers_nothing_but_records(manager: LogManager) -> None:
+def test_short_log_without_producers_has_only_a_log_file(manager: LogManager) -> None:
     for number in range(3):
         log = open_log(manager)
         append(log, b"value %d" % number, timestamp=NOW + number)
@@ -63,7 +63,7 @@ def test_without_producers_nothing_but_records(manager: LogManager) -> None:
         assert found.offset == number
 
 
-def test_producers_and_transactions_are_kept(manager: LogManager) -> None:
+def test_short_log_keeps_producers_and_transactions(manager: LogManager) -> None:
     log = open_log(manager)
     append(log, b"a", producer_id=5, epoch=3, sequence=0)
     begin_transaction(log)
@@ -80,7 +80,7 @@ def test_producers_and_transactions_are_kept(manager: LogManager) -> None:
 
 
 @pytest.mark.parametrize("opened_anew", [True, False])
-def test_fenced_producers_are_known(manager: LogManager, opened_anew: bool) -> None:
+def test_short_log_keeps_fenced_producers(manager: LogManager, opened_anew: bool) -> None:
     log = open_log(manager)
     for producer_id in (5, 7):
         append(log, b"a", producer_id=producer_id, epoch=3, sequence=0)
@@ -96,7 +96,7 @@ def test_fenced_producers_are_known(manager: LogManager, opened_anew: bool) -> N
             append(log, b"b", producer_id=producer_id, epoch=3, sequence=1)
 
 
-def test_a_longer_one_has_its_files(manager: LogManager) -> None:
+def test_longer_log_has_indexes_and_snapshots(manager: LogManager) -> None:
     log = open_log(manager, config=LogConfig())
     append(log, b"x" * SHORT_LOG_BYTES)
     commit(log)
@@ -111,7 +111,7 @@ def test_a_longer_one_has_its_files(manager: LogManager) -> None:
 
 @pytest.mark.parametrize("then", ["stops", "crashes"])
 @pytest.mark.parametrize("leader_epoch", [0, 1])
-def test_what_deleted_records_tell_of_producers_is_kept(
+def test_producer_state_of_deleted_records_is_kept(
     manager: LogManager, then: str, leader_epoch: int
 ) -> None:
     """Also when they are deleted after a stop that had saved nothing but records."""
@@ -134,7 +134,7 @@ def test_what_deleted_records_tell_of_producers_is_kept(
         append(log, b"of a zombie", producer_id=5, epoch=2, sequence=0)
 
 
-def test_expired_producers_leave_what_was_aborted(manager: LogManager) -> None:
+def test_aborted_transactions_of_expired_producers_are_kept(manager: LogManager) -> None:
     log = open_log(manager)
     begin_transaction(log)
     append(log, b"c")
@@ -149,7 +149,7 @@ def test_expired_producers_leave_what_was_aborted(manager: LogManager) -> None:
     assert aborted_transactions(log, 1, 3) == [(6, 0)]
 
 
-def test_the_high_watermark_is_kept(manager: LogManager) -> None:
+def test_high_watermark_of_a_short_log_is_kept(manager: LogManager) -> None:
     """Of a log that is opened only, too."""
     log = open_log(manager)
     append(log, b"a")
@@ -164,7 +164,7 @@ def test_the_high_watermark_is_kept(manager: LogManager) -> None:
 
 
 @pytest.mark.parametrize("lost", ["the file", "its end"])
-def test_what_was_recovered_counts_as_durable_from_then_on(manager: LogManager, lost: str) -> None:
+def test_recovered_records_count_as_durable(manager: LogManager, lost: str) -> None:
     log = open_log(manager)
     append(log, b"a")
     commit(log)
@@ -182,7 +182,7 @@ def test_what_was_recovered_counts_as_durable_from_then_on(manager: LogManager, 
         open_log(manager)
 
 
-def test_a_stop_makes_nothing_durable_but_the_records() -> None:
+def test_shutdown_of_short_logs_syncs_only_records() -> None:
     """Of one batch in each of many logs: no sync for each log."""
     files = CrashFiles()
     manager = open_manager(files)

@@ -43,7 +43,7 @@ def reopened(manager: LogManager) -> tuple[LogManager, Log]:
 
 
 @BOTH_ENDS
-def test_a_clean_stop_cuts_them(manager: LogManager, records: int) -> None:
+def test_clean_shutdown_truncates_torn_bytes(manager: LogManager, records: int) -> None:
     torn_log(manager, records)
     manager.close(now_ms=NOW)
     following, log = reopened(manager)
@@ -52,7 +52,7 @@ def test_a_clean_stop_cuts_them(manager: LogManager, records: int) -> None:
 
 
 @BOTH_ENDS
-def test_a_stop_that_cannot_cut_them_is_not_clean(manager: LogManager, records: int) -> None:
+def test_shutdown_with_torn_bytes_is_not_clean(manager: LogManager, records: int) -> None:
     torn_log(manager, records)
     with refusing_cuts():
         manager.close(now_ms=NOW)
@@ -61,7 +61,7 @@ def test_a_stop_that_cannot_cut_them_is_not_clean(manager: LogManager, records: 
     assert (log.offline, values(log)) == (None, [b"kept"] * records)
 
 
-def test_a_segment_is_not_sealed_with_them(manager: LogManager) -> None:
+def test_segment_with_torn_bytes_is_not_sealed(manager: LogManager) -> None:
     log = torn_log(manager)
     large = b"x" * 1900  # needs a new segment
     with refusing_cuts(), pytest.raises(WriteRefusedError):
@@ -75,7 +75,7 @@ def test_a_segment_is_not_sealed_with_them(manager: LogManager) -> None:
     assert (log.offline, values(log)) == (None, [b"kept", large])
 
 
-def test_a_file_is_not_closed_with_them(manager: LogManager) -> None:
+def test_file_with_torn_bytes_is_not_closed(manager: LogManager) -> None:
     log = torn_log(manager)
     file = log.segments[-1].file
     with refusing_cuts():

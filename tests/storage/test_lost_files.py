@@ -1,4 +1,4 @@
-"""Files and directories that are gone: what is lost is named, and never served as if nothing were."""
+"""Missing files and directories: lost records are reported, and the rest is not served silently."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_repair_of_a_log_without_its_first_segment_says_what_is_lost(
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_missing_directory_is_offline_until_it_is_given_up(place: Place, clean: bool) -> None:
+def test_missing_directory_is_offline_until_it_is_accepted(place: Place, clean: bool) -> None:
     files, data_dir = place
     written(place, clean=clean)
     files.rmtree(f"{data_dir}/orders-0")
@@ -199,7 +199,7 @@ UNREADABLE: Sequence[Callable[[Path, pytest.MonkeyPatch], None]] = (
 
 @pytest.mark.parametrize("plant", UNREADABLE)
 @pytest.mark.parametrize("clean", [True, False])
-def test_directory_that_cannot_be_read_takes_its_partition_offline_alone(
+def test_unreadable_directory_takes_only_its_partition_offline(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     plant: Callable[[Path, pytest.MonkeyPatch], None],
@@ -223,7 +223,7 @@ def test_directory_that_cannot_be_read_takes_its_partition_offline_alone(
         manager.close(now_ms=NOW)
 
 
-def test_other_segment_behind_the_recovery_point_is_kept_with_a_warning(
+def test_foreign_segment_after_the_recovery_point_is_kept_with_a_warning(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Batches with lower offsets are no torn end: the file of another segment was put there."""

@@ -37,7 +37,7 @@ def saved(files: Files, data_dir: str, name: str) -> dict[tuple[str, int], int] 
 
 
 class TestDirectory:
-    def test_a_new_one_gets_the_given_identity(self, place: Place) -> None:
+    def test_new_directory_gets_the_given_identity(self, place: Place) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         assert manager.meta == META
@@ -46,20 +46,20 @@ class TestDirectory:
         manager.close()
         assert LogManager(files, data_dir, other).meta == META
 
-    def test_of_another_node(self, place: Place) -> None:
+    def test_directory_of_another_node_is_rejected(self, place: Place) -> None:
         open_manager(*place).close()
         for _ in range(2):
             with pytest.raises(StorageError, match="belongs to node 1, but this is node 2"):
                 LogManager(*place, dataclasses.replace(META, node_id=2))
 
-    def test_only_one_owner(self, place: Place) -> None:
+    def test_directory_in_use_is_rejected(self, place: Place) -> None:
         manager = open_manager(*place)
         with pytest.raises(StorageError, match="another broker"):
             open_manager(*place)
         manager.close()
         open_manager(*place).close()
 
-    def test_the_marker_is_gone_for_good_once_the_directory_is_open(self) -> None:
+    def test_opening_removes_the_clean_shutdown_marker_durably(self) -> None:
         files = CrashFiles()
         open_manager(files).close()
         assert open_manager(files.crashed("lost-name", 0)).clean
@@ -68,7 +68,7 @@ class TestDirectory:
 
 
 class TestOpen:
-    def test_a_log_is_opened_once(self, place: Place) -> None:
+    def test_open_log_returns_the_open_log(self, place: Place) -> None:
         manager = open_manager(*place)
         log = open_log(manager)
         assert open_log(manager) is log
@@ -76,7 +76,7 @@ class TestOpen:
         assert manager.get("orders", 1) is None
         assert list(manager) == [log]
 
-    def test_after_a_restart_nothing_is_opened_before_it_is_asked_for(self, place: Place) -> None:
+    def test_logs_are_opened_on_demand_after_a_restart(self, place: Place) -> None:
         manager = open_manager(*place)
         fill(open_log(manager), 5)
         fill(open_log(manager, "other"), 7)
@@ -104,7 +104,7 @@ class TestOpen:
         assert (refused.value.topic_id, refused.value.partition) == (TOPIC_ID, 0)
         assert values(open_log(manager)) == [b"value %d" % number for number in range(5)]
 
-    def test_directory_set_aside_keeps_its_records_beside_a_new_log(self, place: Place) -> None:
+    def test_directory_moved_aside_keeps_its_records(self, place: Place) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         fill(open_log(manager), 5)
@@ -166,7 +166,7 @@ class TestOpen:
             assert open_log(manager).log_end_offset == 5
         assert files.read_bytes(path) == kafkas
 
-    def test_an_id_that_was_lost_is_written_again(self, place: Place) -> None:
+    def test_lost_partition_metadata_is_written_again(self, place: Place) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         fill(open_log(manager), 5)
@@ -178,7 +178,7 @@ class TestOpen:
         manager.close()
         assert open_manager(files, data_dir).partitions() == [("orders", 0, TOPIC_ID)]
 
-    def test_an_id_of_which_a_crash_left_a_part_is_written_whole(self, place: Place) -> None:
+    def test_torn_partition_metadata_is_written_again(self, place: Place) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         files.mkdir(f"{data_dir}/orders-0")
@@ -189,7 +189,7 @@ class TestOpen:
 
 
 class TestDelete:
-    def test_delete_sets_directory_of_another_topic_id_aside(self, place: Place) -> None:
+    def test_deletion_moves_a_directory_of_another_topic_id_aside(self, place: Place) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         fill(open_log(manager), 5)
@@ -214,7 +214,7 @@ class TestDelete:
         assert set(others) <= set(names)
 
     @pytest.mark.parametrize("appended", [True, False])
-    def test_a_deleted_name_can_be_used_again(self, place: Place, appended: bool) -> None:
+    def test_deleted_topic_name_can_be_used_again(self, place: Place, appended: bool) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         log = open_log(manager)
@@ -235,7 +235,7 @@ class TestDelete:
         manager.empty_trash()
         assert not any(name.endswith("-delete") for name in files.listdir(data_dir))
 
-    def test_every_cut_leaves_all_or_nothing(self) -> None:
+    def test_crash_during_deletion_leaves_all_or_nothing(self) -> None:
         """A topic is deleted and made again; it is never measured by the offsets of the old one."""
         files = CrashFiles()
         manager = open_manager(files)
@@ -272,7 +272,7 @@ class TestDelete:
 
 
 class TestCheckpoint:
-    def test_what_it_writes(self, place: Place) -> None:
+    def test_checkpoint_writes_the_offset_files(self, place: Place) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         log = open_log(manager)
@@ -286,9 +286,7 @@ class TestCheckpoint:
         assert files.read_bytes(f"{log.directory}/{LEADER_EPOCHS}") == b"0\n2\n0 30\n1 40\n"
 
     @pytest.mark.parametrize("clean", [True, False])
-    def test_a_small_log_of_one_epoch_has_no_file_of_epochs(
-        self, place: Place, clean: bool
-    ) -> None:
+    def test_small_log_of_one_epoch_has_no_epoch_file(self, place: Place, clean: bool) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         log = open_log(manager, config=LogConfig())
@@ -304,7 +302,7 @@ class TestCheckpoint:
         manager.checkpoint(NOW).run()
         assert files.read_bytes(path) == b"0\n1\n7 0\n", "it is not small any more"
 
-    def test_a_file_of_epochs_is_kept_true(self, place: Place) -> None:
+    def test_existing_epoch_file_is_kept_current(self, place: Place) -> None:
         """Once there is one, it says what the log says, however small that is."""
         files, data_dir = place
         manager = open_manager(files, data_dir)
@@ -316,7 +314,7 @@ class TestCheckpoint:
         manager.checkpoint(NOW).run()
         assert files.read_bytes(f"{log.directory}/{LEADER_EPOCHS}") == b"0\n1\n7 0\n"
 
-    def test_when_it_is_due(self) -> None:
+    def test_checkpoint_is_due_after_the_interval(self) -> None:
         manager = open_manager(CrashFiles())
         assert not manager.checkpoint_due(NOW)
         log = open_log(manager)
@@ -333,7 +331,7 @@ class TestCheckpoint:
         assert not manager.checkpoint_due(NOW + 999)
         assert manager.checkpoint_due(NOW + 1_000), "a segment was rolled"
 
-    def test_due_after_many_bytes(self, tmp_path: Path) -> None:
+    def test_checkpoint_is_due_after_many_bytes(self, tmp_path: Path) -> None:
         place = OsFiles(), (tmp_path / "data").as_posix()
         manager = open_manager(*place)
         log = open_log(manager, config=LogConfig())
@@ -360,7 +358,7 @@ class TestCheckpoint:
         snapshots = [name for name in place[0].listdir(log.directory) if name.endswith(".snapshot")]
         assert snapshots == ["00000000000000000003.snapshot"]
 
-    def test_a_log_that_did_not_change_is_not_written_again(self) -> None:
+    def test_unchanged_log_is_not_checkpointed_again(self) -> None:
         files = CrashFiles()
         manager = open_manager(files)
         fill(open_log(manager), 60)
@@ -376,7 +374,7 @@ class TestCheckpoint:
             "data/.kafka_cleanshutdown.tmp",
         }
 
-    def test_idle_logs_cost_nothing(self, place: Place) -> None:
+    def test_idle_logs_need_no_checkpoint(self, place: Place) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         for partition in range(100):
@@ -386,7 +384,7 @@ class TestCheckpoint:
         manager.close()
         assert "recovery-point-offset-checkpoint" not in files.listdir(data_dir)
 
-    def test_what_a_failed_job_did_not_do_the_next_one_does(self) -> None:
+    def test_next_checkpoint_finishes_a_failed_one(self) -> None:
         files = CrashFiles()
         manager = open_manager(files)
         log = open_log(manager)
@@ -416,7 +414,7 @@ class TestCheckpoint:
         assert log.epochs.entries == [(0, 0)]
         assert values(log) == [b"value %d" % number for number in range(log.log_end_offset)]
 
-    def test_a_full_disk_does_not_keep_what_retention_gave_up(self) -> None:
+    def test_full_disk_does_not_keep_expired_segments(self) -> None:
         files = CrashFiles()
         manager = open_manager(files)
         log = open_log(manager)
@@ -436,7 +434,7 @@ class TestCheckpoint:
             again = open_log(open_manager(files.crashed(mode, 1)))
             assert (again.log_start_offset, again.log_end_offset) == (80, 101)
 
-    def test_a_job_leaves_a_log_alone_that_was_deleted_meanwhile(self) -> None:
+    def test_checkpoint_ignores_a_log_deleted_in_the_meantime(self) -> None:
         files = CrashFiles()
         manager = open_manager(files)
         log = open_log(manager)
@@ -455,7 +453,7 @@ class TestCheckpoint:
         again = open_manager(files).open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
         assert values(again) == [b"value 0", b"value 1", b"value 2"]
 
-    def test_the_guard_is_held_around_every_write(self) -> None:
+    def test_guard_is_held_during_every_write(self) -> None:
         held = 0
 
         @contextmanager
@@ -484,14 +482,14 @@ class TestCheckpoint:
         job.run()
         assert not unguarded
 
-    def test_in_memory_nothing_waits_for_a_sync(self) -> None:
+    def test_logs_in_memory_need_no_sync(self) -> None:
         log = open_log(open_manager(MemFiles(), "data"))
         for number in range(60):
             append(log, b"value %d" % number)
         assert not log.pending.dirty
         assert log.pending.take_dirty() == []
 
-    def test_a_cut_lowers_the_recovery_point_before_anything_goes(self) -> None:
+    def test_truncation_lowers_the_recovery_point_first(self) -> None:
         files = CrashFiles()
         manager = open_manager(files)
         log = open_log(manager)
@@ -521,7 +519,7 @@ class TestMany:
             for number in range(self.COUNT)
         ]
 
-    def test_files_stay_within_their_bound(self, tmp_path: Path) -> None:
+    def test_open_files_stay_within_their_limit(self, tmp_path: Path) -> None:
         directory = (tmp_path / "data").as_posix()
         manager = LogManager(OsFiles(), directory, META, open_files_max=5)
         logs = self.open_all(manager)
@@ -538,7 +536,7 @@ class TestMany:
         for log in opened:
             assert values(log) == [b"turn 0", b"turn 1", b"turn 2"]
 
-    def test_a_checkpoint_of_many(self) -> None:
+    def test_checkpoint_of_many_logs_syncs_each_file_once(self) -> None:
         files = CrashFiles()
         manager = open_manager(files)
         logs = self.open_all(manager)
@@ -554,7 +552,7 @@ class TestMany:
             assert log.epochs.entries == [(0, 0)]
             assert files.exists(f"{log.directory}/{1:020}.snapshot")
 
-    def test_after_a_crash_all_is_made_durable_before_a_log_is_opened(self) -> None:
+    def test_all_logs_are_synced_after_a_crash_before_one_is_opened(self) -> None:
         files = CrashFiles()
         manager = open_manager(files)
         for log in self.open_all(manager):
@@ -572,7 +570,7 @@ class TestMany:
             after = open_manager(files.crashed("mixed", seed))
             assert list(map(values, self.open_all(after))) == list(map(values, logs))
 
-    def test_what_a_crash_left_and_the_disk_does_not_take_is_not_shown(self) -> None:
+    def test_records_that_cannot_be_synced_after_a_crash_are_not_served(self) -> None:
         """Another sync would not tell: the system has forgotten by then what is not on the disk."""
         files = CrashFiles()
         append(open_log(open_manager(files)), b"x")
@@ -589,7 +587,7 @@ class TestMany:
         with pytest.raises(StorageError, match="broken disk"):
             open_log(manager)
 
-    def test_what_was_appended_since_is_not_taken_for_durable(self) -> None:
+    def test_records_appended_after_recovery_are_not_considered_durable(self) -> None:
         """A log that is opened for the second time, as after a repair."""
         files = CrashFiles()
         append(open_log(open_manager(files)), b"before")
@@ -604,7 +602,7 @@ class TestMany:
 
 class TestSyncLogs:
     @pytest.mark.parametrize("count", [1, 3, 40])
-    def test_one_pass_over_many(self, count: int) -> None:
+    def test_one_pass_syncs_many_logs(self, count: int) -> None:
         files = CrashFiles()
         manager = open_manager(files)
         logs = [
@@ -624,7 +622,7 @@ class TestSyncLogs:
             log = manager.open_log("orders", TOPIC_ID, number, SMALL, now_ms=NOW)
             assert log.log_end_offset == 2
 
-    def test_a_failed_sync_takes_all_logs_offline(self) -> None:
+    def test_failed_sync_takes_all_logs_offline(self) -> None:
         files = CrashFiles()
         manager = open_manager(files)
         logs = [open_log(manager), open_log(manager, "other")]
@@ -645,7 +643,7 @@ class TestSyncLogs:
         manager.close()
         assert not open_manager(files).clean
 
-    def test_appends_go_on_while_a_thread_syncs(self, place: Place) -> None:
+    def test_appends_continue_while_a_thread_syncs(self, place: Place) -> None:
         """Everything below the offset that a pass returned was written before its sync began."""
         files, data_dir = place
         manager = open_manager(files, data_dir)
@@ -674,7 +672,7 @@ def open_descriptors() -> int:
     return len(os.listdir("/dev/fd"))
 
 
-def test_close_reports_and_frees_even_when_the_disk_fails() -> None:
+def test_close_unlocks_the_directory_even_if_the_disk_fails() -> None:
     files = CrashFiles()
     manager = open_manager(files)
     fill(open_log(manager), 3)

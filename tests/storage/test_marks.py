@@ -1,4 +1,4 @@
-"""Copies of a directory that is in use: opened, they hold what the directory held."""
+"""Copies of a log directory in use: opened, they have its state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def known(log: Log) -> tuple[object, ...]:
     )
 
 
-def test_a_copy_knows_what_the_owner_knew() -> None:
+def test_copy_has_the_state_of_the_owner() -> None:
     """Nothing of this is in the files yet: the next checkpoint would bring it there."""
     files = MemFiles()
     manager = open_manager(files)
@@ -49,7 +49,7 @@ def test_a_copy_knows_what_the_owner_knew() -> None:
     assert known(open_log(other, "t")) == known(log)
 
 
-def test_a_producer_is_known_in_the_copy() -> None:
+def test_copy_has_the_producer_state() -> None:
     files = MemFiles()
     manager = open_manager(files)
     log = open_log(manager, "t")
@@ -60,7 +60,7 @@ def test_a_producer_is_known_in_the_copy() -> None:
 
 
 @pytest.mark.parametrize("restarted", [True, False])
-def test_what_was_aborted_is_known_in_the_copy(restarted: bool) -> None:
+def test_copy_has_the_aborted_transactions(restarted: bool) -> None:
     files = MemFiles()
     manager = open_manager(files)
     log = open_log(manager)
@@ -76,7 +76,7 @@ def test_what_was_aborted_is_known_in_the_copy(restarted: bool) -> None:
     assert aborted_transactions(copy, 0, 2) == [(6, 0)]
 
 
-def test_a_partition_that_was_not_looked_at_makes_no_clean_copy() -> None:
+def test_copy_with_an_unopened_partition_is_not_clean() -> None:
     files = MemFiles()
     manager = open_manager(files)
     append(open_log(manager, "t"), b"x")
@@ -88,7 +88,7 @@ def test_a_partition_that_was_not_looked_at_makes_no_clean_copy() -> None:
     assert not copied(crashed.files, crashed).clean  # type: ignore[arg-type]
 
 
-def test_a_sealed_log_never_changes_the_files_that_it_has(tmp_path: Path) -> None:
+def test_sealed_log_does_not_change_existing_files(tmp_path: Path) -> None:
     """Copies share them."""
     files, data = OsFiles(), (tmp_path / "data").as_posix()
     manager = open_manager(files, data)
@@ -109,7 +109,7 @@ def test_a_sealed_log_never_changes_the_files_that_it_has(tmp_path: Path) -> Non
     assert not any(each.read_bytes() == b"" for each in shared)
 
 
-def test_indexes_are_whole_when_a_log_is_sealed(tmp_path: Path) -> None:
+def test_sealed_log_has_complete_indexes(tmp_path: Path) -> None:
     files, data = OsFiles(), (tmp_path / "data").as_posix()
     manager = open_manager(files, data)
     log = open_log(manager, "t")
@@ -124,7 +124,7 @@ def test_indexes_are_whole_when_a_log_is_sealed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_segment_that_begins_after_a_start_ends_by_its_time(clean: bool) -> None:
+def test_empty_segment_found_at_the_start_rolls_by_time(clean: bool) -> None:
     """An empty one that was found on disk as well: its first batch says when."""
     files = MemFiles()
     manager = open_manager(files)

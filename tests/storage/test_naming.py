@@ -14,7 +14,7 @@ def test_file_names_sort_as_offsets() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".txnindex", ".snapshot"])
-def test_parse_file_name(suffix: str) -> None:
+def test_parse_file_name_returns_offset_and_suffix(suffix: str) -> None:
     assert naming.parse_file_name(naming.file_name(2**62, suffix)) == (2**62, suffix)
 
 
@@ -27,17 +27,17 @@ def test_parse_file_name(suffix: str) -> None:
         "leader-epoch-checkpoint",
     ],
 )
-def test_other_names(name: str) -> None:
+def test_other_names_are_not_parsed(name: str) -> None:
     assert naming.parse_file_name(name) is None
 
 
 @pytest.mark.parametrize(("topic", "partition"), [("orders", 0), ("a-1", 12), ("x.y_z", 3)])
-def test_directories(topic: str, partition: int) -> None:
+def test_partition_directory_names_are_parsed(topic: str, partition: int) -> None:
     name = naming.directory_name(topic, partition)
     assert naming.parse_directory_name(name) == (topic, partition)
 
 
-def test_deleted_directories() -> None:
+def test_deleted_directory_names_are_truncated_and_recognized() -> None:
     name = naming.deleted_directory_name("orders", 3, UUID(int=255))
     assert name == "orders-3.000000000000000000000000000000ff-delete"
     assert naming.parse_directory_name(name) is None

@@ -1,4 +1,4 @@
-"""The bound on open files, and that nothing is forgotten when one is closed."""
+"""The limit on open files; closing a file loses no data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_open(log: Log) -> bool:
     return log.active.file.opened is not None
 
 
-def test_the_one_that_was_used_longest_ago_is_closed() -> None:
+def test_least_recently_used_file_is_closed() -> None:
     files = CrashFiles()
     logs = logs_of(files, 4, open_files_max=3)
     for log in logs[:3]:
@@ -53,7 +53,7 @@ def test_bytes_are_synced_before_their_file_is_closed() -> None:
     assert [values(log) for log in logs_of(files.crashed("drop", 0), 2)] == [[b"x"]] * 2
 
 
-def test_a_sync_that_fails_before_closing_is_told_to_the_next_pass() -> None:
+def test_failed_sync_before_closing_is_reported_to_the_next_pass() -> None:
     files = CrashFiles()
     logs = logs_of(files, 2)
     append(logs[0], b"x")
@@ -72,7 +72,7 @@ def test_a_sync_that_fails_before_closing_is_told_to_the_next_pass() -> None:
     assert logs[1].sync() == 1
 
 
-def test_a_file_stays_open_while_it_is_synced() -> None:
+def test_file_stays_open_during_a_sync() -> None:
     """A pass in another thread has begun, and the owner goes on: nothing may be closed then."""
     files = CrashFiles()
     first, second = logs_of(files, 2)
@@ -92,7 +92,7 @@ def test_a_file_stays_open_while_it_is_synced() -> None:
     assert values(again) == [b"x"]
 
 
-def test_a_segment_that_is_sealed_during_a_pass_is_synced() -> None:
+def test_segment_sealed_during_a_pass_is_synced() -> None:
     files = CrashFiles()
     (log,) = logs_of(files, 1)
     append(log, b"x")
@@ -103,7 +103,7 @@ def test_a_segment_that_is_sealed_during_a_pass_is_synced() -> None:
     assert values(again) == [b"x"]
 
 
-def test_removed_segments_are_let_go() -> None:
+def test_removed_segments_are_unregistered() -> None:
     files = CrashFiles()
     manager = LogManager(files, "data", META, open_files_max=10)
     log = manager.open_log("orders", TOPIC_ID, 0, SMALL, now_ms=NOW)
@@ -116,7 +116,7 @@ def test_removed_segments_are_let_go() -> None:
     assert len(manager._open_segments) == 1
 
 
-def test_without_a_descriptor_for_the_sync_the_file_stays_open(
+def test_file_stays_open_without_a_descriptor_for_the_sync(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     files = CrashFiles()

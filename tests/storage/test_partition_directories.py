@@ -33,12 +33,16 @@ def test_size_counts_records_only(directories: PartitionDirectories) -> None:
     assert directories.size(KEY) == 8
 
 
-def test_file_with_name_of_partition_is_no_directory(directories: PartitionDirectories) -> None:
+def test_file_with_the_name_of_a_partition_is_not_a_directory(
+    directories: PartitionDirectories,
+) -> None:
     Path(directories.path(KEY)).touch()
     assert not directories.is_directory(KEY)
 
 
-def test_copies_are_found_by_their_names(directories: PartitionDirectories, tmp_path: Path) -> None:
+def test_future_replicas_are_found_by_their_names(
+    directories: PartitionDirectories, tmp_path: Path
+) -> None:
     name = f"orders-0.{TOPIC_ID.hex}-future"
     (tmp_path / name).mkdir()
     (tmp_path / "orders-1").mkdir()

@@ -54,7 +54,7 @@ def refused(log: Log, batch: BatchHeader) -> ErrorCode:
     return error.value.code
 
 
-def test_a_producer_that_is_fenced() -> None:
+def test_fenced_producer_is_rejected() -> None:
     """Its epoch is refused, retries included; the next one begins at 0; others are left alone."""
     log = Log()
     log.write(header(0))
@@ -70,7 +70,7 @@ def test_a_producer_that_is_fenced() -> None:
 
 
 class TestSequences:
-    def test_the_last_five_batches_are_known(self) -> None:
+    def test_last_five_batches_are_retries(self) -> None:
         log = Log()
         for sequence in range(0, 14, 2):
             log.write(header(sequence, 2))
@@ -81,13 +81,13 @@ class TestSequences:
             assert refused(log, header(sequence, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     @pytest.mark.parametrize(("first", "count"), [(0, 1), (2, 3), (1, 2), (5, 1), (7, 1)])
-    def test_neither_next_nor_known(self, first: int, count: int) -> None:
+    def test_batch_that_is_neither_next_nor_known_is_rejected(self, first: int, count: int) -> None:
         log = Log()
         log.write(header(0, 2))
         log.write(header(2, 2))
         assert refused(log, header(first, count)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
-    def test_wrap_around(self) -> None:
+    def test_sequences_wrap_around(self) -> None:
         log = Log()
         log.write(header(LAST - 1, 1))
         log.write(header(LAST, 3))
@@ -100,7 +100,7 @@ class TestSequences:
         log.write(header(LAST))
         assert log.write(header(0)) == 1
 
-    def test_epochs(self) -> None:
+    def test_older_epoch_is_rejected_and_newer_starts_at_zero(self) -> None:
         log = Log()
         log.write(header(0, epoch=3))
         log.write(header(1, epoch=3))
@@ -110,7 +110,7 @@ class TestSequences:
         assert log.write(header(0, epoch=4)) == 2
         assert log.write(header(1, epoch=4)) == 3
 
-    def test_unknown_producers(self) -> None:
+    def test_unknown_producers_may_start_at_any_sequence(self) -> None:
         log = Log()
         assert log.write(header(17)) == 0
         other = header(17, producer_id=8)
@@ -120,7 +120,7 @@ class TestSequences:
         for known in (header(0, producer_id=8), header(18), header(-1, producer_id=8)):
             log.states.check_begins_at_zero(known)
 
-    def test_without_sequences_only_the_epoch_counts(self) -> None:
+    def test_batch_without_sequence_is_checked_by_epoch_only(self) -> None:
         log = Log()
         log.write(header(-1, epoch=2))
         log.write(header(-1, epoch=2))
@@ -149,7 +149,7 @@ class TestTransactions:
         batch = header(0, producer_id=producer_id)._replace(attributes=0x10)
         states.update(batch, offset, NOW)
 
-    def test_first_open_and_unstable(self) -> None:
+    def test_first_open_and_first_unstable_offset_are_tracked(self) -> None:
         states = ProducerStates()
         assert states.first_open_offset is None
         self.begin(states, 1, 10)
@@ -165,21 +165,21 @@ class TestTransactions:
         states.forget_ended(41)
         assert states.first_unstable_offset == 20
 
-    def test_a_marker_without_a_transaction(self) -> None:
+    def test_marker_without_a_transaction_ends_nothing(self) -> None:
         states = ProducerStates()
         assert states.end_transaction(control(epoch=5), Marker(True, 2), 0, NOW) is None
         producer = states.get(7)
         assert producer is not None
         assert (producer.epoch, producer.coordinator_epoch) == (5, 2)
 
-    def test_a_marker_with_a_new_epoch_starts_sequences_again(self) -> None:
+    def test_marker_with_a_new_epoch_resets_sequences(self) -> None:
         log = Log()
         log.write(header(0, 3)._replace(attributes=0x10))
         log.states.end_transaction(control(epoch=1), Marker(True, 0), 3, NOW)
         assert refused(log, header(3, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         log.write(header(0, epoch=1))
 
-    def test_a_marker_with_the_same_epoch_lets_sequences_go_on(self) -> None:
+    def test_marker_with_the_same_epoch_keeps_sequences(self) -> None:
         log = Log()
         log.write(transactional(header(0, 3)))
         log.states.end_transaction(control(), Marker(True, 0), 3, NOW)
@@ -187,7 +187,7 @@ class TestTransactions:
         assert not log.states.has_open_transaction(7, 0)
         log.write(transactional(header(3)))
 
-    def test_which_transaction_is_open(self) -> None:
+    def test_open_transaction_belongs_to_producer_and_epoch(self) -> None:
         log = Log()
         log.write(header(0))
         assert not log.states.has_open_transaction(7, 0)
@@ -198,7 +198,7 @@ class TestTransactions:
         log.states.end_transaction(control(epoch=1), Marker(True, 0), 3, NOW)
         assert not log.states.has_open_transaction(7, 1)
 
-    def test_nothing_else_is_written_within_a_transaction(self) -> None:
+    def test_nontransactional_batch_within_a_transaction_is_invalid(self) -> None:
         log = Log()
         log.write(transactional(header(0)))
         for batch in (header(1), header(-1), header(0, epoch=1)):
@@ -210,7 +210,7 @@ class TestTransactions:
         log.states.end_transaction(control(), Marker(False, 0), log.end, NOW)
         log.write(header(2))
 
-    def test_a_late_marker_of_the_second_protocol(self) -> None:
+    def test_late_marker_of_transactions_v2_is_rejected(self) -> None:
         """The epoch of each marker is new; the marker of an earlier transaction ends no other."""
         log = Log()
         log.states.check_bumped_marker(control(epoch=1))
@@ -225,7 +225,7 @@ class TestTransactions:
         with pytest.raises(KafkaError):
             log.states.check_bumped_marker(control(epoch=1))
 
-    def test_fencing(self) -> None:
+    def test_marker_of_fenced_producer_or_coordinator_is_rejected(self) -> None:
         states = ProducerStates()
         states.check_marker(control(), Marker(True, 0))
         states.end_transaction(control(epoch=5), Marker(True, 2), 0, NOW)
@@ -240,7 +240,7 @@ class TestTransactions:
 
 
 class TestExpiry:
-    def test_idle_ones_go(self) -> None:
+    def test_idle_producers_expire(self) -> None:
         states = ProducerStates()
         states.update(header(0, producer_id=1), 0, NOW)
         states.update(header(0, producer_id=2), 1, NOW + 50)
@@ -251,7 +251,7 @@ class TestExpiry:
         assert len(states) == 2
 
 
-def test_ends_are_counted_by_producer() -> None:
+def test_ended_transactions_are_counted_by_producer() -> None:
     states = ProducerStates()
     assert states.ended_transactions(1) == 0
     states.end_transaction(control(producer_id=1), Marker(True, 9), 300, NOW)
@@ -262,7 +262,7 @@ def test_ends_are_counted_by_producer() -> None:
 
 
 class TestSnapshot:
-    def test_kafkas_file(self) -> None:
+    def test_snapshot_of_kafka_is_read(self) -> None:
         states = ProducerStates.from_bytes(KAFKA_SNAPSHOT, NOW)
         assert states is not None
         producer = states.get(0)
@@ -278,7 +278,7 @@ class TestSnapshot:
         assert written.startswith(KAFKA_SNAPSHOT[:2])
         assert written[6:].startswith(KAFKA_SNAPSHOT[6:])
 
-    def test_every_field_comes_back(self) -> None:
+    def test_snapshot_round_trip_keeps_every_field(self) -> None:
         states = ProducerStates()
         for number in range(7):
             states.update(
@@ -299,7 +299,7 @@ class TestSnapshot:
             for name in set(fields) - {"markers"}:
                 assert getattr(other, name) == getattr(producer, name), name
 
-    def test_any_flipped_bit_is_seen(self) -> None:
+    def test_flipped_bit_in_a_snapshot_is_detected(self) -> None:
         for snapshot in (KAFKA_SNAPSHOT, self.of_five_batches()):
             for position in range(len(snapshot)):
                 for bit in range(8):
@@ -307,7 +307,7 @@ class TestSnapshot:
                     data[position] ^= 1 << bit
                     assert ProducerStates.from_bytes(bytes(data), NOW) is None
 
-    def test_a_cut_file_is_seen(self) -> None:
+    def test_truncated_snapshot_is_detected(self) -> None:
         for snapshot in (KAFKA_SNAPSHOT, self.of_five_batches()):
             for end in range(len(snapshot)):
                 assert ProducerStates.from_bytes(snapshot[:end], NOW) is None
@@ -320,7 +320,7 @@ class TestSnapshot:
         return log.states.to_bytes()
 
 
-def test_the_number_of_producers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_producers_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit those go that were silent for longest, but none with an open transaction."""
     monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 100)
     monkeypatch.setattr(producer_state, "_FORGOTTEN_AT_ONCE", 10)

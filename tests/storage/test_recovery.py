@@ -117,7 +117,7 @@ def read_everything(log: Log) -> None:
 
 
 class TestTail:
-    def test_without_damage_everything_written_is_there_and_durable(self) -> None:
+    def test_undamaged_records_survive_a_crash_and_are_synced(self) -> None:
         files = crashed(10, 20, 30)
         log = open_log(open_manager(files), config=ONE_SEGMENT)
         assert numbers(log) == list(range(30))
@@ -125,7 +125,7 @@ class TestTail:
         log = open_log(open_manager(files.crashed("drop", 0)), config=ONE_SEGMENT)
         assert numbers(log) == list(range(30))
 
-    def test_a_torn_end_is_cut(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_torn_end_is_truncated(self, caplog: pytest.LogCaptureFixture) -> None:
         files = crashed(10, 20, 30)
         damage(files, "00000000000000000000.log", lambda data: data.__delitem__(slice(-5, None)))
         log = open_log(open_manager(files), config=ONE_SEGMENT)
@@ -135,7 +135,9 @@ class TestTail:
         fill(log, 1, 29)
         assert log.log_end_offset == 30
 
-    def test_what_follows_a_bad_batch_is_kept(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_valid_batches_after_a_corrupt_one_are_kept(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         files = crashed(10, 20, 30)
         at = position_of(files, 25)
         whole = files.read_bytes(f"{DIRECTORY}/00000000000000000000.log")
@@ -165,7 +167,7 @@ class TestTail:
         assert not any(name.startswith(f"{bases[-1]:020d}.") for name in names)
         assert f"{bases[-1] - bases[1]} later unsynced records" in caplog.text
 
-    def test_a_segment_that_is_missing_in_between_ends_the_log(self) -> None:
+    def test_missing_segment_ends_the_log(self) -> None:
         files = crashed(5, 6, 60, config=CONFIG)
         bases = [int(name[:20]) for name in files.listdir(DIRECTORY) if name.endswith(".log")]
         files.remove(f"{DIRECTORY}/{bases[1]:020d}.log")
@@ -182,14 +184,14 @@ class TestTail:
             assert files.size(f"{DIRECTORY}/{name[:20]}.index") > 0
             assert files.size(f"{DIRECTORY}/{name[:20]}.timeindex") > 0
 
-    def test_epochs_of_unsaved_batches_are_found(self) -> None:
+    def test_epochs_of_unsaved_batches_are_recovered(self) -> None:
         files = CrashFiles()
         log = open_log(open_manager(files))
         fill_epochs(log, 5, 7)
         log = open_log(open_manager(files))
         assert log.epochs.entries == [(epoch, epoch * 7) for epoch in range(5)]
 
-    def test_looking_at_many_epochs_reads_the_batches_once(self) -> None:
+    def test_check_of_many_epochs_reads_the_batches_once(self) -> None:
         """Each start after a crash is an epoch, and a segment that was never closed has no index."""
 
         def bytes_of_a_start(epochs: int) -> int:
@@ -208,7 +210,7 @@ class TestTail:
 
         assert bytes_of_a_start(400) < 3 * bytes_of_a_start(200)
 
-    def test_what_was_recovered_is_not_walked_again_after_the_next_crash(self) -> None:
+    def test_recovered_batches_are_not_walked_after_the_next_crash(self) -> None:
         """Lives may all be too short to save indexes and producers for what they append."""
         files = CrashFiles()
         for life in range(4):
@@ -225,7 +227,7 @@ class TestTail:
         assert append(log, value, producer_id=5, epoch=0, sequence=sequence).duplicate
         assert sum(sizes) < log.segments.size / 2
 
-    def test_epochs_of_records_that_are_gone_are_forgotten(self) -> None:
+    def test_epochs_of_lost_records_are_dropped(self) -> None:
         """A cut, or a crash, came between the records and the file."""
         files = crashed(20, 22, 30)
         epochs = b"0\n3\n0 0\n5 24\n7 28\n"
@@ -236,7 +238,7 @@ class TestTail:
         assert log.epochs.entries == [(0, 0)]
         assert log.log_end_offset == 23
 
-    def test_epochs_below_the_log_start_are_not_asked_for(self) -> None:
+    def test_epochs_below_the_log_start_are_not_checked(self) -> None:
         """Records may lie before the log start in the same segment, their epochs forgotten."""
         files = CrashFiles()
         manager = open_manager(files)
@@ -251,7 +253,7 @@ class TestTail:
         assert (log.log_start_offset, log.log_end_offset) == (5, 5)
         assert log.epochs.entries == []
 
-    def test_names_that_the_last_process_made_are_synced_by_this_one(self) -> None:
+    def test_unsynced_names_of_the_last_process_are_synced(self) -> None:
         """It died between the making of a segment and the sync; the power goes a day later."""
         files = CrashFiles()
         open_log(open_manager(files)).roll()
@@ -261,7 +263,7 @@ class TestTail:
         log = open_log(open_manager(files.crashed("lost-name", 0)))
         assert numbers(log) == [0]
 
-    def test_a_damaged_epoch_file_is_made_anew(self) -> None:
+    def test_damaged_epoch_file_is_rebuilt(self) -> None:
         files = CrashFiles()
         manager = open_manager(files)
         log = open_log(manager)
@@ -272,7 +274,7 @@ class TestTail:
         log = open_log(open_manager(files))
         assert log.epochs.entries == [(epoch, epoch * 7) for epoch in range(5)]
 
-    def test_an_epoch_file_that_contradicts_the_first_segment_is_made_anew(self) -> None:
+    def test_contradicting_epoch_file_is_rebuilt(self) -> None:
         files = CrashFiles()
         manager = open_manager(files)
         log = open_log(manager, config=ONE_SEGMENT)
@@ -299,13 +301,13 @@ class TestRot:
             path: before[path] for path in before if ".log" in path
         }
 
-    def test_a_bad_batch(self) -> None:
+    def test_corrupt_synced_batch_is_an_error(self) -> None:
         files = crashed(20, 25, 30)
         at = position_of(files, 12)
         damage(files, "00000000000000000000.log", lambda data: data.__setitem__(at + 70, 1))
         self.check_refused(files, "00000000000000000000.log")
 
-    def test_a_file_that_is_too_short(self) -> None:
+    def test_truncated_synced_file_is_an_error(self) -> None:
         name = "00000000000000000000.log"
         for offset in (0, 1, 12, 19):
             files = crashed(20, 25, 30)
@@ -315,7 +317,7 @@ class TestRot:
                 self.check_refused(files, name)
 
     @pytest.mark.parametrize("clean", [True, False])
-    def test_a_sealed_segment_that_ends_early(self, clean: bool) -> None:
+    def test_sealed_segment_that_ends_early_is_an_error(self, clean: bool) -> None:
         files = stopped()
         if not clean:
             files.remove("data/.kafka_cleanshutdown")
@@ -326,7 +328,7 @@ class TestRot:
         self.check_refused(files, name, CONFIG)
 
     @pytest.mark.parametrize("clean", [True, False])
-    def test_missing_files(self, clean: bool) -> None:
+    def test_missing_synced_file_is_an_error(self, clean: bool) -> None:
         bases = [int(name[:20]) for name in stopped().listdir(DIRECTORY) if name.endswith(".log")]
         for base in bases[1:]:
             files = stopped()
@@ -342,13 +344,13 @@ class TestRot:
         with pytest.raises(CorruptLogError, match="it is missing"):
             open_log(open_manager(files), config=CONFIG)
 
-    def test_after_a_clean_stop_the_end_is_known(self) -> None:
+    def test_end_after_a_clean_shutdown_is_checked(self) -> None:
         files = stopped(20, config=ONE_SEGMENT)
         end = position_of(files, 19)
         damage(files, "00000000000000000000.log", lambda data: data.__delitem__(slice(end, None)))
         self.check_refused(files, "00000000000000000000.log")
 
-    def test_one_partition_does_not_take_others_down(self) -> None:
+    def test_corrupt_partition_does_not_affect_others(self) -> None:
         files = CrashFiles()
         manager = open_manager(files)
         for topic in ("orders", "other"):
@@ -396,7 +398,7 @@ class TestDamageAnywhere:
     @pytest.mark.slow
     @pytest.mark.parametrize("clean", [True, False])
     @pytest.mark.parametrize("name", NAMES)
-    def test_it_is_noticed_or_does_no_harm(self, name: str, clean: bool) -> None:
+    def test_damage_is_detected_or_harmless(self, name: str, clean: bool) -> None:
         pristine = stopped()
         if not clean:
             pristine.remove("data/.kafka_cleanshutdown")
@@ -444,14 +446,14 @@ class TestDamageAnywhere:
         return "harmless"
 
 
-def test_meta_properties_is_not_guessed() -> None:
+def test_damaged_meta_properties_is_an_error() -> None:
     files = stopped()
     files.damage("data/meta.properties", b"")
     with pytest.raises(StorageError, match=r"meta\.properties is damaged"):
         open_manager(files)
 
 
-def test_leftovers_of_a_crash_go() -> None:
+def test_leftovers_of_a_crash_are_removed() -> None:
     files = stopped()
     for name in ("00000000000000000099.index", "leader-epoch-checkpoint.tmp", "x.deleted"):
         files.open(f"{DIRECTORY}/{name}", create=True).append([b"x"])
@@ -465,7 +467,7 @@ def test_leftovers_of_a_crash_go() -> None:
     assert numbers(log) == list(range(60))
 
 
-def test_a_snapshot_of_records_that_are_gone_goes_for_good() -> None:
+def test_snapshot_after_the_log_end_is_removed_durably() -> None:
     files = crashed(10, 20, 30)
     files.write_atomic(f"{DIRECTORY}/00000000000000000025.snapshot", b"what was true before 25")
     at = position_of(files, 22)
@@ -477,7 +479,7 @@ def test_a_snapshot_of_records_that_are_gone_goes_for_good() -> None:
     assert f"{25:020d}.snapshot" not in files.listdir(DIRECTORY)
 
 
-def test_unopened_logs_keep_the_marker_away() -> None:
+def test_unopened_logs_prevent_the_clean_shutdown_marker() -> None:
     files = stopped()
     files.remove("data/.kafka_cleanshutdown")
     manager = LogManager(files, "data", open_manager(files).meta)
@@ -490,7 +492,7 @@ def test_unopened_logs_keep_the_marker_away() -> None:
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_a_log_never_begins_behind_what_was_lost(more: int) -> None:
+def test_log_never_starts_after_lost_records(more: int) -> None:
     """Whichever names a power cut leaves of two segments that nobody synced."""
     for seed in range(100):
         files = CrashFiles()

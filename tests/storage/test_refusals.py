@@ -1,4 +1,4 @@
-"""A disk that takes nothing for a while: logs stay as they are, and go on later."""
+"""Disks that are temporarily unwritable: logs are unchanged, and continue later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..refusing_files import DATA, RefusingFiles
 from .helpers import NOW, TOPIC_ID, append, batch, commit, open_log, open_manager, values
 
 
-def test_a_refused_batch_begins_no_leader_epoch() -> None:
+def test_rejected_batch_starts_no_leader_epoch() -> None:
     """A follower with an epoch of which nobody has a record would never find its leader."""
     files = CrashFiles()
     log = open_log(open_manager(files))
@@ -24,7 +24,7 @@ def test_a_refused_batch_begins_no_leader_epoch() -> None:
     assert log.epochs.entries == [(1, 0)]
 
 
-def test_a_cut_that_a_disk_does_not_take_can_be_tried_again() -> None:
+def test_truncation_rejected_by_the_disk_can_be_retried() -> None:
     files = RefusingFiles()
     log = open_log(open_manager(files, DATA))
     for value in (b"a", b"b", b"c"):
@@ -43,7 +43,7 @@ def test_a_cut_that_a_disk_does_not_take_can_be_tried_again() -> None:
     assert values(log) == [b"a", b"d"]
 
 
-def test_a_cut_before_which_no_checkpoint_changes_can_be_tried_again() -> None:
+def test_rejected_truncation_without_checkpoint_change_can_be_retried() -> None:
     files = RefusingFiles()
     log = open_log(open_manager(files, DATA))
     for value in (b"a", b"b"):
@@ -60,7 +60,7 @@ def test_a_cut_before_which_no_checkpoint_changes_can_be_tried_again() -> None:
     assert (log.offline, log.log_end_offset) == (None, 1)
 
 
-def test_nothing_is_cut_in_a_directory_that_is_known_to_refuse() -> None:
+def test_read_only_log_is_not_truncated() -> None:
     """What is begun there breaks off, and then the log is offline until a restart."""
     files = RefusingFiles()
     manager = open_manager(files, DATA)
@@ -80,7 +80,7 @@ def test_nothing_is_cut_in_a_directory_that_is_known_to_refuse() -> None:
     assert values(log) == [b"a"]
 
 
-def test_a_cut_that_breaks_off_takes_the_log_offline() -> None:
+def test_interrupted_truncation_takes_the_log_offline() -> None:
     """Its files are not what it takes them for, and nobody may read them."""
     files = RefusingFiles()
     manager = open_manager(files, DATA)
@@ -98,7 +98,7 @@ def test_a_cut_that_breaks_off_takes_the_log_offline() -> None:
     assert values(log, 0)[0] == b"a"
 
 
-def test_a_directory_refuses_until_a_probe_gets_through() -> None:
+def test_directory_is_read_only_until_a_probe_succeeds() -> None:
     files = RefusingFiles()
     manager = open_manager(files, DATA)
     log = open_log(manager)
@@ -130,7 +130,7 @@ def as_a_leader_has_it(offset: int) -> bytes:
     return b"".join(placed(data, header, offset, 0))
 
 
-def test_room_is_kept_back_only_while_there_is_as_much_again() -> None:
+def test_reserve_is_created_only_with_twice_its_free_space() -> None:
     files = CrashFiles()
     manager = open_manager(files)
     manager.make_read_only("full")
@@ -141,7 +141,7 @@ def test_room_is_kept_back_only_while_there_is_as_much_again() -> None:
     manager.probe()
 
 
-def test_a_start_on_a_full_disk_begins_with_refusals_and_room() -> None:
+def test_start_on_a_full_disk_is_read_only() -> None:
     files = CrashFiles()
     manager = open_manager(files)
     log = open_log(manager)

@@ -19,13 +19,13 @@ HOUR = 3_600_000
         ([], HOUR, 0),
     ],
 )
-def test_by_time(times: list[int], now: int, expected: int) -> None:
+def test_segments_expire_by_time(times: list[int], now: int, expected: int) -> None:
     segments = [(100, time) for time in times]
     count = expired_segments(segments, now_ms=now, retention_ms=HOUR, retention_bytes=-1)
     assert count == expected
 
 
-def test_an_empty_newest_segment_stays() -> None:
+def test_empty_newest_segment_is_kept() -> None:
     segments = [(100, 0), (0, -1)]
     assert expired_segments(segments, now_ms=HOUR, retention_ms=0, retention_bytes=-1) == 1
 
@@ -34,18 +34,18 @@ def test_an_empty_newest_segment_stays() -> None:
     ("limit", "expected"),
     [(0, 4), (1, 3), (99, 3), (100, 3), (101, 2), (250, 1), (300, 1), (400, 0), (-1, 0)],
 )
-def test_by_size(limit: int, expected: int) -> None:
+def test_segments_expire_by_size(limit: int, expected: int) -> None:
     segments = [(100, 0)] * 4
     count = expired_segments(segments, now_ms=0, retention_ms=-1, retention_bytes=limit)
     assert count == expected
 
 
-def test_empty_newest_segment_stays_with_retention_bytes_of_zero() -> None:
+def test_empty_newest_segment_is_kept_with_retention_bytes_of_zero() -> None:
     segments = [(100, 0), (0, -1)]
     assert expired_segments(segments, now_ms=0, retention_ms=-1, retention_bytes=0) == 1
 
 
-def test_the_stricter_limit_decides() -> None:
+def test_stricter_limit_decides() -> None:
     segments = [(100, 0), (100, 5), (100, 9)]
     assert expired_segments(segments, now_ms=7, retention_ms=1, retention_bytes=250) == 2
     assert expired_segments(segments, now_ms=2, retention_ms=1, retention_bytes=100) == 2

@@ -50,7 +50,7 @@ SIZE = len(batch(b"a0000", b"b0000")[0])
 
 
 class TestAppend:
-    def test_index_entries_are_where_kafka_puts_them(self) -> None:
+    def test_index_entries_are_placed_as_in_kafka(self) -> None:
         """An entry for the first batch after more than the interval; the batch's last offset."""
         segment = make(MemFiles(), 12)
         every = 200 // SIZE + 1
@@ -62,12 +62,12 @@ class TestAppend:
         assert segment.indexes.times.timestamps[-1] == NOW + 11
         assert segment.indexes.times.offsets[-1] == 23
 
-    def test_state(self) -> None:
+    def test_append_updates_size_offsets_and_timestamps(self) -> None:
         segment = make(MemFiles(), 3)
         assert (segment.size, segment.end_offset) == (3 * SIZE, 106)
         assert (segment.max_timestamp, segment.max_timestamp_offset) == (NOW + 2, 105)
 
-    def test_a_full_index_asks_for_a_new_segment(self) -> None:
+    def test_full_index_requires_a_new_segment(self) -> None:
         rules = RULES._replace(index_bytes=48)
         segment = make(MemFiles(), 5, rules=rules)
         assert segment.roll_at_ms != FULL
@@ -75,7 +75,7 @@ class TestAppend:
             add(segment, number)
         assert segment.roll_at_ms == FULL
 
-    def test_a_sealed_segment_keeps_no_file_open(self, tmp_path: Path) -> None:
+    def test_sealed_segment_keeps_no_file_open(self, tmp_path: Path) -> None:
         files, directory = OsFiles(), (tmp_path / "d").as_posix()
         before = len(os.listdir("/proc/self/fd"))
         segment = make(files, 3, directory=directory)
@@ -89,7 +89,7 @@ class TestAppend:
         del found
         assert len(os.listdir("/proc/self/fd")) == before
 
-    def test_going_on_after_loading(self) -> None:
+    def test_loaded_segment_accepts_appends(self) -> None:
         files = MemFiles()
         loaded, whole = sealed(files, 30), make(MemFiles(), 41)
         loaded.open_for_append()
@@ -105,7 +105,7 @@ class TestAppend:
 
 class TestFind:
     @pytest.mark.parametrize("load", [True, False])
-    def test_every_offset(self, load: bool) -> None:
+    def test_every_offset_is_found(self, load: bool) -> None:
         segment = sealed(MemFiles(), 40) if load else make(MemFiles(), 40)
         for offset in range(100, 180):
             number = (offset - 100) // 2
@@ -113,7 +113,7 @@ class TestFind:
         assert segment.find(180) == (segment.size, 180)
         assert segment.find(500) == (segment.size, 500)
 
-    def test_marks_answer_without_looking(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_marked_offset_is_found_without_a_lookup(self, monkeypatch: pytest.MonkeyPatch) -> None:
         segment = make(MemFiles(), 40)
         segment.mark(120, Position(10 * SIZE))
         monkeypatch.setattr(segment.file, "opened", None)
@@ -123,7 +123,7 @@ class TestFind:
             segment.mark(1000 + number, BEGINNING)
         assert len(segment._marks) <= 64
 
-    def test_cut(self) -> None:
+    def test_cut_returns_the_last_boundary_before_a_position(self) -> None:
         segment = make(MemFiles(), 40)
         for limit in range(0, segment.size + 100, 37):
             number = min(limit // SIZE, 40)
@@ -160,35 +160,35 @@ class TestWrongIndex:
         if loaded.indexes.is_trusted:
             assert loaded.indexes.offsets.to_bytes() == right
 
-    def test_positions(self) -> None:
+    def test_wrong_positions_in_the_index_are_rebuilt(self) -> None:
         def change(offsets: OffsetIndex, times: TimeIndex) -> None:
             for slot in range(len(offsets)):
                 offsets.positions[slot] -= 7
 
         self.check(change)
 
-    def test_offsets(self) -> None:
+    def test_wrong_offsets_in_the_index_are_rebuilt(self) -> None:
         def change(offsets: OffsetIndex, times: TimeIndex) -> None:
             for slot in range(len(offsets)):
                 offsets.offsets[slot] += 2
 
         self.check(change)
 
-    def test_times(self) -> None:
+    def test_wrong_times_in_the_index_are_rebuilt(self) -> None:
         def change(offsets: OffsetIndex, times: TimeIndex) -> None:
             for slot in range(len(times)):
                 times.timestamps[slot] += 3
 
         self.check(change)
 
-    def test_entries_that_are_missing(self) -> None:
+    def test_missing_index_entries_are_rebuilt(self) -> None:
         def change(offsets: OffsetIndex, times: TimeIndex) -> None:
             offsets.truncate(Position(20 * SIZE))
             times.truncate(40)
 
         self.check(change)
 
-    def test_one_entry_in_the_middle(self) -> None:
+    def test_one_wrong_index_entry_is_rebuilt(self) -> None:
         def change(offsets: OffsetIndex, times: TimeIndex) -> None:
             offsets.positions[5] += 1
             times.timestamps[6] -= 1
@@ -197,7 +197,7 @@ class TestWrongIndex:
 
 
 class TestDamage:
-    def test_is_looked_for_once_and_where_it_is_read(self) -> None:
+    def test_damage_is_checked_once_where_it_is_read(self) -> None:
         files = MemFiles()
         segment = sealed(files)
         data = bytearray(files.read_bytes(segment.log_path))
@@ -211,14 +211,14 @@ class TestDamage:
         with pytest.raises(CorruptLogError):
             sum(iter(lambda: segment.scrub(500, epochs), 0))
 
-    def test_a_missing_file(self) -> None:
+    def test_missing_file_is_corruption(self) -> None:
         files = MemFiles()
         segment = sealed(files)
         files.remove(segment.log_path)
         with pytest.raises(CorruptLogError, match="it is missing"):
             segment.range(BEGINNING, 10, LeaderEpochs())
 
-    def test_a_batch_in_the_wrong_place(self) -> None:
+    def test_swapped_batches_are_corruption(self) -> None:
         """Each batch is sound, but two of them changed places."""
         files = MemFiles()
         segment = sealed(files)
@@ -229,7 +229,7 @@ class TestDamage:
             segment.range(BEGINNING, SIZE, LeaderEpochs())
 
 
-def test_remove_takes_every_file() -> None:
+def test_remove_deletes_every_file() -> None:
     files = MemFiles()
     segment = sealed(files)
     assert len(files.listdir("d")) == 3
@@ -237,7 +237,7 @@ def test_remove_takes_every_file() -> None:
     assert files.listdir("d") == []
 
 
-def test_create_starts_with_nothing() -> None:
+def test_create_removes_old_files() -> None:
     files = MemFiles()
     sealed(files)
     segment = Segment.create(files, "d", 100, RULES)

@@ -1,4 +1,4 @@
-"""The batches within what was read from a log."""
+"""Iteration over the batches of a slice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def batches() -> list[bytes]:
 
 @pytest.mark.parametrize("before", [0, 77])
 @pytest.mark.parametrize("in_memory", [False, True])
-def test_headers_are_found(before: int, in_memory: bool) -> None:
+def test_headers_of_a_slice_are_found(before: int, in_memory: bool) -> None:
     data = b"".join(batches())
     source = Source(bytes(before) + data)
     records = data if in_memory else FileRange(source, before, len(data))
@@ -50,7 +50,7 @@ def test_headers_are_found(before: int, in_memory: bool) -> None:
     assert [header.record_count for _, header in found] == [count for count, _ in SIZES]
 
 
-def test_of_large_batches_little_is_read() -> None:
+def test_headers_of_large_batches_are_read_alone() -> None:
     data = encode_batch([Record(None, b"x" * 100_000, 1)]) * 10
     source = Source(data)
     assert len(list(slice_headers(Slice(FileRange(source, 0, len(data)), 0, 1, len(data))))) == 10
@@ -58,7 +58,7 @@ def test_of_large_batches_little_is_read() -> None:
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
-def test_a_part(in_memory: bool, tmp_path: Path) -> None:
+def test_part_of_a_slice_is_returned(in_memory: bool, tmp_path: Path) -> None:
     source = Source(b"abcdefgh")
     part = part_of(b"cdefgh" if in_memory else FileRange(source, 2, 6), 1, 3)
     assert (part if isinstance(part, bytes) else part.read()) == b"def"

@@ -28,7 +28,7 @@ def known(found: tuple[int, ProducerStates]) -> tuple[int, list[int]]:
     return found[0], [producer_id for producer_id, _ in found[1]]
 
 
-def test_the_newest_sound_one_is_taken(files: MemFiles) -> None:
+def test_newest_valid_snapshot_is_used(files: MemFiles) -> None:
     snapshots = Snapshots(files, "d")
     for offset in (10, 20, 30):
         sync_in_order(snapshots.save(states(offset), offset, (10, 20, 30)))
@@ -40,7 +40,7 @@ def test_the_newest_sound_one_is_taken(files: MemFiles) -> None:
     assert known(snapshots.newest(0, 100, NOW)) == (10, [10])
 
 
-def test_one_within_a_segment_is_replaced(files: MemFiles) -> None:
+def test_snapshot_within_a_segment_is_replaced(files: MemFiles) -> None:
     snapshots = Snapshots(files, "d")
     for offset in (10, 15, 18, 20, 27):
         sync_in_order(snapshots.save(states(1), offset, (10, 20)))
@@ -49,7 +49,7 @@ def test_one_within_a_segment_is_replaced(files: MemFiles) -> None:
     assert snapshots.save(states(1), 27, (10, 20)) == []
 
 
-def test_drop(files: MemFiles) -> None:
+def test_dropped_snapshot_is_removed(files: MemFiles) -> None:
     snapshots = Snapshots(files, "d")
     for offset in (10, 20, 30):
         sync_in_order(snapshots.save(states(1), offset, (10, 20, 30)))

@@ -23,7 +23,7 @@ def disk() -> tuple[CrashFiles, list[Operation]]:
     return files, operations
 
 
-def test_file_write_ends_the_file() -> None:
+def test_file_write_truncates_the_rest() -> None:
     files, _ = disk()
     for position, data in ((0, b"abcdef"), (4, b"XY"), (6, b""), (6, b"Z"), (2, b"")):
         sync_in_order([FileWrite(files, "d/a", position, data)])
@@ -31,14 +31,14 @@ def test_file_write_ends_the_file() -> None:
     assert files.crashed("lost-name", 0).read_bytes("d/a") == b"ab"
 
 
-def test_file_sync() -> None:
+def test_file_sync_makes_bytes_durable() -> None:
     files, _ = disk()
     files.open("d/a", create=True).append([b"x"])
     sync_in_order([FileSync(files, "d/a"), FileSync(files, "d/gone"), DirectorySync(files, "d")])
     assert files.crashed("lost-name", 0).read_bytes("d/a") == b"x"
 
 
-def test_atomic_write_and_removal_in_order() -> None:
+def test_atomic_write_and_removal_run_in_order() -> None:
     files, operations = disk()
     sync_in_order([AtomicWrite(files, "d/a", b"x"), FileRemoval(files, "d/b")])
     sync_in_order([AtomicWrite(files, "d/b", b"y"), FileRemoval(files, "d/a")])
@@ -46,12 +46,12 @@ def test_atomic_write_and_removal_in_order() -> None:
     assert operations[-1] == ("remove", "d/a")
 
 
-def test_a_directory_that_is_gone_needs_no_sync() -> None:
+def test_sync_of_a_deleted_directory_is_skipped() -> None:
     files, _ = disk()
     sync_in_order([DirectorySync(files, "d/gone")])
 
 
-def test_each_file_is_synced_however_many_there_are() -> None:
+def test_each_of_many_files_is_synced() -> None:
     """A disk knows no other promise: one sync of a whole file system may reach nothing."""
     files, operations = disk()
     items = []
@@ -67,7 +67,7 @@ def test_each_file_is_synced_however_many_there_are() -> None:
     assert all(image[f"d/{number}"] == b"x" for number in range(100))
 
 
-def test_many_get_their_names_when_their_bytes_are_durable() -> None:
+def test_files_are_renamed_after_their_bytes_are_durable() -> None:
     """Cut off before each operation, a file has its old content or its new one."""
     files, _ = disk()
     for number in range(9):

@@ -1,7 +1,7 @@
-"""Keeps the stock of a shop in SQLite: topic `shipments` in, a table out.
+"""Service that keeps the stock of a shop in SQLite, from topic `shipments`.
 
-A shipment has an id, and the table takes each id once: so it counts once, however often it is sent
-or delivered. What is no shipment goes to `shipments.dead`.
+The table accepts each shipment ID once, so a shipment counts once even if it is sent or delivered
+repeatedly. Invalid shipments go to `shipments.dead`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer
 
 
 class StockService:
-    """Works in `run` until `stop` is called; several of them share work and database."""
+    """Service that runs until `stop` is called; several instances share work and database."""
 
     def __init__(self, bootstrap_servers: str, database: Path) -> None:
         self._stopping = threading.Event()
@@ -58,20 +58,20 @@ class StockService:
             database.execute("INSERT OR IGNORE INTO shipments VALUES (?, ?, ?)", row)
 
     def _commit(self, message: Message) -> None:
-        # Where this fails the group has moved on: the shipment comes again, and changes nothing.
+        # If the commit fails, the group has rebalanced: the repeated shipment is ignored.
         with suppress(KafkaException):
             self._consumer.commit(message, asynchronous=False)
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """The database, with its table."""
+    """Open the database, and create its table if necessary."""
     database = sqlite3.connect(path)
     database.execute("CREATE TABLE IF NOT EXISTS shipments (id PRIMARY KEY, item, amount)")
     return database
 
 
 def stock_of(path: Path) -> dict[str, int]:
-    """How much there is of each item."""
+    """Return the stock of each item."""
     with closing(open_database(path)) as database:
         return dict(database.execute("SELECT item, SUM(amount) FROM shipments GROUP BY item"))
 

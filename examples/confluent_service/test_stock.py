@@ -15,7 +15,7 @@ def database(tmp_path):
 
 @contextmanager
 def running(kbroker, database):
-    """The service, at work in a thread. What it fails with fails the test."""
+    """Run the service in a thread; an exception of the service fails the test."""
     service = StockService(kbroker.bootstrap_servers, database)
     with ThreadPoolExecutor(1) as pool:
         work = pool.submit(service.run)
@@ -40,8 +40,8 @@ def test_shipments_are_counted(kbroker, database):
 
 
 @pytest.mark.kbroker(disk=True)
-def test_a_broker_that_dies_in_mid_work_changes_no_count(kbroker, database):
-    """The power fails when the commit is written and not yet synced: it is lost."""
+def test_broker_crash_changes_no_count(kbroker, database):
+    """The power fails after a commit is written and before it is synced, so the commit is lost."""
     kbroker.crash_at("commit.appended")
     with running(kbroker, database):
         ship(kbroker, 1, 2)
@@ -51,8 +51,8 @@ def test_a_broker_that_dies_in_mid_work_changes_no_count(kbroker, database):
     assert stock_of(database) == {"pear": 3}
 
 
-def test_a_shipment_that_is_sent_twice_counts_once(kbroker, database):
-    """The answer to its producer is lost, and that one, not idempotent, sends it again."""
+def test_shipment_sent_twice_counts_once(kbroker, database):
+    """The response to a non-idempotent producer is lost, so it sends the shipment again."""
     kbroker.fault("Produce", topic="shipments", at="after").disconnect()
     producer = Producer({"bootstrap.servers": kbroker.bootstrap_servers, "retry.backoff.ms": 20})
     producer.produce("shipments", '{"id": 1, "item": "pear", "amount": 1}')
@@ -63,18 +63,18 @@ def test_a_shipment_that_is_sent_twice_counts_once(kbroker, database):
     assert stock_of(database) == {"pear": 1}
 
 
-def test_a_shipment_that_is_delivered_twice_counts_once(kbroker, database):
-    refused = kbroker.fault("OffsetCommit", error="REBALANCE_IN_PROGRESS", group="stock")
+def test_redelivered_shipment_counts_once(kbroker, database):
+    rejected = kbroker.fault("OffsetCommit", error="REBALANCE_IN_PROGRESS", group="stock")
     ship(kbroker, 1)
     with running(kbroker, database):
-        refused.wait()
+        rejected.wait()
     assert kbroker.committed("stock") == {}
     with running(kbroker, database):
         kbroker.wait_for_lag("stock", 0)
     assert stock_of(database) == {"pear": 1}
 
 
-def test_a_second_instance_takes_half_of_the_work(kbroker, database):
+def test_second_instance_takes_half_of_the_partitions(kbroker, database):
     with running(kbroker, database):
         ship(kbroker, *range(10))
         kbroker.wait_for_group("stock", members=1)
@@ -86,7 +86,7 @@ def test_a_second_instance_takes_half_of_the_work(kbroker, database):
     assert stock_of(database) == {"pear": 20}
 
 
-def test_what_is_no_shipment_is_put_aside(kbroker, database):
+def test_invalid_shipments_are_rejected(kbroker, database):
     kbroker.produce("shipments", "not JSON", key="a", partition=0)
     kbroker.produce("shipments", {"id": 1, "item": "pear"}, key="b", partition=0)
     ship(kbroker, 2)
@@ -97,8 +97,8 @@ def test_what_is_no_shipment_is_put_aside(kbroker, database):
 
 
 @pytest.mark.kbroker(topics={"shipments": 1}, config={"log.retention.hours": "24"})
-def test_shipments_that_expired_unread_do_not_stop_the_service(kbroker, database):
-    """Where the group wants to go on there is nothing any more: it goes on with what is left."""
+def test_service_continues_after_shipments_expired_unread(kbroker, database):
+    """The committed offset no longer exists: the service continues with the remaining shipments."""
     ship(kbroker, 1)
     with running(kbroker, database):
         kbroker.wait_for_lag("stock", 0)

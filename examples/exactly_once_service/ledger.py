@@ -1,7 +1,7 @@
-"""Keeps a ledger: topic `payments` in, topic `bookings` out, two of them for each payment.
+"""Service that keeps a ledger: each payment in topic `payments` becomes two records in `bookings`.
 
-A payment is booked in one transaction, which moves the position of the group too: so it is booked once
-and as a whole, or not yet. What is no payment goes to `payments.dead`, in the same way.
+A payment is booked in one transaction that also commits the group's offset. Therefore it is booked
+completely and once, or not at all. Invalid payments go to `payments.dead` in the same way.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 
 
 class LedgerService:
-    """Works in `run` until `stop` is called; several of them share the work.
+    """Service that runs until `stop` is called; several instances share the work.
 
-    Parameters: `name` is the instance's own. Of two with one name the older one is refused (it hangs
-    somewhere, and somebody has started another in its place): `run` then raises KafkaException.
+    Args:
+        bootstrap_servers: Addresses of the brokers.
+        name: Name of the instance, used as transactional ID. If a second instance starts with the
+            same name, for example because the first one hangs, the first one is fenced, and its
+            `run` raises KafkaException.
     """
 
     def __init__(self, bootstrap_servers: str, name: str) -> None:
@@ -29,7 +32,7 @@ class LedgerService:
             {
                 **broker,
                 "transactional.id": name,
-                # As it is by default, offsets wait for a broker that was given up when it was away:
+                # With the default, offsets wait for a broker that was removed while it was down:
                 # https://github.com/confluentinc/librdkafka/issues/5511
                 "metadata.recovery.strategy": "none",
             }
@@ -64,7 +67,7 @@ class LedgerService:
             if not error.args[0].txn_requires_abort():
                 raise
             self._producer.abort_transaction()
-            # Nothing of it counts: the payment comes again, here or where its partition has gone.
+            # The transaction was aborted: the payment is delivered again, possibly elsewhere.
             with suppress(KafkaException):
                 self._consumer.seek(position(message, message.offset()))
 
@@ -74,7 +77,7 @@ class LedgerService:
             for booking in bookings_of(json.loads(message.value())):
                 self._producer.produce("bookings", json.dumps(booking), booking["account"])
         except (ValueError, KeyError, TypeError):
-            self._producer.abort_transaction()  # the first booking may be there already
+            self._producer.abort_transaction()  # the first booking may have been produced
             self._producer.begin_transaction()
             self._producer.produce("payments.dead", message.value(), message.key())
         self._producer.send_offsets_to_transaction(
@@ -84,14 +87,14 @@ class LedgerService:
 
 
 def bookings_of(payment: dict[str, object]) -> Iterator[dict[str, object]]:
-    """What a payment takes from one account, and what it gives to another."""
+    """Yield the debit of one account and the credit of the other."""
     cents = int(payment["cents"])
     yield {"payment": payment["id"], "account": payment["from"], "cents": -cents}
     yield {"payment": payment["id"], "account": payment["to"], "cents": cents}
 
 
 def position(message: Message, offset: int) -> TopicPartition:
-    """A place in the partition of a message."""
+    """Return an offset in the partition of a message."""
     return TopicPartition(message.topic(), message.partition(), offset)
 
 

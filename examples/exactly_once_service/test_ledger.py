@@ -7,13 +7,14 @@ from ledger import LedgerService
 
 pytestmark = pytest.mark.kbroker(topics={"payments": 2, "bookings": 2, "payments.dead": 1})
 
+# Crash points of a transaction. Markers are written to two partitions of `bookings` and to the
+# group's offsets partition.
 CRASHES = ["txn.prepared", "txn.marker(1)", "txn.marker(2)", "txn.marker(3)", "txn.completed"]
-"""Markers are written to two partitions of `bookings` and to the group's offsets."""
 
 
 @contextmanager
 def started(kbroker, name="ledger-1"):
-    """The service, at work in a thread."""
+    """Run the service in a thread."""
     service = LedgerService(kbroker.bootstrap_servers, name)
     with ThreadPoolExecutor(1) as pool:
         try:
@@ -24,7 +25,7 @@ def started(kbroker, name="ledger-1"):
 
 @contextmanager
 def running(kbroker, name="ledger-1"):
-    """The same; what it fails with fails the test."""
+    """Run the service in a thread; an exception of the service fails the test."""
     with started(kbroker, name) as work:
         yield
     work.result()
@@ -37,17 +38,17 @@ def pay(kbroker, *numbers):
 
 
 def booked(kbroker):
-    """The payments and what they moved, as readers of committed records see them."""
+    """Return the committed bookings as (payment, cents)."""
     bookings = [booking.json for booking in kbroker.records("bookings")]
     return sorted((booking["payment"], booking["cents"]) for booking in bookings)
 
 
 def once(*numbers):
-    """What is booked when each of these payments is booked once."""
+    """Return the bookings that are expected if each payment is booked once."""
     return sorted((number, cents) for number in numbers for cents in (-100, 100))
 
 
-def test_a_payment_is_booked_in_both_accounts(kbroker):
+def test_payment_is_booked_in_both_accounts(kbroker):
     pay(kbroker, 1)
     with running(kbroker):
         kbroker.wait_for_lag("ledger", 0, timeout=20)
@@ -57,7 +58,7 @@ def test_a_payment_is_booked_in_both_accounts(kbroker):
 
 @pytest.mark.parametrize("point", CRASHES)
 @pytest.mark.kbroker(disk=True)
-def test_a_broker_that_dies_at_the_end_of_a_transaction_books_nothing_twice(kbroker, point):
+def test_broker_crash_during_commit_books_nothing_twice(kbroker, point):
     with running(kbroker):
         pay(kbroker, 1)
         kbroker.wait_for_lag("ledger", 0)
@@ -69,7 +70,7 @@ def test_a_broker_that_dies_at_the_end_of_a_transaction_books_nothing_twice(kbro
     assert booked(kbroker) == once(1, 2, 3)
 
 
-def test_a_broker_that_restarts_in_mid_work_books_nothing_twice(kbroker):
+def test_broker_restart_books_nothing_twice(kbroker):
     with running(kbroker):
         pay(kbroker, 1, 2, 3)
         kbroker.wait_for("bookings")
@@ -79,8 +80,8 @@ def test_a_broker_that_restarts_in_mid_work_books_nothing_twice(kbroker):
     assert booked(kbroker) == once(1, 2, 3, 4)
 
 
-def test_an_answer_that_is_lost_books_nothing_twice(kbroker):
-    """The transaction is committed, but its producer cannot know that: it asks again."""
+def test_lost_response_books_nothing_twice(kbroker):
+    """The transaction is committed, but the response is lost: the producer repeats the request."""
     kbroker.fault("EndTxn", at="after").disconnect()
     pay(kbroker, 1)
     with running(kbroker):
@@ -88,8 +89,8 @@ def test_an_answer_that_is_lost_books_nothing_twice(kbroker):
     assert booked(kbroker) == once(1)
 
 
-def test_a_payment_that_is_delivered_twice_is_booked_once(kbroker):
-    """The group has moved on meanwhile: the transaction is aborted, and the payment comes again."""
+def test_redelivered_payment_is_booked_once(kbroker):
+    """The group has rebalanced: the transaction is aborted, and the payment is delivered again."""
     kbroker.fault("TxnOffsetCommit", error="ILLEGAL_GENERATION", group="ledger")
     pay(kbroker, 1)
     with running(kbroker):
@@ -98,7 +99,7 @@ def test_a_payment_that_is_delivered_twice_is_booked_once(kbroker):
     assert booked(kbroker) == once(1)
 
 
-def test_a_second_instance_takes_half_of_the_work(kbroker):
+def test_second_instance_takes_half_of_the_partitions(kbroker):
     with running(kbroker):
         pay(kbroker, *range(5))
         kbroker.wait_for_group("ledger", members=1, timeout=20)
@@ -110,38 +111,38 @@ def test_a_second_instance_takes_half_of_the_work(kbroker):
     assert booked(kbroker) == once(*range(10))
 
 
-def test_an_instance_in_whose_place_another_was_started_books_nothing(kbroker):
-    """It hangs just before it commits; when it goes on, it is too late."""
-    hangs = kbroker.fault("TxnOffsetCommit").delay(1000)
+def test_fenced_instance_books_nothing(kbroker):
+    """The instance hangs before it commits. Another instance fences it in the meantime."""
+    delayed = kbroker.fault("TxnOffsetCommit").delay(1000)
     pay(kbroker, 1)
     with started(kbroker) as work:
-        hangs.wait(timeout=20)
+        delayed.wait(timeout=20)
         kbroker.fence_producer(transactional_id="ledger-1")
-        refused = work.exception(20)
-    assert refused.args[0].fatal()
+        failure = work.exception(20)
+    assert failure.args[0].fatal()
     assert booked(kbroker) == []
     with running(kbroker):
         kbroker.wait_for_lag("ledger", 0, timeout=20)
     assert booked(kbroker) == once(1)
 
 
-def test_a_transaction_that_takes_too_long_books_nothing(kbroker):
-    """The broker aborts it, so that readers can go on; the instance ends, and the next one books."""
-    hangs = kbroker.fault("TxnOffsetCommit").delay(1000)
+def test_transaction_that_times_out_books_nothing(kbroker):
+    """The broker aborts the transaction so that readers can continue; the next instance books."""
+    delayed = kbroker.fault("TxnOffsetCommit").delay(1000)
     pay(kbroker, 1)
     with started(kbroker) as work:
-        hangs.wait(timeout=20)
+        delayed.wait(timeout=20)
         kbroker.clock.coordinator.advance(seconds=61, keep_members=True)
-        refused = work.exception(20)
-    assert isinstance(refused, KafkaException)
+        failure = work.exception(20)
+    assert isinstance(failure, KafkaException)
     assert booked(kbroker) == []
     with running(kbroker):
         kbroker.wait_for_lag("ledger", 0, timeout=20)
     assert booked(kbroker) == once(1)
 
 
-def test_what_is_no_payment_is_put_aside(kbroker):
-    """Of the second one half could be booked: that half is aborted."""
+def test_invalid_payments_are_rejected(kbroker):
+    """The first half of the second payment could be booked, but is aborted."""
     kbroker.produce("payments", "not JSON", key="a", partition=0)
     kbroker.produce("payments", {"id": 1, "from": "ann", "cents": 1}, key="b", partition=0)
     pay(kbroker, 2)
@@ -152,8 +153,8 @@ def test_what_is_no_payment_is_put_aside(kbroker):
 
 
 @pytest.mark.kbroker(topics={"payments": 1}, config={"log.retention.hours": "24"})
-def test_payments_that_expired_unread_do_not_stop_the_service(kbroker):
-    """Where the group wants to go on there is nothing any more: it goes on with what is left."""
+def test_service_continues_after_payments_expired_unread(kbroker):
+    """The committed offset no longer exists: the service continues with the remaining payments."""
     pay(kbroker, 1)
     with running(kbroker):
         kbroker.wait_for_lag("ledger", 0, timeout=20)

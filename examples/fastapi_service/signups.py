@@ -1,8 +1,8 @@
-"""Takes sign-ups over HTTP and has a welcome mail sent for each.
+"""Web service that accepts sign-ups over HTTP and creates a welcome mail for each.
 
-POST /signups answers when the sign-up is in the topic `signups`; a worker beside the web server
-makes of it a record in `mails`. A sign-up that is delivered twice makes the same mail again, with
-the same key. What is no sign-up goes to `signups.dead`.
+POST /signups returns when the sign-up is written to topic `signups`. A background worker turns it
+into a record in `mails`. A sign-up that is delivered twice produces the same mail with the same
+key. Invalid sign-ups go to `signups.dead`.
 """
 
 from __future__ import annotations
@@ -66,16 +66,18 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def welcome(consumer: AIOKafkaConsumer, producer: AIOKafkaProducer) -> None:
-    """Make a mail of each sign-up, for ever."""
+    """Create a mail for each sign-up, until cancelled."""
     async for record in consumer:
-        topic, value = answer_to(record)
+        topic, value = mail_for(record)
         await producer.send_and_wait(topic, value, key=record.key)
-        with suppress(CommitFailedError):  # The group has moved on: the sign-up comes again.
+        with suppress(
+            CommitFailedError
+        ):  # The group has rebalanced: the sign-up is delivered again.
             await consumer.commit()
 
 
-def answer_to(record: ConsumerRecord) -> tuple[str, bytes]:
-    """The topic to write to, and what."""
+def mail_for(record: ConsumerRecord) -> tuple[str, bytes]:
+    """Return the topic and the value to write."""
     try:
         signup = Signup.model_validate_json(record.value)
     except ValueError:

@@ -9,28 +9,28 @@ pytestmark = pytest.mark.kbroker(topics=TOPICS)
 
 @pytest.fixture
 def web(kbroker):
-    """The service; it finds the broker in KAFKA_BOOTSTRAP_SERVERS, as pytest.ini asks for."""
+    """Return a client of the service, which reads the broker's address from the environment."""
     with TestClient(create_app()) as client:
         yield client
 
 
 def sign_up(web, *names):
     for name in names:
-        answer = web.post("/signups", json={"name": name, "address": f"{name}@example.com"})
-        assert answer.status_code == 202
+        response = web.post("/signups", json={"name": name, "address": f"{name}@example.com"})
+        assert response.status_code == 202
 
 
 def welcomed(kbroker):
     return [mail.json["text"] for mail in kbroker.records("mails")]
 
 
-def test_who_signs_up_gets_a_mail(kbroker, web):
+def test_signup_produces_mail(kbroker, web):
     sign_up(web, "ann")
     mail = kbroker.expect("mails").key("ann@example.com").within("10s")
     assert mail.json == {"to": "ann@example.com", "text": "Welcome, ann!"}
 
 
-def test_nobody_is_forgotten_when_the_broker_restarts_in_mid_work(kbroker, web):
+def test_broker_restart_loses_no_signup(kbroker, web):
     sign_up(web, "ann", "bob")
     kbroker.wait_for("mails")
     kbroker.restart()
@@ -39,28 +39,28 @@ def test_nobody_is_forgotten_when_the_broker_restarts_in_mid_work(kbroker, web):
     assert set(welcomed(kbroker)) == {"Welcome, ann!", "Welcome, bob!", "Welcome, cid!"}
 
 
-def test_a_broker_that_refuses_is_told_to_the_visitor(kbroker, web):
+def test_rejected_signup_returns_503(kbroker, web):
     kbroker.fault("Produce", topic="signups", error="POLICY_VIOLATION")
-    answer = web.post("/signups", json={"name": "ann", "address": "ann@example.com"})
-    assert answer.status_code == 503
+    response = web.post("/signups", json={"name": "ann", "address": "ann@example.com"})
+    assert response.status_code == 503
     assert kbroker.records("signups") == []
 
 
-def test_an_acknowledgement_that_is_lost_makes_no_second_sign_up(kbroker, web):
-    """The sign-up is written, but the producer cannot know that: it sends it again."""
+def test_lost_acknowledgement_produces_no_second_signup(kbroker, web):
+    """The sign-up is written, but its acknowledgement is lost, so the producer sends it again."""
     kbroker.fault("Produce", topic="signups", at="after").disconnect()
     sign_up(web, "ann")
     assert len(kbroker.records("signups")) == 1
 
 
-def test_a_sign_up_that_is_delivered_twice_makes_the_same_mail_again(kbroker, web):
+def test_redelivered_signup_produces_same_mail(kbroker, web):
     kbroker.fault("OffsetCommit", error="REBALANCE_IN_PROGRESS", group="welcome")
     sign_up(web, "ann")
     first, second = kbroker.wait_for("mails", count=2)
     assert (first.key, first.value) == (second.key, second.value)
 
 
-def test_a_second_instance_takes_half_of_the_work(kbroker, web):
+def test_second_instance_takes_half_of_the_partitions(kbroker, web):
     sign_up(web, "ann", "bob")
     kbroker.wait_for("mails")
     with TestClient(create_app()) as other:
@@ -72,7 +72,7 @@ def test_a_second_instance_takes_half_of_the_work(kbroker, web):
     assert {f"Welcome, {name}!" for name in ("ann", "bob", "cid", "dan")} == set(welcomed(kbroker))
 
 
-def test_what_is_no_sign_up_is_put_aside(kbroker, web):
+def test_invalid_signups_are_rejected(kbroker, web):
     kbroker.produce("signups", "not JSON", key="a", partition=0)
     kbroker.produce("signups", {"name": "no address"}, key="b", partition=0)
     kbroker.produce("signups", {"name": "ann", "address": "a@b.c"}, key="c", partition=0)
@@ -81,8 +81,8 @@ def test_what_is_no_sign_up_is_put_aside(kbroker, web):
 
 
 @pytest.mark.kbroker(topics={"signups": 1}, config={"log.retention.hours": "24"})
-def test_sign_ups_that_expired_unread_do_not_stop_the_service(kbroker):
-    """Where the group wants to go on there is nothing any more: it goes on with what is left."""
+def test_service_continues_after_signups_expired_unread(kbroker):
+    """The committed offset no longer exists: the service continues with the remaining sign-ups."""
     with TestClient(create_app()) as web:
         sign_up(web, "ann")
         kbroker.wait_for_lag("welcome", 0)

@@ -1,8 +1,8 @@
-"""Writes an invoice for each order: topic `orders` in, topic `invoices` out.
+"""Service that writes an invoice for each order, from topic `orders` to topic `invoices`.
 
-The offset of an order is committed once its invoice is acknowledged. So no order is lost, and one
-whose commit failed is worked on again: its second invoice has the key and the text of the first, and
-changes nothing for a reader. What is no order goes to `orders.dead`.
+The offset of an order is committed after its invoice is acknowledged, so no order is lost. If the
+commit fails, the order is processed again. The second invoice has the same key and value as the
+first, so it changes nothing for readers. Invalid orders go to `orders.dead`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VAT_PERCENT = 19
 
 
 class InvoiceService:
-    """Works in `run` until `stop` is called; several of them share the work."""
+    """Service that runs until `stop` is called; several instances share the work."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._stopping = threading.Event()
@@ -39,7 +39,7 @@ class InvoiceService:
 
     def run(self) -> None:
         with closing(self._producer), closing(self._consumer):
-            # kafka-python 3.0.12 forgets its assignment when it learns of the topic while it joins.
+            # kafka-python 3.0.12 loses its assignment if it discovers the topic during the join.
             self._consumer.partitions_for_topic("orders")
             while not self._stopping.is_set():
                 batch = self._consumer.poll(timeout_ms=100)
@@ -54,19 +54,19 @@ class InvoiceService:
 
     def _work_on(self, order: Any) -> None:
         try:
-            topic, answer = "invoices", invoice_for(order.value)
+            topic, value = "invoices", invoice_for(order.value)
         except (ValueError, KeyError, TypeError):
-            topic, answer = "orders.dead", order.value
-        self._producer.send(topic, key=order.key, value=answer).get(timeout=30)
+            topic, value = "orders.dead", order.value
+        self._producer.send(topic, key=order.key, value=value).get(timeout=30)
 
     def _commit(self) -> None:
-        # Where this fails the group has moved on: the orders come again, here or elsewhere.
+        # If the commit fails, the group has rebalanced: the orders are delivered again.
         with suppress(CommitFailedError, RebalanceInProgressError):
             self._consumer.commit()
 
 
 def invoice_for(order: bytes) -> bytes:
-    """The invoice for an order. Raises ValueError, KeyError or TypeError for what is none."""
+    """Return the invoice for an order; raise ValueError, KeyError or TypeError if it is invalid."""
     fields = json.loads(order)
     cents = fields["cents"] * (100 + VAT_PERCENT) // 100
     return json.dumps({"order": fields["id"], "cents": cents}).encode()

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.kbroker(topics={"orders": 2, "invoices": 1, "orders.dea
 
 @contextmanager
 def running(kbroker):
-    """The service, at work in a thread. What it fails with fails the test."""
+    """Run the service in a thread; an exception of the service fails the test."""
     service = InvoiceService(kbroker.bootstrap_servers)
     with ThreadPoolExecutor(1) as pool:
         work = pool.submit(service.run)
@@ -29,14 +29,14 @@ def invoiced(kbroker):
     return [invoice.json["order"] for invoice in kbroker.records("invoices")]
 
 
-def test_an_order_gets_an_invoice(kbroker):
+def test_order_gets_invoice(kbroker):
     place_orders(kbroker, "a")
     with running(kbroker):
         invoice = kbroker.expect("invoices").key("a").within("10s")
     assert invoice.json == {"order": "a", "cents": 1190}
 
 
-def test_no_order_is_lost_when_the_broker_restarts_in_mid_work(kbroker):
+def test_broker_restart_loses_no_order(kbroker):
     with running(kbroker):
         place_orders(kbroker, "a", "b")
         kbroker.wait_for("invoices")
@@ -46,8 +46,8 @@ def test_no_order_is_lost_when_the_broker_restarts_in_mid_work(kbroker):
     assert set(invoiced(kbroker)) == {"a", "b", "c", "d"}
 
 
-def test_an_acknowledgement_that_is_lost_makes_no_second_invoice(kbroker):
-    """The invoice is written, but the producer cannot know that: it sends it again."""
+def test_lost_acknowledgement_produces_no_second_invoice(kbroker):
+    """The invoice is written, but its acknowledgement is lost, so the producer sends it again."""
     kbroker.fault("Produce", topic="invoices", at="after").disconnect()
     place_orders(kbroker, "a")
     with running(kbroker):
@@ -55,7 +55,7 @@ def test_an_acknowledgement_that_is_lost_makes_no_second_invoice(kbroker):
     assert invoiced(kbroker) == ["a"]
 
 
-def test_an_order_that_is_delivered_twice_gets_the_same_invoice_again(kbroker):
+def test_redelivered_order_produces_same_invoice(kbroker):
     kbroker.fault("OffsetCommit", error="ILLEGAL_GENERATION", group="invoices")
     place_orders(kbroker, "a")
     with running(kbroker):
@@ -64,7 +64,7 @@ def test_an_order_that_is_delivered_twice_gets_the_same_invoice_again(kbroker):
     assert (first.key, first.value) == (second.key, second.value)
 
 
-def test_a_second_instance_takes_half_of_the_work(kbroker):
+def test_second_instance_takes_half_of_the_partitions(kbroker):
     with running(kbroker):
         place_orders(kbroker, "a", "b", "c")
         kbroker.wait_for("invoices")
@@ -76,8 +76,8 @@ def test_a_second_instance_takes_half_of_the_work(kbroker):
     assert set(invoiced(kbroker)) == {"a", "b", "c", "d", "e", "f"}
 
 
-def test_an_instance_that_the_group_gave_up_comes_back(kbroker):
-    """Its session ends while it works: its commit is refused, and it joins again."""
+def test_expelled_instance_rejoins_group(kbroker):
+    """The session expires while the instance works: its commit is rejected, and it joins again."""
     with running(kbroker):
         place_orders(kbroker, "a")
         kbroker.wait_for_lag("invoices", 0)
@@ -87,7 +87,7 @@ def test_an_instance_that_the_group_gave_up_comes_back(kbroker):
     assert set(invoiced(kbroker)) == {"a", "b"}
 
 
-def test_what_is_no_order_is_put_aside(kbroker):
+def test_invalid_orders_are_rejected(kbroker):
     kbroker.produce("orders", "not JSON", key="a", partition=0)
     kbroker.produce("orders", {"id": "b"}, key="b", partition=0)
     kbroker.produce("orders", {"id": "c", "cents": 1}, key="c", partition=0)
@@ -98,8 +98,8 @@ def test_what_is_no_order_is_put_aside(kbroker):
 
 
 @pytest.mark.kbroker(topics={"orders": 1}, config={"log.retention.hours": "24"})
-def test_orders_that_expired_unread_do_not_stop_the_service(kbroker):
-    """Where the group wants to go on there is nothing any more: it goes on with what is left."""
+def test_service_continues_after_orders_expired_unread(kbroker):
+    """The committed offset no longer exists: the service continues with the remaining orders."""
     place_orders(kbroker, "a")
     with running(kbroker):
         kbroker.wait_for_lag("invoices", 0)

@@ -1,4 +1,4 @@
-"""The service on three nodes, of which one goes away, or comes, in mid work."""
+"""Tests of the service on three nodes that stop, crash, or are added and removed while it works."""
 
 import pytest
 from test_invoices import invoiced, place_orders, running
@@ -57,13 +57,14 @@ def cut(kbroker):
 
 
 @pytest.mark.parametrize(
-    "what", [crash, stop, roll, crash_and_start, move_leader, move_coordinator, add_and_remove, cut]
+    "disturb",
+    [crash, stop, roll, crash_and_start, move_leader, move_coordinator, add_and_remove, cut],
 )
-def test_every_order_gets_an_invoice_whatever_happens_to_nodes(kbroker, what):
+def test_every_order_gets_an_invoice_despite_node_event(kbroker, disturb):
     with running(kbroker):
         place_orders(kbroker, "a", "b")
         kbroker.wait_for("invoices", count=2)
-        what(kbroker)
+        disturb(kbroker)
         place_orders(kbroker, "c", "d")
         kbroker.wait_for("invoices", count=4, timeout=20)
     assert set(invoiced(kbroker)) == {"a", "b", "c", "d"}

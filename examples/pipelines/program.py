@@ -1,4 +1,4 @@
-"""What the programs have in common: arguments, and the comparison with plain Python at the end."""
+"""Code shared by the programs: arguments, timing, and the comparison with plain Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 
 def arguments(description: str | None, *, rows: int) -> argparse.Namespace:
-    """Read the command line: `bootstrap`, `rows`, `seed`, `format` and `directory`."""
+    """Parse the command line: `bootstrap`, `rows`, `seed`, `format` and `directory`."""
     first_line = (description or "").partition("\n")[0]
     parser = argparse.ArgumentParser(description=first_line)
     address = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
@@ -24,15 +24,15 @@ def arguments(description: str | None, *, rows: int) -> argparse.Namespace:
         default=address,
         required=address is None,
         metavar="HOST:PORT",
-        help="a Kafka; `kbroker run -- python -m ...` starts one and names it",
+        help="address of a Kafka broker; `kbroker run -- python -m ...` starts one",
     )
-    parser.add_argument("--rows", type=int, default=rows, help=f"how many; {rows} by default")
-    parser.add_argument("--seed", type=int, default=13, help="another seed makes other data")
+    parser.add_argument("--rows", type=int, default=rows, help=f"number of rows; {rows} by default")
+    parser.add_argument("--seed", type=int, default=13, help="seed of the generated data")
     parser.add_argument(
         "--format", default="kafka", choices=("kafka", "kbroker"), help="Spark's source"
     )
     parser.add_argument(
-        "--directory", type=Path, help="for checkpoints; a temporary one by default"
+        "--directory", type=Path, help="directory for checkpoints; a temporary one by default"
     )
     asked = parser.parse_args()
     asked.directory = asked.directory or Path(tempfile.mkdtemp(prefix="kbroker-example-"))
@@ -41,7 +41,7 @@ def arguments(description: str | None, *, rows: int) -> argparse.Namespace:
 
 @contextmanager
 def timed(what: str, rows: int) -> Iterator[None]:
-    """Print how long something took, and its rows per second."""
+    """Print how long a step took, and its rows per second."""
     started = time.perf_counter()
     yield
     seconds = time.perf_counter() - started
@@ -49,23 +49,28 @@ def timed(what: str, rows: int) -> Iterator[None]:
 
 
 def drain(queries: Iterable[StreamingQuery]) -> None:
-    """Wait until queries have done what there was to do.
+    """Wait until queries have processed all available records.
 
     Raises:
-        StreamingQueryException: one of them failed.
-        RuntimeError: one has dropped rows as late; the watermark was too narrow.
+        StreamingQueryException: A query failed.
+        RuntimeError: A query dropped rows as late, because its watermark was too narrow.
     """
     for query in queries:
         query.awaitTermination()
         operators = [one for progress in query.recentProgress for one in progress.stateOperators]
         if dropped := sum(one.numRowsDroppedByWatermark for one in operators):
-            raise RuntimeError(f"{query.name} has dropped {dropped} rows as late")
+            raise RuntimeError(f"{query.name} dropped {dropped} rows as late; widen its watermark")
 
 
 def verdict(found: Mapping[str, Any], truth: Mapping[str, Any]) -> int:
-    """Compare results, by name, with the truth; returns the exit status.
+    """Compare results with the expected ones, and return the exit status.
 
-    Each result is a mapping from what identifies a row to the row.
+    Args:
+        found: Actual results by name; each maps the key of a row to the row.
+        truth: Expected results in the same form.
+
+    Returns:
+        0 if all results are equal, otherwise 1.
     """
     status = 0
     for name, expected in truth.items():
@@ -77,9 +82,9 @@ def verdict(found: Mapping[str, Any], truth: Mapping[str, Any]) -> int:
         if missing or extra or different:
             status = 1
             print(
-                f"{name}: {len(missing)} missing, {len(extra)} too many, {len(different)} different, "
+                f"{name}: {len(missing)} missing, {len(extra)} unexpected, {len(different)} different, "
                 f"such as {min(missing | extra | different)}"
             )
         else:
-            print(f"{name}: {len(expected):,}, all as plain Python has them")
+            print(f"{name}: {len(expected):,}, all equal to plain Python's")
     return status

@@ -1,4 +1,4 @@
-"""What every example does with a Kafka besides Spark: make topics, send records, read them back."""
+"""Kafka helpers of the examples: create topics, send records, read them back."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ class Record(NamedTuple):
 
     key: bytes | None
     value: bytes | None
+    # When sending, 0 means the current time.
     timestamp_ms: int = 0
-    """To send: 0 stands for now."""
+    # When sending, -1 selects the partition by key.
     partition: int = -1
-    """To send: -1 lets the key decide."""
     headers: Mapping[str, bytes] = MappingProxyType({})
 
 
 def create(
     bootstrap: str, names: Iterable[str], *, partitions: int = PARTITIONS, compacted: bool = False
 ) -> None:
-    """Make topics.
+    """Create topics.
 
     Raises:
-        SystemExit: one of them exists; an example would mix its records with those in it.
+        SystemExit: A topic already exists; the example would mix its records with existing ones.
     """
     config = {"cleanup.policy": "compact"} if compacted else {}
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 4})
@@ -40,18 +40,18 @@ def create(
     for name, future in made.items():
         if error := future.exception(_PATIENCE_S):
             raise SystemExit(
-                f"Topic {name} cannot be made at {bootstrap}: {error}. Delete the topics of an "
-                "earlier run, or take a fresh broker: kbroker run -- python -m ..."
+                f"Topic {name} cannot be created at {bootstrap}: {error}. Delete the topics of an "
+                "earlier run, or use a new broker: kbroker run -- python -m ..."
             )
 
 
 def send(bootstrap: str, topic: str, records: Iterable[Record]) -> None:
-    """Send records; all are acknowledged, each is written once.
+    """Send records, each exactly once, and wait until all are acknowledged.
 
     Raises:
-        RuntimeError: one could not be delivered.
+        RuntimeError: A record could not be delivered.
     """
-    # "murmur2_random" puts a key where Spark's and Java's producers put it.
+    # "murmur2_random" partitions keys like the producers of Spark and Java.
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -63,19 +63,19 @@ def send(bootstrap: str, topic: str, records: Iterable[Record]) -> None:
     )
     failed: list[str] = []
 
-    def heard(error: KafkaError | None, _: object) -> None:
+    def on_delivery(error: KafkaError | None, _: object) -> None:
         if error is not None:
             failed.append(str(error))
 
     for record in records:
-        _produce(producer, topic, record, heard)
+        _produce(producer, topic, record, on_delivery)
     if unsent := producer.flush(_PATIENCE_S):
         failed.append(f"{unsent} records were not acknowledged within {_PATIENCE_S} s")
     if failed:
-        raise RuntimeError(f"Topic {topic} did not take every record: {failed[0]}")
+        raise RuntimeError(f"Topic {topic} did not accept all records: {failed[0]}")
 
 
-def _produce(producer: Producer, topic: str, record: Record, heard: Any) -> None:
+def _produce(producer: Producer, topic: str, record: Record, on_delivery: Any) -> None:
     while True:
         try:
             producer.produce(
@@ -83,7 +83,7 @@ def _produce(producer: Producer, topic: str, record: Record, heard: Any) -> None
                 record.value,
                 record.key,
                 record.partition,
-                on_delivery=heard,
+                on_delivery=on_delivery,
                 timestamp=record.timestamp_ms,
                 headers=dict(record.headers),
             )
@@ -95,15 +95,15 @@ def _produce(producer: Producer, topic: str, record: Record, heard: Any) -> None
 
 
 def read(bootstrap: str, topic: str) -> Iterator[Record]:
-    """The committed records of a topic up to its present end; each partition's in order.
+    """Yield the committed records of a topic up to its current end, in order per partition.
 
     Raises:
-        RuntimeError: a partition delivers nothing for half a minute.
+        RuntimeError: A partition returned no records for 30 seconds.
     """
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
-            "group.id": "examples",  # a consumer must name one; this one joins and commits nothing
+            "group.id": "examples",  # required, but unused: no join, no commit
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
@@ -116,7 +116,7 @@ def read(bootstrap: str, topic: str) -> Iterator[Record]:
         while len(at_end) < len(partitions):
             message = consumer.poll(_PATIENCE_S)
             if message is None:
-                raise RuntimeError(f"Topic {topic} delivers nothing for {_PATIENCE_S} s.")
+                raise RuntimeError(f"No records of topic {topic} for {_PATIENCE_S} s.")
             if (error := message.error()) is None:
                 yield Record(
                     message.key(),
@@ -134,9 +134,9 @@ def read(bootstrap: str, topic: str) -> Iterator[Record]:
 
 
 def last_records(bootstrap: str, topic: str) -> dict[str, Record]:
-    """What a compacted topic means: the last record of each key; keys without a value are gone.
+    """Return the last record of each key of a compacted topic, without deleted keys.
 
-    A key is always in the same partition, so the order of the partition is that of its records.
+    All records of a key are in the same partition, so offset order is the order of the records.
     """
     last = {record.key: record for record in read(bootstrap, topic)}
     return {
@@ -145,17 +145,17 @@ def last_records(bootstrap: str, topic: str) -> dict[str, Record]:
 
 
 def latest(bootstrap: str, topic: str) -> dict[str, Any]:
-    """The last value of each key, as JSON."""
+    """Return the last value of each key, parsed as JSON."""
     records = last_records(bootstrap, topic)
     return {key: json.loads(record.value or b"null") for key, record in records.items()}
 
 
 def source(bootstrap: str, topics: str) -> dict[str, str]:
-    """Options that read topics from their beginning; several are separated by commas."""
+    """Return Spark options that read topics (separated by commas) from their beginning."""
     return {
         "kafka.bootstrap.servers": bootstrap,
         "subscribe": topics,
         "startingOffsets": "earliest",
-        # Spark asks for a partition's ends after every poll, and a poll's default is 500 records.
+        # Spark queries the end offsets after every poll; the default poll returns only 500 records.
         "kafka.max.poll.records": "20000",
     }

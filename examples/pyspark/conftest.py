@@ -1,4 +1,4 @@
-"""One Spark session for all tests, and a Kafka of its own for each."""
+"""One Spark session for all tests, and a Kafka broker for each test."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ QUIET = Path(__file__).with_name("log4j2.properties")
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Two cores, quiet, on local interfaces only; a task is tried again when it fails.
+    """Return a quiet session on two cores and local interfaces that retries failed tasks.
 
-    KBROKER_SPARK_JARS names a directory with the connector's jars where no registry can be reached.
+    KBROKER_SPARK_JARS may name a directory with the connector's jars, if no Maven repository is
+    reachable.
     """
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -48,7 +49,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def kafka() -> Iterator[KafkaUtils]:
-    """A broker that keeps records for a day."""
+    """Return a broker that keeps records for a day."""
     utils = KafkaUtils(
         topics={"orders": 2, "invoices": 1, "orders.rejected": 1},
         config={"log.retention.hours": "24"},

@@ -1,11 +1,11 @@
-"""A streaming job: orders come from a topic, invoices go to another one, nonsense to a third.
+"""Streaming job that turns orders into invoices; invalid orders go to a third topic.
 
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 invoices.py \\
         localhost:9092 /var/lib/invoices
 
-An order is JSON: {"id": "17", "customer": "ada", "net": 100.0}. An order that comes twice within an
-hour makes one invoice. Spark's sink may write the invoices of a batch again after a failure, so
-readers take the last one of each key.
+An order is JSON: {"id": "17", "customer": "ada", "net": 100.0}. An order that is repeated within an
+hour produces one invoice. After a failure, Spark's sink may write the invoices of a batch again, so
+readers use the last record of each key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DUPLICATES_WITHIN = "1 hour"
 
 
 def start(spark: SparkSession, bootstrap: str, checkpoint: str) -> StreamingQuery:
-    """Start the job; it goes on where the one with this checkpoint directory stopped."""
+    """Start the job, which resumes at its checkpoint."""
     kafka = {"kafka.bootstrap.servers": bootstrap}
     records = (
         spark.readStream.format("kafka")
@@ -31,15 +31,15 @@ def start(spark: SparkSession, bootstrap: str, checkpoint: str) -> StreamingQuer
         .load()
     )
     return (
-        answers(records)
+        results(records)
         .writeStream.format("kafka")
         .options(**kafka, checkpointLocation=checkpoint)
         .start()
     )
 
 
-def answers(records: DataFrame) -> DataFrame:
-    """A record for each order: an invoice, or the order as it came when it makes no sense."""
+def results(records: DataFrame) -> DataFrame:
+    """Return a record for each order: its invoice, or the unchanged order if it is invalid."""
     order = F.from_json(F.col("value").cast("string"), ORDER).alias("order")
     rows = records.select("*", order).withColumn("is_valid", _is_valid())
     rows = rows.withWatermark("timestamp", DUPLICATES_WITHIN)
@@ -62,7 +62,7 @@ def _is_valid() -> Column:
 
 
 def _identity() -> Column:
-    """What is the same in two records of one order; nonsense is never the same."""
+    """Return an identity that is the same for repeated orders, and unique for invalid ones."""
     place = F.concat_ws("/", "topic", "partition", "offset")
     return F.when(F.col("is_valid"), F.concat(F.lit("order/"), "order.id")).otherwise(place)
 

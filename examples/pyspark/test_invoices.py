@@ -1,4 +1,4 @@
-"""What happens to the job in a year, in a minute."""
+"""Tests of the job, including failures that rarely occur in production."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Run = Callable[[], StreamingQuery]
 
 @pytest.fixture
 def run(spark: SparkSession, kafka: KafkaUtils, tmp_path: Path) -> Iterator[Run]:
-    """Start the job; each start goes on where the one before it stopped."""
+    """Return a function that starts the job, which resumes at its checkpoint."""
     queries: list[StreamingQuery] = []
 
     def start() -> StreamingQuery:
@@ -42,8 +42,8 @@ def invoice(number: int, gross: float = 119.0) -> dict[str, Any]:
     return {"id": str(number), "customer": "ada", "gross": gross}
 
 
-def forget_what_came_after_the_first_write(checkpoint: Path) -> None:
-    """Leave a checkpoint as a job does that dies between its first batch and the commit of it."""
+def undo_commit_of_first_batch(checkpoint: Path) -> None:
+    """Change the checkpoint to its state between the write and the commit of the first batch."""
     later = [
         path for path in (checkpoint / "offsets").iterdir() if path.name not in ("0", ".0.crc")
     ]
@@ -52,7 +52,7 @@ def forget_what_came_after_the_first_write(checkpoint: Path) -> None:
 
 
 def invoices_in(kafka: KafkaUtils) -> dict[str, Any]:
-    """The last invoice of each order, as readers take them."""
+    """Return the last invoice of each order."""
     records = kafka.kbroker.records("invoices")
     return {(record.key or b"").decode(): record.json for record in records}
 
@@ -67,7 +67,7 @@ def test_orders_become_invoices(run: Run, kafka: KafkaUtils, spark: SparkSession
     }
 
 
-def test_the_broker_restarts_in_mid_work(run: Run, kafka: KafkaUtils) -> None:
+def test_job_survives_broker_restart(run: Run, kafka: KafkaUtils) -> None:
     query = run()
     kafka.wait_for_query_alive(query)
     kafka.send_messages("orders", [(None, order(1))])
@@ -78,8 +78,8 @@ def test_the_broker_restarts_in_mid_work(run: Run, kafka: KafkaUtils) -> None:
     assert query.exception() is None
 
 
-def test_an_order_that_was_sent_twice_makes_one_invoice(run: Run, kafka: KafkaUtils) -> None:
-    """The answer to a producer that is not idempotent is lost, so it sends the order again."""
+def test_order_sent_twice_produces_one_invoice(run: Run, kafka: KafkaUtils) -> None:
+    """The response to a non-idempotent producer is lost, so it sends the order again."""
     kafka.kbroker.fault("Produce", topic="orders", at="after").disconnect()
     producer = KafkaProducer(
         bootstrap_servers=kafka.broker, enable_idempotence=False, retries=5, retry_backoff_ms=10
@@ -91,23 +91,21 @@ def test_an_order_that_was_sent_twice_makes_one_invoice(run: Run, kafka: KafkaUt
     assert len(kafka.kbroker.records("invoices")) == 1
 
 
-def test_a_batch_that_is_done_again_says_the_same(
-    run: Run, kafka: KafkaUtils, tmp_path: Path
-) -> None:
-    """The job dies between the write of a batch and its commit."""
+def test_repeated_batch_writes_same_invoices(run: Run, kafka: KafkaUtils, tmp_path: Path) -> None:
+    """The job crashes between the write of a batch and its commit."""
     kafka.send_messages("orders", [(None, order(1)), (None, order(2))])
     query = run()
     query.processAllAvailable()
     query.stop()
-    forget_what_came_after_the_first_write(tmp_path / "checkpoint")
+    undo_commit_of_first_batch(tmp_path / "checkpoint")
     run().processAllAvailable()
     copies = Counter(record.text for record in kafka.kbroker.records("invoices"))
     assert len(copies) == 2
     assert set(copies.values()) == {2}
 
 
-def test_partitions_that_come_while_it_runs(run: Run, kafka: KafkaUtils) -> None:
-    """Spark is no group and never rebalances: it finds out about new partitions by itself."""
+def test_partitions_added_at_runtime_are_read(run: Run, kafka: KafkaUtils) -> None:
+    """Spark does not use a consumer group: it discovers new partitions by itself."""
     query = run()
     kafka.send_messages("orders", [(None, order(1))])
     query.processAllAvailable()
@@ -117,17 +115,17 @@ def test_partitions_that_come_while_it_runs(run: Run, kafka: KafkaUtils) -> None
     kafka.assert_eventually(lambda: sorted(invoices_in(kafka)), ["1", "2", "3", "4", "5"])
 
 
-def test_nonsense_is_put_aside(run: Run, kafka: KafkaUtils) -> None:
-    nonsense = ["no json", '{"id": "7"}', '{"id": "8", "customer": "bob", "net": -1}', "no json"]
-    kafka.send_messages("orders", [("k", text) for text in nonsense])
+def test_invalid_orders_are_rejected(run: Run, kafka: KafkaUtils) -> None:
+    invalid = ["no json", '{"id": "7"}', '{"id": "8", "customer": "bob", "net": -1}', "no json"]
+    kafka.send_messages("orders", [("k", text) for text in invalid])
     kafka.send_messages("orders", [("k", order(1))])
     run().processAllAvailable()
-    assert sorted(r.text for r in kafka.kbroker.records("orders.rejected")) == sorted(nonsense)
+    assert sorted(r.text for r in kafka.kbroker.records("orders.rejected")) == sorted(invalid)
     assert invoices_in(kafka) == {"1": invoice(1)}
 
 
-def test_a_job_that_was_away_for_25_hours_says_what_it_missed(run: Run, kafka: KafkaUtils) -> None:
-    """Records are kept for a day: it must not go on as if nothing was lost."""
+def test_job_reports_records_that_expired_unread(run: Run, kafka: KafkaUtils) -> None:
+    """Retention is one day: the job must not continue as if no records were lost."""
     kafka.send_messages("orders", [(None, order(1))])
     query = run()
     query.processAllAvailable()

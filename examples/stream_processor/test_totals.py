@@ -7,14 +7,14 @@ import pytest
 from quixstreams.checkpointing.exceptions import CheckpointConsumerCommitError
 from totals import create_app
 
-STATE = "changelog__totals--orders--default"  # empty too on a Kafka that was used before
+STATE = "changelog__totals--orders--default"  # created empty, also on a reused Kafka cluster
 
 pytestmark = pytest.mark.kbroker(topics={"orders": 2, "totals": 2, "orders.dead": 1, STATE: 2})
 
 
 @pytest.fixture
 def process(kbroker, tmp_path):
-    """Runs the processor until it has processed so many orders."""
+    """Return a function that runs the processor until it has processed `count` orders."""
 
     def run(count, **settings):
         app = create_app(kbroker.bootstrap_servers, tmp_path / "state", **settings)
@@ -25,7 +25,7 @@ def process(kbroker, tmp_path):
 
 @contextmanager
 def running(directory):
-    """The processor as a program, with the broker that pytest.ini puts into the environment."""
+    """Run the processor as a program, with the broker's address in its environment."""
     directory.mkdir()
     program = Path(__file__).with_name("totals.py")
     with subprocess.Popen([sys.executable, program], cwd=directory) as process:
@@ -53,7 +53,7 @@ def test_orders_are_added_up(kbroker, process):
     assert totals(kbroker, b"bob") == [1000]
 
 
-def test_a_broker_that_restarts_in_mid_work_changes_no_sum(kbroker, process):
+def test_broker_restart_changes_no_sum(kbroker, process):
     def restart(topic, partition, offset):
         if offset == 0:
             kbroker.restart()
@@ -63,22 +63,22 @@ def test_a_broker_that_restarts_in_mid_work_changes_no_sum(kbroker, process):
     assert totals(kbroker, b"ann")[-1] == 3000
 
 
-def test_an_acknowledgement_that_is_lost_makes_no_second_total(kbroker, process):
-    """The total is written, but the producer cannot know that: it sends it again."""
+def test_lost_acknowledgement_produces_no_second_total(kbroker, process):
+    """The total is written, but its acknowledgement is lost, so the producer sends it again."""
     kbroker.fault("Produce", topic="totals", at="after").disconnect()
     order(kbroker, "ann", "a")
     process(1)
     assert totals(kbroker, b"ann") == [1000]
 
 
-def test_an_order_that_is_sent_twice_counts_once(kbroker, process):
+def test_order_sent_twice_counts_once(kbroker, process):
     order(kbroker, "ann", "a", "a", "b")
     process(3)
     assert totals(kbroker, b"ann") == [1000, 1000, 2000]
 
 
-def test_an_order_that_is_delivered_twice_counts_once(kbroker, process):
-    """The processor dies when its commit is refused, and starts again with the same order."""
+def test_redelivered_order_counts_once(kbroker, process):
+    """The processor fails when its commit is rejected, and restarts with the same order."""
     kbroker.fault("OffsetCommit", error="REBALANCE_IN_PROGRESS", group="totals")
     order(kbroker, "ann", "a")
     with pytest.raises(CheckpointConsumerCommitError):
@@ -87,7 +87,7 @@ def test_an_order_that_is_delivered_twice_counts_once(kbroker, process):
     assert totals(kbroker, b"ann") == [1000, 1000]
 
 
-def test_a_second_instance_takes_over_sums_and_work(kbroker, tmp_path):
+def test_second_instance_takes_over_partitions_with_their_sums(kbroker, tmp_path):
     with running(tmp_path / "first"):
         order(kbroker, "ann", "a")
         order(kbroker, "bob", "b")
@@ -100,7 +100,7 @@ def test_a_second_instance_takes_over_sums_and_work(kbroker, tmp_path):
     assert totals(kbroker, b"ann")[-1] == totals(kbroker, b"bob")[-1] == 2000
 
 
-def test_what_is_no_order_is_put_aside(kbroker, process):
+def test_invalid_orders_are_rejected(kbroker, process):
     kbroker.produce("orders", "not JSON", key="ann")
     kbroker.produce("orders", {"id": "a"}, key="ann")
     order(kbroker, "ann", "b")
@@ -110,9 +110,9 @@ def test_what_is_no_order_is_put_aside(kbroker, process):
 
 
 @pytest.mark.kbroker(topics={"orders": 1}, config={"log.retention.hours": "24"})
-def test_sums_outlive_orders_that_expired(kbroker, process):
-    """Orders and totals are gone after a day. The state is not: its changelog is compacted."""
-    kbroker.delete_topic(STATE)  # the processor makes it as it should be
+def test_sums_outlive_expired_orders(kbroker, process):
+    """Orders and totals expire after a day; the state does not: its changelog is compacted."""
+    kbroker.delete_topic(STATE)  # the processor creates it with its own settings
     order(kbroker, "ann", "a")
     process(1)
     order(kbroker, "ann", "expires unread")

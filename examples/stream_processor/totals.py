@@ -1,8 +1,8 @@
-"""Adds up what each customer has ordered: topic `orders` in, topic `totals` out.
+"""Stream processor that sums the orders of each customer, from topic `orders` to topic `totals`.
 
-The sums live in the state of quixstreams, which a changelog topic keeps safe. An order has an id, and
-the state knows which ids are in the sum: so it counts once, however often it is sent or delivered.
-What is no order goes to `orders.dead`.
+The sums are in the state of quixstreams, which a changelog topic makes durable. The state contains
+the order IDs, so an order counts once even if it is sent or delivered repeatedly. Invalid orders go
+to `orders.dead`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quixstreams import Application, State
 
 
 def create_app(bootstrap_servers: str, state_dir: Path, **settings: Any) -> Application:
-    """The processor; `settings` are more parameters of quixstreams' Application."""
+    """Return the processor; `settings` are additional parameters of quixstreams' Application."""
     app = Application(
         bootstrap_servers,
         consumer_group="totals",
@@ -37,7 +37,7 @@ def create_app(bootstrap_servers: str, state_dir: Path, **settings: Any) -> Appl
 
 
 def parsed(value: bytes) -> dict[str, Any] | None:
-    """An order; None for what is none."""
+    """Return an order, or None if it is invalid."""
     try:
         order = json.loads(value)
         return {"id": str(order["id"]), "cents": int(order["cents"])}
@@ -46,7 +46,7 @@ def parsed(value: bytes) -> dict[str, Any] | None:
 
 
 def add(order: dict[str, Any], state: State) -> dict[str, int]:
-    """The customer's sum with this order in it."""
+    """Return the customer's sum including this order."""
     counted = state.get("orders", {})
     counted[order["id"]] = order["cents"]
     state.set("orders", counted)

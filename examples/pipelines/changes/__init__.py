@@ -1,11 +1,11 @@
-"""Change capture: the tables of a database in topics, and rebuilt from them."""
+"""Change data capture: changes of database tables in topics, and tables rebuilt from them."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+# Topic with the progress of the capture process; one partition.
 POSITIONS = "changes.positions"
-"""Where the capture process keeps how far it is; one partition."""
 
 
 class Table(NamedTuple):
@@ -13,12 +13,12 @@ class Table(NamedTuple):
 
     name: str
     key: str
+    # SQL types by column name; Spark has the same names, but `STRING` for `TEXT`.
     columns: dict[str, str]
-    """SQL types by name; Spark has them under the same names, but `STRING` for `TEXT`."""
 
     @property
     def topic(self) -> str:
-        """Where its changes go."""
+        """Topic with the table's changes."""
         return f"changes.{self.name}"
 
 

@@ -1,4 +1,4 @@
-"""A database's changes go through topics, and its tables are rebuilt from them and compared.
+"""Capture a database's changes in topics, rebuild its tables from them, and compare the tables.
 
 Usage: kbroker run -- python -m changes
 """

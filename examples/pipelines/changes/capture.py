@@ -1,13 +1,14 @@
-"""The capture process: it takes changes from the outbox and writes them to the tables' topics.
+"""Capture process that writes changes from the outbox to the tables' topics.
 
 Usage: python -m changes.capture --database FILE --bootstrap HOST:PORT
 
-The changes of a round and the number of the last one of them are one Kafka transaction. A process that is
-killed leaves a transaction open; its successor has the same transactional id, so it ends that one, reads
-the last committed number and goes on behind it. Who reads committed records sees every change, once.
+The changes of a round and the number of its last change are one Kafka transaction. A killed process
+leaves its transaction open. The next process has the same transactional ID: it aborts this
+transaction, reads the last committed number, and continues after it. Read_committed consumers
+therefore see every change once.
 
-A deleted row is a change without `after`, followed by a record without a value: that one lets compaction
-forget the key. The header `change` identifies each record.
+A deleted row is a change without `after`, followed by a record without a value, with which
+compaction removes the key. The header `change` identifies each record.
 """
 
 from __future__ import annotations
@@ -30,17 +31,23 @@ _PATIENCE_S = 60
 
 
 def create_topics(bootstrap: str) -> None:
-    """Make a compacted topic for each table, and one for the position."""
+    """Create a compacted topic for each table, and one for the position."""
     topics.create(bootstrap, _TOPICS.values(), compacted=True)
     topics.create(bootstrap, [POSITIONS], partitions=1, compacted=True)
 
 
 def capture(path: Path, bootstrap: str, round_size: int = 500) -> int:
-    """Write what is in the outbox now; returns how many changes were taken.
+    """Write the changes in the outbox to the topics.
 
-    Parameters: `round_size`, the most changes of one Kafka transaction.
+    If it fails with any exception (KafkaException, sqlite3.Error), start it again.
 
-    Error handling: there is none. Whatever happens (KafkaException, sqlite3.Error), start it again.
+    Args:
+        path: Database file.
+        bootstrap: Address of the broker.
+        round_size: Maximum number of changes per Kafka transaction.
+
+    Returns:
+        The number of changes written.
     """
     producer = Producer(
         {
@@ -51,7 +58,7 @@ def capture(path: Path, bootstrap: str, round_size: int = 500) -> int:
             "partitioner": "murmur2_random",
         }
     )
-    producer.init_transactions(_PATIENCE_S)  # ends what a predecessor has left open
+    producer.init_transactions(_PATIENCE_S)  # aborts an open transaction of an earlier process
     begin: int = topics.latest(bootstrap, POSITIONS).get("outbox", 0)
     position = begin
     with database.connect(path) as opened:
@@ -62,7 +69,7 @@ def capture(path: Path, bootstrap: str, round_size: int = 500) -> int:
                 _produce(producer, *change)
             producer.produce(POSITIONS, str(position).encode(), b"outbox")
             producer.commit_transaction(_PATIENCE_S)
-            _forget(opened, position)
+            _delete_captured(opened, position)
             print(f"captured up to change {position}", flush=True)
     return position - begin
 
@@ -81,8 +88,8 @@ def _produce(producer: Producer, sequence: int, source: str, operation: str, *ro
         producer.produce(topic, None, key.encode(), headers={"change": number + b" end"})
 
 
-def _forget(opened: sqlite3.Connection, position: int) -> None:
-    """What is committed in Kafka is no longer needed here; the position says so, not this."""
+def _delete_captured(opened: sqlite3.Connection, position: int) -> None:
+    """Delete changes from the outbox that are committed in Kafka; only the position matters."""
     opened.execute("DELETE FROM outbox WHERE sequence <= ?", (position,))
 
 

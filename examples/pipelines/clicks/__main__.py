@@ -1,4 +1,4 @@
-"""A click stream becomes sessions, which are compared with those of plain Python.
+"""Turn a click stream into sessions, and compare them with plain Python.
 
 Usage: kbroker run -- python -m clicks
 """

@@ -1,7 +1,7 @@
-"""A click stream of ours: the same for the same seed.
+"""Generator of a click stream, reproducible by seed.
 
-Visitors come several times a day, look at some pages and go. Most clicks arrive at once, some a few
-minutes later and out of order (a phone in a tunnel), a few hours later (a laptop that was shut).
+Visitors come several times a day and view some pages. Most clicks arrive at once. Some arrive a few
+minutes later and out of order (a phone in a tunnel), some hours later (a laptop that was closed).
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from topics import PARTITIONS, Record
 
 from . import GAP_MINUTES, LATE_MINUTES
 
+# Start of the stream: 2026-01-05T00:00:00Z.
 DAY_MS = 1_767_571_200_000
-"""2026-01-05T00:00:00Z, when the stream begins."""
 _SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000
 _PAGES = ["/", "/search", "/basket", "/checkout", *(f"/item/{number}" for number in range(40))]
 
 
 class Click(NamedTuple):
-    """Somebody looked at a page."""
+    """A page view."""
 
+    # ID of the click.
     number: int
-    """Identifies the click."""
     visitor: str
     page: str
+    # Time of the click.
     time_ms: int
-    """When it happened."""
+    # Time at which it was sent: the record's timestamp.
     arrival_ms: int
-    """When it was sent: the record's timestamp."""
 
 
 def clicks(seed: int, count: int) -> list[Click]:
-    """So many clicks, in the order in which they arrive."""
+    """Return `count` clicks in order of arrival."""
     chosen = random.Random(seed)
     made: list[Click] = []
     while len(made) < count:
@@ -47,7 +47,7 @@ def clicks(seed: int, count: int) -> list[Click]:
 
 
 def _visit(chosen: random.Random) -> Iterator[int]:
-    """The times of the clicks of one visit, now and then a little before or after the gap."""
+    """Yield the times of one visit's clicks, sometimes close to the session gap."""
     time_ms = DAY_MS + chosen.randrange(20 * _HOUR)
     for _ in range(chosen.randint(1, 12)):
         yield time_ms
@@ -67,7 +67,7 @@ def _delay_ms(chosen: random.Random) -> int:
 
 
 def records(stream: list[Click]) -> Iterator[Record]:
-    """Clicks as records, keyed by visitor."""
+    """Yield clicks as records, keyed by visitor."""
     for click in stream:
         value = {
             "number": click.number,
@@ -79,7 +79,7 @@ def records(stream: list[Click]) -> Iterator[Record]:
 
 
 def heartbeats(stream: list[Click]) -> Iterator[Record]:
-    """A record without a visitor in each partition, a day later: time goes on when nobody clicks."""
+    """Yield a record without a visitor for each partition, a day later, which advances time."""
     time_ms = max(click.arrival_ms for click in stream) + 24 * _HOUR
     value = json.dumps({"number": -1, "visitor": None, "page": None, "time_ms": time_ms}).encode()
     for partition in range(PARTITIONS):

@@ -1,11 +1,12 @@
-"""The Spark job: clicks become sessions; clicks that came too late go to a topic of their own.
+"""Spark job that turns clicks into sessions, and writes late clicks to a separate topic.
 
-* What is late is said by a rule about the click itself: it arrived (the record's timestamp) more than
-  15 minutes after it happened. So the same clicks are late however Spark cuts the stream into
-  batches. The watermark decides only when a session is closed; it is so wide that it drops nothing.
-* A session is written once, when it is closed (append mode: Spark has no other for sessions). Its key
-  is the visitor and its start, so a batch that is repeated after a crash writes the same keys again.
-* When nobody clicks, the watermark stands still and the last sessions stay open: heartbeats move it.
+- A click is late if it arrived (its record's timestamp) more than 15 minutes after it happened.
+  This depends only on the click, so the result does not depend on how Spark splits the stream into
+  batches. The watermark only determines when a session ends; it is so wide that it drops nothing.
+- A session is written once, when it has ended (append mode, the only mode supported by Spark for
+  sessions). Its key is the visitor and its start, so a repeated batch writes the same keys.
+- Without clicks the watermark does not advance, and the last sessions stay open. Heartbeats advance
+  it.
 """
 
 from __future__ import annotations
@@ -20,17 +21,24 @@ from pyspark.sql.streaming import StreamingQuery
 from . import CLICKS, GAP_MINUTES, LATE, LATE_MINUTES, SESSIONS
 
 CLICK = "number bigint, visitor string, page string, time_ms bigint"
+# More than `LATE_MINUTES`, because Spark may read partitions at different speeds.
 WATERMARK = "2 hours"
-"""More than `LATE_MINUTES`: Spark may be further in one partition than in another."""
 
 
 def start(
     spark: SparkSession, bootstrap: str, directory: Path, *, source: str = "kafka", batch_rows: int
 ) -> list[StreamingQuery]:
-    """Start both queries on what is in the topic now; each goes on where it stopped last time.
+    """Start both queries on the available records; they resume at their checkpoints.
 
-    Parameters: `directory` keeps the checkpoints, `source` is Spark's format, `batch_rows` the most
-    records of a micro-batch. Without the trigger they would run for ever.
+    Args:
+        spark: Session.
+        bootstrap: Address of the broker.
+        directory: Directory for the checkpoints.
+        source: Spark's format of the source.
+        batch_rows: Maximum number of records per micro-batch.
+
+    Returns:
+        The running queries, which stop at the end of the topic.
     """
     options = topics.source(bootstrap, CLICKS) | {"maxOffsetsPerTrigger": str(batch_rows)}
     clicks = parsed(spark.readStream.format(source).options(**options).load())
@@ -46,7 +54,7 @@ def start(
 
 
 def parsed(records: DataFrame) -> DataFrame:
-    """Clicks with `time`, when each happened, and `is_late`."""
+    """Return clicks with `time`, the time of the click, and `is_late`."""
     click = F.from_json(F.col("value").cast("string"), CLICK)
     rows = records.select("timestamp", click.alias("click")).select("timestamp", "click.*")
     delay_ms = F.unix_millis("timestamp") - F.col("time_ms")
@@ -59,11 +67,11 @@ def parsed(records: DataFrame) -> DataFrame:
 
 
 def sessions(clicks: DataFrame) -> DataFrame:
-    """A record for each session."""
+    """Return a record for each session."""
     window = F.session_window("time", f"{GAP_MINUTES} minutes")
     in_time = F.struct("time_ms", "number", "page")
-    # count(visitor) is 0 for heartbeats. A filter on the visitor itself would be moved below the
-    # watermark, where heartbeats must pass.
+    # count(visitor) is 0 for heartbeats. Spark would push a filter on the visitor itself below the
+    # watermark, and heartbeats would not advance it.
     groups = (
         clicks.where("not is_late")
         .withWatermark("time", WATERMARK)
@@ -88,7 +96,7 @@ def sessions(clicks: DataFrame) -> DataFrame:
 
 
 def late(clicks: DataFrame) -> DataFrame:
-    """A record for each click that is in no session."""
+    """Return a record for each late click."""
     value = F.to_json(F.struct("number", "visitor", "page", "time_ms"))
     return clicks.where("is_late").select(
         F.col("number").cast("string").alias("key"), value.alias("value")

@@ -1,4 +1,4 @@
-"""The same sessions in plain Python."""
+"""Plain Python computation of the same sessions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .generate import Click
 
 
 def is_late(click: Click) -> bool:
-    """Whether a click arrived so late that it counts in no session."""
+    """Return True if a click arrived too late to count in a session."""
     return click.arrival_ms - click.time_ms > LATE_MINUTES * 60_000
 
 
 def late(clicks: Iterable[Click]) -> dict[str, Any]:
-    """The late clicks, by number."""
+    """Return the late clicks, by number."""
     return {
         str(click.number): {
             "number": click.number,
@@ -30,7 +30,7 @@ def late(clicks: Iterable[Click]) -> dict[str, Any]:
 
 
 def sessions(clicks: Iterable[Click]) -> dict[str, Any]:
-    """All sessions, by visitor and start."""
+    """Return all sessions, by visitor and start."""
     visitors = defaultdict(list)
     for click in clicks:
         if not is_late(click):

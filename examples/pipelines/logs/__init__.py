@@ -1,4 +1,4 @@
-"""Log lines of several services: read into one form, counted, kept in full."""
+"""Logs of several services: parsed, counted, and archived in full."""
 
 LOGS, BAD, ERRORS = "logs", "logs.bad", "errors"
 

@@ -1,4 +1,4 @@
-"""Logs of four services are read, counted and kept, and all of it is compared with plain Python.
+"""Parse, count and archive the logs of four services, and compare the results with plain Python.
 
 Usage: kbroker run -- python -m logs
 """
@@ -19,7 +19,7 @@ from . import BAD, ERRORS, LOGS, generate, lake, pipeline, ship, truth
 
 
 def bad_entries(bootstrap: str) -> Counter[tuple[str, bytes]]:
-    """What lies in the side topic: how often each entry is there, with its reason."""
+    """Return how often each entry is in the topic of bad entries, with its reason."""
     records = topics.last_records(bootstrap, BAD).values()
     return Counter((record.headers["reason"].decode(), record.value or b"") for record in records)
 

@@ -1,7 +1,7 @@
-"""Logs of a shop's services: the same for the same seed.
+"""Generator of logs of a shop's services, reproducible by seed.
 
-Two services write free text, with stack traces of several lines; two write JSON. Some entries make no
-sense, each for one of the `REASONS`.
+Two services write free text, with stack traces of several lines; two write JSON. Some entries are
+invalid, each for one of the `REASONS`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from . import LEVELS
 
+# 2026-01-05T10:00:00Z; the logs cover the next 40 minutes.
 START_MS = 1_767_607_200_000
-"""2026-01-05T10:00:00Z; the logs are of the 40 minutes that follow."""
 _SPAN_MS = 40 * 60_000
 TEXT_SERVICES, JSON_SERVICES = ("billing", "checkout"), ("gateway", "search")
 REASONS = ("not UTF-8", "no JSON object", "no time", "unknown level")
@@ -33,22 +33,22 @@ _TRACE = (
 
 
 class Entry(NamedTuple):
-    """One entry of a log, and what is to be found in it."""
+    """One log entry, and the expected result of parsing it."""
 
     service: str
     time_ms: int
     level: str
     message: str
+    # Lines of a stack trace; empty without one.
     detail: str
-    """The lines of a stack trace; empty without one."""
+    # Why it cannot be parsed; None for a valid entry.
     reason: str | None
-    """Why it cannot be read; None for a good one."""
+    # The original entry: one or several lines.
     raw: bytes
-    """As the service wrote it: one line, or several."""
 
 
 def entries(seed: int, count: int) -> list[Entry]:
-    """So many entries of all services, in order of time."""
+    """Return `count` entries of all services, in time order."""
     chosen = random.Random(seed)
     times = sorted(START_MS + chosen.randrange(_SPAN_MS) for _ in range(count))
     return [_entry(chosen, number, time_ms) for number, time_ms in enumerate(times)]
@@ -66,7 +66,7 @@ def _entry(chosen: random.Random, number: int, time_ms: int) -> Entry:
         return good._replace(raw=form(good).encode())
     reasons = REASONS if service in JSON_SERVICES else [r for r in REASONS if "JSON" not in r]
     reason = chosen.choice(reasons)
-    return good._replace(reason=reason, raw=_spoilt(form(good), reason, level))
+    return good._replace(reason=reason, raw=_corrupted(form(good), reason, level))
 
 
 def _text(entry: Entry) -> str:
@@ -86,7 +86,7 @@ def _json(entry: Entry) -> str:
     return json.dumps(fields | ({"detail": entry.detail} if entry.detail else {}))
 
 
-def _spoilt(good: str, reason: str, level: str) -> bytes:
+def _corrupted(good: str, reason: str, level: str) -> bytes:
     if reason == "not UTF-8":
         return good.replace("request", "café").encode("latin-1")
     if reason == "no JSON object":
@@ -97,7 +97,7 @@ def _spoilt(good: str, reason: str, level: str) -> bytes:
 
 
 def log_files(made: Iterable[Entry]) -> dict[str, list[bytes]]:
-    """The lines of each service's log file."""
+    """Return the lines of each service's log file."""
     lines: defaultdict[str, list[bytes]] = defaultdict(list)
     for entry in made:
         lines[entry.service] += entry.raw.split(b"\n")

@@ -1,4 +1,4 @@
-"""The full text: every entry goes to the lake as it came, and is found there."""
+"""Archive of all original entries in a lake, and a search in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import LOGS
 def archive(
     spark: SparkSession, bootstrap: str, lake: Path, *, source: str = "kafka"
 ) -> StreamingQuery:
-    """Start to archive what is in the topic now.
+    """Start archiving the available records.
 
     From a shell: ``kbroker lake archive LAKE logs --format raw --once``.
     """
@@ -26,7 +26,7 @@ def archive(
 
 
 def search(lake: Path, text: bytes = b"") -> Iterator[bytes]:
-    """The entries that contain a text; all of them without one."""
+    """Yield the entries that contain a text; without a text, all."""
     for partition in sorted({file.partition for file in files(lake, LOGS)}):
         for batch in records(lake, LOGS, partition, ["value"]):
             yield from (raw for raw in batch["value"].to_pylist() if text in raw)

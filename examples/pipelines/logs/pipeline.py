@@ -1,9 +1,9 @@
-"""The Spark job: entries of both forms become one; what cannot be read goes to a topic of its own.
+"""Spark job that parses entries of both forms, and writes invalid ones to a separate topic.
 
-* An entry that cannot be read is written to the side topic as it came, with the reason in a header. Its
-  key is the place it came from, so a batch that is repeated after a crash writes the same keys again.
-* Errors are counted per service and minute in update mode: a minute is written whenever it has
-  changed, under its key; the latest record of a key counts.
+- An invalid entry is written unchanged, with the reason in a header. Its key is its source
+  position, so a batch that is repeated after a crash writes the same keys.
+- Errors are counted per service and minute in update mode: a minute is written under its key
+  whenever it changes, and the latest record of a key counts.
 """
 
 from __future__ import annotations
@@ -19,17 +19,24 @@ from . import BAD, ERROR_LEVELS, ERRORS, LEVELS, LOGS
 
 FREE_TEXT = r"(?s)^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) +([A-Z]+) +\[[^\]]*\] ([^\n]*)\n?(.*)$"
 JSON = "time string, level string, message string, detail string, not_json string"
+# Maximum time difference between the services.
 WATERMARK = "1 hour"
-"""How far the services may be apart from each other."""
 
 
 def start(
     spark: SparkSession, bootstrap: str, directory: Path, *, source: str = "kafka", batch_rows: int
 ) -> list[StreamingQuery]:
-    """Start both queries on what is in the topic now; each goes on where it stopped last time.
+    """Start both queries on the available records; they resume at their checkpoints.
 
-    Parameters: `directory` keeps the checkpoints, `source` is Spark's format, `batch_rows` the most
-    records of a micro-batch. Without the trigger they would run for ever.
+    Args:
+        spark: Session.
+        bootstrap: Address of the broker.
+        directory: Directory for the checkpoints.
+        source: Spark's format of the source.
+        batch_rows: Maximum number of records per micro-batch.
+
+    Returns:
+        The running queries, which stop at the end of the topic.
     """
     options = topics.source(bootstrap, LOGS) | {"maxOffsetsPerTrigger": str(batch_rows)}
     entries = parsed(spark.readStream.format(source).options(**options).load())
@@ -49,7 +56,7 @@ def start(
 
 
 def parsed(records: DataFrame) -> DataFrame:
-    """Entries with `service`, `time`, `level`, `message`, `detail`, and a `reason` if they are bad."""
+    """Return the fields of entries, and a `reason` for invalid ones."""
     text = F.col("value").cast("string")
     rows = records.withColumns(
         {
@@ -73,7 +80,7 @@ def parsed(records: DataFrame) -> DataFrame:
 
 
 def _reason() -> Column:
-    """Why an entry cannot be read; null for a good one."""
+    """Return why an entry is invalid; null for a valid one."""
     return (
         F.when(~F.is_valid_utf8("text"), "not UTF-8")
         .when(F.col("is_json") & F.col("json.not_json").isNotNull(), "no JSON object")
@@ -83,7 +90,7 @@ def _reason() -> Column:
 
 
 def bad(entries: DataFrame) -> DataFrame:
-    """A record for each entry that cannot be read, as it came."""
+    """Return a record for each invalid entry, unchanged."""
     headers = F.array(
         F.struct(F.lit("reason").alias("key"), F.col("reason").cast("binary").alias("value")),
         F.struct(F.lit("service").alias("key"), F.col("key").alias("value")),
@@ -95,7 +102,7 @@ def bad(entries: DataFrame) -> DataFrame:
 
 
 def errors(entries: DataFrame) -> DataFrame:
-    """A record for each minute of each service: entries, errors, and their share."""
+    """Return a record for each minute of each service: entries, errors, and their share."""
     is_error = F.when(F.col("level").isin(*ERROR_LEVELS), 1)
     minutes = (
         entries.where("reason is null")

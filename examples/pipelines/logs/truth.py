@@ -1,4 +1,4 @@
-"""The same figures in plain Python, from what the generator knows: nothing is parsed here."""
+"""Plain Python computation of the same results from the generator's data, without parsing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .generate import Entry
 
 
 def errors(made: Iterable[Entry]) -> dict[str, Any]:
-    """Entries and errors by service and minute."""
+    """Return entries and errors by service and minute."""
     entries: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     for entry in made:
@@ -28,5 +28,5 @@ def errors(made: Iterable[Entry]) -> dict[str, Any]:
 
 
 def bad(made: Iterable[Entry]) -> Counter[tuple[str, bytes]]:
-    """The entries that cannot be read, with the reason: how often each is there."""
+    """Return how often each invalid entry occurs, with its reason."""
     return Counter((entry.reason, entry.raw) for entry in made if entry.reason is not None)

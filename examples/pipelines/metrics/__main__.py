@@ -1,4 +1,4 @@
-"""Readings of hosts become windows of three widths, which are compared with those of plain Python.
+"""Aggregate metrics in windows of three widths, and compare them with plain Python.
 
 Usage: kbroker run -- python -m metrics
 """

@@ -1,7 +1,7 @@
-"""Readings of a few hosts, one a second: the same for the same seed.
+"""Generator of metrics of a few hosts, one reading per second, reproducible by seed.
 
-They arrive a little out of order, and a host is away for some minutes now and then, so that windows
-are missing. All values are whole numbers, so that sums and means are exact in any order.
+Readings arrive slightly out of order. Sometimes a host sends nothing for some minutes, so some
+windows are missing. All values are integers, so that sums and means are exact in any order.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 from topics import Record
 
+# 2026-01-05T09:30:00Z.
 START_MS = 1_767_605_400_000
-"""2026-01-05T09:30:00Z."""
 HOSTS = ("ash", "elm")
 NAMES = ("cpu_permille", "requests")
 
 
 class Reading(NamedTuple):
-    """What a host says about itself."""
+    """One value of a metric of a host."""
 
     host: str
     name: str
@@ -29,7 +29,7 @@ class Reading(NamedTuple):
 
 
 def readings(seed: int, count: int) -> list[Reading]:
-    """About so many readings, in the order in which they arrive: up to 30 s late."""
+    """Return about `count` readings in order of arrival, up to 30 s late."""
     chosen = random.Random(seed)
     made = []
     for host in HOSTS:
@@ -47,7 +47,7 @@ def readings(seed: int, count: int) -> list[Reading]:
 
 
 def records(made: list[Reading]) -> Iterator[Record]:
-    """Readings as records, keyed by host."""
+    """Yield readings as records, keyed by host."""
     for reading in made:
         value = json.dumps(reading._asdict(), separators=(",", ":"))
         yield Record(reading.host.encode(), value.encode(), reading.time_ms)

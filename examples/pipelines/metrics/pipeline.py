@@ -1,11 +1,11 @@
-"""The Spark job: a query for each width of window, each writing to a compacted topic.
+"""Spark job with a query per window width, each writing to a compacted topic.
 
-* Update mode: a window is written whenever it has changed, so its figures are there at once and the
-  newest record of a key is the one that counts. The key says which host, metric and window it is.
-* A batch that is repeated after a crash computes the same figures from the same state and writes the
-  same records again: who reads the latest of each key sees nothing twice.
-* The watermark frees the state of windows that are over. It is wide: Spark may be further in one
-  partition than in another, and a row behind the watermark is dropped without an error.
+- Update mode: a window is written whenever it changes, so its values are available at once, and the
+  newest record of a key counts. The key contains host, metric and window.
+- A batch that is repeated after a crash computes the same values from the same state and writes the
+  same records again. Readers of the latest record per key see no duplicates.
+- The watermark frees the state of past windows. It is wide, because Spark may read partitions at
+  different speeds, and drops rows older than the watermark silently.
 """
 
 from __future__ import annotations
@@ -26,10 +26,17 @@ WATERMARK = "1 hour"
 def start(
     spark: SparkSession, bootstrap: str, directory: Path, *, source: str = "kafka", batch_rows: int
 ) -> list[StreamingQuery]:
-    """Start the queries on what is in the topic now; each goes on where it stopped last time.
+    """Start the queries on the available records; they resume at their checkpoints.
 
-    Parameters: `directory` keeps the checkpoints, `source` is Spark's format, `batch_rows` the most
-    records of a micro-batch. Without the trigger they would run for ever.
+    Args:
+        spark: Session.
+        bootstrap: Address of the broker.
+        directory: Directory for the checkpoints.
+        source: Spark's format of the source.
+        batch_rows: Maximum number of records per micro-batch.
+
+    Returns:
+        The running queries, which stop at the end of the topic.
     """
     options = topics.source(bootstrap, METRICS) | {"maxOffsetsPerTrigger": str(batch_rows)}
     readings = parsed(spark.readStream.format(source).options(**options).load())
@@ -47,14 +54,14 @@ def start(
 
 
 def parsed(records: DataFrame) -> DataFrame:
-    """Readings with `time` as a timestamp."""
+    """Return readings with `time` as a timestamp."""
     reading = F.from_json(F.col("value").cast("string"), READING).alias("reading")
     rows = records.select(reading).select("reading.*")
     return rows.withColumn("time", F.timestamp_millis("time_ms"))
 
 
 def windows(readings: DataFrame, width: str) -> DataFrame:
-    """A record for each window of each metric of each host: min, max, avg, last and count."""
+    """Return a record for each window of each metric and host: min, max, avg, last and count."""
     groups = (
         readings.withWatermark("time", WATERMARK)
         .groupBy("host", "name", F.window("time", width))

@@ -1,4 +1,4 @@
-"""The same windows in plain Python."""
+"""Plain Python computation of the same windows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WIDTHS_MS = {"metrics.10s": 10_000, "metrics.1m": 60_000, "metrics.1h": 3_600_00
 
 
 def windows(readings: Iterable[Reading]) -> dict[str, dict[str, Any]]:
-    """The windows of each topic, by key."""
+    """Return the windows of each topic, by key."""
     ordered = sorted(readings, key=lambda reading: reading.time_ms)
     return {topic: _windows(ordered, width_ms) for topic, width_ms in WIDTHS_MS.items()}
 

@@ -23,11 +23,11 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * Makes an invoice of each order, and puts aside what is no order.
+ * Service that writes an invoice for each order, and rejects invalid orders.
  *
- * <p>It commits what it read once its invoices are written. So no order is lost, and after a failure
- * some invoices are written again; they have the order's id as key, and readers take the last one.
- * An order that a producer sent twice makes one invoice, as long as the same instance gets both.
+ * <p>Offsets are committed after the invoices are written, so no order is lost. After a failure, some
+ * invoices are written again. Their key is the order ID, and readers use the last one. An order that
+ * a producer sent twice produces one invoice if the same instance reads both.
  */
 public class InvoiceService implements Runnable, AutoCloseable {
     static final String ORDERS = "orders";
@@ -42,7 +42,7 @@ public class InvoiceService implements Runnable, AutoCloseable {
     private final Set<String> done = new HashSet<>();
     private volatile boolean closing;
 
-    /** The settings are those that both clients have, {@code bootstrap.servers} first of all. */
+    /** Creates the clients; the settings apply to both and must contain {@code bootstrap.servers}. */
     public InvoiceService(Map<String, Object> settings) {
         Map<String, Object> reading = new HashMap<>(settings);
         reading.put("group.id", "invoices");
@@ -52,7 +52,7 @@ public class InvoiceService implements Runnable, AutoCloseable {
         producer = new KafkaProducer<>(settings, new StringSerializer(), new StringSerializer());
     }
 
-    /** Works until it is closed. */
+    /** Processes orders until {@link #close} is called. */
     @Override
     public void run() {
         try (consumer; producer) {
@@ -67,33 +67,33 @@ public class InvoiceService implements Runnable, AutoCloseable {
                     commit();
                 }
             }
-        } catch (WakeupException asked) {
-            // closed while it waited
+        } catch (WakeupException wakeup) {
+            // closed during poll
         }
     }
 
-    /** Asks it to end; {@link #run} returns soon after. */
+    /** Makes {@link #run} return soon. */
     @Override
     public void close() {
         closing = true;
         consumer.wakeup();
     }
 
-    /** One order; a test may hold it up. */
+    /** Processes one order; tests override this to delay it. */
     protected void handle(ConsumerRecord<String, String> record) {
         try {
             JsonNode order = json.readTree(record.value());
             String id = order.path("id").asText();
             BigDecimal net = order.path("net").decimalValue();
             if (id.isEmpty() || net.signum() <= 0) {
-                throw new IllegalArgumentException("no order");
+                throw new IllegalArgumentException("invalid order");
             }
             if (done.add(id)) {
                 BigDecimal gross = net.multiply(WITH_VAT).setScale(2, RoundingMode.HALF_UP);
                 String invoice = json.writeValueAsString(Map.of("id", id, "gross", gross));
                 producer.send(new ProducerRecord<>(INVOICES, id, invoice));
             }
-        } catch (JsonProcessingException | IllegalArgumentException nonsense) {
+        } catch (JsonProcessingException | IllegalArgumentException invalid) {
             producer.send(new ProducerRecord<>(REJECTED, record.key(), record.value()));
         }
     }
@@ -101,8 +101,8 @@ public class InvoiceService implements Runnable, AutoCloseable {
     private void commit() {
         try {
             consumer.commitSync();
-        } catch (RebalanceInProgressException | CommitFailedException moved) {
-            // Whoever has the partitions now gets these orders again.
+        } catch (RebalanceInProgressException | CommitFailedException rebalanced) {
+            // The group has rebalanced: the new owners of the partitions get these orders again.
             done.clear();
         }
     }

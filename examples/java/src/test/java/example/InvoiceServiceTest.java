@@ -49,7 +49,7 @@ class InvoiceServiceTest {
     }
 
     @Test
-    void theBrokerRestartsInMidWork() {
+    void brokerRestartLosesNoOrder() {
         start(new InvoiceService(settings()));
         order(1, "100");
         assertEquals(List.of("1: 119.00"), invoices(1));
@@ -60,13 +60,13 @@ class InvoiceServiceTest {
     }
 
     @Test
-    void anOrderThatWasSentTwiceMakesOneInvoice() throws Exception {
+    void orderSentTwiceProducesOneInvoice() throws Exception {
         kbroker.command("fault", "api", "Produce", "topic", "orders", "at", "after", "effect", "disconnect");
-        Map<String, Object> careless = Map.of(
+        Map<String, Object> nonIdempotent = Map.of(
             "bootstrap.servers", kbroker.bootstrapServers(), "enable.idempotence", false,
             "retry.backoff.ms", 20, "reconnect.backoff.ms", 20);
         try (KafkaProducer<String, String> producer =
-            new KafkaProducer<>(careless, new StringSerializer(), new StringSerializer())) {
+            new KafkaProducer<>(nonIdempotent, new StringSerializer(), new StringSerializer())) {
             producer.send(new ProducerRecord<>("orders", 0, null, orderOf(1, "100"))).get();
         }
         assertEquals(2, records("orders").size());
@@ -76,7 +76,7 @@ class InvoiceServiceTest {
     }
 
     @Test
-    void aServiceThatDiesBeforeItsCommitWritesTheSameAgain() {
+    void crashBeforeCommitWritesSameInvoiceAgain() {
         kbroker.command("fault", "api", "OffsetCommit", "error", "UNKNOWN_SERVER_ERROR");
         order(1, "100");
         CompletableFuture<Void> first = start(new InvoiceService(settings()));
@@ -87,14 +87,14 @@ class InvoiceServiceTest {
     }
 
     @Test
-    void theGroupRebalancesWhileAnOrderIsInWork() throws Exception {
+    void rebalanceDuringProcessingLosesNoOrder() throws Exception {
         CountDownLatch inWork = new CountDownLatch(1);
-        CountDownLatch goOn = new CountDownLatch(1);
+        CountDownLatch resume = new CountDownLatch(1);
         start(new InvoiceService(settings()) {
             @Override
             protected void handle(ConsumerRecord<String, String> record) {
                 inWork.countDown();
-                await(goOn);
+                await(resume);
                 super.handle(record);
             }
         });
@@ -102,7 +102,7 @@ class InvoiceServiceTest {
         await(inWork);
         start(new InvoiceService(settings()));
         waitUntil("wait_for_group", "group", "invoices", "state", "PreparingRebalance");
-        goOn.countDown();
+        resume.countDown();
         waitUntil("wait_for_group", "group", "invoices", "members", 2);
         for (int partition = 0; partition < 2; partition++) {
             kbroker.command("produce", "topic", "orders", "partition", partition,
@@ -114,29 +114,29 @@ class InvoiceServiceTest {
     }
 
     @Test
-    void nonsenseIsPutAside() {
-        List<String> nonsense = List.of("no json", "{\"id\": \"7\"}", "{\"net\": 3}", "17");
-        for (String text : nonsense) {
+    void invalidOrdersAreRejected() {
+        List<String> invalid = List.of("no json", "{\"id\": \"7\"}", "{\"net\": 3}", "17");
+        for (String text : invalid) {
             kbroker.command("produce", "topic", "orders", "partition", 0, "value", text);
         }
         order(1, "100");
         start(new InvoiceService(settings()));
         assertEquals(List.of("1: 119.00"), invoices(1));
         waitUntil("wait_for_lag", "group", "invoices");
-        List<String> aside = new ArrayList<>();
-        records("orders.rejected").forEach(record -> aside.add(record.get("value").asText()));
-        assertEquals(nonsense, aside);
+        List<String> rejected = new ArrayList<>();
+        records("orders.rejected").forEach(record -> rejected.add(record.get("value").asText()));
+        assertEquals(invalid, rejected);
     }
 
     @Test
-    void twentyFiveHoursPass() {
+    void expiredOrdersDoNotStopService() {
         CompletableFuture<Void> running = start(new InvoiceService(settings()));
         order(1, "100");
         invoices(1);
         waitUntil("wait_for_lag", "group", "invoices");
         JsonNode before = waitUntil("wait_for_group", "group", "invoices").get("group");
         kbroker.command("advance", "hours", 25);
-        assertEquals(0, records("orders").size(), "records are kept for a day");
+        assertEquals(0, records("orders").size(), "retention is one day");
         order(2, "100");
         assertEquals(List.of("2: 119.00"), invoices(1));
         assertEquals(before, waitUntil("wait_for_group", "group", "invoices").get("group"));
@@ -147,7 +147,7 @@ class InvoiceServiceTest {
         kbroker.command("advance", "hours", 25);
         order(4, "100");
         start(new InvoiceService(settings()));
-        assertEquals(List.of("4: 119.00"), invoices(1), "order 3 was gone before anybody came back");
+        assertEquals(List.of("4: 119.00"), invoices(1), "order 3 expired before a service read it");
     }
 
     private CompletableFuture<Void> start(InvoiceService service) {
@@ -169,7 +169,7 @@ class InvoiceServiceTest {
         return "{\"id\": \"" + number + "\", \"net\": " + net + "}";
     }
 
-    /** Waits for so many invoices; returns all as "id: gross", in order of their ids. */
+    /** Waits for {@code count} invoices; returns all as "id: gross", sorted by ID. */
     private List<String> invoices(int count) {
         List<String> found = new ArrayList<>();
         JsonNode records = waitUntil("wait_for", "topic", "invoices", "count", count).get("records");
@@ -180,7 +180,7 @@ class InvoiceServiceTest {
         return found.stream().sorted().toList();
     }
 
-    /** A command that waits, long enough for a busy machine. */
+    /** Sends a waiting command with a timeout that suits a busy machine. */
     private JsonNode waitUntil(String verb, Object... words) {
         List<Object> all = new ArrayList<>(List.of(words));
         all.addAll(List.of("timeout", SECONDS));

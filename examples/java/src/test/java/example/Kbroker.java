@@ -20,11 +20,11 @@ import org.junit.jupiter.api.extension.BeforeEachCallback;
 import org.junit.jupiter.api.extension.ExtensionContext;
 
 /**
- * A fresh Kafka broker for each test.
+ * JUnit extension that provides a new Kafka broker for each test.
  *
- * <p>One kbroker process serves all tests of a run; {@code KBROKER} says how it is called, by default
- * {@code kbroker}. A test that armed a fault which hit nothing fails, and one that fails shows what
- * the broker saw.
+ * <p>One kbroker process serves all tests of a run. The environment variable {@code KBROKER} has its
+ * command, by default {@code kbroker}. A test fails if an armed fault did not occur. If a test fails,
+ * the broker's report is printed.
  */
 public final class Kbroker implements BeforeEachCallback, AfterEachCallback {
     private static final int START_MS = 30_000;
@@ -44,7 +44,7 @@ public final class Kbroker implements BeforeEachCallback, AfterEachCallback {
         return bootstrapServers;
     }
 
-    /** Gives a command of docs/reference/control-protocol.md: its verb, then names and values in turn. */
+    /** Sends a command of docs/reference/control-protocol.md: a verb, then alternating names and values. */
     public JsonNode command(String verb, Object... words) {
         return control.command(verb, words);
     }
@@ -88,20 +88,20 @@ public final class Kbroker implements BeforeEachCallback, AfterEachCallback {
         return server;
     }
 
-    /** A connection for commands: a JSON object a line, and a line as answer. */
+    /** Connection for commands: one line with a JSON object per command and per response. */
     private static final class Control {
         private final ObjectMapper json = new ObjectMapper();
         private final OutputStream commands;
-        private final BufferedReader answers;
+        private final BufferedReader responses;
 
-        /** Connects to a broker whose ready event, or the answer to `open`, says where. */
+        /** Connects to the address in a ready event or in the response to `open`. */
         Control(JsonNode ready) throws IOException {
             String address = ready.get("control").asText();
             int colon = address.lastIndexOf(':');
             int port = Integer.parseInt(address.substring(colon + 1));
             Socket socket = new Socket(address.substring(0, colon), port);
             commands = socket.getOutputStream();
-            answers = new BufferedReader(
+            responses = new BufferedReader(
                 new InputStreamReader(socket.getInputStream(), StandardCharsets.UTF_8));
             String token = Files.readString(Path.of(ready.get("control_token_file").asText()));
             command("login", "token", token.strip());
@@ -114,11 +114,11 @@ public final class Kbroker implements BeforeEachCallback, AfterEachCallback {
             }
             try {
                 commands.write((json.writeValueAsString(command) + "\n").getBytes(StandardCharsets.UTF_8));
-                JsonNode answer = json.readTree(answers.readLine());
-                if (!answer.get("ok").asBoolean()) {
-                    throw new AssertionError(verb + ": " + answer.get("error").asText());
+                JsonNode response = json.readTree(responses.readLine());
+                if (!response.get("ok").asBoolean()) {
+                    throw new AssertionError(verb + ": " + response.get("error").asText());
                 }
-                return answer;
+                return response;
             } catch (IOException gone) {
                 throw new UncheckedIOException(gone);
             }

@@ -112,13 +112,13 @@ Exit status: 0 no findings, 1 findings, 2 invalid usage, 3 the audit failed, 4 t
 )
 @format_options
 @target_options
-def audit(target: Target, topic: str, output: str, **asked: Any) -> None:
+def audit(target: Target, topic: str, output: str, **options: Any) -> None:
     """Check the records of TOPIC: gaps, duplicates, timestamps and keys.
 
     With --against or --against-lake, report records that are missing, duplicated or different
     there.
     """
-    choices = _choices(target, **asked)
+    choices = _choices(target, **options)
 
     async def work(cluster: ClusterClient) -> TopicReport | PairReport:
         return await _audit(cluster, topic, choices)
@@ -145,21 +145,21 @@ class Choices:
     listed: int
 
 
-def _choices(target: Target, **asked: Any) -> Choices:
+def _choices(target: Target, **options: Any) -> Choices:
     against, bootstrap, lake = (
-        asked[name] for name in ("against", "against_bootstrap", "against_lake")
+        options[name] for name in ("against", "against_bootstrap", "against_lake")
     )
     if against is not None and lake is not None:
         raise click.UsageError("--against and --against-lake exclude each other")
     if against is None and (
-        bootstrap is not None or asked["match_by"] != OFFSET or asked["distinct"]
+        bootstrap is not None or options["match_by"] != OFFSET or options["distinct"]
     ):
         raise click.UsageError(
             "--against-bootstrap, --match-by and --distinct need --against TOPIC"
         )
-    if asked["distinct"] and asked["match_by"] == OFFSET:
+    if options["distinct"] and options["match_by"] == OFFSET:
         raise click.UsageError("--distinct needs --match-by FORM, because offsets are unique")
-    if asked["unique_by"] is not None and (against or lake):
+    if options["unique_by"] is not None and (against or lake):
         raise click.UsageError("--unique-by cannot be combined with --against or --against-lake")
     return Choices(
         against,
@@ -167,13 +167,13 @@ def _choices(target: Target, **asked: Any) -> Choices:
         if bootstrap is None
         else replace(target, bootstrap=parse_addresses(bootstrap, "--against-bootstrap")),
         lake,
-        None if asked["match_by"] == OFFSET else _identity(asked["match_by"], "--match-by"),
-        asked["distinct"],
-        asked["allow_lag"],
-        None if asked["unique_by"] is None else _identity(asked["unique_by"], "--unique-by"),
-        asked["partitions"],
-        asked["isolation"] == "read_committed",
-        asked["listed"],
+        None if options["match_by"] == OFFSET else _identity(options["match_by"], "--match-by"),
+        options["distinct"],
+        options["allow_lag"],
+        None if options["unique_by"] is None else _identity(options["unique_by"], "--unique-by"),
+        options["partitions"],
+        options["isolation"] == "read_committed",
+        options["listed"],
     )
 
 
@@ -258,30 +258,30 @@ def _text(report: TopicReport | PairReport, *, wide: bool) -> list[str]:
     parts = [table(FACTS_COLUMNS, map(_facts, report.partitions), wide=wide)]
     if isinstance(report, TopicReport):
         about = "" if report.keys_exact else "about "
-        said = (
+        remark = (
             f"{report.records:,} records, {about}{report.keys:,} different keys, "
             f"{report.repeated:,} duplicate records"
         )
-        parts.append([said])
+        parts.append([remark])
     else:
         if report.other_partitions:
             theirs = table(FACTS_COLUMNS, map(_facts, report.other_partitions), wide=wide)
             parts.append([f"against {report.other} by {report.by}", *theirs])
         else:
-            said = (
+            remark = (
                 f"against {report.other}: {report.files:,} files, {report.poison:,} unreadable "
                 "records in dead-letter files"
             )
-            parts.append([said])
+            parts.append([remark])
         if report.compared:
             parts.append(table(COMPARED_COLUMNS, map(_compared, report.compared), wide=wide))
     open_ends = sum(facts.beyond_stable for facts in report.partitions)
     if open_ends:
-        said = (
+        remark = (
             f"{open_ends:,} offsets after the last stable offset were not read because of open "
             "transactions; `kbroker cluster txn list` shows the transactions"
         )
-        parts.append([said])
+        parts.append([remark])
     parts.append(report.findings.lines() if report.findings else ["clean"])
     return paragraphs(parts)
 

@@ -29,6 +29,14 @@ COMMANDS = {
 }
 
 
+# Labels of facts in the text form; the names in JSON stay as they are.
+LABELS = {
+    "else_from_broker": "broker setting",
+    "give_it": "set with",
+    "only_kbroker": "kbroker only",
+}
+
+
 @click.group(cls=LazyGroup, lazy=COMMANDS)
 def config() -> None:
     """Explain settings; show and change those of brokers."""
@@ -55,7 +63,7 @@ def _paragraph(facts: Mapping[str, object]) -> list[str]:
     for key, value in facts.items():
         if key not in ("name", "of", "meaning") and value is not None:
             shown = ", ".join(value) if isinstance(value, list) else value or "empty"
-            lines.append(f"  {key.replace('_', ' '):17} {shown}")
+            lines.append(f"  {LABELS.get(key, key.replace('_', ' ')):17} {shown}")
     return lines
 
 

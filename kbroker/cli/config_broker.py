@@ -63,10 +63,10 @@ def set_(
     from .topic_files import BadTopic, parse_configs
 
     try:
-        asked = {name: (Operation.SET, value) for name, value in parse_configs(pairs).items()}
+        changes = {name: (Operation.SET, value) for name, value in parse_configs(pairs).items()}
     except BadTopic as error:
         raise click.UsageError(str(error)) from None
-    _change(target, named(node, default), asked, dry_run=dry_run)
+    _change(target, named(node, default), changes, dry_run=dry_run)
 
 
 @click.command()
@@ -80,24 +80,28 @@ def unset(
     """Remove dynamic settings NAMES, so that the brokers use their static values or defaults."""
     from kbroker.client.configs import Operation
 
-    asked = dict.fromkeys(names, (Operation.DELETE, None))
-    _change(target, named(node, default), asked, dry_run=dry_run)
+    changes = dict.fromkeys(names, (Operation.DELETE, None))
+    _change(target, named(node, default), changes, dry_run=dry_run)
 
 
 def _change(
-    target: Target, broker: str, asked: Mapping[str, tuple[Operation, str | None]], *, dry_run: bool
+    target: Target,
+    broker: str,
+    changes: Mapping[str, tuple[Operation, str | None]],
+    *,
+    dry_run: bool,
 ) -> None:
     from kbroker.client.configs import Resource, alter_configs
 
     async def work(cluster: ClusterClient) -> None:
         known = await _described(cluster, broker or await _any_broker(cluster))
-        for name, (operation, _) in asked.items():
+        for name, (operation, _) in changes.items():
             _refuse(name, known, operation)
-        await alter_configs(cluster, Resource.BROKER, broker, asked, validate_only=dry_run)
+        await alter_configs(cluster, Resource.BROKER, broker, changes, validate_only=dry_run)
 
     run(target, work)
-    whose = f"broker {broker}" if broker else "all brokers"
-    say(f"{whose}: {'the settings are valid' if dry_run else 'changed'}")
+    scope = f"broker {broker}" if broker else "all brokers"
+    say(f"{scope}: {'the settings are valid' if dry_run else 'changed'}")
 
 
 def _refuse(name: str, known: dict[str, Setting], operation: Operation) -> None:

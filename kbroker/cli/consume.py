@@ -104,12 +104,12 @@ OFFSETS are start, end, 47, +3, -2, @TIME, or two of them with a colon: :end, 47
     help="Exit with status 4 after this time, for example 30s.",
 )
 @target_options
-def consume(target: Target, **asked: Any) -> None:
+def consume(target: Target, **options: Any) -> None:
     """Print the records of topics NAMES, in order within each partition.
 
     `produce --json` restores the output of `consume --json` byte for byte.
     """
-    job = _Job(_choices(**asked), names_registry=REGISTRY in target.settings)
+    job = _Job(_choices(**options), names_registry=REGISTRY in target.settings)
     try:
         run(target, job.run)
     finally:
@@ -138,14 +138,14 @@ class Choices:
     timeout: float | None
 
 
-def _choices(**asked: Any) -> Choices:
+def _choices(**options: Any) -> Choices:
     from .offsets import BadOffsetSpec, parse_range
     from .record_format import BadFormat, json_printer, template_printer
 
-    offsets, from_beginning = asked["offsets"], asked["from_beginning"]
+    offsets, from_beginning = options["offsets"], options["from_beginning"]
     if offsets is not None and from_beginning:
         raise click.UsageError("--from-beginning and --offset exclude each other")
-    if asked["group"] is not None and asked["partitions"]:
+    if options["group"] is not None and options["partitions"]:
         raise click.UsageError(
             "--group and --partition exclude each other, because the group assigns the partitions"
         )
@@ -155,25 +155,25 @@ def _choices(**asked: Any) -> Choices:
     except BadOffsetSpec as error:
         raise click.BadParameter(str(error), param_hint="--offset") from None
     try:
-        if asked["as_json"] or asked["template"] == "json":
-            printer = json_printer(meta_only=asked["meta_only"])
+        if options["as_json"] or options["template"] == "json":
+            printer = json_printer(meta_only=options["meta_only"])
         else:
-            printer = template_printer(asked["template"])
+            printer = template_printer(options["template"])
     except BadFormat as error:
         raise click.BadParameter(str(error), param_hint="--format") from None
     return Choices(
-        asked["names"],
-        asked["regex"],
+        options["names"],
+        options["regex"],
         first,
         last,
-        asked["count"],
-        asked["partitions"],
-        asked["group"],
+        options["count"],
+        options["partitions"],
+        options["group"],
         printer,
-        asked["read_committed"],
-        asked["print_control_records"],
-        chosen_filter(asked),
-        asked["timeout"],
+        options["read_committed"],
+        options["print_control_records"],
+        chosen_filter(options),
+        options["timeout"],
     )
 
 

@@ -33,7 +33,7 @@ def filter_options(command: Command) -> Command:
     return command
 
 
-def chosen_filter(asked: Mapping[str, Any]) -> RecordPredicate | None:
+def chosen_filter(options: Mapping[str, Any]) -> RecordPredicate | None:
     """Return the filter of the options, or None if no filter is given.
 
     Raises:
@@ -43,10 +43,10 @@ def chosen_filter(asked: Mapping[str, Any]) -> RecordPredicate | None:
 
     try:
         return record_filter(
-            keys=asked["filter_key"],
-            values=asked["filter_value"],
-            headers=asked["filter_header"],
-            fields=asked["filter_field"],
+            keys=options["filter_key"],
+            values=options["filter_value"],
+            headers=options["filter_header"],
+            fields=options["filter_field"],
         )
     except BadFilter as error:
         raise click.BadParameter(str(error), param_hint="--filter-...") from None

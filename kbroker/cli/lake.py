@@ -119,14 +119,14 @@ def archive(
             options=source_options,
             **_renamed(more),
         )
-        _archive(conf, topics, memory, _Told(as_json))
+        _archive(conf, topics, memory, _EventPrinter(as_json))
 
 
-def _archive(conf: Conf, topics: tuple[str, ...], memory: str, told: _Told) -> None:
+def _archive(conf: Conf, topics: tuple[str, ...], memory: str, printer: _EventPrinter) -> None:
     from kbroker.pipelines.lake.running import Runner
 
     def make_session() -> tuple[SparkSession, str]:
-        made, source = _session_with(conf.source, {"spark.driver.memory": memory}, told)
+        made, source = _session_with(conf.source, {"spark.driver.memory": memory}, printer)
         made.sparkContext.setLogLevel("OFF")  # the runner reports failures
         stack.callback(end, made)
         stop_on_signals()  # Spark has replaced the handler of SIGINT
@@ -142,13 +142,15 @@ def _archive(conf: Conf, topics: tuple[str, ...], memory: str, told: _Told) -> N
             signal.signal(name, lambda *_: runner.stop())
 
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # the runner reports failures
-    runner = Runner(make_session, conf, topics, told.event)
+    runner = Runner(make_session, conf, topics, printer.event)
     stop_on_signals()
     with contextlib.ExitStack() as stack:
-        told.end(runner.run(), conf.lake)
+        printer.end(runner.run(), conf.lake)
 
 
-def _session_with(source: str, settings: dict[str, str], told: _Told) -> tuple[SparkSession, str]:
+def _session_with(
+    source: str, settings: dict[str, str], printer: _EventPrinter
+) -> tuple[SparkSession, str]:
     """Return a Spark session and its source; "auto" falls back to the kbroker source."""
     from kbroker.spark import session
     from kbroker.spark.connector import NoConnectorError, installed
@@ -161,7 +163,7 @@ def _session_with(source: str, settings: dict[str, str], told: _Told) -> tuple[S
         pyspark = installed()
         if source != "auto" or not pyspark.limits_python_sources:
             raise
-        told.event("no_connector", {"package": pyspark.package})
+        printer.event("no_connector", {"package": pyspark.package})
         return session(name, connector=False, settings=settings), "kbroker"
 
 
@@ -221,7 +223,7 @@ def set_aside(directory: Path, topic: str) -> None:
         say(f"moved {directory / topic} to {move(directory, topic)}")
 
 
-class _Told:
+class _EventPrinter:
     """Printer of archiver events: text, or one JSON object per line."""
 
     def __init__(self, as_json: bool) -> None:
@@ -247,8 +249,8 @@ class _Told:
         """Print the totals."""
         for topic, each in counts.items():
             if self._as_json:
-                said = {"topic": topic, "records": each.records, "poison": each.poison}
-                say(json.dumps({"event": "ended", **said}))
+                totals = {"topic": topic, "records": each.records, "poison": each.poison}
+                say(json.dumps({"event": "ended", **totals}))
                 continue
             say(f"archived {each.records:,} records of {topic} in {directory / topic}")
             if each.poison:

@@ -98,14 +98,14 @@ OUTPUT_FORMAT = r"Produced to partition %p at offset %o with timestamp %d.\n"
 )
 @target_options
 def produce(
-    target: Target, name: str | None, file: BinaryIO | None, acks: str, **asked: Any
+    target: Target, name: str | None, file: BinaryIO | None, acks: str, **options: Any
 ) -> None:
     """Write records to topic NAME: one for each of VALUES, or else for each line of the input.
 
     Records with a key go to the same partition as with Java's producer. With --json the lines may
     name the topic.
     """
-    choices = _choices(name=name, **asked)
+    choices = _choices(name=name, **options)
     job = _Job(choices, _source(file, choices), -1 if acks == "all" else int(acks))
     try:
         run(target, job.run)
@@ -136,38 +136,38 @@ class Choices:
     printer: Printer | None
 
 
-def _choices(**asked: Any) -> Choices:
+def _choices(**options: Any) -> Choices:
     """Validate and parse the options."""
     from kbroker.protocol.records import NO_TIMESTAMP
 
     from .offsets import BadOffsetSpec, parse_time
     from .record_format import BadFormat, template_printer
 
-    if asked["name"] is None and not asked["as_json"]:
+    if options["name"] is None and not options["as_json"]:
         raise click.UsageError("no topic; use kbroker topic produce NAME")
-    if asked["tombstone"] and asked["key"] is None:
+    if options["tombstone"] and options["key"] is None:
         raise click.UsageError("--tombstone needs --key")
-    if asked["as_json"] and (asked["delimiter"] or asked["values"] or asked["tombstone"]):
+    if options["as_json"] and (options["delimiter"] or options["values"] or options["tombstone"]):
         raise click.UsageError("--json excludes VALUES, --delimiter and --tombstone")
-    timestamp = asked.pop("timestamp")
+    timestamp = options.pop("timestamp")
     try:
         now_ms = time.time_ns() // 1_000_000
-        asked["timestamp_ms"] = None if timestamp is None else parse_time(timestamp, now_ms)
-        if asked["timestamp_ms"] == NO_TIMESTAMP:
+        options["timestamp_ms"] = None if timestamp is None else parse_time(timestamp, now_ms)
+        if options["timestamp_ms"] == NO_TIMESTAMP:
             raise BadOffsetSpec(f"{timestamp} is {NO_TIMESTAMP} ms, which means no timestamp")
     except BadOffsetSpec as error:
         raise click.BadParameter(str(error), param_hint="--timestamp") from None
-    template = asked.pop("output_format")
+    template = options.pop("output_format")
     try:
         printer = template_printer(template)
     except BadFormat as error:
         raise click.BadParameter(str(error), param_hint="--output-format") from None
-    asked["printer"] = None if asked["quiet"] or asked["as_json"] else printer
-    asked["headers"] = [_header(text) for text in asked["headers"]]
-    asked["key"] = None if asked["key"] is None else os.fsencode(asked["key"])
-    asked["values"] = [os.fsencode(value) for value in asked["values"]]
-    asked["delimiter"] = os.fsencode(asked["delimiter"]) if asked["delimiter"] else None
-    return Choices(**asked)
+    options["printer"] = None if options["quiet"] or options["as_json"] else printer
+    options["headers"] = [_header(text) for text in options["headers"]]
+    options["key"] = None if options["key"] is None else os.fsencode(options["key"])
+    options["values"] = [os.fsencode(value) for value in options["values"]]
+    options["delimiter"] = os.fsencode(options["delimiter"]) if options["delimiter"] else None
+    return Choices(**options)
 
 
 def _header(text: str) -> tuple[str, bytes | None]:

@@ -25,10 +25,10 @@ def list_() -> None:
     if not profiles:
         say("no profiles exist; create one with `kbroker profile create NAME -X brokers=HOST:PORT`")
     for name, settings in sorted(profiles.items()):
-        said = "  ".join(
+        shown = "  ".join(
             f"{key}={HIDDEN if key in SECRETS else value}" for key, value in settings.items()
         )
-        say(f"{'*' if name == current else ' '} {name}  {said}")
+        say(f"{'*' if name == current else ' '} {name}  {shown}")
 
 
 @profile.command()

@@ -172,17 +172,17 @@ to stop before. TIME is ms, s, a date, RFC 3339 or a duration from now such as -
 @target_options
 @partial(format_options, short=False)
 def replay(
-    target: Target, output: str, dry_run: bool, to_bootstrap: str | None, **asked: Any
+    target: Target, output: str, dry_run: bool, to_bootstrap: str | None, **options: Any
 ) -> None:
     """Write the records of TOPIC, of NDJSON, or of a lake again.
 
     Keys, headers and the order within each partition are preserved. No consumer group is used.
     """
-    if asked["topic"] is None and asked["ndjson"] is None:
+    if options["topic"] is None and options["ndjson"] is None:
         raise click.UsageError("name a topic, or a file with --ndjson FILE")
-    if asked["ndjson"] is not None and asked["lake"] is not None:
+    if options["ndjson"] is not None and options["lake"] is not None:
         raise click.UsageError("--ndjson and --lake exclude each other")
-    command = _Command(_order(asked, target.settings), output, dry_run)
+    command = _Command(_request(options, target.settings), output, dry_run)
     to = None if to_bootstrap is None else parse_addresses(to_bootstrap, "--to-bootstrap")
 
     async def work(cluster: ClusterClient) -> int:
@@ -198,7 +198,7 @@ def replay(
     sys.exit(status)
 
 
-def _order(asked: dict[str, Any], settings: Mapping[str, str]) -> ReplayRequest:
+def _request(options: dict[str, Any], settings: Mapping[str, str]) -> ReplayRequest:
     """Return the replay job that the options describe.
 
     Raises:
@@ -210,26 +210,26 @@ def _order(asked: dict[str, Any], settings: Mapping[str, str]) -> ReplayRequest:
     from kbroker.protocol.compression import Codec
 
     now_ms = time.time_ns() // 1_000_000
-    lines, said = asked["ndjson"], {name: _as_json(asked[name]) for name in WRITTEN}
+    lines, given = options["ndjson"], {name: _as_json(options[name]) for name in WRITTEN}
     return ReplayRequest(
-        to_topic=asked["to_topic"],
-        first=_offset_spec(asked["begin"], now_ms, "--from"),
-        last=_offset_spec(asked["end"], now_ms, "--to"),
-        pace=_pace(asked["rate"], asked["speed"]),
-        topic=asked["topic"],
+        to_topic=options["to_topic"],
+        first=_offset_spec(options["begin"], now_ms, "--from"),
+        last=_offset_spec(options["end"], now_ms, "--to"),
+        pace=_pace(options["rate"], options["speed"]),
+        topic=options["topic"],
         lines=lines,
         lines_name="the input" if lines is None else getattr(lines, "name", "the input"),
-        lake=asked["lake"],
-        partitions=asked["partitions"],
-        wanted=chosen_filter(asked),
-        partitioner=PartitionerName(asked["partitioner"]),
-        shift_ms=_shift(asked["timestamps"]),
-        subject=_subject(asked["to_schema"], asked["to_registry"], settings),
-        codec=Codec[asked["compression"].upper()],
-        committed=asked["committed"],
-        allow_same_topic=asked["allow_same_topic"],
-        progress=asked["progress"],
-        asked=said,
+        lake=options["lake"],
+        partitions=options["partitions"],
+        wanted=chosen_filter(options),
+        partitioner=PartitionerName(options["partitioner"]),
+        shift_ms=_shift(options["timestamps"]),
+        subject=_subject(options["to_schema"], options["to_registry"], settings),
+        codec=Codec[options["compression"].upper()],
+        committed=options["committed"],
+        allow_same_topic=options["allow_same_topic"],
+        progress=options["progress"],
+        asked=given,
     )
 
 

@@ -57,7 +57,7 @@ LISTED = ("principal", "permission", "operation", "resource_type", "resource", "
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AclArguments:
     """Principals, operations and resources in the options of a command."""
 
     principals: tuple[str, ...]
@@ -115,7 +115,7 @@ def _resource_options(command: Command) -> Command:
 
 
 def what_options(command: Command) -> Command:
-    """Add the options for operations and resources to a command; it receives `asked`."""
+    """Add the options for operations and resources to a command; it receives `arguments`."""
 
     @click.option(
         "--operation",
@@ -145,12 +145,12 @@ def what_options(command: Command) -> Command:
             )
             for name in named.pop(option)
         ]
-        asked = Asked(
+        arguments = AclArguments(
             tuple(map(_principal, principals)),
             tuple(OPERATIONS[each.lower()] for each in operations),
             (*resources, *([CLUSTER] if cluster else [])),
         )
-        return command(*args, asked=asked, **named)
+        return command(*args, arguments=arguments, **named)
 
     return with_options  # type: ignore[return-value]
 
@@ -205,7 +205,11 @@ def filter_options(command: Command) -> Command:
 
 
 def _filters(
-    asked: Asked, prefixed: bool, host: str | None, allow: bool | None, pattern: PatternType
+    arguments: AclArguments,
+    prefixed: bool,
+    host: str | None,
+    allow: bool | None,
+    pattern: PatternType,
 ) -> list[AclFilter]:
     """Return a filter for each combination of the options.
 
@@ -216,7 +220,7 @@ def _filters(
         True: AclPermission.ALLOW,
         False: AclPermission.DENY,
     }[allow]
-    whatever = [Resource(AclResourceType.ANY, "")]
+    any_resource = [Resource(AclResourceType.ANY, "")]
     if prefixed:
         pattern = PatternType.PREFIXED
     return [
@@ -230,9 +234,9 @@ def _filters(
             permission,
         )
         for resource, principal, operation in itertools.product(
-            asked.resources or whatever,
-            asked.principals or [None],
-            asked.operations or [AclOperation.ANY],
+            arguments.resources or any_resource,
+            arguments.principals or [None],
+            arguments.operations or [AclOperation.ANY],
         )
     ]
 
@@ -262,7 +266,7 @@ def _show(found: list[Acl], output: str) -> None:
 @target_options
 def list_(
     target: Target,
-    asked: Asked,
+    arguments: AclArguments,
     prefixed: bool,
     host: str | None,
     allow: bool | None,
@@ -275,7 +279,7 @@ def list_(
     """
     from kbroker.client.acls import describe_acls
 
-    wanted = _filters(asked, prefixed, host, allow, PatternType.MATCH)
+    wanted = _filters(arguments, prefixed, host, allow, PatternType.MATCH)
     _show(run(target, lambda cluster: describe_acls(cluster, wanted)), output)
 
 
@@ -294,7 +298,7 @@ def list_(
 @target_options
 def add(
     target: Target,
-    asked: Asked,
+    arguments: AclArguments,
     producer: bool,
     consumer: bool,
     idempotent: bool,
@@ -308,10 +312,10 @@ def add(
     """
     from kbroker.client.acls import add_acls
 
-    if not asked.principals:
+    if not arguments.principals:
         raise click.UsageError("no principal; add --principal NAME")
-    shortcuts = _shortcuts(producer, consumer, asked, PRODUCER, CONSUMER)
-    given = list(_rights(asked, shortcuts, idempotent))
+    shortcuts = _shortcuts(producer, consumer, arguments, PRODUCER, CONSUMER)
+    given = list(_rights(arguments, shortcuts, idempotent))
     new = [
         Acl(
             Pattern(
@@ -326,7 +330,7 @@ def add(
             right.operation,
             AclPermission.DENY if deny else AclPermission.ALLOW,
         )
-        for principal in asked.principals
+        for principal in arguments.principals
         for right in given
     ]
     run(target, lambda cluster: add_acls(cluster, new))
@@ -334,14 +338,18 @@ def add(
 
 
 def _shortcuts(
-    producer: bool, consumer: bool, asked: Asked, producing: Operations, consuming: Operations
+    producer: bool,
+    consumer: bool,
+    arguments: AclArguments,
+    producing: Operations,
+    consuming: Operations,
 ) -> list[Operations]:
     """Return the operations for --producer and --consumer.
 
     Raises:
         UsageError: A topic or group is missing.
     """
-    kinds = {each.type for each in asked.resources}
+    kinds = {each.type for each in arguments.resources}
     if producer and TOPIC not in kinds:
         raise click.UsageError("--producer needs --topic NAME")
     if consumer and not {TOPIC, GROUP} <= kinds:
@@ -349,26 +357,30 @@ def _shortcuts(
     return [*([producing] if producer else []), *([consuming] if consumer else [])]
 
 
-def _rights(asked: Asked, shortcuts: list[Operations], idempotent: bool) -> list[Permission]:
+def _rights(
+    arguments: AclArguments, shortcuts: list[Operations], idempotent: bool
+) -> list[Permission]:
     """Return the requested operations on resources, without duplicates.
 
     Raises:
         UsageError: Options are missing, or the operation does not exist for the resource type.
     """
-    if not shortcuts and not (asked.operations and asked.resources):
+    if not shortcuts and not (arguments.operations and arguments.resources):
         raise click.UsageError(
             "no operation; give --operation NAME with a resource (--topic, --group, --cluster, "
             "...), or --producer or --consumer"
         )
-    found = [right for each in shortcuts for right in required_permissions(each, asked.resources)]
+    found = [
+        right for each in shortcuts for right in required_permissions(each, arguments.resources)
+    ]
     if idempotent:
         found.append(IDEMPOTENCE)
-    for operation, resource in itertools.product(asked.operations, asked.resources):
-        meant = VALID_OPERATIONS[resource.type]
-        if operation not in (*meant, AclOperation.ALL):
+    for operation, resource in itertools.product(arguments.operations, arguments.resources):
+        valid = VALID_OPERATIONS[resource.type]
+        if operation not in (*valid, AclOperation.ALL):
             raise click.UsageError(
                 f"invalid operation {cli_name(operation)} on a {cli_name(resource.type)} (valid: "
-                f"{', '.join(sorted(map(cli_name, meant)))}, all)"
+                f"{', '.join(sorted(map(cli_name, valid)))}, all)"
             )
         found.append(Permission(operation, resource))
     return list(dict.fromkeys(found))
@@ -381,7 +393,7 @@ def _rights(asked: Asked, shortcuts: list[Operations], idempotent: bool) -> list
 @target_options
 def remove(
     target: Target,
-    asked: Asked,
+    arguments: AclArguments,
     prefixed: bool,
     host: str | None,
     allow: bool | None,
@@ -394,12 +406,12 @@ def remove(
     """
     from kbroker.client.acls import describe_acls, remove_acls
 
-    if asked == Asked((), (), ()) and host is None and allow is None and not prefixed:
+    if arguments == AclArguments((), (), ()) and host is None and allow is None and not prefixed:
         raise click.UsageError(
             "give at least one filter, such as --principal or --topic (run the command twice for "
             "--allow and --deny)"
         )
-    wanted = _filters(asked, prefixed, host, allow, PatternType.LITERAL)
+    wanted = _filters(arguments, prefixed, host, allow, PatternType.LITERAL)
     if not yes:
         found = run(target, lambda cluster: describe_acls(cluster, wanted))
         if not found:
@@ -423,7 +435,7 @@ def remove(
 @target_options
 def explain(
     target: Target,
-    asked: Asked,
+    arguments: AclArguments,
     producer: bool,
     consumer: bool,
     idempotent: bool,
@@ -435,19 +447,19 @@ def explain(
     The operation is an --operation on a --topic, --group, ..., or all operations of --producer or
     --consumer. If it is denied, the output has the commands that allow it.
     """
-    if len(asked.principals) != 1 or asked.principals == (f"{USER}:{WILDCARD}",):
+    if len(arguments.principals) != 1 or arguments.principals == (f"{USER}:{WILDCARD}",):
         raise click.UsageError("give exactly one --principal NAME other than '*'")
-    shortcuts = _shortcuts(producer, consumer, asked, PRODUCING, CONSUMING)
-    needed = _rights(asked, shortcuts, idempotent)
+    shortcuts = _shortcuts(producer, consumer, arguments, PRODUCING, CONSUMING)
+    needed = _rights(arguments, shortcuts, idempotent)
     if any(right.operation == AclOperation.ALL for right in needed):
         raise click.UsageError(
             "'all' is not an operation of a request; give a specific --operation"
         )
-    kind, _, name = asked.principals[0].partition(":")
+    kind, _, name = arguments.principals[0].partition(":")
     client = Client(Principal(kind, name), host or WILDCARD)
-    acls, told = run(target, lambda cluster: _known(cluster, needed))
-    answers = [check_permission(acls, told.rules, client, right) for right in needed]
-    notes = list(_notes(acls, told, answers, host))
+    acls, described = run(target, lambda cluster: _known(cluster, needed))
+    answers = [check_permission(acls, described.rules, client, right) for right in needed]
+    notes = list(_notes(acls, described, answers, host))
     value = [_row(each) for each in answers]
     show(output, value, lambda _: [*_sentences(answers), *notes])
 
@@ -486,11 +498,11 @@ def _sentences(answers: list[PermissionCheck]) -> Iterator[str]:
 
 
 def _notes(
-    acls: Acls, told: DescribedRules, answers: list[PermissionCheck], host: str | None
+    acls: Acls, described: DescribedRules, answers: list[PermissionCheck], host: str | None
 ) -> Iterator[str]:
     """Yield remarks about what the answers do not take into account."""
-    if told.hidden_settings and not all(each.allowed for each in answers):
-        yield f"The broker does not expose its {' and '.join(told.hidden_settings)}, which may allow more."
+    if described.hidden_settings and not all(each.allowed for each in answers):
+        yield f"The broker does not expose its {' and '.join(described.hidden_settings)}, which may allow more."
     client = answers[0].client
     hosts = {
         each.host

@@ -87,8 +87,8 @@ def create(
     from kbroker.client.topics import NewTopic, create_topics, wait_until_ready
     from kbroker.protocol.errors import ErrorCode
 
-    asked = _asked_topics(names, partitions, replication_factor, configs, file)
-    topics = [NewTopic(*each) for each in asked]
+    requested = _requested_topics(names, partitions, replication_factor, configs, file)
+    topics = [NewTopic(*each) for each in requested]
 
     async def work(cluster: ClusterClient) -> None:
         outcome = await create_topics(cluster, topics, validate_only=dry_run)
@@ -109,7 +109,7 @@ def create(
     run(target, work)
 
 
-def _asked_topics(
+def _requested_topics(
     names: tuple[str, ...],
     partitions: int | None,
     replication_factor: int | None,
@@ -269,7 +269,7 @@ def alter_config(target: Target, name: str, dry_run: bool, **changes: tuple[str,
 
     from .topic_files import BadTopic, parse_configs
 
-    asked: dict[str, tuple[Operation, str | None]] = {}
+    operations: dict[str, tuple[Operation, str | None]] = {}
     try:
         for operation, option in (
             (Operation.SET, "sets"),
@@ -277,18 +277,18 @@ def alter_config(target: Target, name: str, dry_run: bool, **changes: tuple[str,
             (Operation.SUBTRACT, "subtracts"),
         ):
             pairs = parse_configs(changes[option])
-            asked |= {key: (operation, value) for key, value in pairs.items()}
+            operations |= {key: (operation, value) for key, value in pairs.items()}
     except BadTopic as error:
         raise click.UsageError(str(error)) from None
-    asked |= {key: (Operation.DELETE, None) for key in changes["deletes"]}
-    if not asked:
+    operations |= {key: (Operation.DELETE, None) for key in changes["deletes"]}
+    if not operations:
         raise click.UsageError(
             "no changes; give at least one of --set, --delete, --append and --subtract"
         )
 
     async def work(cluster: ClusterClient) -> None:
         await cluster.topics([name])
-        await alter_configs(cluster, Resource.TOPIC, name, asked, validate_only=dry_run)
+        await alter_configs(cluster, Resource.TOPIC, name, operations, validate_only=dry_run)
 
     run(target, work)
     say(f"{name}: {'the settings are valid' if dry_run else 'changed'}")

@@ -61,4 +61,4 @@ def _facts(scope: Scope, each: Property[Value]) -> dict[str, object]:
 
 
 def _ways(name: str) -> list[str]:
-    return [f"-o {name}=VALUE", f"{variable_of(name)}=VALUE", "a line of the file of --config"]
+    return [f"-o {name}=VALUE", f"{variable_of(name)}=VALUE", "a line in the file of --config"]

@@ -35,12 +35,12 @@ def validate_group_configs(values: Mapping[str, str], broker: BrokerConfig) -> N
     group = GroupConfig(values, broker)
     for name in values:
         kind, _, rest = name.partition(".")
-        least = f"group.{kind}.min.{rest}"
-        most = f"group.{kind}.max.{rest.removeprefix('num.')}"
-        if least in BROKER_PROPERTIES and group.integer(name) < broker.integer(least):
-            raise ConfigError(f"{name} must be greater than or equal to {least}")
-        if most in BROKER_PROPERTIES and group.integer(name) > broker.integer(most):
-            raise ConfigError(f"{name} must be less than or equal to {most}")
+        minimum = f"group.{kind}.min.{rest}"
+        maximum = f"group.{kind}.max.{rest.removeprefix('num.')}"
+        if minimum in BROKER_PROPERTIES and group.integer(name) < broker.integer(minimum):
+            raise ConfigError(f"{name} must be greater than or equal to {minimum}")
+        if maximum in BROKER_PROPERTIES and group.integer(name) > broker.integer(maximum):
+            raise ConfigError(f"{name} must be less than or equal to {maximum}")
     for kind in ("consumer", "share", "streams"):
         session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
         if group.integer(session) <= group.integer(heartbeat):

@@ -345,10 +345,10 @@ def validate_topic_configs(values: Mapping[str, str | None], broker: BrokerConfi
     for name, value in values.items():
         validate_topic_config(name, value)
     topic = TopicConfig({name: value or "" for name, value in values.items()}, broker)
-    least, most = topic.min_compaction_lag_ms, topic.max_compaction_lag_ms
-    if least > most:
+    min_lag, max_lag = topic.min_compaction_lag_ms, topic.max_compaction_lag_ms
+    if min_lag > max_lag:
         raise ConfigError(
-            f"min.compaction.lag.ms ({least}) is greater than max.compaction.lag.ms ({most})"
+            f"min.compaction.lag.ms ({min_lag}) is greater than max.compaction.lag.ms ({max_lag})"
         )
 
 

@@ -154,9 +154,9 @@ def _check_operations(
     parser: Parser, patterns: Iterable[Pattern], operations: Iterable[AclOperation]
 ) -> None:
     for pattern in patterns:
-        meant = {*VALID_OPERATIONS[pattern.resource_type], AclOperation.ALL}
-        if not meant.issuperset(operations):
-            names = ", ".join(sorted(each.name for each in meant))
+        valid = {*VALID_OPERATIONS[pattern.resource_type], AclOperation.ALL}
+        if not valid.issuperset(operations):
+            names = ", ".join(sorted(each.name for each in valid))
             parser.error(
                 f"ResourceType {pattern.resource_type.name} only supports operations [{names}]"
             )

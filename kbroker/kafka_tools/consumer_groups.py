@@ -388,8 +388,8 @@ async def _delete_offsets(cluster: ClusterClient, options: Namespace) -> None:
     from kbroker.protocol.errors import ErrorCode, KafkaError
 
     (name,) = options.group
-    there = set(await topic_names(cluster))
-    missing = [text for text in options.topic if text.partition(":")[0] not in there]
+    existing = set(await topic_names(cluster))
+    missing = [text for text in options.topic if text.partition(":")[0] not in existing]
     options.topic = [text for text in options.topic if text not in missing]
     partitions = await _meant(cluster, options, {})
     head = f"Request succeeded for deleting offsets from group {name}."

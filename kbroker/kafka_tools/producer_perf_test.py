@@ -105,10 +105,10 @@ class _Report:
         rate = f"{self.sent / seconds:.{places[0]}f} records/sec"
         megabytes = f"{self.sent_bytes / MEGABYTE / seconds:.2f} MB/sec"
         mean = sum(self.waits_ms) / max(self.sent, 1)
-        most = max(self.waits_ms, default=0)
+        maximum = max(self.waits_ms, default=0)
         text = (
             f"{self.sent} records sent, {rate} ({megabytes}), {mean:.{places[1]}f} ms avg latency, "
-            f"{most:.{places[1]}f} ms max latency"
+            f"{maximum:.{places[1]}f} ms max latency"
         )
         if not is_last:
             return f"{text}."
@@ -169,13 +169,13 @@ class _Job:
 
         rate = self._options.throughput
         largest = max(max(map(len, self._payloads)), 1)
-        most = min(WRITE_RECORDS, max(WRITE_BYTES // largest, 1), count - self._made)
+        maximum = min(WRITE_RECORDS, max(WRITE_BYTES // largest, 1), count - self._made)
         if rate <= 0:
-            return most
+            return maximum
         wait = began_at + (self._made + 1) / rate - time.monotonic()
         if wait > 0:
             await trio.sleep(wait)
-        return max(min(int((time.monotonic() - began_at) * rate) - self._made, most), 1)
+        return max(min(int((time.monotonic() - began_at) * rate) - self._made, maximum), 1)
 
     def _record(self) -> Record:
         from kbroker.protocol.records import Record

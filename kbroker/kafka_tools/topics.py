@@ -149,9 +149,9 @@ def _described(
         )
     if options.topics_with_overrides:
         return
-    least = next((int(each.value or 1) for each in settings if each.name == _MIN_ISR), 1)
+    min_isr = next((int(each.value or 1) for each in settings if each.name == _MIN_ISR), 1)
     for row in partitions:
-        if narrowed and not _is_asked_for(row, least, alive, options):
+        if narrowed and not _is_selected(row, min_isr, alive, options):
             continue
         leader = row.leader_id if row.leader_id >= 0 else "none"
         yield (
@@ -163,15 +163,15 @@ def _described(
 _MIN_ISR = "min.insync.replicas"
 
 
-def _is_asked_for(
-    row: MetadataResponse.Partition, least: int, alive: set[int], options: Namespace
+def _is_selected(
+    row: MetadataResponse.Partition, min_isr: int, alive: set[int], options: Namespace
 ) -> bool:
     in_sync = len(row.isr_nodes)
     return (
         (options.under_replicated_partitions and in_sync < len(row.replica_nodes))
         or (options.unavailable_partitions and row.leader_id not in alive)
-        or (options.under_min_isr_partitions and in_sync < least)
-        or (options.at_min_isr_partitions and in_sync == least)
+        or (options.under_min_isr_partitions and in_sync < min_isr)
+        or (options.at_min_isr_partitions and in_sync == min_isr)
     )
 
 

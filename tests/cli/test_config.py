@@ -33,7 +33,7 @@ def test_config_explain_describes_setting_for_each_resource_type() -> None:
 def test_config_explain_shows_differences_from_kafka() -> None:
     text = run("explain", "max.connections", "log.dir", "flush.policy").stdout
     assert "kafka default     2147483647" in text
-    assert "only kbroker      yes" in text
+    assert "kbroker only      yes" in text
     assert "max.connections (broker setting)\n  Maximum number of open connections" in text
 
 

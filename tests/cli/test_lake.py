@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kbroker import spark
-from kbroker.cli.lake import _schema, _session_with, _Told
+from kbroker.cli.lake import _EventPrinter, _schema, _session_with
 from kbroker.cli.target import REGISTRY, REGISTRY_LOGIN
 from kbroker.spark import connector
 from kbroker.spark.connector import ConnectorError, Installed, NoConnectorError
@@ -33,7 +33,7 @@ def source(
 ) -> str:
     monkeypatch.setattr(spark, "session", sessions)
     monkeypatch.setattr(connector, "installed", lambda: Installed(version, Path("/spark"), "2.13"))
-    return _session_with(wanted, {}, _Told(as_json=False))[1]
+    return _session_with(wanted, {}, _EventPrinter(as_json=False))[1]
 
 
 def test_archive_uses_available_connector(

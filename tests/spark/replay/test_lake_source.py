@@ -102,7 +102,7 @@ def test_a_part_in_the_order_of_time(broker: LocalBroker, tmp_path: Path) -> Non
     said = replay(
         broker, tmp_path, "--to-topic", "one", "--from", "@2026-03-01T10:03:00Z", "--to", "-42"
     ).stderr
-    assert "has 2 partitions, one has 1: records go by their keys" in said
+    assert "has 2 partitions, one has 1: partitions are selected by the keys" in said
     found = records(broker, "one", 0)
     times = [each.timestamp for each in found]
     assert times == sorted(times)

@@ -1,4 +1,4 @@
-"""Records that clients cannot read, built field by field."""
+"""Malformed records, built field by field."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ NOW = 1_700_000_000_000
 
 
 def batch_of(content: bytes, codec: Codec, count: int) -> bytes:
-    """A batch whose header is right and whose records are these bytes, compressed."""
+    """Return a batch with a valid header and these bytes as compressed records."""
     header = read_header(encode_batch([Record(timestamp=NOW)]))
     claimed = header._replace(attributes=codec, record_count=count, last_offset_delta=count - 1)
     return with_payload(claimed, compress(codec, content))[0]
 
 
 def varint(value: int, padding: int = 0) -> bytes:
-    """A varint with so many bytes more than it needs."""
+    """Return a varint with padding bytes."""
     plain = bytearray(write_varint(value))
     if padding:
         plain[-1] |= 0x80
@@ -38,7 +38,7 @@ def record(
     longer: int = 0,
     behind: bytes = b"",
 ) -> bytes:
-    """A record of which each part can be wrong."""
+    """Return a record with invalid parts."""
     body = b"\x00" + time + (varint(index) if delta is None else delta) + key + value + headers
     return varint(len(body) + longer) + body + behind
 

@@ -27,23 +27,23 @@ class Oracle(Protocol):
     skips_unknown_tags: bool
 
     def pairs(self) -> set[Pair]:
-        """What it knows of the keys of a broker listener."""
+        """Return the supported API keys, versions and directions."""
 
     def read(self, pair: Pair, data: bytes) -> Any:
-        """Decode all of `data`. Any exception says that it could not."""
+        """Decode all of `data`. Any exception means failure."""
 
     def write(self, pair: Pair, value: Any) -> bytes:
         """Encode what `read` or `make` returned."""
 
     def plain(self, pair: Pair, value: Any) -> dict[str, Any]:
-        """What `read` returned as dictionaries with our field names."""
+        """Convert the result of `read` to dictionaries with kbroker's field names."""
 
     def make(self, pair: Pair, rng: random.Random) -> Any:
-        """A random message, made from the oracle's own schema."""
+        """Return a random message from the oracle's schema."""
 
 
 def random_primitive(kind: str, name: str, rng: random.Random) -> Any:
-    """A value for a field that Kafka's schemas give the type `kind`."""
+    """Return a random value for a field of type `kind` in Kafka's schemas."""
     if kind == "error_code" or (kind == "int16" and name.endswith("error_code")):
         return rng.randint(-1, 133)
     if kind.startswith("int"):
@@ -65,7 +65,7 @@ def random_primitive(kind: str, name: str, rng: random.Random) -> Any:
 
 
 class KafkaPython:
-    """The protocol module of kafka-python 3."""
+    """The codec of kafka-python 3."""
 
     name = "kafka-python"
     skips_unknown_tags = True

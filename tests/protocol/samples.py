@@ -21,7 +21,7 @@ STRING_SIZES = (1, 3, 8, 40, 126, 127, 128, 300)
 
 
 class Style(Enum):
-    """What a sample is made of."""
+    """The content of a sample."""
 
     FULL = "every field set, no null, no empty array"
     EMPTY = "null wherever it can travel, else empty and zero"
@@ -30,13 +30,13 @@ class Style(Enum):
 
 
 def declared(pair: Pair) -> type[Message]:
-    """The class of a pair."""
+    """Return the class of a pair."""
     key, _, kind = pair
     return messages.request_class(key) if kind == "request" else messages.response_class(key)
 
 
 def declared_pairs() -> list[Pair]:
-    """Every API key, version and direction that is declared."""
+    """Return every declared API key, version and direction."""
     return [
         (int(key), version, kind)
         for key in ApiKey
@@ -46,7 +46,7 @@ def declared_pairs() -> list[Pair]:
 
 
 def sample(cls: type[Struct], version: int, rng: random.Random, style: Style) -> Any:
-    """An object with all fields of `version` set; the others keep their defaults."""
+    """Return an object with all fields of `version` set; the others keep their defaults."""
     return cls(
         **{
             field.name: _value(field, version, rng, style)
@@ -57,7 +57,7 @@ def sample(cls: type[Struct], version: int, rng: random.Random, style: Style) ->
 
 
 def plain(message: Struct, version: int) -> dict[str, Any]:
-    """The fields of `version` by name: structs as dictionaries, records as bytes."""
+    """Return the fields of `version` by name: structs as dictionaries, records as bytes."""
     return {
         field.name: _plain(getattr(message, field.name), version)
         for field in fields(type(message))

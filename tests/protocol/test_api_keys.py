@@ -7,12 +7,12 @@ from kbroker.protocol.api_keys import ApiKey
 CONTROLLER_ONLY = {52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82}
 
 
-def test_all_keys_of_a_broker_listener() -> None:
+def test_api_keys_are_those_of_a_broker_listener() -> None:
     assert len(ApiKey) == 77
     assert set(ApiKey) == set(range(93)) - {4, 5, 6, 7} - CONTROLLER_ONLY
 
 
-def test_names_are_kafkas() -> None:
+def test_api_names_equal_those_of_kafka() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         from kafka.protocol.api_key import ApiKey as Theirs

@@ -55,7 +55,7 @@ def decoded(cls: type[Any], raw: str, version: int) -> Any:
 # -- bytes by hand --------------------------------------------------------------------------
 
 
-def test_a_message_before_and_after_it_became_flexible() -> None:
+def test_message_is_encoded_before_and_after_its_first_flexible_version() -> None:
     request = HeartbeatRequest(
         group_id="grp", generation_id=5, member_id="m", group_instance_id="i"
     )
@@ -69,7 +69,7 @@ def test_a_message_before_and_after_it_became_flexible() -> None:
     assert decoded(HeartbeatRequest, "04677270 00000005 026d 00 00", 4) == request
 
 
-def test_null_and_empty_arrays_differ() -> None:
+def test_null_and_empty_arrays_are_distinguished() -> None:
     everything = MetadataRequest(topics=None)
     nothing = MetadataRequest(topics=[])
     assert encode_bytes(everything, 1).hex() == "ffffffff"
@@ -80,7 +80,7 @@ def test_null_and_empty_arrays_differ() -> None:
     assert decoded(MetadataRequest, "01 01 00 00 00", 9) == nothing
 
 
-def test_none_becomes_empty_where_null_cannot_travel() -> None:
+def test_none_is_encoded_as_empty_if_not_nullable() -> None:
     assert encode_bytes(MetadataRequest(topics=None), 0).hex() == "00000000"
     response = JoinGroupResponse(protocol_name=None, leader="l", member_id="m")
     assert encode_bytes(response, 0).hex() == "0000ffffffff000000016c00016d00000000"
@@ -118,7 +118,7 @@ def test_fields_outside_of_the_version_are_skipped_and_get_their_default() -> No
     assert (again.topics[0].topic, again.topics[0].topic_id) == ("", UUID(int=1))
 
 
-def test_an_array_that_a_version_lacks_is_a_new_list_each_time() -> None:
+def test_array_missing_in_a_version_is_decoded_as_a_new_list() -> None:
     one = decoded(MetadataResponse, "00000000 00000000", 0)
     two = decoded(MetadataResponse, "00000000 00000000", 0)
     partition = "0000 00000001 00000002 00000000 00000000"
@@ -130,7 +130,7 @@ def test_an_array_that_a_version_lacks_is_a_new_list_each_time() -> None:
     assert three.offline_replicas is not four.offline_replicas
 
 
-def test_list_offsets_version_0_answers_an_array() -> None:
+def test_list_offsets_response_version_0_has_an_array() -> None:
     partition = ListOffsetsResponse.Partition(old_style_offsets=[7, 0], offset=3, timestamp=4)
     response = ListOffsetsResponse(
         topics=[ListOffsetsResponse.Topic(name="t", partitions=[partition])]
@@ -140,7 +140,7 @@ def test_list_offsets_version_0_answers_an_array() -> None:
     assert encode_bytes(response, 1).hex() == head + f"{4:016x}" + f"{3:016x}"
 
 
-def test_a_nullable_struct_has_a_marker() -> None:
+def test_nullable_struct_is_encoded_with_a_marker() -> None:
     response = ConsumerGroupHeartbeatResponse(error_code=1)
     empty = "00000000000100000000000000000000"
     assert encode_bytes(response, 1).hex() == empty + "ff" + "00"
@@ -155,7 +155,7 @@ def test_error_codes_may_be_enum_members() -> None:
     assert decoded(HeartbeatResponse, "0016", 0).error_code == ErrorCode.ILLEGAL_GENERATION
 
 
-def test_lengths_of_more_than_one_byte() -> None:
+def test_lengths_of_more_than_one_byte_are_encoded() -> None:
     for size in (126, 127, 128, 16_383, 32_767):
         request = HeartbeatRequest(group_id="x" * size)
         data = encode_bytes(request, 4)
@@ -167,12 +167,12 @@ def test_lengths_of_more_than_one_byte() -> None:
         assert decode(DescribeGroupsRequest, data, 5) == (groups, len(data))
 
 
-def test_a_message_without_fields_is_no_part_at_all() -> None:
+def test_message_without_fields_is_encoded_as_no_part() -> None:
     assert encode(ListGroupsRequest(), 0) == []
     assert decode(ListGroupsRequest, b"", 0) == (ListGroupsRequest(), 0)
 
 
-def test_a_message_may_stand_in_the_middle_of_a_buffer() -> None:
+def test_message_is_decoded_from_the_middle_of_a_buffer() -> None:
     data = encode_bytes(HeartbeatRequest(group_id="g"), 4)
     for buffer in (bytes, bytearray, memoryview):
         whole = buffer(b"before" + data + b"after")
@@ -186,7 +186,7 @@ def test_a_message_may_stand_in_the_middle_of_a_buffer() -> None:
 EMPTY_TAGGED = "00000100000000"
 
 
-def test_tagged_fields_are_left_out_when_they_are_default() -> None:
+def test_default_tagged_fields_are_omitted() -> None:
     response = ApiVersionsResponse()
     assert encode_bytes(response, 3).hex() == EMPTY_TAGGED + "00"
     response.finalized_features_epoch = 9
@@ -197,7 +197,7 @@ def test_tagged_fields_are_left_out_when_they_are_default() -> None:
     assert encode_bytes(response, 2).hex() == "00000000000000000000"
 
 
-def test_a_tagged_struct_equal_to_its_default_is_left_out() -> None:
+def test_default_tagged_struct_is_omitted() -> None:
     absent = FetchRequest(max_wait_ms=1)
     unset = FetchRequest(max_wait_ms=1, replica_state=FetchRequest.ReplicaState())
     follower = FetchRequest(max_wait_ms=1, replica_state=FetchRequest.ReplicaState(replica_id=2))
@@ -207,7 +207,7 @@ def test_a_tagged_struct_equal_to_its_default_is_left_out() -> None:
     assert decode(FetchRequest, data, 15) == (follower, len(data))
 
 
-def test_unknown_tagged_fields_are_stepped_over() -> None:
+def test_unknown_tagged_fields_are_skipped() -> None:
     noise = "03" + "01 08 0000000000000009" + "05 02 abcd" + "ac02 00"
     response = decoded(ApiVersionsResponse, EMPTY_TAGGED + noise, 3)
     assert response == ApiVersionsResponse(finalized_features_epoch=9)
@@ -226,7 +226,7 @@ def test_unknown_tagged_fields_are_stepped_over() -> None:
         "01",
     ],
 )
-def test_broken_tagged_fields_are_refused(tags: str) -> None:
+def test_malformed_tagged_fields_are_rejected(tags: str) -> None:
     with pytest.raises(DecodeError):
         decoded(ApiVersionsResponse, EMPTY_TAGGED + tags, 3)
 
@@ -260,21 +260,21 @@ def produced(request: ProduceRequest) -> Any:
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 @pytest.mark.parametrize("version", [3, 9])
-def test_records_of_any_buffer_type(kind: type, version: int) -> None:
+def test_records_of_any_buffer_type_are_encoded(kind: type, version: int) -> None:
     request = produce(kind(b"batch"))
     again, _ = decode(ProduceRequest, encode_bytes(request, version), version)
     assert isinstance(produced(again), memoryview)
     assert produced(again) == b"batch"
 
 
-def test_null_and_empty_records_differ() -> None:
+def test_null_and_empty_records_are_distinguished() -> None:
     for version in (3, 9):
         for records in (None, b""):
             again, _ = decode(ProduceRequest, encode_bytes(produce(records), version), version)
             assert produced(again) == records
 
 
-def test_small_records_are_joined_and_large_ones_handed_on() -> None:
+def test_small_records_are_joined_and_large_ones_are_separate_parts() -> None:
     assert len(encode(produce(bytes(DETACHED_SIZE - 1)), 9)) == 1
     large = memoryview(bytes(DETACHED_SIZE))
     parts = encode(produce(large), 9)
@@ -284,7 +284,7 @@ def test_small_records_are_joined_and_large_ones_handed_on() -> None:
 
 
 @pytest.mark.parametrize("size", [1, DETACHED_SIZE, 10**12])
-def test_a_deferred_range_is_a_part_of_its_own(size: int) -> None:
+def test_deferred_range_is_a_separate_part(size: int) -> None:
     deferred = Range(size)
     version = 8 if size > 2**31 else 9
     if size > 2**31:
@@ -300,7 +300,7 @@ def test_a_deferred_range_is_a_part_of_its_own(size: int) -> None:
         encode_bytes(produce(deferred), version)
 
 
-def test_an_empty_range_is_no_part() -> None:
+def test_empty_range_is_no_part() -> None:
     assert len(encode(produce(Range(0)), 9)) == 1
 
 
@@ -318,14 +318,14 @@ def test_several_ranges_keep_their_order() -> None:
     assert len(parts) == 7
 
 
-def test_decoded_records_are_views_into_the_frame() -> None:
+def test_decoded_records_are_views_of_the_frame() -> None:
     frame = bytearray(encode_bytes(produce(b"batch"), 9))
     request, _ = decode(ProduceRequest, memoryview(frame), 9)
     frame[frame.index(b"batch")] = ord("m")
     assert produced(request) == b"match"
 
 
-def test_a_header_can_stand_before_the_message() -> None:
+def test_message_is_encoded_after_a_header() -> None:
     out = bytearray(b"head")
     parts = encode_after(out, produce(Range(9)), 9)
     assert parts[0] is out
@@ -354,12 +354,12 @@ def test_a_header_can_stand_before_the_message() -> None:
         (ProduceRequest, 3, "ffff 0001 00000000 00000001 0000 00000001 00000000 fffffffe"),
     ],
 )
-def test_malformed_bytes_are_refused(cls: type[Any], version: int, raw: str) -> None:
+def test_malformed_bytes_are_rejected(cls: type[Any], version: int, raw: str) -> None:
     with pytest.raises(DecodeError):
         decode(cls, bytes.fromhex(raw), version)
 
 
-def test_a_count_must_fit_into_the_rest_of_the_frame() -> None:
+def test_count_above_the_rest_of_the_frame_is_rejected() -> None:
     started = time.process_time()
     for raw in ("7fffffff" + "0000" * 1000, "10000000" + "0000" * 1000):
         with pytest.raises(DecodeError, match="topics"):
@@ -367,7 +367,7 @@ def test_a_count_must_fit_into_the_rest_of_the_frame() -> None:
     assert time.process_time() - started < 5, "a loop over what is not there"
 
 
-def test_a_message_holds_a_limited_number_of_elements() -> None:
+def test_message_with_too_many_elements_is_rejected() -> None:
     def request(count: int) -> bytes:
         return write_uvarint(count + 1) + b"\x01" * count + b"\x00\x00"
 
@@ -377,7 +377,7 @@ def test_a_message_holds_a_limited_number_of_elements() -> None:
         decode(DescribeGroupsRequest, request(OBJECTS_MAX + 1), 5)
 
 
-def test_the_limit_counts_nested_arrays_together() -> None:
+def test_element_limit_includes_nested_arrays() -> None:
     topic = FetchRequest.ForgottenTopic(topic="", partitions=[0] * 1000)
     fits = FetchRequest(forgotten_topics_data=[topic] * 990)
     assert decode(FetchRequest, encode_bytes(fits, 12), 12)[0] == fits
@@ -400,12 +400,12 @@ def test_the_limit_counts_nested_arrays_together() -> None:
         (HeartbeatResponse(), -1),
     ],
 )
-def test_what_does_not_fit_is_an_encode_error(value: Any, version: int) -> None:
+def test_value_that_does_not_fit_is_an_encode_error(value: Any, version: int) -> None:
     with pytest.raises(EncodeError):
         encode(value, version)
 
 
-def test_an_undeclared_version_is_a_decode_error() -> None:
+def test_undeclared_version_is_a_decode_error() -> None:
     for version in (-1, 5):
         with pytest.raises(DecodeError, match="version"):
             decode(HeartbeatResponse, b"\0" * 10, version)
@@ -432,7 +432,7 @@ def test_every_declared_version_round_trips(style: Style) -> None:
         assert decode(declared(pair), memoryview(data), pair[1]) == (value, len(data)), pair
 
 
-def test_every_message_cut_short_is_refused() -> None:
+def test_every_truncated_message_is_rejected() -> None:
     cuts = 0
     for pair in PAIRS:
         value = sample(declared(pair), pair[1], random.Random(str(pair)), Style.FULL)
@@ -492,7 +492,7 @@ def mutate_and_decode(
 
 
 @pytest.mark.slow
-def test_mutated_bytes_raise_nothing_but_decode_errors(
+def test_mutated_bytes_raise_only_decode_errors(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     MUTATIONS.clear()
@@ -505,11 +505,11 @@ def test_mutated_bytes_raise_nothing_but_decode_errors(
 
 @settings(max_examples=500)
 @given(pair=st.sampled_from(PAIRS), data=st.binary(max_size=200))
-def test_random_bytes_raise_nothing_but_decode_errors(pair: Pair, data: bytes) -> None:
+def test_random_bytes_raise_only_decode_errors(pair: Pair, data: bytes) -> None:
     survives(pair, data)
 
 
-def test_a_planted_defect_is_found_by_the_mutations() -> None:
+def test_mutations_find_a_planted_bug() -> None:
     """The harness itself: a decoder that lets an IndexError through is noticed."""
     request: Any = HeartbeatRequest
     pair = (12, 3, "request")
@@ -530,7 +530,7 @@ def test_a_planted_defect_is_found_by_the_mutations() -> None:
         request.DECODERS[3] = good
 
 
-def test_the_generated_text_can_be_read() -> None:
+def test_generated_source_is_returned() -> None:
     assert "def codec(buf, pos, end, left):" in source(FetchRequest, 12, "decode")
     text = source(FetchRequest, 12, "encode")
     assert "def codec(m, out, parts):" in text
@@ -543,6 +543,6 @@ class Small:
     later: Int32 = wire(since=1, default=5)
 
 
-def test_a_message_without_a_key_can_be_declared_anywhere() -> None:
+def test_message_without_a_key_is_declared_outside_of_messages() -> None:
     assert encode_bytes(Small(value=1, later=2), 1).hex() == "0000000100000002"
     assert decode(Small, b"\0\0\0\1", 0) == (Small(value=1, later=5), 4)

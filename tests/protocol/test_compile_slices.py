@@ -1,4 +1,4 @@
-"""Codecs that work in slices do what the others do, and pause often enough."""
+"""Generator codecs: equal results, and frequent pauses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Run(NamedTuple):
-    """What a generator returned, and how often it paused before."""
+    """The result of a generator, and the number of its pauses."""
 
     value: Any
     pauses: int
@@ -103,7 +103,7 @@ def short_slices() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("style", Style)
-def test_every_message_in_slices_is_the_same(style: Style) -> None:
+def test_every_message_in_slices_equals_the_whole(style: Style) -> None:
     """The same bytes, the same values, the same count, and a pause after so many elements."""
     paused = 0
     with short_slices():
@@ -126,8 +126,8 @@ def test_every_message_in_slices_is_the_same(style: Style) -> None:
     assert (paused > len(PAIRS)) == (style is not Style.EMPTY)
 
 
-def test_a_slice_is_short() -> None:
-    """As they are shipped: a pause after each `SLICE_OBJECTS` elements, in both directions."""
+def test_slices_are_short() -> None:
+    """With the default settings both directions pause after each `SLICE_OBJECTS` elements."""
     count = 10 * SLICE_OBJECTS
     request = DescribeGroupsRequest(groups=[str(i) for i in range(count)])
     data = encode_bytes(request, 5)
@@ -140,7 +140,7 @@ def test_a_slice_is_short() -> None:
     assert run(encode_in_slices(bytearray(), response, 9)).pauses == 11
 
 
-def test_what_stands_before_and_behind_a_message() -> None:
+def test_bytes_around_a_message_are_unchanged() -> None:
     value = HeartbeatRequest(group_id="g", member_id="m")
     data = encode_bytes(value, 4)
     assert joined(run(encode_in_slices(bytearray(b"head"), value, 4)).value) == b"head" + data
@@ -148,7 +148,7 @@ def test_what_stands_before_and_behind_a_message() -> None:
     assert run(decode_in_slices(HeartbeatRequest, framed, 4, 4)).value == (value, 4 + len(data), 0)
 
 
-def test_the_elements_of_all_arrays_count_against_the_limit() -> None:
+def test_element_limit_counts_all_arrays() -> None:
     topics = [
         MetadataResponse.Topic(
             name="t",
@@ -168,7 +168,7 @@ def test_the_elements_of_all_arrays_count_against_the_limit() -> None:
         in_slices(count - 1)
 
 
-def test_a_claim_of_many_elements_is_refused_before_any_of_them_is_made() -> None:
+def test_excessive_count_is_rejected_before_elements_are_created() -> None:
     data = b"\xff\xff\xff\xff\x07" + b"\x01" * 1000
     slices = decode_in_slices(DescribeGroupsRequest, data, 5)
     next(slices)
@@ -194,7 +194,7 @@ def outcome(work: Any) -> Any:
     new=st.binary(max_size=6),
     cut=st.booleans(),
 )
-def test_bad_bytes_are_the_same_error(
+def test_malformed_bytes_raise_the_same_error_in_slices(
     pair: Pair, seed: int, style: Style, where: float, new: bytes, cut: bool
 ) -> None:
     cls, version = declared(pair), pair[1]
@@ -220,12 +220,14 @@ def test_bad_bytes_are_the_same_error(
     ],
     ids=["number", "string", "compact string", "type", "version"],
 )
-def test_a_bad_value_is_the_same_error(value: HeartbeatRequest, version: int) -> None:
+def test_invalid_value_raises_the_same_error_in_slices(
+    value: HeartbeatRequest, version: int
+) -> None:
     at_once = outcome(lambda: encode(value, version))
     assert at_once.startswith("EncodeError")
     assert outcome(lambda: run(encode_in_slices(bytearray(), value, version))) == at_once
 
 
-def test_a_version_that_is_not_declared() -> None:
+def test_undeclared_version_is_rejected_in_slices() -> None:
     expected = outcome(lambda: decode(HeartbeatRequest, b"", 99))
     assert outcome(lambda: run(decode_in_slices(HeartbeatRequest, b"", 99))) == expected

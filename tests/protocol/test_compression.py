@@ -66,13 +66,13 @@ def allocating_at_most(size: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("data", [b"x", TEXT, NOISE, bytes(MIB)], ids=["x", "text", "noise", "0"])
-def test_round_trip(codec: Codec, data: bytes) -> None:
+def test_compressed_data_round_trips(codec: Codec, data: bytes) -> None:
     assert decompress(codec, compress(codec, data), len(data)) == data
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
 @pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
-def test_any_buffer_is_taken(codec: Codec, wrap: Callable[[bytes], bytes]) -> None:
+def test_every_buffer_type_is_accepted(codec: Codec, wrap: Callable[[bytes], bytes]) -> None:
     assert decompress(codec, wrap(compress(codec, wrap(TEXT))), len(TEXT)) == TEXT
 
 
@@ -84,13 +84,13 @@ def test_foreign_codec_reads_ours_and_we_read_its(codec: Codec, data: bytes) -> 
     assert decompress(codec, encode(data), len(data)) == data
 
 
-def test_a_view_inside_a_larger_buffer() -> None:
+def test_view_of_a_larger_buffer_is_decompressed() -> None:
     for codec in COMPRESSED:
         frame = b"before" + compress(codec, TEXT) + b"after"
         assert decompress(codec, memoryview(frame)[6:-5], len(TEXT)) == TEXT
 
 
-def test_unknown_codec() -> None:
+def test_unknown_codec_is_rejected() -> None:
     for number in (-1, 5, 7):
         with pytest.raises(ValueError, match="unknown compression codec"):
             decompress(number, b"", 10)
@@ -133,7 +133,7 @@ def test_lz4_blocks_are_independent() -> None:
 
 
 @pytest.mark.parametrize("option", ["block_checksum", "content_checksum", "block_linked"])
-def test_lz4_options_of_other_writers(option: str) -> None:
+def test_lz4_options_of_other_writers_are_accepted(option: str) -> None:
     stream = bytearray(lz4.frame.compress(TEXT, store_size=True, **{option: True}))
     assert decompress(Codec.LZ4, stream, len(TEXT)) == TEXT
     if option.endswith("checksum"):
@@ -143,7 +143,7 @@ def test_lz4_options_of_other_writers(option: str) -> None:
 
 
 @pytest.mark.slow
-def test_zstd_highest_level_of_a_stream_of_unknown_size() -> None:
+def test_zstd_stream_of_the_highest_level_and_unknown_size_is_accepted() -> None:
     # What Java writes with compression.zstd.level=22: a declared window of 128 MiB.
     stream = zstandard.ZstdCompressor(level=22).compressobj()
     data = stream.compress(TEXT) + stream.flush()
@@ -151,7 +151,7 @@ def test_zstd_highest_level_of_a_stream_of_unknown_size() -> None:
     assert decompress(Codec.ZSTD, data, len(TEXT)) == TEXT
 
 
-def test_zstd_larger_windows_are_refused_unallocated() -> None:
+def test_zstd_larger_windows_are_rejected_without_allocation() -> None:
     for log in (28, 31, 41):
         window = (log - 10) << 3
         frame = struct.pack("<IBB", 0xFD2FB528, 0, window) + bytes.fromhex("090000") + b"x"
@@ -161,7 +161,7 @@ def test_zstd_larger_windows_are_refused_unallocated() -> None:
     assert decompress(Codec.ZSTD, frame, 100) == b"x"
 
 
-def test_zstd_wrong_content_size() -> None:
+def test_zstd_wrong_content_size_is_rejected() -> None:
     frame = bytearray(zstandard.ZstdCompressor().compress(TEXT))
     assert zstandard.get_frame_parameters(frame).content_size == len(TEXT)
     frame[6] ^= 0x40  # the size field follows the descriptor and the window byte
@@ -170,7 +170,7 @@ def test_zstd_wrong_content_size() -> None:
         decompress(Codec.ZSTD, frame, 2 * len(TEXT))
 
 
-def test_zstd_checksum_and_skippable_frames() -> None:
+def test_zstd_checksum_and_skippable_frames_are_accepted() -> None:
     checked = zstandard.ZstdCompressor(write_checksum=True).compress(TEXT)
     skipped = struct.pack("<II", 0x184D2A5F, 3) + b"abc"
     assert decompress(Codec.ZSTD, skipped + checked + skipped, len(TEXT)) == TEXT
@@ -185,19 +185,19 @@ def test_zstd_checksum_and_skippable_frames() -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_concatenated_streams(codec: Codec) -> None:
+def test_concatenated_streams_are_decompressed(codec: Codec) -> None:
     stream = compress(codec, b"one ") + compress(codec, TEXT) + compress(codec, b" three")
     assert decompress(codec, stream, 2 * MIB) == b"one " + TEXT + b" three"
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_thousands_of_empty_frames_are_refused(codec: Codec) -> None:
+def test_thousands_of_empty_frames_are_rejected(codec: Codec) -> None:
     with pytest.raises(DecompressionError, match="concatenated"):
         decompress(codec, compress(codec, b"") * (FRAMES_MAX + 1), 100)
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_every_truncation_is_noticed(codec: Codec) -> None:
+def test_every_truncation_is_detected(codec: Codec) -> None:
     data = TEXT[:3000]
     stream = compress(codec, data)
     for end in range(len(stream)):
@@ -208,7 +208,7 @@ def test_every_truncation_is_noticed(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_garbage_after_the_stream_is_refused(codec: Codec) -> None:
+def test_trailing_bytes_are_rejected(codec: Codec) -> None:
     with pytest.raises(DecompressionError):
         decompress(codec, compress(codec, TEXT) + b"garbage, not a frame", len(TEXT))
 
@@ -216,7 +216,7 @@ def test_garbage_after_the_stream_is_refused(codec: Codec) -> None:
 @pytest.mark.parametrize("codec", COMPRESSED)
 @given(data=st.binary(max_size=400))
 @settings(max_examples=150)
-def test_arbitrary_bytes_raise_nothing_else(codec: Codec, data: bytes) -> None:
+def test_arbitrary_bytes_raise_only_decompression_errors(codec: Codec, data: bytes) -> None:
     with suppress(DecompressionError):
         assert len(decompress(codec, data, 1000)) <= 1000
 
@@ -229,7 +229,7 @@ def test_arbitrary_bytes_raise_nothing_else(codec: Codec, data: bytes) -> None:
     cut=st.integers(0, 10_000),
 )
 @settings(max_examples=200)
-def test_mutated_streams_raise_nothing_else(
+def test_mutated_streams_raise_only_decompression_errors(
     codec: Codec, seed: bytes, changes: list[tuple[int, int]], cut: int
 ) -> None:
     stream = bytearray(compress(codec, seed * 5))
@@ -282,7 +282,7 @@ def test_bomb_costs_the_limit_and_a_few_chunks(codec: Codec) -> None:
         decompress(codec, stream, limit)
 
 
-def test_gzip_single_member_bomb() -> None:
+def test_gzip_bomb_in_one_member_is_limited() -> None:
     stream = gzip.compress(bytes(64 * MIB), 1)
     with allocating_at_most(4 * MIB + 6 * CHUNK_BYTES), pytest.raises(OutputLimitError):
         decompress(Codec.GZIP, stream, 4 * MIB)
@@ -300,7 +300,7 @@ def test_snappy_declared_length_is_checked_before_allocation() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, 0x7FFFFFFF, 1000])
-def test_snappy_block_lengths(size: int) -> None:
+def test_snappy_block_lengths_are_validated(size: int) -> None:
     stream = compress(Codec.SNAPPY, b"") + struct.pack(">i", size) + snappy.compress(b"hello")
     with pytest.raises(DecompressionError, match="block of"):
         decompress(Codec.SNAPPY, stream, 1000)

@@ -111,19 +111,19 @@ VALUES: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("data", KEYS)
-def test_keys_are_kafkas(data: str) -> None:
+def test_keys_equal_those_of_kafka(data: str) -> None:
     assert encode_key(KEYS[data]).hex() == data
     assert decode_key(bytes.fromhex(data)) == KEYS[data]
 
 
 @pytest.mark.parametrize("data", VALUES)
-def test_values_are_kafkas(data: str) -> None:
+def test_values_equal_those_of_kafka(data: str) -> None:
     key, value = VALUES[data]
     assert encode_value(value).hex() == data
     assert decode_value(KEYS[key], bytes.fromhex(data)) == value
 
 
-def test_a_struct_that_could_be_null_is_there_with_all_its_defaults() -> None:
+def test_nullable_struct_with_defaults_is_encoded() -> None:
     key = KEYS["000500016700016d"]
     data = "000001010263032f680101ffffffff01"
     member = decode_value(key, bytes.fromhex(data + "01 00 07 01 00000000 01 00"))
@@ -138,7 +138,7 @@ def test_a_struct_that_could_be_null_is_there_with_all_its_defaults() -> None:
     assert encode_value(null).hex() == data + "00"
 
 
-def test_what_is_not_known() -> None:
+def test_unknown_records_are_rejected_or_ignored() -> None:
     assert decode_key(bytes.fromhex("0009000167")) is None
     # What Kafka up to 4.0 kept of topics, in a form that nobody reads.
     unread = decode_value(KEYS["0004000167"], b"\x00\x00anything")
@@ -159,7 +159,7 @@ def test_what_is_not_known() -> None:
         (9, "00000000 00000007 000172 ffffffff", [], "r"),
     ],
 )
-def test_subscriptions_of_all_versions(
+def test_subscriptions_of_all_versions_are_read(
     version: int, tail: str, owned: list[str], rack: str | None
 ) -> None:
     metadata = version.to_bytes(2, "big") + bytes.fromhex("00000001000161 ffffffff" + tail)
@@ -169,6 +169,6 @@ def test_subscriptions_of_all_versions(
     assert said.rack_id == rack
 
 
-def test_what_is_no_subscription() -> None:
+def test_malformed_subscription_is_ignored() -> None:
     assert read_member_subscription(b"") is None
     assert read_member_subscription(b"\x00\x03junk") is None

@@ -28,7 +28,7 @@ def test_pipelined_frames_are_slices_of_the_chunk() -> None:
     assert list(reader) == []
 
 
-def test_a_frame_is_put_together_from_chunks() -> None:
+def test_frame_is_joined_from_chunks() -> None:
     reader = FrameReader(100)
     for byte in framed(b"one", b"two")[:-1]:
         reader.feed(bytes([byte]))
@@ -62,7 +62,7 @@ def test_a_large_frame_is_received_into_one_buffer_of_its_size() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
-def test_an_announced_frame_takes_no_memory_before_it_arrives() -> None:
+def test_announced_frame_uses_no_memory_before_it_arrives() -> None:
     size = 2**30
     readers = [FrameReader(size) for _ in range(64)]
     for reader in readers:
@@ -74,8 +74,8 @@ def test_an_announced_frame_takes_no_memory_before_it_arrives() -> None:
     assert resident_pages * 4096 < 2**30
 
 
-def test_a_frame_that_there_is_no_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system says so by an OSError, which of a connection means that the peer has gone."""
+def test_frame_without_memory_raises_memory_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system raises OSError, which callers would treat as a lost connection."""
 
     def refuse(_: int, size: int) -> NoReturn:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
@@ -100,15 +100,15 @@ def test_a_very_large_frame_arrives_whole() -> None:
     assert [frame.tobytes() == payload for frame in reader] == [True]
 
 
-def test_a_small_frame_asks_for_no_buffer() -> None:
+def test_small_frame_needs_no_buffer() -> None:
     reader = FrameReader(GATHERED_SIZE)
     reader.feed(framed(bytes(GATHERED_SIZE))[:100])
     assert list(reader) == []
     assert reader.next_buffer() is None
 
 
-def test_a_chunk_is_not_kept_for_the_sake_of_its_last_bytes() -> None:
-    """What idle clients have sent takes no memory."""
+def test_chunk_is_released_if_only_its_last_bytes_are_left() -> None:
+    """Idle clients use no memory for sent bytes."""
     reader = FrameReader(1000)
     reader.feed(framed(b"x" * 500) * 500 + b"\0")
     assert len(list(reader)) == 500
@@ -117,7 +117,7 @@ def test_a_chunk_is_not_kept_for_the_sake_of_its_last_bytes() -> None:
     assert [bytes(frame) for frame in reader] == [b"y"]
 
 
-def test_a_large_frame_can_be_fed_too() -> None:
+def test_large_frame_can_be_fed_in_chunks() -> None:
     payload = bytes(GATHERED_SIZE + 1)
     stream = framed(payload, b"next")
     reader = FrameReader(len(payload))
@@ -130,7 +130,7 @@ def test_a_large_frame_can_be_fed_too() -> None:
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data())
-def test_any_division_of_the_stream_gives_the_same_frames(data: st.DataObject) -> None:
+def test_every_division_of_the_stream_returns_the_same_frames(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.sampled_from([1, 5, 300, GATHERED_SIZE, GATHERED_SIZE + 7])))
     payloads = [bytes([index % 256]) * size for index, size in enumerate(sizes)]
     stream = framed(*payloads)
@@ -151,7 +151,7 @@ def test_any_division_of_the_stream_gives_the_same_frames(data: st.DataObject) -
 
 
 @pytest.mark.parametrize("size", [0, -1, -(2**31), 101])
-def test_an_impossible_length_ends_the_stream(size: int) -> None:
+def test_impossible_length_raises_frame_error(size: int) -> None:
     reader = FrameReader(100)
     reader.feed(framed(b"good") + struct.pack(">i", size))
     frames = iter(reader)
@@ -161,7 +161,7 @@ def test_an_impossible_length_ends_the_stream(size: int) -> None:
     assert reader.hint() == ""
 
 
-def test_the_limit_itself_is_allowed() -> None:
+def test_frame_of_the_maximum_size_is_accepted() -> None:
     reader = FrameReader(100)
     reader.feed(framed(bytes(100)))
     assert [len(frame) for frame in reader] == [100]
@@ -170,7 +170,7 @@ def test_the_limit_itself_is_allowed() -> None:
 @pytest.mark.parametrize(
     ("first", "word"), [(b"\x16\x03\x01\x02\x00\x01", "TLS"), (b"GET / HTTP/1.1\r\n", "HTTP")]
 )
-def test_another_protocol_is_guessed(first: bytes, word: str) -> None:
+def test_hint_names_another_protocol(first: bytes, word: str) -> None:
     reader = FrameReader(100 * 1024 * 1024)
     reader.feed(first)
     with pytest.raises(FrameError):
@@ -179,7 +179,7 @@ def test_another_protocol_is_guessed(first: bytes, word: str) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 100, GATHERED_SIZE])
-def test_a_part_of_a_small_frame_is_to_be_waited_with(size: int) -> None:
+def test_incomplete_small_frame_is_waiting(size: int) -> None:
     data = framed(bytes(size))
     for cut in {0, 1, 3, 4, len(data) - 1}:
         reader = FrameReader(10 * GATHERED_SIZE)
@@ -193,7 +193,7 @@ def test_a_part_of_a_small_frame_is_to_be_waited_with(size: int) -> None:
 
 
 @pytest.mark.parametrize("length", [-1, 0, GATHERED_SIZE + 1, 20 * GATHERED_SIZE])
-def test_a_frame_that_is_large_or_wrong_is_looked_at_at_once(length: int) -> None:
+def test_large_or_invalid_frame_is_not_waiting(length: int) -> None:
     reader = FrameReader(10 * GATHERED_SIZE)
     reader.feed(struct.pack(">i", length) + b"first")
     assert not reader.is_waiting

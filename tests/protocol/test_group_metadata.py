@@ -113,19 +113,19 @@ def group(version: int) -> GroupMetadataValue:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_offset_commit_value(version: int) -> None:
+def test_offset_commit_value_equals_that_of_kafka(version: int) -> None:
     assert encode_value(offset(version), version).hex() == OFFSETS[version]
     assert decode_offset_commit(bytes.fromhex(OFFSETS[version])) == offset(version)
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_group_metadata_value(version: int) -> None:
+def test_group_metadata_value_equals_that_of_kafka(version: int) -> None:
     assert encode_value(group(version), version).hex() == GROUPS[version]
     assert decode_group_metadata(memoryview(bytes.fromhex(GROUPS[version]))) == group(version)
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_empty_group(version: int) -> None:
+def test_empty_group_is_decoded(version: int) -> None:
     value = GroupMetadataValue(
         protocol_type="",
         generation=0,
@@ -138,7 +138,7 @@ def test_empty_group(version: int) -> None:
     assert decode_group_metadata(bytes.fromhex(EMPTY_GROUPS[version])) == value
 
 
-def test_versions_written_are_those_of_kafka() -> None:
+def test_written_versions_equal_those_of_kafka() -> None:
     assert encode_value(offset(4)).hex() == OFFSETS[4]
     assert encode_value(offset(1)).hex() == OFFSETS[1]
     assert encode_value(group(3)).hex() == GROUPS[3]
@@ -160,7 +160,7 @@ def test_tags_of_later_kafkas_are_skipped() -> None:
     assert decode_offset_commit(later) == offset(4)
 
 
-def test_keys() -> None:
+def test_keys_equal_those_of_kafka() -> None:
     commit = OffsetCommitKey(group="g", topic="topic", partition=3)
     metadata = GroupMetadataKey(group="g")
     assert encode_key(commit).hex() == "00010001670005746f70696300000003"
@@ -172,19 +172,19 @@ def test_keys() -> None:
 
 
 @pytest.mark.parametrize("kind", [3, 8, 16, 0x7FFF])
-def test_keys_of_other_kinds_are_known_as_such(kind: int) -> None:
+def test_keys_of_other_types_are_ignored(kind: int) -> None:
     assert decode_key(kind.to_bytes(2) + b"\0\x01g") is None
 
 
 @pytest.mark.parametrize(
     "data", ["", "00", "ffff000167", "0001", "00020001", "000200016700", "0002ffff", "0002000180"]
 )
-def test_malformed_keys(data: str) -> None:
+def test_malformed_keys_are_rejected(data: str) -> None:
     with pytest.raises(DecodeError):
         decode_key(bytes.fromhex(data))
 
 
-def test_malformed_values() -> None:
+def test_malformed_values_are_rejected() -> None:
     for good in OFFSETS[:4] + GROUPS[:4]:
         data = bytes.fromhex(good)
         decoder = decode_offset_commit if good in OFFSETS else decode_group_metadata
@@ -197,7 +197,7 @@ def test_malformed_values() -> None:
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_a_subscription_says_its_topics_whatever_its_version(version: int) -> None:
+def test_subscription_topics_are_read_in_every_version(version: int) -> None:
     said = Subscription(topics=["a", "b"], user_data=b"\1\2")
     whole = bytes.fromhex(SUBSCRIPTIONS[version])
     needed = len(bytes.fromhex(SUBSCRIPTIONS[0]))
@@ -213,7 +213,7 @@ def test_a_subscription_says_its_topics_whatever_its_version(version: int) -> No
     more=st.binary(max_size=40),
 )
 @settings(max_examples=300)
-def test_whatever_follows_topics_and_user_data_hides_nothing(
+def test_subscription_with_trailing_bytes_is_read(
     version: int, topics: list[str], user_data: bytes | None, more: bytes
 ) -> None:
     said = Subscription(topics=topics, user_data=user_data)
@@ -221,7 +221,7 @@ def test_whatever_follows_topics_and_user_data_hides_nothing(
     assert read_subscription(blob) == said
 
 
-def test_assignment() -> None:
+def test_assignment_round_trips() -> None:
     expected = Assignment(
         assigned_partitions=[TopicPartitions(topic="a", partitions=[0, 3])], user_data=None
     )
@@ -229,13 +229,13 @@ def test_assignment() -> None:
         assert read_assignment(version.to_bytes(2) + bytes.fromhex(ASSIGNMENT)[2:]) == expected
 
 
-def test_later_versions_of_the_consumer_protocol_are_read_as_far_as_known() -> None:
+def test_later_subscription_versions_are_read_partly() -> None:
     later = b"\0\x09" + bytes.fromhex(SUBSCRIPTIONS[3])[2:] + b"and more"
     assert read_subscription(later) == read_subscription(bytes.fromhex(SUBSCRIPTIONS[3]))
     assert read_assignment(bytes.fromhex(ASSIGNMENT) + b"and more") is not None
 
 
-def test_blobs_of_other_protocols_are_nothing() -> None:
+def test_metadata_of_other_protocols_is_ignored() -> None:
     for blob in (b"", b"\0", b"\xff\xff", b"{}", b"sticky leader", b"\0\0\x7f\xff\xff\xff"):
         assert read_subscription(blob) is None
         assert read_assignment(blob) is None
@@ -243,7 +243,7 @@ def test_blobs_of_other_protocols_are_nothing() -> None:
 
 @given(data=st.binary(max_size=120))
 @settings(max_examples=300)
-def test_arbitrary_bytes_raise_nothing_else(data: bytes) -> None:
+def test_arbitrary_bytes_raise_only_decode_errors(data: bytes) -> None:
     for reader in (decode_key, decode_offset_commit, decode_group_metadata):
         for version in range(5):
             with suppress(DecodeError):

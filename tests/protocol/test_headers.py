@@ -38,7 +38,7 @@ def joined(parts: list[Any]) -> bytes:
         (4, "000c 0004 00000007 0002 6d65 01 2a 03 616263"),
     ],
 )
-def test_request_header_by_version(version: int, raw: str) -> None:
+def test_request_header_is_decoded_by_version(version: int, raw: str) -> None:
     data = bytes.fromhex(raw)
     expected = RequestHeader(12, version, 7, "me")
     assert decode_request_header(memoryview(data + b"body")) == (expected, len(data))
@@ -52,7 +52,7 @@ def test_the_client_id_may_be_null_or_empty() -> None:
 
 
 @pytest.mark.parametrize(("key", "version"), [(18, 99), (12, 5), (4, 7), (999, 0), (-1, -1)])
-def test_nothing_is_assumed_about_an_unknown_version(key: int, version: int) -> None:
+def test_header_of_an_unknown_version_ends_after_the_client_id(key: int, version: int) -> None:
     raw = struct.pack(">hhih", key, version, 1, 0)
     assert decode_request_header(raw) == (RequestHeader(key, version, 1, ""), 10)
 
@@ -69,13 +69,13 @@ def test_nothing_is_assumed_about_an_unknown_version(key: int, version: int) -> 
         "000c 0004 00000007 0002 6d65 41",
     ],
 )
-def test_a_broken_request_header_is_refused(raw: str) -> None:
+def test_malformed_request_header_is_rejected(raw: str) -> None:
     with pytest.raises(DecodeError):
         decode_request_header(bytes.fromhex(raw))
 
 
 @given(st.binary(max_size=40))
-def test_no_bytes_raise_anything_else(raw: bytes) -> None:
+def test_arbitrary_bytes_raise_only_decode_errors(raw: bytes) -> None:
     try:
         _, position = decode_request_header(memoryview(raw))
     except DecodeError:
@@ -83,7 +83,7 @@ def test_no_bytes_raise_anything_else(raw: bytes) -> None:
     assert position >= 10
 
 
-def test_a_request_frame() -> None:
+def test_request_frame_is_encoded() -> None:
     message = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     frame = joined(encode_request(12, 4, 7, "me", message))
     assert frame == bytes.fromhex(
@@ -93,14 +93,14 @@ def test_a_request_frame() -> None:
     assert (header, position) == ((12, 4, 7, "me"), 13)
 
 
-def test_a_response_frame() -> None:
+def test_response_frame_is_encoded() -> None:
     parts = encode_response(7, 12, 4, HeartbeatResponse(throttle_time_ms=1, error_code=2))
     assert joined(parts) == bytes.fromhex("0000000c 00000007 00 00000001 0002 00")
     parts = encode_response(7, 12, 1, HeartbeatResponse(throttle_time_ms=1, error_code=2))
     assert joined(parts) == bytes.fromhex("0000000a 00000007 00000001 0002")
 
 
-def test_an_api_versions_response_never_has_header_tags() -> None:
+def test_api_versions_response_has_no_header_tags() -> None:
     response = ApiVersionsResponse(error_code=35)
     assert joined(encode_response(7, 18, 3, response)) == bytes.fromhex(
         "0000000c 00000007 0023 01 00000000 00"
@@ -112,7 +112,7 @@ def test_an_api_versions_response_never_has_header_tags() -> None:
     assert decode_response(ApiVersionsResponse, frame, 3) == (7, response)
 
 
-def test_the_length_counts_ranges_that_are_not_there_yet() -> None:
+def test_frame_length_includes_deferred_ranges() -> None:
     class Range:
         def __len__(self) -> int:
             return 1_000_000
@@ -127,7 +127,7 @@ def test_the_length_counts_ranges_that_are_not_there_yet() -> None:
     assert struct.unpack_from(">i", head) == (len(head) + 1_000_000 + len(tail) - 4,)
 
 
-def test_a_message_that_does_not_fit_is_an_encode_error() -> None:
+def test_message_that_does_not_fit_is_an_encode_error() -> None:
     with pytest.raises(EncodeError):
         encode_response(1, 12, 0, HeartbeatResponse(error_code=2**15))
     with pytest.raises(EncodeError):
@@ -135,12 +135,12 @@ def test_a_message_that_does_not_fit_is_an_encode_error() -> None:
 
 
 @pytest.mark.parametrize("raw", ["", "000000", "00000007", "00000007 01", "00000007 01 05 02 00"])
-def test_a_broken_response_is_refused(raw: str) -> None:
+def test_malformed_response_is_rejected(raw: str) -> None:
     with pytest.raises(DecodeError):
         decode_response(HeartbeatResponse, bytes.fromhex(raw), 4)
 
 
-def test_unknown_tags_in_a_response_header_are_stepped_over() -> None:
+def test_unknown_tags_in_a_response_header_are_skipped() -> None:
     frame = bytes.fromhex("00000007 01 05 02 abcd 00000001 0002 00")
     expected = HeartbeatResponse(throttle_time_ms=1, error_code=2)
     assert decode_response(HeartbeatResponse, frame, 4) == (7, expected)
@@ -161,7 +161,7 @@ def our_frame(pair: Pair, message: Message) -> tuple[bytes, int]:
 
 
 @pytest.mark.slow
-def test_frames_are_those_of_kafka_python(capsys: pytest.CaptureFixture[str]) -> None:
+def test_frames_equal_those_of_kafka_python(capsys: pytest.CaptureFixture[str]) -> None:
     oracle = KafkaPython()
     pairs = sorted(set(declared_pairs()) & oracle.pairs())
     for pair in pairs:

@@ -1,4 +1,4 @@
-"""The frame of every record that a client produces is checked, in any number of steps."""
+"""Validation of produced batches in any number of steps."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PLACES = {"alone": (0, 1), "first": (0, 20), "in the middle": (11, 20), "last": 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", MALFORMED_RECORDS)
-def test_malformed_record_is_refused(name: str, place: str, codec: Codec) -> None:
+def test_malformed_record_is_rejected(name: str, place: str, codec: Codec) -> None:
     index, count = PLACES[place]
     parts = [record(number) for number in range(count)]
     good = b"".join(parts)
@@ -62,7 +62,7 @@ def test_malformed_record_is_refused(name: str, place: str, codec: Codec) -> Non
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("name", PADDED_RECORDS)
-def test_padded_varints_are_taken(name: str, codec: Codec) -> None:
+def test_padded_varints_are_accepted(name: str, codec: Codec) -> None:
     content = b"".join(map(PADDED_RECORDS[name], range(70)))
     assert validate_produced(batch_of(content, codec, 70), 9, NOW)
 
@@ -104,7 +104,7 @@ def test_size_of_a_decompressed_record_is_limited(size: int, codec: Codec) -> No
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_is_said_of_records_is_what_a_reader_finds(seed: int) -> None:
+def test_accepted_batch_equals_what_a_reader_finds(seed: int) -> None:
     """A damaged batch is accepted only if all its records can be read, with these times."""
     draw = random.Random(seed)
     accepted, codes = 0, set[ErrorCode]()
@@ -142,7 +142,7 @@ NOT_ORDINARY: dict[str, tuple[list[Record], ProduceRules]] = {
 
 
 @pytest.mark.parametrize("name", NOT_ORDINARY)
-def test_other_batch_is_not_validated_at_once(name: str) -> None:
+def test_unusual_batch_is_not_validated_at_once(name: str) -> None:
     records, rules = NOT_ORDINARY[name]
     assert validated_at_once(memoryview(encode_batch(records)), 9, NOW, rules) is None
 
@@ -198,7 +198,7 @@ def test_batch_in_another_codec_is_recompressed(source: Codec, target: Codec, co
     ("codec", "levels"),
     [(Codec.GZIP, (1, 9, -1)), (Codec.LZ4, (1, 9, 17)), (Codec.ZSTD, (-7, 3, 22))],
 )
-def test_level_of_recompression_acts(codec: Codec, levels: tuple[int, ...]) -> None:
+def test_recompression_uses_the_configured_level(codec: Codec, levels: tuple[int, ...]) -> None:
     text = b"".join(b"%d %d;" % (i, i * i) for i in range(5000))
     batch = encode_batch([Record(b"k", text, 0)])
     sizes = []
@@ -210,7 +210,7 @@ def test_level_of_recompression_acts(codec: Codec, levels: tuple[int, ...]) -> N
 
 
 @pytest.mark.parametrize("codec", [None, *Codec])
-def test_batch_above_a_limit_after_recompression_is_refused(codec: Codec | None) -> None:
+def test_batch_above_the_limit_after_recompression_is_rejected(codec: Codec | None) -> None:
     batch = encode_batch([Record(b"k", bytes(100_000), NOW)], codec=Codec.GZIP)
     rules = ProduceRules(codec=codec, max_decompressed=10_000)
     assert refused(batch, rules) == ErrorCode.MESSAGE_TOO_LARGE
@@ -255,7 +255,7 @@ UNREADABLE_LZ4: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("name", UNREADABLE_LZ4)
-def test_lz4_stream_that_java_cannot_read_is_refused(name: str) -> None:
+def test_lz4_stream_that_java_cannot_read_is_rejected(name: str) -> None:
     header = read_header(encode_batch([Record(timestamp=NOW)] * 1000, codec=Codec.LZ4))
     assert validate_produced(with_payload(header, lz4())[0], 9, NOW)
     batch, _ = with_payload(header, UNREADABLE_LZ4[name]())
@@ -265,7 +265,7 @@ def test_lz4_stream_that_java_cannot_read_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("size", [4, 5, 6, 7])
 @pytest.mark.parametrize("option", ["block_checksum", "content_checksum", "store_size"])
-def test_lz4_streams_of_independent_blocks_are_taken(option: str, size: int) -> None:
+def test_lz4_streams_of_independent_blocks_are_accepted(option: str, size: int) -> None:
     header = read_header(encode_batch([Record(timestamp=NOW)] * 1000, codec=Codec.LZ4))
     stream = lz4(LARGE, block_size=size, **{option: True})
     assert validate_produced(with_payload(header, stream)[0], 9, NOW)

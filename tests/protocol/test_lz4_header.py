@@ -1,4 +1,4 @@
-"""The header checksum of LZ4 streams, as LZ4 and as Kafka before 0.10 count it."""
+"""Header checksums of LZ4 streams, as in LZ4 and in Kafka before 0.10."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ KAFKA_1 = bytes.fromhex("04224d18604082")
 """The same for a consumer of format 1."""
 
 
-def test_as_kafka_writes_it() -> None:
+def test_old_checksum_equals_that_of_kafka() -> None:
     stream = compress(Codec.LZ4, b"some bytes")
     assert stream[:7] == KAFKA_1
     assert with_old_checksum(stream)[:7] == KAFKA_0
     assert with_old_checksum(stream)[7:] == stream[7:]
 
 
-def test_the_library_refuses_the_old_one() -> None:
-    """What makes this module necessary."""
+def test_library_rejects_the_old_checksum() -> None:
+    """This is the reason for the conversion."""
     with pytest.raises(ValueError, match="lz4"):
         decompress(Codec.LZ4, with_old_checksum(compress(Codec.LZ4, b"x")), 100)
 
@@ -30,7 +30,9 @@ def test_the_library_refuses_the_old_one() -> None:
 @pytest.mark.parametrize("block_size", [4, 5, 6, 7])
 @pytest.mark.parametrize("store_size", [False, True])
 @pytest.mark.parametrize("content_checksum", [False, True])
-def test_there_and_back(block_size: int, store_size: bool, content_checksum: bool) -> None:
+def test_checksum_conversion_round_trips(
+    block_size: int, store_size: bool, content_checksum: bool
+) -> None:
     """With the size of the content the header has 14 bytes, and 18 are counted for format 0."""
     stream = lz4.frame.compress(
         b"content" * 100,
@@ -49,5 +51,5 @@ def test_there_and_back(block_size: int, store_size: bool, content_checksum: boo
     "stream",
     [b"", b"\x04\x22\x4d\x18", KAFKA_1[:6], b"\x04\x22\x4d\x18\x68\x40" + bytes(8), b"garbage!"],
 )
-def test_what_is_no_frame_stays_as_it_is(stream: bytes) -> None:
+def test_other_bytes_are_unchanged(stream: bytes) -> None:
     assert with_correct_checksum(stream) == with_old_checksum(stream) == stream

@@ -1,4 +1,4 @@
-"""Message formats 0 and 1 against kafka-python's codec, against what Kafka 3.9 did, and against lies."""
+"""Message formats 0 and 1, compared with kafka-python and Kafka 3.9, and malformed sets."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MIB = 1 << 20
 
 
 def converted(data: bytes, rules: ProduceRules | None = None) -> list[Record]:
-    """What is stored of a message set."""
+    """Return the stored batch of a message set."""
     batch = to_batch(data) if rules is None else to_batch(data, rules)
     assert batch is not None
     validate_produced(memoryview(batch), 2, 10**12)
@@ -92,7 +92,7 @@ def result_of(steps: Iterator[MessageSet | None]) -> MessageSet:
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_set_becomes_one_batch(magic: int, codec: Codec) -> None:
+def test_message_set_is_converted_to_one_batch(magic: int, codec: Codec) -> None:
     data = messages(VALUES, magic)
     if codec:
         data = wrapper(data, codec, magic)
@@ -112,7 +112,7 @@ def test_a_set_becomes_one_batch(magic: int, codec: Codec) -> None:
 
 
 @pytest.mark.parametrize(("magic", "codec"), FORMATS_OF_KAFKA_PYTHON)
-def test_what_kafka_python_writes(magic: int, codec: Codec) -> None:
+def test_message_set_of_kafka_python_is_converted(magic: int, codec: Codec) -> None:
     builder: Any = MemoryRecordsBuilder(magic=magic, compression_type=codec, batch_size=MIB)
     for i, value in enumerate(VALUES):
         builder.append(timestamp=1000 + i, key=None, value=value)
@@ -123,7 +123,7 @@ def test_what_kafka_python_writes(magic: int, codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_cut_message_at_the_end_is_left_out(magic: int) -> None:
+def test_incomplete_message_at_the_end_is_ignored(magic: int) -> None:
     """Kafka did so for every set, because consumers are sent such ends."""
     one = message(b"a", magic=magic)
     for size in range(len(one)):
@@ -132,13 +132,13 @@ def test_a_cut_message_at_the_end_is_left_out(magic: int) -> None:
         assert len(converted(wrapper(one + one[:size], Codec.GZIP, magic))) == 1
 
 
-def test_offsets_within_a_wrapper_do_not_matter() -> None:
-    """Some clients get them wrong, and Kafka numbers the messages anew."""
+def test_inner_offsets_of_a_wrapper_are_ignored() -> None:
+    """Some clients send wrong offsets, and Kafka renumbers the messages."""
     content = message(b"a", offset=7) + message(b"b", offset=7) + message(b"c", offset=0)
     assert [r.offset for r in converted(wrapper(content, Codec.GZIP))] == [0, 1, 2]
 
 
-def test_the_time_of_a_wrapper_with_log_append_time() -> None:
+def test_messages_of_a_log_append_time_wrapper_get_its_timestamp() -> None:
     """Its messages have it (KIP-32); the bit itself is not kept."""
     data = wrapper(messages(VALUES), Codec.GZIP, attributes=LOG_APPEND_TIME, timestamp=77)
     assert [r.timestamp for r in converted(data)] == [77] * 3
@@ -148,7 +148,7 @@ def test_the_time_of_a_wrapper_with_log_append_time() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-def test_a_log_append_time_bit_for_a_topic_with_log_append_time(codec: Codec) -> None:
+def test_log_append_time_bit_for_a_log_append_time_topic_is_rejected(codec: Codec) -> None:
     rules = ProduceRules(log_append_time=True)
     for magic in (0, 1):
         data = message(magic=magic, attributes=LOG_APPEND_TIME)
@@ -161,11 +161,11 @@ def test_a_log_append_time_bit_for_a_topic_with_log_append_time(codec: Codec) ->
 
 
 @pytest.mark.parametrize("timestamp", [-2, -(2**63), 2**63 - 1])
-def test_an_impossible_timestamp(timestamp: int) -> None:
+def test_impossible_timestamp_is_rejected(timestamp: int) -> None:
     assert refusal(message(timestamp=timestamp)) == ErrorCode.INVALID_TIMESTAMP
 
 
-def test_timestamps_as_far_apart_as_can_be() -> None:
+def test_extreme_timestamps_are_converted() -> None:
     found = list(
         read_records(to_batch(message(timestamp=-1) + message(timestamp=2**63 - 2)) or b"")
     )
@@ -216,12 +216,12 @@ def bad(magic: int) -> dict[str, tuple[bytes, ErrorCode]]:
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("case", bad(0))
-def test_a_bad_set_is_refused(case: str, magic: int) -> None:
+def test_malformed_set_is_rejected(case: str, magic: int) -> None:
     data, code = bad(magic)[case]
     assert refusal(data) == code
 
 
-def test_bytes_behind_the_value_are_left_out() -> None:
+def test_bytes_after_the_value_are_ignored() -> None:
     """As in Kafka."""
     assert [r.value for r in converted(message(b"v", tail=b"zz"))] == [b"v"]
 
@@ -229,7 +229,7 @@ def test_bytes_behind_the_value_are_left_out() -> None:
 # -- how much
 
 
-def test_the_size_of_a_message_and_of_all_of_them() -> None:
+def test_message_and_set_sizes_are_limited() -> None:
     """A converted batch has to be as small as any other; its messages are not spread over more."""
     rules = ProduceRules(max_message_bytes=1000)
     assert refusal(message(b"x" * 1000), rules) == LARGE
@@ -241,19 +241,19 @@ def test_the_size_of_a_message_and_of_all_of_them() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
-def test_what_comes_out_of_a_wrapper_is_limited(codec: Codec) -> None:
+def test_decompressed_size_of_a_wrapper_is_limited(codec: Codec) -> None:
     rules = ProduceRules(max_decompressed=10_000)
     data = wrapper(message(b"x" * 20_000), codec)
     assert refusal(data, rules) == LARGE
 
 
-def test_the_messages_of_a_wrapper_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_messages_in_a_wrapper_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_sets, "MESSAGES_MAX", 10)
     assert len(converted(wrapper(message() * 10, Codec.GZIP))) == 10
     assert refusal(wrapper(message() * 11, Codec.GZIP)) == LARGE
 
 
-def test_which_bytes_are_a_message_set() -> None:
+def test_message_sets_are_recognized_by_their_magic() -> None:
     assert all(is_message_set(data) for data in (message(magic=0), message(), b"", bytes(16)))
     assert not any(is_message_set(data) for data in (encode_batch([Record()]), None))
 
@@ -286,7 +286,7 @@ def test_batches_become_a_set_that_kafka_python_reads(magic: int, codec: Codec) 
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", CODECS[1:])
-def test_the_fields_of_a_wrapper(magic: int, codec: Codec) -> None:
+def test_wrapper_has_last_offset_and_maximum_timestamp(magic: int, codec: Codec) -> None:
     """Offset of the last message, greatest timestamp, no key; within, offsets as the format has."""
     (outer,) = read_messages(old(stored(codec), magic), magic)
     assert (outer.offset, outer.attributes, outer.key) == (102, codec, None)
@@ -301,13 +301,13 @@ def test_the_fields_of_a_wrapper(magic: int, codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_the_way_back_gives_the_same_records(codec: Codec) -> None:
+def test_conversion_back_returns_the_same_records(codec: Codec) -> None:
     found = converted(old(stored(codec), 1))
     assert found == [r._replace(headers=(), offset=i) for i, r in enumerate(RECORDS)]
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-def test_log_append_time_is_told(codec: Codec) -> None:
+def test_log_append_time_is_converted(codec: Codec) -> None:
     data = stored(codec, log_append_time=9000)
     for each in read_messages(old(data, 1), 1):
         assert (each.attributes, each.timestamp) == (codec | LOG_APPEND_TIME, 9000)
@@ -318,7 +318,7 @@ def test_log_append_time_is_told(codec: Codec) -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.SNAPPY])
-def test_gaps_stay_gaps(magic: int, codec: Codec) -> None:
+def test_offset_gaps_are_kept(magic: int, codec: Codec) -> None:
     """As compaction leaves them, at the start, within, and at the end of a batch."""
     kept = [Record(b"k", b"v", 1000, (), offset) for offset in (102, 105, 107)]
     data = bytearray(stored(codec, 100, kept, keep_offsets=True))
@@ -328,7 +328,7 @@ def test_gaps_stay_gaps(magic: int, codec: Codec) -> None:
     assert old(bytes(data), magic, 108) == b"", "nothing left for who wants 108"
 
 
-def test_records_before_the_wanted_one() -> None:
+def test_records_before_the_first_offset_are_omitted_if_uncompressed() -> None:
     """Left out where they stand alone; a wrapper keeps them, and clients skip them."""
     for codec, expected in ((Codec.NONE, [101, 102]), (Codec.GZIP, [100, 101, 102])):
         found = read_by_kafka_python(old(stored(codec), 1, 101))
@@ -336,7 +336,7 @@ def test_records_before_the_wanted_one() -> None:
     assert old(stored() + stored(0, 103), 1, 104)[:8] == struct.pack(">q", 104)
 
 
-def test_control_batches_are_left_out() -> None:
+def test_control_batches_are_omitted() -> None:
     marker = end_transaction_marker(
         Marker(True, 0), producer_id=5, producer_epoch=0, timestamp=1, base_offset=103
     )
@@ -346,7 +346,7 @@ def test_control_batches_are_left_out() -> None:
     assert old(marker, 1) == b""
 
 
-def test_zstd_does_not_exist_there() -> None:
+def test_zstd_batch_ends_the_set_or_is_an_error() -> None:
     """An error where it comes first; before it, what can be read."""
     with pytest.raises(KafkaError) as caught:
         old(stored(Codec.ZSTD), 1)
@@ -371,7 +371,7 @@ def test_whole_batches_within_the_limit_and_at_least_one() -> None:
         assert len(old(data, 1, max_bytes=max_bytes)) == batches * one
 
 
-def test_the_work_is_limited() -> None:
+def test_decompressed_content_of_a_set_is_limited() -> None:
     records = [Record(None, bytes(1000), 1)] * 10
     data = b"".join(stored(Codec.GZIP, 10 * i, records) for i in range(10))
     answer = result_of(from_batches(data, 1, first_offset=0, max_bytes=MIB, max_content=25_000))
@@ -379,7 +379,7 @@ def test_the_work_is_limited() -> None:
     assert 30_000 < answer.content_bytes < 32_000
 
 
-def test_a_batch_that_is_too_much_for_an_old_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_above_the_conversion_limits_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_sets, "MESSAGES_MAX", 2)
     with pytest.raises(KafkaError) as caught:
         old(stored(), 1)
@@ -398,12 +398,12 @@ def test_a_batch_that_is_too_much_for_an_old_consumer(monkeypatch: pytest.Monkey
     assert caught.value.code == LARGE
 
 
-def test_a_part_of_a_batch_at_the_end_is_left_out() -> None:
+def test_incomplete_batch_at_the_end_is_ignored() -> None:
     assert old(stored() + stored(0, 103)[:-1], 1) == old(stored(), 1)
     assert old(stored()[:-1], 1) == b""
 
 
-def test_what_a_message_says_of_itself() -> None:
+def test_message_attributes_are_decoded() -> None:
     (found,) = read_messages(message(b"v", b"k", attributes=9, offset=4), 1)
     assert found == Message(4, 9, 1000, b"k", b"v", len(message(b"v", b"k")))
     assert (found.codec, found.is_log_append_time) == (1, True)
@@ -411,7 +411,7 @@ def test_what_a_message_says_of_itself() -> None:
     assert (found.codec, found.is_log_append_time, found.timestamp) == (1, False, -1)
 
 
-def test_raw_snappy_is_read_too() -> None:
+def test_raw_snappy_is_read() -> None:
     """What librdkafka wrote, where Java wrote the framing of the xerial library."""
     import snappy
 

@@ -20,19 +20,19 @@ def test_every_key_has_a_request_and_a_response() -> None:
         assert request.FLEXIBLE == response.FLEXIBLE
 
 
-def test_a_plain_number_will_do() -> None:
+def test_api_key_may_be_an_int() -> None:
     assert messages.request_class(12) is messages.request_class(ApiKey.HEARTBEAT)
 
 
 @pytest.mark.parametrize("key", [-1, 4, 52, 93, 0x7FFF])
-def test_an_unknown_key_is_a_key_error(key: int) -> None:
+def test_unknown_key_is_a_key_error(key: int) -> None:
     with pytest.raises(KeyError):
         messages.request_class(key)
     with pytest.raises(KeyError):
         messages.response_class(key)
 
 
-def test_every_class_is_slotted_and_says_what_it_is_for() -> None:
+def test_every_class_has_slots_and_a_docstring() -> None:
     for key in ApiKey:
         for cls in (messages.request_class(key), messages.response_class(key)):
             assert issubclass(cls, Message)
@@ -44,7 +44,7 @@ def test_every_class_is_slotted_and_says_what_it_is_for() -> None:
                     assert not hasattr(part(), "__dict__")
 
 
-def test_a_family_is_imported_when_it_is_asked_for() -> None:
+def test_message_modules_are_imported_on_demand() -> None:
     program = """
 import sys
 from kbroker.protocol import messages
@@ -60,7 +60,7 @@ assert "kbroker.protocol.messages.fetch" not in sys.modules
 SECRETS = {"auth_bytes", "hmac", "salted_password"}
 
 
-def test_no_secret_is_shown() -> None:
+def test_secrets_are_hidden_in_repr() -> None:
     """Nor the settings that somebody gives a broker: its passwords are among them."""
     seen = set()
     for key in ApiKey:

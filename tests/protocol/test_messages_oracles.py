@@ -117,7 +117,9 @@ def oracle(request: pytest.FixtureRequest) -> Oracle:
 
 
 @pytest.mark.slow
-def test_bytes_are_equal(oracle: Oracle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_encoded_bytes_equal_those_of_the_oracle(
+    oracle: Oracle, capsys: pytest.CaptureFixture[str]
+) -> None:
     started = time.monotonic()
     ours = set(declared_pairs())
     compared = sorted(ours & oracle.pairs())
@@ -128,11 +130,11 @@ def test_bytes_are_equal(oracle: Oracle, capsys: pytest.CaptureFixture[str]) -> 
     assert not found, "\n".join(found[:40])
 
 
-def test_nothing_that_kio_knows_is_missing() -> None:
+def test_all_messages_of_kio_are_declared() -> None:
     assert Kio().pairs() - set(declared_pairs()) == set()
 
 
-def test_nothing_that_kafka_advertises_is_missing() -> None:
+def test_all_versions_that_kafka_advertises_are_declared() -> None:
     advertised = {
         (key, version, kind)
         for key, (first, last) in KafkaPython().advertised.items()
@@ -199,7 +201,7 @@ class WrongTaggedDefault:
         (WrongTaggedDefault, "response", {3, 4}),
     ],
 )
-def test_a_planted_defect_is_reported(
+def test_planted_bug_is_reported(
     oracle: Oracle, planted: Any, kind: str, wrong_versions: set[int]
 ) -> None:
     reported = {

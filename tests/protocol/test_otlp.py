@@ -1,4 +1,4 @@
-"""Metrics of clients as they travel: OpenTelemetry's protobuf."""
+"""Client metrics in OpenTelemetry's protobuf format."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def gauge(name: str, *points: bytes) -> bytes:
     return field(1, name.encode()) + field(2, b"description") + field(5, data)
 
 
-def test_what_metrics_say() -> None:
+def test_metrics_are_read() -> None:
     text = attribute("topic", field(1, b"orders"))
     more = attribute("is", varint(2 << 3) + b"\x01") + attribute("n", varint(3 << 3) + varint(7))
     total = field(1, field(6, -5) + field(3, 1)) + varint(2 << 3) + b"\x01"
@@ -89,12 +89,12 @@ def test_what_metrics_say() -> None:
         "many fields behind a value",
     ],
 )
-def test_what_is_none_is_refused(data: bytes) -> None:
+def test_malformed_metrics_are_rejected(data: bytes) -> None:
     with pytest.raises(InvalidMetricsError):
         read_metrics(data, FIELDS_MAX)
 
 
-def test_any_bytes_are_read_or_refused() -> None:
+def test_arbitrary_bytes_are_read_or_rejected() -> None:
     rng = random.Random(1)
     whole = pushed(gauge("a", field(4, 1.0) + attribute("k", field(1, b"v"))))
     refused = 0

@@ -40,7 +40,7 @@ def test_signed_varints_are_zigzag(value: int, raw: str) -> None:
 
 
 @given(st.integers(-(2**31), 2**31 - 1))
-def test_varint_round_trip(value: int) -> None:
+def test_varints_round_trip(value: int) -> None:
     raw = write_varint(value)
     assert read_varint(raw, 0) == (value, len(raw))
 
@@ -53,13 +53,13 @@ def test_an_unsigned_varint_has_at_most_32_bits(raw: str) -> None:
         finish_uvarint(bytes.fromhex(raw), 1, int(raw[:2], 16))
 
 
-def test_unknown_tags_are_stepped_over() -> None:
+def test_unknown_tags_are_skipped() -> None:
     # tag 5 with 2 bytes, tag 300 with none
     raw = bytes.fromhex("05 02 abcd  ac02 00  ee")
     assert skip_tags(raw, 0, 2) == len(raw) - 1
 
 
-def test_too_many_unknown_tags_are_refused() -> None:
+def test_too_many_unknown_tags_are_rejected() -> None:
     assert skip_tags(b"\x01\x00" * 64, 0, 64) == 128
     with pytest.raises(DecodeError):
         skip_tags(b"\x01\x00" * 65, 0, 65)
@@ -67,7 +67,7 @@ def test_too_many_unknown_tags_are_refused() -> None:
         skip_tags(b"\x01" + b"\x01\x00" * 128, 0, 0x80)  # a count of two bytes: 128
 
 
-def test_uuids_are_kept() -> None:
+def test_uuids_are_cached() -> None:
     raw = bytes(range(16))
     assert uuid_from(raw).bytes == raw
     assert uuid_from(raw) is uuid_from(bytes(range(16)))

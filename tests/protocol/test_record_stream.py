@@ -99,7 +99,7 @@ def test_stream_has_the_records_of_the_batch(
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("codec", list(Codec))
-def test_oversized_records_are_named_and_not_read(codec: Codec) -> None:
+def test_oversized_records_are_reported_without_content(codec: Codec) -> None:
     records = [Record(b"k", b"v", 1), Record(b"k", bytes(5000), 2), Record(b"k", b"w", 3)]
     batch = encode_batch(records, codec=codec)
     steps = stream_records(batch, read_header(batch), record_bytes_max=1000)
@@ -134,7 +134,7 @@ def test_missing_and_left_over_bytes_are_corrupt(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD, Codec.SNAPPY])
-def test_more_bytes_than_allowed_are_refused(codec: Codec) -> None:
+def test_records_above_the_size_limit_are_rejected(codec: Codec) -> None:
     batch = encode_batch([Record(b"k", bytes(100_000), 1)], codec=codec)
     for read in (stream_records, record_times):
         with pytest.raises(KafkaError) as raised:
@@ -157,7 +157,7 @@ def test_huge_batches_are_walked_in_little_memory(codec: Codec) -> None:
     assert peak < 3_000_000
 
 
-def test_millions_of_headers_cost_nothing_until_somebody_asks() -> None:
+def test_millions_of_headers_are_parsed_on_iteration_only() -> None:
     count = 5_000_000
     body = b"\x00\x00\x00\x01\x01" + write_varint(count) + b"\x00\x01" * count
     batch = bomb(write_varint(len(body)) + body, 1)

@@ -1,4 +1,4 @@
-"""Records of a batch, checked one after the other."""
+"""Validation of the records of a batch."""
 
 from __future__ import annotations
 

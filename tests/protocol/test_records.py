@@ -1,4 +1,4 @@
-"""Batches of format v2: foreign writers and readers, Kafka's own bytes, and what is refused."""
+"""Batches of format v2: other implementations, Kafka's bytes, and rejected batches."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def crc32c(data: bytes) -> int:
 
 
 def changed(batch: bytes, **fields: int) -> bytes:
-    """The batch with other header fields, and the CRC that belongs to them."""
+    """Return the batch with other header fields and the matching CRC."""
     header = read_header(batch)._replace(**fields)
     return refreshed(struct.pack(">qiibIhiqqqhii", *header) + batch[HEADER_SIZE:])
 
@@ -95,7 +95,7 @@ def refreshed(batch: bytes) -> bytes:
 
 
 def with_payload(payload: bytes, codec: int = 0, count: int = 1) -> bytes:
-    """A batch whose header is right and whose records are these bytes."""
+    """Return a batch with a valid header and these bytes as records."""
     whole = encode_batch([Record(timestamp=NOW)])[:HEADER_SIZE] + payload
     return changed(
         whole,
@@ -131,10 +131,10 @@ def read_error(batch: bytes) -> ErrorCode:
     return caught.value.code
 
 
-# --- header, CRC, describe_state ---------------------------------------------------------------------
+# --- header, CRC, offset assignment ------------------------------------------------------------
 
 
-def test_header_fields_and_properties() -> None:
+def test_header_fields_and_properties_are_read() -> None:
     batch = encode_batch(
         RECORDS,
         base_offset=1000,
@@ -158,11 +158,11 @@ def test_header_fields_and_properties() -> None:
     assert not header.is_log_append_time
 
 
-def test_no_sequence_has_no_last_sequence() -> None:
+def test_batch_without_sequence_has_no_last_sequence() -> None:
     assert read_header(encode_batch(RECORDS)).last_sequence == -1
 
 
-def test_short_header() -> None:
+def test_incomplete_header_is_rejected() -> None:
     for size in (0, 60):
         with pytest.raises(KafkaError, match="CORRUPT_MESSAGE"):
             read_header(bytes(size))
@@ -170,7 +170,7 @@ def test_short_header() -> None:
         read_header(bytes(100), 40)
 
 
-def test_crc_notices_every_bit() -> None:
+def test_crc_detects_every_flipped_bit() -> None:
     batch = bytearray(encode_batch(RECORDS[:2]))
     header = read_header(batch)
     assert check_crc(batch, 0, header)
@@ -181,7 +181,7 @@ def test_crc_notices_every_bit() -> None:
         batch[bit // 8] ^= 1 << bit % 8
 
 
-def test_crc_leaves_out_what_the_leader_sets() -> None:
+def test_crc_excludes_offset_and_leader_epoch() -> None:
     batch = encode_batch(RECORDS)
     head, records = placed(batch, read_header(batch), 2**40, 77)
     stored = bytes(head) + bytes(records)
@@ -200,7 +200,7 @@ def test_placing_copies_no_records() -> None:
     assert records.obj is batch
 
 
-def test_headers_of_whole_batches_only() -> None:
+def test_headers_of_complete_batches_are_read() -> None:
     first, second = encode_batch(RECORDS), encode_batch(RECORDS[:1], base_offset=4)
     both = first + second
     assert [position for position, _ in iter_headers(both)] == [0, len(first)]
@@ -210,7 +210,7 @@ def test_headers_of_whole_batches_only() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"batch_length": 48}, {"batch_length": -1}, {"magic": 1}])
-def test_headers_stop_at_what_is_no_batch(fields: dict[str, int]) -> None:
+def test_invalid_header_is_rejected(fields: dict[str, int]) -> None:
     batch = encode_batch(RECORDS)
     headers = iter_headers(batch + changed(batch, **fields))
     assert next(headers)[0] == 0
@@ -218,7 +218,7 @@ def test_headers_stop_at_what_is_no_batch(fields: dict[str, int]) -> None:
         next(headers)
 
 
-def test_importing_opens_no_codec() -> None:
+def test_import_loads_no_codec() -> None:
     script = (
         "import sys, kbroker.protocol.records;"
         "assert not {'lz4', 'snappy', 'cramjam', 'zstandard'} & set(sys.modules)"
@@ -230,7 +230,7 @@ def test_importing_opens_no_codec() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_round_trip(codec: Codec) -> None:
+def test_records_round_trip(codec: Codec) -> None:
     batch = encode_batch(RECORDS, base_offset=10, codec=codec)
     again = list(read_records(batch + encode_batch(RECORDS[:1], base_offset=14)))
     assert plain(again) == plain([*RECORDS, RECORDS[0]])
@@ -252,7 +252,9 @@ varied_records = st.lists(
 
 @given(records=varied_records, codec=st.sampled_from(Codec), base_offset=st.integers(0, 2**62))
 @settings(max_examples=100)
-def test_round_trip_of_anything(records: list[Record], codec: Codec, base_offset: int) -> None:
+def test_arbitrary_records_round_trip(
+    records: list[Record], codec: Codec, base_offset: int
+) -> None:
     batch = encode_batch(records, base_offset=base_offset, codec=codec)
     again = list(read_records(batch))
     assert plain(again) == plain(records)
@@ -262,7 +264,7 @@ def test_round_trip_of_anything(records: list[Record], codec: Codec, base_offset
     assert crc32c(batch[21:]) == header.crc
 
 
-def test_offsets_with_gaps() -> None:
+def test_offset_gaps_are_kept() -> None:
     records = [Record(b"k", b"v", NOW, offset=offset) for offset in (103, 104, 110)]
     batch = encode_batch(records, base_offset=100, keep_offsets=True)
     assert [record.offset for record in read_records(batch)] == [103, 104, 110]
@@ -273,12 +275,12 @@ def test_offsets_with_gaps() -> None:
             encode_batch(wrong, base_offset=100, keep_offsets=True)
 
 
-def test_a_batch_has_records() -> None:
+def test_empty_batch_is_rejected() -> None:
     with pytest.raises(ValueError, match="without records"):
         encode_batch([])
 
 
-def test_log_append_time_goes_to_every_record() -> None:
+def test_log_append_time_is_the_timestamp_of_every_record() -> None:
     batch = encode_batch(RECORDS, log_append_time=NOW + 9)
     assert {record.timestamp for record in read_records(batch)} == {NOW + 9}
     assert read_header(batch).base_timestamp == NOW
@@ -292,7 +294,7 @@ def test_header_keys_that_are_not_utf8_survive() -> None:
     assert encode_batch([record])[HEADER_SIZE:] == batch[HEADER_SIZE:]
 
 
-def test_no_memory_is_taken_for_a_count_or_a_length() -> None:
+def test_claimed_counts_and_lengths_allocate_nothing() -> None:
     huge = write_varint(2**31 - 1)
     payloads = [huge, b"\x10\0\0\0" + huge, b"\x10\0\0\0\x01\x01" + huge]
     tracemalloc.start()
@@ -324,7 +326,7 @@ def test_no_memory_is_taken_for_a_count_or_a_length() -> None:
         b"\0" + b"\xff" * 11,  # varint without end
     ],
 )
-def test_malformed_records(body: bytes) -> None:
+def test_malformed_records_are_rejected(body: bytes) -> None:
     good = b"\0\0\0\x01\x01\0"
     payload = write_varint(len(good)) + good
     assert len(list(read_records(with_payload(payload)))) == 1
@@ -334,7 +336,7 @@ def test_malformed_records(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("length", [7, 5, 0, -1, -7, 2**40])
-def test_a_record_has_the_length_that_it_says(length: int) -> None:
+def test_record_with_a_wrong_length_is_rejected(length: int) -> None:
     good = b"\0\0\0\x01\x01\0"
     other = write_varint(6) + b"\0\0\x02\x01\x01\0"
     assert len(list(read_records(with_payload(write_varint(6) + good + other, count=2)))) == 2
@@ -391,7 +393,7 @@ KAFKA_MARKERS = {
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_batches_of_kafka(codec: Codec) -> None:
+def test_batches_of_kafka_are_read(codec: Codec) -> None:
     batch = bytes.fromhex(KAFKA[codec])
     header = read_header(batch)
     assert (header.size, header.codec) == (len(batch), codec)
@@ -413,7 +415,7 @@ def test_batches_of_kafka(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("commit", [False, True])
-def test_markers_of_kafka(commit: bool) -> None:
+def test_markers_of_kafka_are_read(commit: bool) -> None:
     batch = end_transaction_marker(
         Marker(commit, 12),
         producer_id=4242,
@@ -431,7 +433,7 @@ def test_markers_of_kafka(commit: bool) -> None:
     assert read_marker(record) == Marker(commit, 12)
 
 
-def test_other_control_records_are_no_markers() -> None:
+def test_other_control_records_are_not_markers() -> None:
     assert read_marker(Record(key=b"\0\0\0\x02", value=b"\0\0")) is None
     longer = Record(key=b"\0\x01\0\x01\0", value=b"\0\x01\0\0\0\x05more")
     assert read_marker(longer) == Marker(True, 5)
@@ -444,7 +446,7 @@ def test_other_control_records_are_no_markers() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_kafka_python_reads_ours(codec: Codec) -> None:
+def test_kafka_python_reads_encoded_batches(codec: Codec) -> None:
     batch = encode_batch(RECORDS, base_offset=50, codec=codec, producer_id=3, producer_epoch=1)
     theirs = DefaultRecordBatch(batch)
     assert theirs.validate_crc()
@@ -453,7 +455,7 @@ def test_kafka_python_reads_ours(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_we_read_kafka_python(codec: Codec) -> None:
+def test_batches_of_kafka_python_are_read(codec: Codec) -> None:
     builder = DefaultRecordBatchBuilder(2, int(codec), True, 9, 4, 11, 1 << 20)
     # Enough of it that the writer keeps the compressed form.
     records = RECORDS * 20
@@ -479,7 +481,7 @@ def kio_record(record: Record, offset: int) -> KioRecord:
     )
 
 
-def test_kio_both_ways() -> None:
+def test_batches_are_exchanged_with_kio() -> None:
     # kio keeps whole seconds and knows no compression.
     records = [r._replace(timestamp=NOW + n * 5000) for n, r in enumerate(RECORDS)]
     theirs = tuple(kio_record(record, n) for n, record in enumerate(records))
@@ -503,30 +505,30 @@ def test_kio_both_ways() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_a_good_batch_keeps_its_header(codec: Codec) -> None:
+def test_valid_batch_keeps_its_header(codec: Codec) -> None:
     batch = encode_batch(
         RECORDS, codec=codec, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
     )
     assert validate_produced(memoryview(batch), 9, NOW) == read_header(batch)
 
 
-def test_no_batch_at_all() -> None:
+def test_missing_batch_is_rejected() -> None:
     for nothing in (None, b"", bytes(16), bytes(11)):
         assert refused(nothing) == ErrorCode.INVALID_RECORD
 
 
-def test_base_offset_of_a_client_is_zero() -> None:
+def test_nonzero_base_offset_of_a_client_is_rejected() -> None:
     assert refused(encode_batch(RECORDS, base_offset=1)) == ErrorCode.INVALID_RECORD
     assert refused(encode_batch(RECORDS, base_offset=-1)) == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("length", [-(2**31), -1, 0, 48])
-def test_length_too_small(length: int) -> None:
+def test_batch_length_below_the_header_is_rejected(length: int) -> None:
     batch = encode_batch(RECORDS)
     assert refused(changed(batch, batch_length=length)) == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_length_larger_than_the_bytes() -> None:
+def test_batch_length_above_the_bytes_is_rejected() -> None:
     batch = encode_batch(RECORDS)
     for length in (len(batch) - 11, 2**31 - 1):
         assert refused(changed(batch, batch_length=length)) == ErrorCode.INVALID_RECORD
@@ -534,15 +536,15 @@ def test_length_larger_than_the_bytes() -> None:
         assert refused(batch[:end]) in (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)
 
 
-def test_length_smaller_than_the_bytes() -> None:
+def test_batch_length_below_the_bytes_is_rejected() -> None:
     assert refused(encode_batch(RECORDS) + b"\0") == ErrorCode.INVALID_RECORD
 
 
-def test_several_batches() -> None:
+def test_several_batches_are_rejected() -> None:
     assert refused(encode_batch(RECORDS) * 2) == ErrorCode.INVALID_RECORD
 
 
-def test_wrong_crc() -> None:
+def test_wrong_crc_is_rejected() -> None:
     batch = bytearray(encode_batch(RECORDS))
     batch[-1] ^= 1
     assert refused(bytes(batch)) == ErrorCode.CORRUPT_MESSAGE
@@ -558,14 +560,14 @@ def test_wrong_crc() -> None:
         (-1, ErrorCode.CORRUPT_MESSAGE),
     ],
 )
-def test_other_formats(magic: int, code: ErrorCode) -> None:
+def test_other_formats_are_rejected(magic: int, code: ErrorCode) -> None:
     assert refused(changed(encode_batch(RECORDS), magic=magic)) == code
     # The oldest formats are shorter than a header of ours.
     assert refused(changed(encode_batch(RECORDS), magic=magic)[:34]) == code
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
-def test_undefined_codec(codec: int) -> None:
+def test_undefined_codec_is_rejected(codec: int) -> None:
     assert refused(changed(encode_batch(RECORDS), attributes=codec)) == ErrorCode.INVALID_RECORD
 
 
@@ -576,30 +578,30 @@ def test_zstd_needs_produce_7() -> None:
     assert validate_produced(encode_batch(RECORDS, codec=Codec.LZ4), 3, NOW)
 
 
-def test_control_batch_of_a_client() -> None:
+def test_control_batch_of_a_client_is_rejected() -> None:
     assert refused(changed(encode_batch(RECORDS), attributes=CONTROL_BIT)) == (
         ErrorCode.INVALID_RECORD
     )
 
 
-def test_transactional_batch_of_a_plain_client() -> None:
+def test_transactional_batch_without_producer_id_is_rejected() -> None:
     batch = changed(encode_batch(RECORDS), attributes=TRANSACTIONAL_BIT)
     assert refused(batch) == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("count", [-1, 0, 3, 5, 2**31 - 1])
-def test_record_count_against_last_offset_delta(count: int) -> None:
+def test_record_count_must_match_the_last_offset_delta(count: int) -> None:
     assert refused(changed(encode_batch(RECORDS), record_count=count)) == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("delta", [-1, -5, 2, 4])
-def test_last_offset_delta_against_record_count(delta: int) -> None:
+def test_last_offset_delta_must_match_the_record_count(delta: int) -> None:
     batch = changed(encode_batch(RECORDS), last_offset_delta=delta)
     assert refused(batch) == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_more_records_than_there_is_room_for(codec: Codec) -> None:
+def test_record_count_above_the_batch_size_is_rejected(codec: Codec) -> None:
     # Both fields agree, and the log would move on by two thousand million.
     count = 2**31 - 1
     batch = changed(
@@ -609,7 +611,7 @@ def test_more_records_than_there_is_room_for(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize(("epoch", "sequence"), [(0, -1), (-1, 0), (0, -(2**31))])
-def test_producer_id_without_epoch_or_sequence(epoch: int, sequence: int) -> None:
+def test_producer_id_without_epoch_or_sequence_is_rejected(epoch: int, sequence: int) -> None:
     batch = encode_batch(RECORDS, producer_id=0, producer_epoch=epoch, base_sequence=sequence)
     assert refused(batch) == ErrorCode.INVALID_RECORD
 
@@ -624,7 +626,7 @@ def test_size_limit_is_exact_and_counts_compressed_bytes() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_null_keys_in_a_compacted_topic(codec: Codec) -> None:
+def test_null_keys_in_a_compacted_topic_are_rejected(codec: Codec) -> None:
     keys = [b"a", None, b"", None, b"e"]
     batch = encode_batch([Record(key, b"v", NOW) for key in keys], codec=codec)
     error = refusal(batch, COMPACTED)
@@ -638,7 +640,7 @@ def test_null_keys_in_a_compacted_topic(codec: Codec) -> None:
     assert validate_produced(keyed, 9, NOW, appended).is_log_append_time
 
 
-def test_record_errors_are_bounded() -> None:
+def test_number_of_record_errors_is_limited() -> None:
     error = refusal(encode_batch([Record(timestamp=NOW)] * 12_000), COMPACTED)
     assert isinstance(error, RecordsRejectedError)
     assert len(error.record_errors) == 10_000
@@ -652,7 +654,7 @@ def timed(*timestamps: int, codec: int = 0) -> bytes:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_timestamps_too_far_ahead(codec: Codec) -> None:
+def test_timestamps_too_far_ahead_are_rejected(codec: Codec) -> None:
     limit = NOW + HOUR
     batch = timed(NOW, limit, limit + 1, codec=codec)
     error = refusal(batch)
@@ -665,7 +667,7 @@ def test_timestamps_too_far_ahead(codec: Codec) -> None:
     assert appended.max_timestamp == NOW
 
 
-def test_timestamps_too_old() -> None:
+def test_timestamps_too_old_are_rejected() -> None:
     batch = timed(NOW, NOW - HOUR, NOW - HOUR - 1, NOW)
     assert validate_produced(batch, 9, NOW) == read_header(batch)  # Kafka's default: no limit
     error = refusal(batch, ProduceRules(timestamp_before_max_ms=HOUR))
@@ -679,7 +681,7 @@ def test_records_without_a_timestamp_have_no_limit() -> None:
     assert validate_produced(batch, 9, NOW, ProduceRules(timestamp_before_max_ms=0))
 
 
-def test_a_bad_timestamp_decides_the_code() -> None:
+def test_invalid_timestamp_determines_the_error_code() -> None:
     records = [Record(None, b"", NOW), Record(b"k", b"", NOW + 2 * HOUR)]
     error = refusal(encode_batch(records), COMPACTED)
     assert isinstance(error, RecordsRejectedError)
@@ -687,7 +689,7 @@ def test_a_bad_timestamp_decides_the_code() -> None:
     assert [index for index, _ in error.record_errors] == [0, 1]
 
 
-def test_record_without_key_and_with_bad_time_is_refused_once() -> None:
+def test_record_without_key_and_with_invalid_time_is_reported_once() -> None:
     records = [Record(None, b"", NOW + 2 * HOUR), Record(None, b"", NOW)]
     error = refusal(encode_batch(records), COMPACTED)
     assert isinstance(error, RecordsRejectedError)
@@ -709,7 +711,7 @@ def test_max_timestamp_is_that_of_the_records(
         assert stored == placed_with(timed(*times, codec=codec), 0, 0)
 
 
-def test_record_in_the_future_is_refused_whatever_the_header_says() -> None:
+def test_record_in_the_future_is_rejected_whatever_the_header_says() -> None:
     batch = changed(timed(NOW, NOW + 2 * HOUR, NOW), max_timestamp=NOW)
     error = refusal(batch)
     assert isinstance(error, RecordsRejectedError)
@@ -756,7 +758,7 @@ def test_log_append_time_from_a_client_is_cleared(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_log_append_time_from_a_client_is_refused_where_kafka_does(codec: Codec) -> None:
+def test_log_append_time_from_a_client_is_rejected_as_in_kafka(codec: Codec) -> None:
     batch = timed(NOW, NOW + 1, codec=codec)
     for stamp, rules in (
         (NOW + 2 * HOUR, DEFAULT_RULES),
@@ -780,7 +782,7 @@ def zeros(size: int) -> bytes:
 
 
 @pytest.mark.slow
-def test_bombs_cost_the_limit() -> None:
+def test_decompression_bombs_use_memory_up_to_the_limit() -> None:
     rules = ProduceRules(compacted=True, max_decompressed=4 * MIB, max_message_bytes=2 * MIB)
     content = zeros(20 * MIB)
     bombs: list[tuple[Codec, Callable[[bytes], bytes]]] = [
@@ -805,24 +807,24 @@ def test_bombs_cost_the_limit() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec)[1:])
-def test_truncated_compressed_records(codec: Codec) -> None:
+def test_truncated_compressed_records_are_rejected(codec: Codec) -> None:
     stream = compress(codec, zeros(100))
     for end in range(len(stream)):
         assert refused(with_payload(stream[:end], codec), COMPACTED) == ErrorCode.INVALID_RECORD
 
 
-def test_zstd_window_of_two_gigabytes() -> None:
+def test_zstd_window_of_two_gigabytes_is_rejected() -> None:
     frame = struct.pack("<IBB", 0xFD2FB528, 0, 21 << 3) + bytes.fromhex("090000") + b"x"
     assert refused(with_payload(frame, Codec.ZSTD), COMPACTED) == ErrorCode.INVALID_RECORD
 
 
-def test_zstd_wrong_content_size() -> None:
+def test_zstd_wrong_content_size_is_rejected() -> None:
     frame = bytearray(zstandard.ZstdCompressor().compress(zeros(1000)))
     frame[6] ^= 1
     assert refused(with_payload(bytes(frame), Codec.ZSTD), COMPACTED) == ErrorCode.INVALID_RECORD
 
 
-def test_lz4_block_checksum() -> None:
+def test_wrong_lz4_block_checksum_is_rejected() -> None:
     frame = bytearray(lz4.frame.compress(zeros(1000), block_checksum=True, block_linked=False))
     assert validate_produced(with_payload(bytes(frame), Codec.LZ4), 9, NOW, COMPACTED)
     frame[-5] ^= 1
@@ -830,7 +832,7 @@ def test_lz4_block_checksum() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.ZSTD])
-def test_concatenated_frames(codec: Codec) -> None:
+def test_concatenated_frames_are_validated(codec: Codec) -> None:
     payload = zeros(1000)
     batch = with_payload(compress(codec, payload[:100]) + compress(codec, payload[100:]), codec)
     assert validate_produced(batch, 9, NOW, COMPACTED)
@@ -838,12 +840,12 @@ def test_concatenated_frames(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec)[1:])
-def test_compressed_bytes_inside_a_compressed_batch(codec: Codec) -> None:
+def test_compressed_values_in_a_compressed_batch_are_accepted(codec: Codec) -> None:
     twice = compress(codec, compress(codec, zeros(10)))
     assert refused(with_payload(twice, codec), COMPACTED) == ErrorCode.INVALID_RECORD
 
 
-def test_offset_deltas_count_up() -> None:
+def test_offset_deltas_must_be_consecutive() -> None:
     # Two records that both say that they are the first; the header is right in itself.
     batch = with_payload(zeros(1) * 2, count=2)
     assert [record.offset for record in read_records(batch)] == [0, 0]
@@ -870,7 +872,7 @@ def damaged_streams(codec: Codec) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("codec", list(Codec)[1:])
-def test_what_does_not_decompress_is_refused(codec: Codec) -> None:
+def test_undecompressible_records_are_rejected(codec: Codec) -> None:
     for stream in damaged_streams(codec):
         for count in (1, 10, 1000):
             batch = with_payload(stream, codec, count)
@@ -896,7 +898,9 @@ WRONG_RECORDS = {
 
 @pytest.mark.parametrize("codec", list(Codec)[1:])
 @pytest.mark.parametrize("name", WRONG_RECORDS)
-def test_what_decompresses_to_other_records_is_refused(name: str, codec: Codec) -> None:
+def test_decompressed_records_that_differ_from_the_header_are_rejected(
+    name: str, codec: Codec
+) -> None:
     content, count = WRONG_RECORDS[name]
     batch = with_payload(compress(codec, content), codec, count)
     for rules in (ProduceRules(), ProduceRules(log_append_time=True), COMPACTED):
@@ -905,14 +909,14 @@ def test_what_decompresses_to_other_records_is_refused(name: str, codec: Codec) 
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("size", [1, 50, 60, 100, 10_000, 2_100_000])
-def test_records_of_any_length_are_stepped_over(codec: Codec, size: int) -> None:
+def test_records_of_any_length_are_validated(codec: Codec, size: int) -> None:
     rules = ProduceRules(max_message_bytes=10 * MIB)
     batch = encode_batch([Record(b"k", bytes(size), NOW)] * 3, codec=codec)
     assert validate_produced(batch, 9, NOW, rules) == read_header(batch)
 
 
 @pytest.mark.parametrize("codec", list(Codec)[1:])
-def test_records_that_are_recompressed_are_looked_at_then(codec: Codec) -> None:
+def test_recompressed_records_are_validated(codec: Codec) -> None:
     rules = ProduceRules(codec=Codec.NONE)
     batch = with_payload(compress(codec, frames()), codec, 11)
     with pytest.raises(KafkaError, match="INVALID_RECORD"):
@@ -921,7 +925,7 @@ def test_records_that_are_recompressed_are_looked_at_then(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", list(Codec)[1:])
 @pytest.mark.parametrize("compacted", [True, False])
-def test_a_batch_is_opened_up_to_a_limit_first(codec: Codec, compacted: bool) -> None:
+def test_batch_is_decompressed_up_to_the_limit_first(codec: Codec, compacted: bool) -> None:
     batch = encode_batch(TEN, codec=codec)
     size = len(encode_batch(TEN)) - HEADER_SIZE
     rules = ProduceRules(compacted=compacted, max_decompressed=size - 1)
@@ -934,7 +938,7 @@ def test_a_batch_is_opened_up_to_a_limit_first(codec: Codec, compacted: bool) ->
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_first_record_at_or_after(codec: Codec) -> None:
+def test_first_record_at_or_after_a_timestamp_is_found(codec: Codec) -> None:
     def batch(base_offset: int, *timestamps: int) -> bytes:
         records = [Record(b"k", b"v", timestamp) for timestamp in timestamps]
         return encode_batch(records, base_offset=base_offset, codec=codec, leader_epoch=base_offset)
@@ -957,13 +961,13 @@ def test_first_record_at_or_after(codec: Codec) -> None:
     assert first_record_at_or_after(log, 101, start_offset=13) == FoundRecord(13, 250, 13)
 
 
-def test_search_where_the_append_time_counts() -> None:
+def test_timestamp_search_uses_log_append_time() -> None:
     log = encode_batch(RECORDS, base_offset=7, log_append_time=1000)
     assert first_record_at_or_after(log, 1000) == FoundRecord(7, 1000, -1)
     assert first_record_at_or_after(log, 1001) is None
 
 
-def test_search_in_a_header_that_promises_too_much() -> None:
+def test_timestamp_search_ignores_a_too_high_header_maximum() -> None:
     log = changed(timed(5, 6), max_timestamp=50) + encode_batch(
         [Record(timestamp=60)], base_offset=2
     )
@@ -974,7 +978,7 @@ def test_search_in_a_header_that_promises_too_much() -> None:
 
 
 def use_all(batch: bytes) -> None:
-    """Every reader on the batch; only KafkaError may come out."""
+    """Run every reader on the batch; only KafkaError may be raised."""
     for rules in (ProduceRules(), ProduceRules(compacted=True, max_decompressed=50_000)):
         with suppress(KafkaError):
             validate_produced(memoryview(batch), 9, NOW, rules)
@@ -988,7 +992,7 @@ def use_all(batch: bytes) -> None:
 
 @given(st.binary(max_size=200))
 @settings(max_examples=200)
-def test_arbitrary_bytes(data: bytes) -> None:
+def test_arbitrary_bytes_raise_only_kafka_errors(data: bytes) -> None:
     use_all(data)
     use_all(data[:16] + b"\x02" + data[17:])
 
@@ -1010,7 +1014,7 @@ def test_arbitrary_bytes(data: bytes) -> None:
     changes=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=5),
 )
 @settings(max_examples=500)
-def test_mutated_batches_with_a_right_crc(
+def test_mutated_batches_with_a_valid_crc_raise_only_kafka_errors(
     codec: Codec, fields: dict[str, int], changes: list[tuple[int, int]]
 ) -> None:
     batch = bytearray(changed(MUTATED[codec], **fields))
@@ -1022,7 +1026,7 @@ def test_mutated_batches_with_a_right_crc(
 MUTATED = {codec: encode_batch(RECORDS[:3] * 3, codec=codec) for codec in Codec}
 
 
-def test_what_is_accepted_can_be_read_back() -> None:
+def test_accepted_batches_can_be_read_back() -> None:
     # A topic that opens batches never stores one that a consumer could not read.
     draw = random.Random(7)
     accepted = 0
@@ -1038,7 +1042,7 @@ def test_what_is_accepted_can_be_read_back() -> None:
     assert accepted > 100
 
 
-def test_header_is_a_tuple_of_the_wire_order() -> None:
+def test_header_is_a_tuple_in_wire_order() -> None:
     batch = encode_batch(RECORDS)
     assert struct.pack(">qiibIhiqqqhii", *read_header(batch)) == batch[:HEADER_SIZE]
     assert len(BatchHeader._fields) == 13

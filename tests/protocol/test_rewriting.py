@@ -1,4 +1,4 @@
-"""Batches written anew: some of their records, none of them, another codec."""
+"""Rewritten batches: with some of their records, or none."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ listed = st.lists(
 
 
 @given(records=listed, codec=st.sampled_from(list(Codec)), data=st.data())
-def test_some_records_stay_as_they_are(
+def test_kept_records_are_unchanged(
     records: list[Record], codec: Codec, data: st.DataObject
 ) -> None:
     batch = encode_batch(records, codec=codec, **KEPT)  # type: ignore[arg-type]
@@ -74,7 +74,7 @@ def test_some_records_stay_as_they_are(
     assert changed.max_timestamp == max(whole[index].timestamp for index in chosen)
 
 
-def test_a_second_rewriting_keeps_the_horizon() -> None:
+def test_second_rewrite_keeps_the_delete_horizon() -> None:
     records = [Record(b"a", None, 50), Record(b"b", b"1", 60)]
     header = read_header(batch := encode_batch(records))
     payload = unpacked_records(batch, header, MIB)
@@ -87,7 +87,7 @@ def test_a_second_rewriting_keeps_the_horizon() -> None:
     assert [(it.key, it.timestamp) for it in read_records(twice)] == [(b"b", 60)]
 
 
-def test_log_append_time_stays() -> None:
+def test_log_append_time_is_kept() -> None:
     batch = bytearray(encode_batch([Record(b"a", None, 5), Record(b"b", b"1", 9)]))
     header = with_timestamps(
         batch, read_header(batch), read_header(batch).attributes | LOG_APPEND_TIME_BIT, 1234
@@ -100,7 +100,7 @@ def test_log_append_time_stays() -> None:
     assert [it.timestamp for it in read_records(written)] == [1234]
 
 
-def test_no_records() -> None:
+def test_batch_without_records_keeps_offsets_and_sequence() -> None:
     header = read_header(encode_batch([Record(b"a", b"1", 7)] * 3, codec=Codec.ZSTD, **KEPT))  # type: ignore[arg-type]
     batch, empty = without_records(header)
     assert len(batch) == HEADER_SIZE == empty.size
@@ -112,7 +112,7 @@ def test_no_records() -> None:
 
 
 @given(st.binary(max_size=80), st.integers(1, 5))
-def test_any_bytes(payload: bytes, count: int) -> None:
+def test_arbitrary_bytes_raise_only_kafka_errors(payload: bytes, count: int) -> None:
     header = read_header(encode_batch([Record(b"k", b"v", 0)]))
     header = header._replace(record_count=count, last_offset_delta=count - 1)
     with suppress(KafkaError):

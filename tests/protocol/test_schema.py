@@ -62,7 +62,7 @@ def test_mutable_defaults_are_not_shared() -> None:
     assert second.current_leader.leader_id == 0
 
 
-def test_objects_are_values() -> None:
+def test_objects_compare_by_value() -> None:
     one = HeartbeatRequest(group_id="g", generation_id=2)
     assert one == HeartbeatRequest(group_id="g", generation_id=2)
     assert one != HeartbeatRequest(group_id="g", generation_id=3)
@@ -78,7 +78,7 @@ def test_repr_names_class_and_fields() -> None:
     assert shown == "FetchRequest.ReplicaState(replica_id=1, replica_epoch=-1)"
 
 
-def test_there_are_no_other_attributes() -> None:
+def test_unknown_attributes_are_rejected() -> None:
     made = HeartbeatRequest()
     with pytest.raises(AttributeError):
         made.generation = 1  # type: ignore[attr-defined]
@@ -97,7 +97,7 @@ def test_objects_can_be_copied_and_pickled() -> None:
     assert pickle.loads(pickle.dumps(made)) == made
 
 
-def test_class_constants() -> None:
+def test_declaration_sets_class_constants() -> None:
     heartbeat: Any = HeartbeatRequest
     assert issubclass(heartbeat, Message)
     assert (12, range(5), 4) == (heartbeat.KEY, heartbeat.VERSIONS, heartbeat.FLEXIBLE)
@@ -128,7 +128,7 @@ def test_nullability_depends_on_the_version() -> None:
     assert [topics.nullable(version) for version in (0, 1)] == [False, True]
 
 
-def test_a_shared_list_is_refused() -> None:
+def test_mutable_default_is_rejected() -> None:
     with pytest.raises(TypeError, match="codes"):
 
         @struct
@@ -137,7 +137,7 @@ def test_a_shared_list_is_refused() -> None:
 
 
 @pytest.mark.parametrize("hint", [int, dict, int | str, Annotated[int, "i"] | str | None])
-def test_a_type_without_a_wire_form_is_refused(hint: Any) -> None:
+def test_type_without_a_wire_format_is_rejected(hint: Any) -> None:
     wrong: Any = struct(type("Wrong", (), {"__annotations__": {"value": hint}}))
     with pytest.raises(TypeError, match="value"):
         wrong()

@@ -96,19 +96,19 @@ VALUES: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("data", KEYS)
-def test_keys_are_kafkas(data: str) -> None:
+def test_keys_equal_those_of_kafka(data: str) -> None:
     assert encode_key(KEYS[data]).hex() == data
     assert decode_key(bytes.fromhex(data)) == KEYS[data]
 
 
 @pytest.mark.parametrize("data", VALUES)
-def test_values_are_kafkas(data: str) -> None:
+def test_values_equal_those_of_kafka(data: str) -> None:
     key, value = VALUES[data]
     assert encode_value(value).hex() == data
     assert decode_value(KEYS[key], bytes.fromhex(data)) == value
 
 
-def test_what_is_not_known() -> None:
+def test_unknown_records_are_rejected_or_ignored() -> None:
     assert decode_key(bytes.fromhex("0003000167")) is None
     with pytest.raises(DecodeError):
         decode_value(KEYS["000b000167"], b"\x00\x63")

@@ -75,46 +75,46 @@ def empty() -> TransactionLogValue:
     )
 
 
-def test_key() -> None:
+def test_key_equals_that_of_kafka() -> None:
     assert encode_key("my-tx").hex() == KEY
     assert decode_key(memoryview(bytes.fromhex(KEY))) == "my-tx"
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_value(version: int) -> None:
+def test_value_equals_that_of_kafka(version: int) -> None:
     for value, encoded in ((ongoing(), ONGOING[version]), (empty(), EMPTY[version])):
         assert encode_value(value, version).hex() == encoded
         assert decode_value(memoryview(bytes.fromhex(encoded))) == value
 
 
-def test_tagged_fields() -> None:
+def test_tagged_fields_equal_those_of_kafka() -> None:
     assert encode_value(with_tags(), 1).hex() == ONGOING_WITH_TAGS
     assert decode_value(bytes.fromhex(ONGOING_WITH_TAGS)) == with_tags()
 
 
-def test_version_0_leaves_the_tagged_fields_out() -> None:
+def test_version_0_omits_the_tagged_fields() -> None:
     assert encode_value(with_tags(), 0).hex() == ONGOING[0]
 
 
-def test_no_such_version() -> None:
+def test_unknown_version_is_rejected() -> None:
     with pytest.raises(EncodeError):
         encode_value(empty(), 2)
     with pytest.raises(DecodeError):
         decode_value(bytes.fromhex("0002" + EMPTY[1][4:]))
 
 
-def test_an_unknown_kind_of_key() -> None:
+def test_unknown_key_type_is_ignored() -> None:
     assert decode_key(bytes.fromhex("0001" + KEY[4:])) is None
 
 
 @pytest.mark.parametrize("encoded", ["", "00", KEY[:-2], KEY + "00", "ffff" + KEY[4:]])
-def test_no_key(encoded: str) -> None:
+def test_malformed_key_is_rejected(encoded: str) -> None:
     with pytest.raises(DecodeError):
         decode_key(bytes.fromhex(encoded))
 
 
 @pytest.mark.parametrize("encoded", [*ONGOING, *EMPTY, ONGOING_WITH_TAGS])
-def test_a_value_that_is_cut_or_too_long(encoded: str) -> None:
+def test_truncated_or_too_long_value_is_rejected(encoded: str) -> None:
     whole = bytes.fromhex(encoded)
     for end in range(len(whole)):
         with pytest.raises(DecodeError):
@@ -124,7 +124,7 @@ def test_a_value_that_is_cut_or_too_long(encoded: str) -> None:
 
 
 @given(st.binary(max_size=80))
-def test_any_bytes(data: bytes) -> None:
+def test_arbitrary_bytes_raise_only_decode_errors(data: bytes) -> None:
     for reader in (decode_key, decode_value):
         with suppress(DecodeError):
             reader(data)

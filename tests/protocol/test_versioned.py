@@ -1,4 +1,4 @@
-"""The form of keys and values in the logs of coordinators."""
+"""Versioned keys and values in the logs of coordinators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbroker.protocol.versioned import decode_versioned, encode_versioned, versi
 
 @message(versions="0-1")
 class Pair:
-    """Something with two versions."""
+    """A message with two versions."""
 
     first: Int32
     second: Int32 = wire(since=1, default=0)
@@ -24,13 +24,13 @@ class Pair:
         (Pair(first=1, second=2), 1, "00010000000100000002"),
     ],
 )
-def test_the_version_stands_in_front(pair: Pair, version: int, encoded: str) -> None:
+def test_encoded_message_starts_with_its_version(pair: Pair, version: int, encoded: str) -> None:
     assert encode_versioned(pair, version).hex() == encoded
     assert version_of(bytes.fromhex(encoded)) == version
     assert decode_versioned(Pair, bytes.fromhex(encoded)) == pair
 
 
-def test_a_version_that_is_not_there() -> None:
+def test_missing_version_is_rejected() -> None:
     with pytest.raises(EncodeError):
         encode_versioned(Pair(first=1), 2)
 
@@ -38,6 +38,6 @@ def test_a_version_that_is_not_there() -> None:
 @pytest.mark.parametrize(
     "encoded", ["", "00", "ffff00000001", "0000000000", "00000000000100", "00020000000100000002"]
 )
-def test_what_is_no_such_message(encoded: str) -> None:
+def test_malformed_message_is_rejected(encoded: str) -> None:
     with pytest.raises(DecodeError):
         decode_versioned(Pair, bytes.fromhex(encoded))

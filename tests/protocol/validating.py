@@ -1,4 +1,4 @@
-"""Validation of one batch to its end, as a Produce request has it in steps."""
+"""Complete validation of a batch, which Produce requests do in steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Stored: TypeAlias = tuple[memoryview, BatchHeader]
 def as_stored(
     buffer: Buffer | None, version: int, now_ms: int, rules: ProduceRules = DEFAULT_RULES
 ) -> Stored:
-    """The batch as its log stores it, and its header.
+    """Return the batch as its log stores it, and its header.
 
     If `validated_at_once` has a result, it must be the one of the validation in steps.
     """
@@ -56,7 +56,7 @@ def _comparable(outcome: Stored | KafkaError | None) -> object:
 def validate_produced(
     buffer: Buffer | None, version: int, now_ms: int, rules: ProduceRules = DEFAULT_RULES
 ) -> BatchHeader:
-    """The header that the batch is stored with."""
+    """Return the header that the batch is stored with."""
     return as_stored(buffer, version, now_ms, rules)[1]
 
 

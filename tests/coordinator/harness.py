@@ -200,16 +200,16 @@ class Call(Generic[R]):
         self._response: R | None = None
 
     def release(self, response: R) -> None:
-        assert self._response is None, "answered twice"
+        assert self._response is None, "the request was answered twice"
         self._response = travel(response, self.version)
 
     @property
-    def is_parked(self) -> bool:
+    def is_pending(self) -> bool:
         return self._response is None
 
     @property
     def response(self) -> R:
-        assert self._response is not None, "not answered yet"
+        assert self._response is not None, "the request is not answered yet"
         return self._response
 
 
@@ -339,7 +339,7 @@ class Harness:
             call.slot.on_answer = call.release
         serde = self.coordinator.serde
         if result.records:
-            assert result.on_failure is not None, "records that nobody would undo"
+            assert result.on_failure is not None, "result has records but no on_failure"
             if self.append_fails is not None:
                 code, self.append_fails = self.append_fails, None
                 self.not_stored |= {store(serde, record).key for record in result.records}
@@ -397,7 +397,7 @@ class Harness:
             for result in self.coordinator.due(self.now):
                 self.settle(result)
                 turns += 1
-                assert turns < 100_000, "time-outs without end"
+                assert turns < 100_000, "timers never end"
         self.ms = end_ms
         return self.events[before:]
 

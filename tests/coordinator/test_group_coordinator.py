@@ -127,9 +127,9 @@ def test_random_requests_raise_no_exception() -> None:
         name, result = requests.send(h)
         h.settle(result)
         code = getattr(result.response, "error_code", None)
-        answered[f"{name} {'parked' if code is None else int(code)}"] += 1
+        answered[f"{name} {'pending' if code is None else int(code)}"] += 1
         h = requests.look_around(h)
     # Check the coverage: members joined, waited, and were rejected in many ways.
-    assert answered["join parked"] > 100, answered
+    assert answered["join pending"] > 100, answered
     assert answered["heartbeat 27"] + answered["heartbeat 0"] > 0
     assert len(answered) > 25

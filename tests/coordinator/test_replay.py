@@ -52,7 +52,7 @@ def test_interrupted_rebalance_restarts_from_previous_generation() -> None:
     assert h.generation == 3
     again = h.restarted()
     assert again.heartbeat(leader, 3) == ErrorCode.ILLEGAL_GENERATION
-    assert again.join(leader).is_parked
+    assert again.join(leader).is_pending
     assert again.join(follower).response.generation_id == 3
 
 

@@ -340,8 +340,8 @@ async def test_pending_join_fails_if_coordinator_moves(broker: Broker, wire: Rou
     await members[0].enter()
     owner = broker.local_node(await coordinator(broker, "groups", "g"))
     answers: list[Any] = []
-    async with connected(owner.endpoint) as parked, trio.open_nursery() as nursery:
-        members[1].wire = parked
+    async with connected(owner.endpoint) as pending, trio.open_nursery() as nursery:
+        members[1].wire = pending
 
         async def join() -> None:
             answers.append(await members[1].join())

@@ -272,7 +272,7 @@ class Simulation:
 
     def _finish_join(self, client: Client) -> None:
         call = client.join
-        if call is None or call.is_parked:
+        if call is None or call.is_pending:
             return
         client.join = None
         self._calls.remove(call)
@@ -298,11 +298,11 @@ class Simulation:
 
     def _learn_id(self, client: Client, member_id: str) -> None:
         owner = self._given.setdefault(member_id, client.number)
-        must(owner == client.number, f"{member_id} was given to two clients")
+        must(owner == client.number, f"{member_id} was returned to two clients")
         client.member_id = member_id
 
     def _note_leader(self, client: Client, answer: JoinGroupResponse) -> None:
-        must(answer.leader == client.member_id, "members were told to a follower")
+        must(answer.leader == client.member_id, "a follower received the member list")
         leaders = self._leaders[client.group, answer.generation_id]
         if not answer.skip_assignment:
             leaders.add(client.number)
@@ -326,7 +326,7 @@ class Simulation:
 
     def _finish_sync(self, client: Client) -> None:
         call = client.sync
-        if call is None or call.is_parked:
+        if call is None or call.is_pending:
             return
         client.sync = None
         self._calls.remove(call)
@@ -337,11 +337,11 @@ class Simulation:
         client.synced = True
         if answer.assignment:
             group, generation, stamp = answer.assignment.decode().split(":")
-            must(group == client.group, "the assignment of another group")
-            must(int(generation) == client.generation, "the assignment of another generation")
+            must(group == client.group, "assignment of another group")
+            must(int(generation) == client.generation, "assignment of another generation")
             syncs = self._syncs_of[group, int(generation)]
             syncs.add(stamp)
-            must(len(syncs) == 1, "one generation, two assignments")
+            must(len(syncs) == 1, "a generation has two assignments")
         self.work["syncs"] += 1
 
     def _work_on(self, client: Client) -> None:
@@ -368,12 +368,12 @@ class Simulation:
             {("orders", partition): offset}, member_id, generation, group=group, instance=instance
         )
         if not code:
-            must(current, "a commit of somebody who is not in the generation")
+            must(current, "commit by a client outside the generation was accepted")
             self._acked[group, partition] = self._sent[group, partition] = offset
             self.work["commits"] += 1
         elif expected_to_fail is None:
             row = self.h.fetch({"orders": [partition]}, group=group)["orders", partition]
-            must(row[0] != offset, "a refused commit was stored")
+            must(row[0] != offset, "rejected commit was stored")
         return code
 
     # -- invariants
@@ -395,8 +395,8 @@ class Simulation:
         }
         slots |= self.h.promised()
         for call in self._calls:
-            if call.is_parked and call.slot is not None:
-                must(id(call.slot) in slots, "a parked request that nobody will answer")
+            if call.is_pending and call.slot is not None:
+                must(id(call.slot) in slots, "pending request will never be answered")
         if self.rng.random() < 0.1:
             self.check_log()
 
@@ -407,38 +407,41 @@ class Simulation:
         members = group.members
         must(
             group.joined == sum(member.pending_join is not None for member in members.values()),
-            "the count of joined members",
+            "the count of joined members is wrong",
         )
-        must(group.unsynced <= set(members), "a sync is expected of a stranger")
-        must(not group.pending & set(members), "a member that is still expected")
+        must(group.unsynced <= set(members), "a sync is expected of a non-member")
+        must(not group.pending & set(members), "a member is also a pending member ID")
         must((group.leader_id in members) == bool(members), f"leader {group.leader_id}")
         instances = {m.instance_id: m.id for m in members.values() if m.instance_id is not None}
-        must(group.static_ids == instances, "the register of static members")
+        must(group.static_ids == instances, "the index of static members is wrong")
         must(bool(members) or group.state in (EMPTY, PREPARING), f"{group.state} without members")
-        must(not members or group.state is not EMPTY, "an empty group with members")
+        must(not members or group.state is not EMPTY, "an empty group has members")
         for member in members.values():
             must(
                 member.pending_join is None or group.state is PREPARING,
-                "a join is parked for nothing",
+                "a join is pending outside the join phase",
             )
             waits = group.state is COMPLETING
-            must(member.pending_sync is None or waits, "a sync is parked for nothing")
+            must(member.pending_sync is None or waits, "a sync is pending outside the sync phase")
         if group.state is STABLE:
             stamps = {m.assignment for m in members.values() if m.assignment}
-            must(len(stamps) <= 1, f"a stable group with the assignments of two syncs: {stamps}")
+            must(len(stamps) <= 1, f"stable group has assignments of two syncs: {stamps}")
             self.work["stable checks"] += 1
 
     def _check_timers(self, group: ClassicGroup) -> None:
         timers = self.h.coordinator._rebalances.timers
         for member_id in group.pending:
-            must(timers.deadline((SESSION, group.id, member_id)) is not None, "id without timer")
+            must(
+                timers.deadline((SESSION, group.id, member_id)) is not None,
+                "pending member ID has no timer",
+            )
         for member in group.members.values():
             timed = timers.deadline((SESSION, group.id, member.id)) is not None
             must(timed or (member.is_waiting and not member.is_new), f"{member.id} has no session")
         if group.state is PREPARING:
-            must(timers.deadline((JOIN, group.id, "")) is not None, "a rebalance without end")
+            must(timers.deadline((JOIN, group.id, "")) is not None, "join phase has no timer")
         if group.state is COMPLETING:
-            must(timers.deadline((SYNC, group.id, "")) is not None, "a sync phase without end")
+            must(timers.deadline((SYNC, group.id, "")) is not None, "sync phase has no timer")
 
     def check_log(self) -> None:
         """Check that the state after a restart equals the stored part of the live state."""
@@ -448,7 +451,7 @@ class Simulation:
             if isinstance(entry, GroupMetadataKey):
                 generation = 0 if value is None else decode_group_metadata(value).generation
                 before = generations.get(entry.group, 0)
-                must(value is None or generation >= before, "generations in the log")
+                must(value is None or generation >= before, "generations in the log decrease")
                 generations[entry.group] = generation
         fresh = ShardState(unlimited())
         for each in self.h.entries:
@@ -457,7 +460,7 @@ class Simulation:
         must(fresh.offsets == live.offsets, "offsets differ after a restart")
         must(
             fresh.memory.limits.offsets.used == live.memory.limits.offsets.used,
-            "the memory of offsets differs after a restart",
+            "memory of offsets differs after a restart",
         )
         self._check_memory(live)
         for group in live.groups_of(ClassicGroup):
@@ -473,14 +476,14 @@ class Simulation:
         """Check that each member and each pending member ID is counted once."""
         for group in state.groups_of(ClassicGroup):
             items = set(state.memory._groups.get(group.id, {})) - {RECORD}
-            must(items == {*group.members, *group.pending}, f"{group.id}: wrong memory")
+            must(items == {*group.members, *group.pending}, f"{group.id}: memory items are wrong")
         held = [each for items in state.memory._groups.values() for each in items.values()]
         limit = state.memory.limits.members
-        must(limit.used == sum(each.size for each in held), "a wrong sum of memory")
+        must(limit.used == sum(each.size for each in held), "sum of memory is wrong")
         by_host: Counter[str | None] = Counter()
         for each in held:
             by_host[each.host] += each.size
-        must(limit._of_host == by_host, "a wrong sum of memory by host")
+        must(limit._of_host == by_host, "sum of memory by host is wrong")
 
     # -- healing
 
@@ -503,10 +506,16 @@ class Simulation:
             assert group is not None
             if len([c for c in living if c.group == client.group]) > self.h.settings.group_size_max:
                 continue  # the group is full, so one client cannot join
-            must(not client.is_waiting, f"client {client.number} waits for ever")
-            must(group.state is STABLE, f"group {group.id} is {group.state} in the end")
-            must(client.member_id in group.members, f"client {client.number} is left out")
-            must(client.generation == group.generation, f"client {client.number} is behind")
+            must(not client.is_waiting, f"client {client.number} waits forever")
+            must(group.state is STABLE, f"group {group.id} is {group.state} after healing")
+            must(
+                client.member_id in group.members,
+                f"client {client.number} is not a member after healing",
+            )
+            must(
+                client.generation == group.generation,
+                f"client {client.number} has an old generation",
+            )
         self.check_log()
 
     def _heal_step(self, client: Client) -> bool:

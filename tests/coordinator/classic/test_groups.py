@@ -59,7 +59,7 @@ def test_pending_member_id_delays_rebalance_but_does_not_start_one() -> None:
     newcomer = h.new_id()
     assert h.heartbeat(leader, 1) == ErrorCode.NONE
     again = h.join(leader)
-    assert again.is_parked
+    assert again.is_pending
     call = h.join(newcomer)
     assert again.response.generation_id == call.response.generation_id == 2
 
@@ -70,7 +70,7 @@ def test_expired_member_id_completes_join_phase() -> None:
     h.new_id(session_ms=7_000)
     again = h.join(leader)
     h.sleep(6_999)
-    assert again.is_parked
+    assert again.is_pending
     h.sleep(1)
     assert again.response.generation_id == 2
 
@@ -80,8 +80,8 @@ def test_join_waits_for_all_known_members(version: int) -> None:
     h = Harness()
     first, second = h.stable(2, version)
     third = h.enter(version)
-    assert third.is_parked
-    assert h.join(first, version=version).is_parked
+    assert third.is_pending
+    assert h.join(first, version=version).is_pending
     last = h.join(second, version=version)
     assert third.response.generation_id == last.response.generation_id == 3
 
@@ -94,7 +94,7 @@ def test_member_that_does_not_rejoin_within_rebalance_timeout_is_removed() -> No
     for _ in range(3):  # heartbeats extend the session, not the join phase
         h.sleep(9_000)
         assert h.heartbeat(second, 2) == ErrorCode.REBALANCE_IN_PROGRESS
-    assert again.is_parked
+    assert again.is_pending
     events = h.sleep(3_000)
     assert again.response.generation_id == 3
     assert [row.member_id for row in again.response.members] == [first]
@@ -112,7 +112,7 @@ def test_missing_rebalance_timeout_defaults_to_session_timeout(
     h.sleep(5_000)
     h.heartbeat(second, 2)
     h.sleep(SESSION_MS - 5_001)
-    assert again.is_parked
+    assert again.is_pending
     h.sleep(1)
     assert again.response.generation_id == 3
 
@@ -123,9 +123,9 @@ def test_initial_rebalance_waits_for_more_members() -> None:
     h.sleep(2_000)
     second = h.join(version=3)  # joins within the delay, which is extended once
     h.sleep(1_000)
-    assert first.is_parked
+    assert first.is_pending
     h.sleep(2_999)
-    assert first.is_parked
+    assert first.is_pending
     h.sleep(1)
     assert first.response.generation_id == second.response.generation_id == 1
     assert len(first.response.members) == 2
@@ -142,7 +142,7 @@ def test_initial_rebalance_waits_at_most_rebalance_timeout() -> None:
         h.sleep(2_000)
         calls.append(h.join(version=3, rebalance_ms=7_000))
     h.sleep(999)
-    assert calls[0].is_parked
+    assert calls[0].is_pending
     h.sleep(1)
     assert [call.response.generation_id for call in calls] == [1] * 4
 
@@ -180,7 +180,7 @@ def test_leader_rejoining_stable_group_starts_rebalance() -> None:
     h = Harness()
     leader, follower = h.stable(2)
     call = h.join(leader)
-    assert call.is_parked
+    assert call.is_pending
     assert h.heartbeat(follower, 2) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
@@ -197,7 +197,7 @@ def test_unchanged_follower_rejoining_receives_current_generation(version: int) 
 def test_new_metadata_starts_rebalance_of_stable_group() -> None:
     h = Harness()
     _, follower = h.stable(2)
-    assert h.join(follower, protocols=OTHER).is_parked
+    assert h.join(follower, protocols=OTHER).is_pending
     assert h.describe().group_state == "PreparingRebalance"
 
 
@@ -224,7 +224,7 @@ def test_selected_protocol_is_supported_by_all_and_preferred_by_most() -> None:
     h.join(first.response.member_id, protocols=a)
     h.join(second.response.member_id, protocols=b)
     assert third.response.protocol_name == "c"  # two of three
-    assert h.enter(protocols=c).is_parked
+    assert h.enter(protocols=c).is_pending
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_join_checks_session_timeout_and_group_id(version: int) -> None:
         assert refused.member_id == "x"
     for session_ms in (6_000, 1_800_000):
         accepted = h.join(version=version, session_ms=session_ms)
-        assert accepted.is_parked or accepted.response.error_code in (
+        assert accepted.is_pending or accepted.response.error_code in (
             ErrorCode.NONE,
             ErrorCode.MEMBER_ID_REQUIRED,
         )
@@ -316,7 +316,7 @@ def test_group_max_size_rejects_new_members() -> None:
         refused = h.join(version=version).response
         assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
         assert refused.member_id == ""
-    assert h.join(first).is_parked  # existing members may rejoin
+    assert h.join(first).is_pending  # existing members may rejoin
     assert h.describe().group_state == "PreparingRebalance"
 
 
@@ -339,7 +339,7 @@ def test_second_join_of_member_fails_first_one() -> None:
     first = h.join(leader)
     second = h.join(leader)
     assert first.response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    assert second.is_parked
+    assert second.is_pending
 
 
 # -- sync
@@ -353,7 +353,7 @@ def test_followers_sync_waits_for_leader(version: int) -> None:
     h.join(leader, version=3)
     follower = newcomer.response.member_id
     waiting = h.sync(follower, 2, version=version)
-    assert waiting.is_parked
+    assert waiting.is_pending
     led = h.sync(leader, 2, {leader: b"\x00L", follower: b"\xffF\x00"}, version=version)
     assert led.response.assignment == b"\x00L"
     assert waiting.response.assignment == b"\xffF\x00"  # unchanged bytes
@@ -556,7 +556,7 @@ def test_restarted_static_leader_keeps_assignment_and_leadership(version: int) -
         assert answer.members == []
     assert h.sync(answer.member_id, 2, instance="i0").response.assignment == b"a0"
     # It is the leader: when it rejoins, the group rebalances.
-    assert h.join(answer.member_id, instance="i0").is_parked
+    assert h.join(answer.member_id, instance="i0").is_pending
 
 
 def test_replaced_static_member_has_new_session() -> None:
@@ -600,11 +600,11 @@ def test_static_replacement_that_cannot_be_stored_is_undone() -> None:
 def test_replacing_static_member_fences_pending_join() -> None:
     h = Harness()
     leader, _ = static_group(h)
-    parked = h.join(leader, instance="i0")
+    pending = h.join(leader, instance="i0")
     again = h.join(instance="i0")
-    assert parked.response.error_code == ErrorCode.FENCED_INSTANCE_ID
-    assert parked.response.member_id == leader
-    assert again.is_parked
+    assert pending.response.error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert pending.response.member_id == leader
+    assert again.is_pending
     h.join(instance="i1")
     assert again.response.generation_id == 3
     assert again.response.leader == again.response.member_id
@@ -615,10 +615,10 @@ def test_replacing_static_member_fences_pending_sync_and_rebalances() -> None:
     leader, follower = static_group(h)
     h.join(leader, instance="i0")
     h.join(follower, instance="i1")
-    parked = h.sync(follower, 3, instance="i1")
+    pending = h.sync(follower, 3, instance="i1")
     again = h.join(instance="i1")
-    assert parked.response.error_code == ErrorCode.FENCED_INSTANCE_ID
-    assert again.is_parked
+    assert pending.response.error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert again.is_pending
     assert h.heartbeat(leader, 3) == ErrorCode.REBALANCE_IN_PROGRESS
     h.join(leader, instance="i0")
     assert again.response.generation_id == 4
@@ -708,9 +708,9 @@ def test_several_members_leave_with_individual_errors(version: int) -> None:
 def test_leaving_fails_pending_requests_of_member() -> None:
     h = Harness()
     leader, follower = h.stable(2)
-    parked = h.join(leader)
+    pending = h.join(leader)
     h.leave((leader, None))
-    assert parked.response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert pending.response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert h.join(follower).response.generation_id == 3
     third = h.enter()
     h.join(follower)
@@ -749,7 +749,7 @@ def test_new_member_that_disconnects_before_response_is_removed() -> None:
     (leader,) = h.stable(1, 3)
     newcomer = h.join(version=3)
     h.abandon(newcomer)
-    assert newcomer.is_parked
+    assert newcomer.is_pending
     again = h.join(leader, version=3)
     assert again.response.generation_id == 2
     assert len(again.response.members) == 1
@@ -767,11 +767,11 @@ def test_last_member_that_disconnects_leaves_empty_group() -> None:
 def test_known_member_that_disconnects_may_return_within_session() -> None:
     h = Harness()
     leader, follower = h.stable(2)
-    parked = h.join(leader)
+    pending = h.join(leader)
     h.sleep(4_000)
-    h.abandon(parked)
+    h.abandon(pending)
     other = h.join(follower)
-    assert other.is_parked  # no generation begins with a disconnected member
+    assert other.is_pending  # no generation begins with a disconnected member
     h.sleep(SESSION_MS - 1)
     again = h.join(leader)
     assert again.response.generation_id == other.response.generation_id == 3
@@ -802,10 +802,10 @@ def test_member_that_disconnects_during_sync_may_return_within_session() -> None
 def test_disconnect_after_response_changes_nothing() -> None:
     h = Harness()
     leader, follower = h.stable(2)
-    parked = h.join(leader)
+    pending = h.join(leader)
     h.join(follower)
-    assert parked.response.generation_id == 3
-    h.abandon(parked)
+    assert pending.response.generation_id == 3
+    h.abandon(pending)
     assert h.describe().group_state == "CompletingRebalance"
     assert h.history("g")[-1].cause == "2 members joined"
 
@@ -838,7 +838,7 @@ def test_group_with_too_much_metadata_rejects_new_members() -> None:
     h.join(first, protocols=small)
     h.join(second.response.member_id, protocols=large)
     third = h.join(h.new_id(), protocols=large)
-    assert third.is_parked
+    assert third.is_pending
     (group,) = h.coordinator._state.groups_of(ClassicGroup)
     sizes = [
         len(name) + len(text) for each in group.members.values() for name, text in each.protocols

@@ -25,7 +25,7 @@ def test_leader_that_never_syncs_is_removed_after_rebalance_timeout() -> None:
     for _ in range(3):
         h.sleep(9_000)
         assert h.heartbeat(leader, 2) == ErrorCode.NONE
-    assert waiting.is_parked
+    assert waiting.is_pending
     events = h.sleep(REBALANCE_MS - 27_000)
     assert f"{leader} did not sync in time" in [event.cause for event in events]
     assert waiting.response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
@@ -38,7 +38,7 @@ def test_silent_leader_is_removed_after_session_timeout() -> None:
     leader, follower = two_joined(h)
     waiting = h.sync(follower, 2)
     h.sleep(SESSION_MS - 1)
-    assert waiting.is_parked
+    assert waiting.is_pending
     events = h.sleep(1)
     assert [event.cause for event in events] == [f"member {leader} missed heartbeats"]
     assert waiting.response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
@@ -70,13 +70,13 @@ def test_sync_timer_stops_when_all_members_have_synced() -> None:
 def test_members_with_pending_joins_do_not_time_out() -> None:
     h = Harness()
     leader, follower = h.stable(2)
-    parked = h.join(leader)
+    pending = h.join(leader)
     for _ in range(3):
         h.sleep(SESSION_MS - 1)
         h.heartbeat(follower, 2)
-    assert parked.is_parked
+    assert pending.is_pending
     assert h.join(follower).response.generation_id == 3
-    assert parked.response.generation_id == 3
+    assert pending.response.generation_id == 3
     assert h.sleep(SESSION_MS - 1) == []  # sessions restart with the response
 
 
@@ -85,7 +85,7 @@ def test_pending_join_of_new_member_times_out() -> None:
     h.stable(1, rebalance_ms=3_600_000, session_ms=1_800_000)
     newcomer = h.enter(3)
     h.sleep(59_999)
-    assert newcomer.is_parked
+    assert newcomer.is_pending
     h.sleep(1)
     assert newcomer.response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -138,9 +138,9 @@ def test_sync_response_waits_for_high_watermark() -> None:
     h.hold = True
     led = h.sync(leader, 2, {follower: b"x"})
     late = h.sync(follower, 2)
-    assert led.is_parked
-    assert waiting.is_parked
-    assert late.is_parked
+    assert led.is_pending
+    assert waiting.is_pending
+    assert late.is_pending
     h.commit_log()
     assert led.response.error_code == ErrorCode.NONE
     assert waiting.response.assignment == late.response.assignment == b"x"
@@ -188,9 +188,9 @@ def test_leave_that_cannot_be_stored_fails_but_empties_group() -> None:
 
 def test_timeout_that_cannot_be_stored_fails_pending_requests() -> None:
     h = Harness(GroupSettings(initial_rebalance_delay_ms=400_000))
-    parked = h.join(version=3, session_ms=1_800_000, rebalance_ms=1_800_000)
+    pending = h.join(version=3, session_ms=1_800_000, rebalance_ms=1_800_000)
     h.sleep(300_000)  # timeout of a new member's join
-    assert parked.response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert pending.response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
     h.append_fails = ErrorCode.KAFKA_STORAGE_ERROR
     h.sleep(100_000)
     assert h.append_fails is None

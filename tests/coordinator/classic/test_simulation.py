@@ -23,7 +23,7 @@ from .simulation import Simulation, Violation
 
 SEEDS = 60
 STEPS = 400
-DEFECT_SEEDS = 200
+BUG_SEEDS = 200
 
 
 @pytest.mark.slow
@@ -53,7 +53,7 @@ def test_random_runs_violate_no_invariant(capsys: pytest.CaptureFixture[str]) ->
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def _forget_parked_syncs(patch: pytest.MonkeyPatch) -> None:
+def _pending_syncs_are_dropped(patch: pytest.MonkeyPatch) -> None:
     """A starting rebalance does not answer pending SyncGroup requests."""
 
     def fail_syncs(self: Rebalances, group: ClassicGroup, *_: object) -> None:
@@ -63,7 +63,7 @@ def _forget_parked_syncs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rebalances, "fail_syncs", fail_syncs)
 
 
-def _commit_of_an_old_generation(patch: pytest.MonkeyPatch) -> None:
+def _commits_of_old_generations_are_accepted(patch: pytest.MonkeyPatch) -> None:
     check = OffsetMetadataManager._check_committer
 
     def careless(
@@ -79,20 +79,20 @@ def _commit_of_an_old_generation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffsetMetadataManager, "_check_committer", careless)
 
 
-def _no_limit_of_the_join_phase(patch: pytest.MonkeyPatch) -> None:
+def _join_phase_has_no_timeout(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rebalances, "_end_joins_after", lambda *_: None)
 
 
-def _no_limit_of_the_sync_phase(patch: pytest.MonkeyPatch) -> None:
+def _sync_phase_has_no_timeout(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rebalance, "SYNC", "nothing")
     patch.setattr(Rebalances, "_expire_syncs", lambda *_: None)
 
 
-def _sessions_do_not_begin_again(patch: pytest.MonkeyPatch) -> None:
+def _sessions_are_not_restarted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rebalances, "keep_alive", lambda *_: None)
 
 
-def _a_member_is_lost_in_replay(patch: pytest.MonkeyPatch) -> None:
+def _replay_drops_a_member(patch: pytest.MonkeyPatch) -> None:
     original = classic_replay._replay_members
 
     def forgetful(group: ClassicGroup, value: GroupMetadataValue) -> None:
@@ -103,7 +103,7 @@ def _a_member_is_lost_in_replay(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(classic_replay, "_replay_members", forgetful)
 
 
-def _assignments_of_the_generation_before(patch: pytest.MonkeyPatch) -> None:
+def _replay_keeps_old_assignments(patch: pytest.MonkeyPatch) -> None:
     """The first member keeps the assignment of the previous generation."""
     original = classic_replay._replay_members
 
@@ -117,7 +117,7 @@ def _assignments_of_the_generation_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(classic_replay, "_replay_members", stale)
 
 
-def _the_generation_stays(patch: pytest.MonkeyPatch) -> None:
+def _generation_is_not_incremented(patch: pytest.MonkeyPatch) -> None:
     original = Rebalances._next_generation
 
     def same(self: Rebalances, group: ClassicGroup, now: Now, result: object) -> None:
@@ -137,7 +137,7 @@ def _joined_is_miscounted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClassicGroup, "remove", remove)
 
 
-def _swaps_are_not_written(patch: pytest.MonkeyPatch) -> None:
+def _replaced_members_are_not_stored(patch: pytest.MonkeyPatch) -> None:
     original = ClassicGroups._replace_in_stable_group
 
     def unwritten(  # type: ignore[no-untyped-def]
@@ -155,7 +155,7 @@ def _swaps_are_not_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClassicGroups, "_replace_in_stable_group", unwritten)
 
 
-def _offsets_are_stored_for_the_wrong_partition(patch: pytest.MonkeyPatch) -> None:
+def _offsets_are_stored_for_wrong_partition(patch: pytest.MonkeyPatch) -> None:
     original = records.offset_record
     patch.setattr(
         offsets,
@@ -164,27 +164,27 @@ def _offsets_are_stored_for_the_wrong_partition(patch: pytest.MonkeyPatch) -> No
     )
 
 
-DEFECTS = [
-    _forget_parked_syncs,
-    _commit_of_an_old_generation,
-    _no_limit_of_the_join_phase,
-    _no_limit_of_the_sync_phase,
-    _sessions_do_not_begin_again,
-    _a_member_is_lost_in_replay,
-    _assignments_of_the_generation_before,
-    _the_generation_stays,
+BUGS = [
+    _pending_syncs_are_dropped,
+    _commits_of_old_generations_are_accepted,
+    _join_phase_has_no_timeout,
+    _sync_phase_has_no_timeout,
+    _sessions_are_not_restarted,
+    _replay_drops_a_member,
+    _replay_keeps_old_assignments,
+    _generation_is_not_incremented,
     _joined_is_miscounted,
-    _swaps_are_not_written,
-    _offsets_are_stored_for_the_wrong_partition,
+    _replaced_members_are_not_stored,
+    _offsets_are_stored_for_wrong_partition,
 ]
 
 
-@pytest.mark.parametrize("plant", DEFECTS, ids=lambda plant: plant.__name__.strip("_"))
+@pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__.strip("_"))
 def test_planted_bug_is_detected(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    for seed in range(DEFECT_SEEDS):
+    for seed in range(BUG_SEEDS):
         try:
             Simulation(seed).run(STEPS)
         except Violation:
             return
-    pytest.fail(f"not found in {DEFECT_SEEDS} seeds")
+    pytest.fail(f"not found in {BUG_SEEDS} seeds")

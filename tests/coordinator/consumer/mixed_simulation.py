@@ -165,7 +165,7 @@ class MixedSimulation(ConsumerSimulation):
         """Make the next step of a consumer: send a request, or process a pending response."""
         if consumer.call is None:
             self._ask(consumer)
-        if consumer.call is not None and not consumer.call.is_parked:
+        if consumer.call is not None and not consumer.call.is_pending:
             answer, consumer.call = consumer.call.response, None
             if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
                 consumer.member_id = answer.member_id
@@ -198,7 +198,7 @@ class MixedSimulation(ConsumerSimulation):
                 consumer.again(code)
 
     def _joined(self, consumer: OldConsumer, answer: Any) -> None:
-        must(answer.generation_id >= consumer.generation, "a generation of the past")
+        must(answer.generation_id >= consumer.generation, "generation decreased")
         consumer.member_id, consumer.generation = answer.member_id, answer.generation_id
         consumer.wants, consumer.leads = "sync", None
         if answer.leader == answer.member_id:
@@ -208,7 +208,7 @@ class MixedSimulation(ConsumerSimulation):
 
     def _synced(self, consumer: OldConsumer, answer: Any) -> None:
         assignment = read_assignment(answer.assignment)
-        must(assignment is not None, "an assignment that nobody can read")
+        must(assignment is not None, "assignment cannot be parsed")
         assert assignment is not None
         for row in assignment.assigned_partitions:
             topic_id = self.h.topics.id_of(row.topic)
@@ -249,7 +249,7 @@ class MixedSimulation(ConsumerSimulation):
     def check(self) -> None:
         classic = self.classic()
         if self.group() is not None:
-            must(classic is None, "a group of both kinds")
+            must(classic is None, "group has both types")
             self._was_consumer_group = True
             super().check()
         elif classic is not None and classic.members:
@@ -258,7 +258,7 @@ class MixedSimulation(ConsumerSimulation):
             self._was_consumer_group = False
             self._epochs.clear()
             self.forget_claims()
-            must(classic.generation >= self._epoch, "the generation is older than the epoch was")
+            must(classic.generation >= self._epoch, "generation is less than the previous epoch")
             self._epoch = classic.generation
         else:
             self._was_consumer_group, self._epoch = False, 0
@@ -273,12 +273,12 @@ class MixedSimulation(ConsumerSimulation):
             if not self._counts(consumer):
                 continue
             for place in consumer.owned:
-                must(place not in read, f"{place} is read by two of the classic protocol")
+                must(place not in read, f"{place} is read by two classic members")
                 read[place] = consumer.member_id
         for newer in self.living:
             if self._is_member(newer):
                 for place in newer.owned:
-                    must(place not in read, f"{place} is read by two, one of each protocol")
+                    must(place not in read, f"{place} is read by two members, one of each protocol")
 
     def _counts(self, consumer: OldConsumer) -> bool:
         """Return True if the consumer is a member of the current generation."""
@@ -313,7 +313,7 @@ class MixedSimulation(ConsumerSimulation):
         names = {name for old in self.living_old for name in old.topics}
         if group is not None:
             wanted = "Stable" if group.members else "Empty"
-            must(group.state.value == wanted, f"it is {group.state}")
+            must(group.state.value == wanted, f"group is {group.state} after healing")
             names = set(group.topics_after(None, None, group.resolved))
         known = self.h.topics.topics
         return [

@@ -192,7 +192,7 @@ class ConsumerSimulation:
             consumer.forget()
         elif not answer.error_code:
             consumer.epoch, consumer.must_say_all = answer.member_epoch, False
-            must(answer.member_epoch > 0, "an epoch of 0")
+            must(answer.member_epoch > 0, "member epoch is 0")
             if answer.assignment is not None:
                 consumer.told = {
                     (row.topic_id, index)
@@ -323,17 +323,17 @@ class ConsumerSimulation:
         self._checks += 1
         group = self.group()
         if group is None:
-            must(not self._epochs, "the group is gone")
+            must(not self._epochs, "the group was deleted")
             self.forget_claims()
             return
-        must(group.epoch >= self._epoch, "the epoch of the group fell")
-        must(group.assignment_epoch <= group.epoch, "a target of the future")
+        must(group.epoch >= self._epoch, "the group epoch decreased")
+        must(group.assignment_epoch <= group.epoch, "assignment epoch is greater than group epoch")
         self._epoch = group.epoch
         holders: dict[Place, str] = {}
         for member in group.members.values():
             if member.epoch > 0:
                 before = self._epochs.get(member.id, 0)
-                must(member.epoch >= before, f"the epoch of {member.id} fell")
+                must(member.epoch >= before, f"the epoch of {member.id} decreased")
             self._epochs[member.id] = member.epoch
             for part in (member.assigned, member.revoking):
                 for topic_id, partitions in part.items():
@@ -341,22 +341,25 @@ class ConsumerSimulation:
                         place = (topic_id, partition)
                         must(place not in holders, f"{place} has two members")
                         holders[place] = member.id
-                        must(group.holder(*place) == member.id, "a wrong note of a holder")
+                        must(group.holder(*place) == member.id, "holder is wrong")
             must(
                 not member.revoking or member.state is MemberState.UNREVOKED,
-                f"{member.id} need not say that it gave back",
+                f"{member.id} has revoking partitions in another state than UNREVOKED",
             )
         self._follow(holders)
-        must(sum(map(len, group.held.values())) == len(holders), "notes of nobody")
+        must(
+            sum(map(len, group.held.values())) == len(holders),
+            "holders of unassigned partitions remain",
+        )
         for consumer in self.living:
             if self._is_member(consumer):
                 for place in consumer.owned:
                     must(
                         holders.get(place, consumer.member_id) == consumer.member_id,
-                        f"{place} is read by two",
+                        f"{place} is read by two members",
                     )
         if self._checks % 20 == 0:
-            must(picture(group) == picture(self._replayed()), "the log says something else")
+            must(picture(group) == picture(self._replayed()), "replayed state differs")
 
     def _follow(self, holders: dict[Place, str]) -> None:
         """Update the holder of each partition."""
@@ -380,7 +383,7 @@ class ConsumerSimulation:
                 lambda producer, commit: end_transaction(state, producer, commit=commit),
             )
         live = self.h.coordinator._state.memory.limits
-        must(state.memory.limits.members.used == live.members.used, "a wrong sum of memory")
+        must(state.memory.limits.members.used == live.members.used, "sum of memory is wrong")
         group = state.consumer_group("g")
         assert group is not None
         return group
@@ -398,10 +401,13 @@ class ConsumerSimulation:
         group = self.group()
         if group is None:
             return
-        must({*group.members} == {each.member_id for each in self.living}, "other members")
+        must(
+            {*group.members} == {each.member_id for each in self.living},
+            "members differ from living clients",
+        )
         if not group.members:
             return
-        must(group.state.value == "Stable", f"it is {group.state}")
+        must(group.state.value == "Stable", f"group is {group.state} after healing")
         read: Counter[Place] = Counter()
         for consumer in self.living:
             read.update(consumer.owned)

@@ -181,7 +181,7 @@ def test_upgrade_fails_pending_joins_of_classic_group() -> None:
     h = Harness(consumer=AT_ONCE)
     a, _ = classic_pair(h)
     waiting = h.join(h.new_id())
-    assert waiting.is_parked
+    assert waiting.is_pending
     assert h.beat("c", 0).error_code == 0
     assert waiting.response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
     assert h.join(a).response.error_code == 0
@@ -194,7 +194,7 @@ def test_upgrade_that_cannot_be_stored_keeps_classic_group() -> None:
     waiting = h.join(h.new_id())
     h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
     assert h.beat("c", 0).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert waiting.is_parked
+    assert waiting.is_pending
     assert len(h.describe().members) == len(before.members) + 1
     assert h.heartbeat(a, generation_of(h)) == ErrorCode.REBALANCE_IN_PROGRESS
 

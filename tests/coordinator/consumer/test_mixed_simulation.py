@@ -66,15 +66,15 @@ def test_random_runs_of_mixed_group_survive_coordinator_move_at_every_step() -> 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def _nobody_holds_anything(patch: pytest.MonkeyPatch) -> None:
+def _holders_are_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumerGroup, "holder", lambda self, *place: None)
 
 
-def _nobody_waits_for_revocation(patch: pytest.MonkeyPatch) -> None:
+def _revocation_is_not_awaited(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reconciliation, "_owns_any", lambda owned, revoking: False)
 
 
-def _epochs_stand_still(patch: pytest.MonkeyPatch) -> None:
+def _epoch_is_not_bumped(patch: pytest.MonkeyPatch) -> None:
     """The group epoch is not bumped when a member is removed."""
 
     def remove_members(self: TargetAssignments, group: ConsumerGroup, members: Any) -> Any:
@@ -84,7 +84,7 @@ def _epochs_stand_still(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TargetAssignments, "remove_members", remove_members)
 
 
-def _generations_begin_anew(patch: pytest.MonkeyPatch) -> None:
+def _generation_restarts_at_zero(patch: pytest.MonkeyPatch) -> None:
     """A downgraded group starts with generation 0."""
 
     def to_classic_group(
@@ -96,7 +96,7 @@ def _generations_begin_anew(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Conversion, "to_classic_group", to_classic_group)
 
 
-def _revoking_is_not_kept(patch: pytest.MonkeyPatch) -> None:
+def _revoking_partitions_are_not_replayed(patch: pytest.MonkeyPatch) -> None:
     """Replay drops partitions pending revocation."""
 
     def put_current(group: ConsumerGroup, key: Any, value: Any) -> None:
@@ -109,11 +109,11 @@ def _revoking_is_not_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(consumer_replay, "_PUT", table)
 
 
-def _sessions_never_end(patch: pytest.MonkeyPatch) -> None:
+def _sessions_never_expire(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumerSessions, "keep_alive", lambda self, group, member, now, settings: None)
 
 
-def _a_conversion_forgets_who_has_what(patch: pytest.MonkeyPatch) -> None:
+def _conversion_drops_assignments(patch: pytest.MonkeyPatch) -> None:
     def converted(self: Conversion, *arguments: Any) -> Any:
         return real(self, *arguments)._replace(assigned={})
 
@@ -121,7 +121,7 @@ def _a_conversion_forgets_who_has_what(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Conversion, "_converted", converted)
 
 
-def _a_target_is_shared_among_the_others_only(patch: pytest.MonkeyPatch) -> None:
+def _new_member_gets_no_target(patch: pytest.MonkeyPatch) -> None:
     """A new member gets no partitions."""
 
     def members(self: Step) -> Any:
@@ -140,7 +140,7 @@ def _old_epochs_may_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(consumer_offsets, "_epoch_check", epoch_check)
 
 
-def _partitions_are_as_old_as_their_member(patch: pytest.MonkeyPatch) -> None:
+def _assignment_epochs_are_ignored(patch: pytest.MonkeyPatch) -> None:
     """The epoch in which a member got a partition is always 1."""
 
     def assigned_in_epoch(self: ConsumerGroupMember, topic_id: Any, partition: int) -> int | None:
@@ -150,25 +150,25 @@ def _partitions_are_as_old_as_their_member(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumerGroupMember, "assigned_in_epoch", assigned_in_epoch)
 
 
-DEFECTS: dict[str, Plant] = {
+BUGS: dict[str, Plant] = {
     each.__name__.strip("_"): each
     for each in (
-        _nobody_holds_anything,
-        _nobody_waits_for_revocation,
-        _epochs_stand_still,
-        _generations_begin_anew,
-        _revoking_is_not_kept,
-        _sessions_never_end,
-        _a_conversion_forgets_who_has_what,
-        _a_target_is_shared_among_the_others_only,
+        _holders_are_ignored,
+        _revocation_is_not_awaited,
+        _epoch_is_not_bumped,
+        _generation_restarts_at_zero,
+        _revoking_partitions_are_not_replayed,
+        _sessions_never_expire,
+        _conversion_drops_assignments,
+        _new_member_gets_no_target,
         _old_epochs_may_commit,
-        _partitions_are_as_old_as_their_member,
+        _assignment_epochs_are_ignored,
     )
 }
 
 
-@pytest.mark.parametrize("defect", DEFECTS)
-def test_planted_bug_is_detected(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    DEFECTS[defect](monkeypatch)
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bug_is_detected(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    BUGS[bug](monkeypatch)
     with pytest.raises((Violation, AssertionError, KeyError)):
         run_all()

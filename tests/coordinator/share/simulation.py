@@ -118,7 +118,7 @@ class ShareSimulation:
             reader.epoch, reader.must_say_all = 0, True
         elif not answer.error_code:
             reader.epoch, reader.must_say_all = answer.member_epoch, False
-            must(answer.member_epoch > 0, "an epoch of 0")
+            must(answer.member_epoch > 0, "member epoch is 0")
         else:
             allowed = (*BAD_NEWS, ErrorCode.GROUP_MAX_SIZE_REACHED)
             must(answer.error_code in allowed, f"{answer}")
@@ -217,16 +217,16 @@ class ShareSimulation:
     def check(self) -> None:
         group = self.group()
         if group is None:
-            must(not self._epochs, "the group is gone")
+            must(not self._epochs, "the group was deleted")
             return
-        must(group.epoch >= self._epoch, "the epoch of the group fell")
-        must(group.assignment_epoch <= group.epoch, "a target of the future")
+        must(group.epoch >= self._epoch, "the group epoch decreased")
+        must(group.assignment_epoch <= group.epoch, "assignment epoch is greater than group epoch")
         must(len(group.members) <= SIZE_MAX, "too many members")
         self._epoch = group.epoch
         held: Counter[Place] = Counter()
         for member in group.members.values():
             before = self._epochs.get(member.id, 0)
-            must(member.epoch < 1 or member.epoch >= before, f"the epoch of {member.id} fell")
+            must(member.epoch < 1 or member.epoch >= before, f"the epoch of {member.id} decreased")
             self._epochs[member.id] = member.epoch
         for target in group.targets.values():
             for topic_id, partitions in target.items():
@@ -235,13 +235,13 @@ class ShareSimulation:
                     known = group.shared.initialized.get(topic_id)
                     must(
                         known is not None and partitions <= known.partitions,
-                        f"{topic_id} is given out without a state",
+                        f"{topic_id} is assigned without a state",
                     )
         counted = {(t, p): n for t, parts in group.held.items() for p, n in parts.items()}
-        must(held == Counter(counted), "a wrong note of who has what")
+        must(held == Counter(counted), "holder counts are wrong")
         self._checks += 1
         if self._checks % 20 == 0:
-            must(picture(group) == picture(self._replayed()), "the log says something else")
+            must(picture(group) == picture(self._replayed()), "replayed state differs")
 
     def _replayed(self) -> ShareGroup:
         state = ShardState(unlimited())
@@ -251,7 +251,7 @@ class ShareSimulation:
                 lambda producer, commit: end_transaction(state, producer, commit=commit),
             )
         live = self.h.coordinator._state.memory.limits
-        must(state.memory.limits.members.used == live.members.used, "a wrong sum of memory")
+        must(state.memory.limits.members.used == live.members.used, "sum of memory is wrong")
         group = state.share_group("g")
         assert group is not None
         return group
@@ -269,8 +269,14 @@ class ShareSimulation:
         group = self.group()
         if group is None:
             return
-        must({*group.members} == {each.member_id for each in self.living}, "other members")
-        must(group.epoch == group.assignment_epoch or not group.members, "no target")
+        must(
+            {*group.members} == {each.member_id for each in self.living},
+            "members differ from living clients",
+        )
+        must(
+            group.epoch == group.assignment_epoch or not group.members,
+            "target assignment is missing after healing",
+        )
         self._check_shares(group)
 
     def _check_shares(self, group: ShareGroup) -> None:
@@ -287,10 +293,13 @@ class ShareSimulation:
         }
         must(set().union(*has.values()) == wanted if has else True, f"{has}, wanted {wanted}")
         for member in group.members.values():
-            must(member.is_reconciled_to(group.epoch), f"{member} is late")
+            must(member.is_reconciled_to(group.epoch), f"{member} is not reconciled after healing")
             may = {topics[name][0] for name in member.topics if name in topics}
-            must({topic_id for topic_id, _ in has[member.id]} <= may, "a topic it does not read")
-            must(bool(has[member.id]) or not may, f"{member} has nothing")
+            must(
+                {topic_id for topic_id, _ in has[member.id]} <= may,
+                "a topic is assigned without subscription",
+            )
+            must(bool(has[member.id]) or not may, f"{member} has no partitions")
         if len({member.topics for member in group.members.values()}) == 1:
             counts = [len(some) for some in has.values()]
             must(max(counts) - min(counts) <= 1, f"out of balance: {counts}")

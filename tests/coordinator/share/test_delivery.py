@@ -271,7 +271,7 @@ def test_long_random_runs_finish_every_record(first: int) -> None:
         play(seed)
 
 
-def forgets_to_count(patch: pytest.MonkeyPatch) -> None:
+def deliveries_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     def acquire_uncounted(self: Run, member_id: str, lock_until: int) -> None:
         real(self, member_id, lock_until)
         self.deliveries -= 1
@@ -280,15 +280,15 @@ def forgets_to_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Run, "acquire", acquire_uncounted)
 
 
-def keeps_what_was_not_stored(patch: pytest.MonkeyPatch) -> None:
+def failed_writes_are_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShareDelivery, "not_stored", lambda self, change, now: self.stored(change))
 
 
-def knows_no_gaps(patch: pytest.MonkeyPatch) -> None:
+def gaps_are_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShareDelivery, "gap_start", property(lambda self: None))
 
 
-def gives_nothing_up(patch: pytest.MonkeyPatch) -> None:
+def delivery_limit_is_ignored(patch: pytest.MonkeyPatch) -> None:
     def release(self: Run, deliveries_max: int, *, is_past: bool) -> None:
         real(self, 1000, is_past=is_past)
 
@@ -296,11 +296,11 @@ def gives_nothing_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Run, "release", release)
 
 
-def does_not_wait_for_the_store(patch: pytest.MonkeyPatch) -> None:
+def pending_writes_are_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Run, "is_free", property(lambda self: self.state is RecordState.AVAILABLE))
 
 
-def cuts_too_late(patch: pytest.MonkeyPatch) -> None:
+def runs_are_split_too_late(patch: pytest.MonkeyPatch) -> None:
     def between(self: InFlightBatch, first: int, last: int) -> Iterator[Run]:
         return real(self, first, last + 1)
 
@@ -308,7 +308,7 @@ def cuts_too_late(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(InFlightBatch, "between", between)
 
 
-def forgets_a_record_of_each_batch(patch: pytest.MonkeyPatch) -> None:
+def last_record_of_batch_is_dropped(patch: pytest.MonkeyPatch) -> None:
     def divided(self: Any, first: int, last: int) -> Iterator[tuple[int, int]]:
         yield from real(self, first, max(first, last - 1))
 
@@ -317,21 +317,21 @@ def forgets_a_record_of_each_batch(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "defect",
+    "bug",
     [
-        forgets_to_count,
-        keeps_what_was_not_stored,
-        knows_no_gaps,
-        gives_nothing_up,
-        does_not_wait_for_the_store,
-        cuts_too_late,
-        forgets_a_record_of_each_batch,
+        deliveries_are_not_counted,
+        failed_writes_are_kept,
+        gaps_are_ignored,
+        delivery_limit_is_ignored,
+        pending_writes_are_ignored,
+        runs_are_split_too_late,
+        last_record_of_batch_is_dropped,
     ],
 )
 def test_planted_bug_is_detected(
-    monkeypatch: pytest.MonkeyPatch, defect: Callable[[pytest.MonkeyPatch], None]
+    monkeypatch: pytest.MonkeyPatch, bug: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
-    defect(monkeypatch)
+    bug(monkeypatch)
     with pytest.raises((AssertionError, KafkaError)):
         play_some()
 

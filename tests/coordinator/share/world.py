@@ -139,12 +139,14 @@ class ShareWorld:
             before = each.last
             for offset in range(each.first, each.last + 1):
                 fate = self.fates.setdefault(offset, Fate())  # the offset may have no record
-                assert fate.ended is None, f"{offset} is given out again after its end"
+                assert fate.ended is None, f"{offset} was delivered after it was finished"
                 assert fate.holder is None, f"{offset} has two holders"
-                assert not fate.is_pending, f"{offset} is given out before it is stored"
+                assert not fate.is_pending, f"{offset} was delivered before its state was persisted"
                 fate.deliveries += 1
-                assert each.deliveries == fate.deliveries, f"{offset} is counted wrongly"
-                assert fate.deliveries <= self.settings.deliveries_max, f"{offset} too often"
+                assert each.deliveries == fate.deliveries, f"{offset} has a wrong delivery count"
+                assert fate.deliveries <= self.settings.deliveries_max, (
+                    f"{offset} was delivered too often"
+                )
                 fate.holder, fate.until = member, self.now + LOCK_MS
 
     def _held(self, member: str) -> list[int]:
@@ -266,7 +268,7 @@ class ShareWorld:
             if f.holder and not f.is_pending and f.until <= self.now
         ]
         told = {offset for each in states for offset in range(each.first, each.last + 1)}
-        assert told == set(over), "locks run out when their time is over"
+        assert told == set(over), "locks must expire exactly at their deadline"
         for offset in over:
             fate = self.fates[offset]
             fate.holder = None
@@ -309,7 +311,7 @@ class ShareWorld:
         delivery = self.delivery
         for offset, fate in self.fates.items():
             if offset < delivery.start_offset and offset in self.real:
-                assert fate.ended is not None, f"{offset} is passed over"
+                assert fate.ended is not None, f"{offset} was skipped without being finished"
         before = -1
         for batch in delivery.batches:
             for run in batch.runs:
@@ -341,7 +343,7 @@ class ShareWorld:
                 quiet = 0
             self.check()
         left = [offset for offset in sorted(self.real) if self.fates[offset].ended is None]
-        assert not left, f"{left[:5]} have no end"
+        assert not left, f"{left[:5]} were not finished"
 
 
 def play(seed: int, steps: int = 250) -> None:

@@ -137,7 +137,7 @@ class StreamsSimulation:
         elif answer.error_code:
             must(answer.error_code in BAD_NEWS, f"{answer}")
         else:
-            must(answer.member_epoch > 0, "an epoch of 0")
+            must(answer.member_epoch > 0, "member epoch is 0")
             worker.epoch = answer.member_epoch
             if answer.active_tasks is not None:
                 worker.told = _tasks(answer.active_tasks), _tasks(answer.standby_tasks or [])
@@ -214,16 +214,16 @@ class StreamsSimulation:
     def check(self) -> None:
         group = self.group()
         if group is None:
-            must(not self._epochs, "the group is gone")
+            must(not self._epochs, "the group was deleted")
             return
-        must(group.epoch >= self._epoch, "the epoch of the group fell")
-        must(group.assignment_epoch <= group.epoch, "a target of the future")
+        must(group.epoch >= self._epoch, "the group epoch decreased")
+        must(group.assignment_epoch <= group.epoch, "assignment epoch is greater than group epoch")
         self._epoch = group.epoch
         holders: dict[Task, str] = {}
         for member in group.members.values():
             before = self._epochs.get(member.id, 0)
-            must(member.epoch >= before, f"the epoch of {member.id} fell")
-            must(member.epoch <= group.epoch, f"{member.id} is ahead of its group")
+            must(member.epoch >= before, f"the epoch of {member.id} decreased")
+            must(member.epoch <= group.epoch, f"{member.id} has an epoch greater than its group")
             self._epochs[member.id] = member.epoch
             for held in (member.assigned, member.revoking):
                 for subtopology, tasks in held.active.items():
@@ -232,19 +232,19 @@ class StreamsSimulation:
                         must(task not in holders, f"{task} has two members")
                         holders[task] = member.id
                         found = group.active_process(*task)
-                        must(found == member.process_id, "a wrong note of a process")
+                        must(found == member.process_id, "process of a task is wrong")
             must(
                 member.revoking.is_empty or member.state is StreamsMemberState.UNREVOKED,
-                f"{member.id} need not say that it gave back",
+                f"{member.id} has revoking tasks in another state than UNREVOKED",
             )
         for worker in self.living:
             if self._is_member(worker):
                 for task in worker.active:
                     owner = holders.get(task, worker.member_id)
-                    must(owner == worker.member_id, f"{task} is worked on by two")
+                    must(owner == worker.member_id, f"{task} is active on two members")
         self._checks += 1
         if self._checks % 20 == 0:
-            must(picture(group) == picture(self._replayed()), "the log says something else")
+            must(picture(group) == picture(self._replayed()), "replayed state differs")
 
     def _replayed(self) -> StreamsGroup:
         state = ShardState(unlimited())
@@ -254,7 +254,7 @@ class StreamsSimulation:
                 lambda producer, commit: end_transaction(state, producer, commit=commit),
             )
         live = self.h.coordinator._state.memory.limits
-        must(state.memory.limits.members.used == live.members.used, "a wrong sum of memory")
+        must(state.memory.limits.members.used == live.members.used, "sum of memory is wrong")
         group = state.streams_group("g")
         assert group is not None
         return group
@@ -278,10 +278,13 @@ class StreamsSimulation:
         group = self.group()
         if group is None:
             return
-        must({*group.members} == {each.member_id for each in self.living}, "other members")
+        must(
+            {*group.members} == {each.member_id for each in self.living},
+            "members differ from living clients",
+        )
         if not group.members:
             return
-        must(group.state.value == "Stable", f"it is {group.state}")
+        must(group.state.value == "Stable", f"group is {group.state} after healing")
         worked: Counter[Task] = Counter()
         kept: Counter[Task] = Counter()
         for worker in self.living:
@@ -292,11 +295,11 @@ class StreamsSimulation:
         }
         sizes["2"] = sizes["0"]
         wanted = Counter((name, index) for name, size in sizes.items() for index in range(size))
-        must(worked == wanted, f"worked on {worked}, wanted {wanted}")
+        must(worked == wanted, f"active tasks {worked}, expected {wanted}")
         processes = len({each.process_id for each in self.living})
         copies = min(self.h.streams.standby_replicas, processes - 1)
         for name, index in wanted:
-            must(kept[name, index] == (copies if name != "0" else 0), f"copies of {name}_{index}")
+            must(kept[name, index] == (copies if name != "0" else 0), f"standbys of {name}_{index}")
 
 
 def _rows(tasks: set[Task]) -> dict[str, list[int]]:

@@ -127,7 +127,7 @@ class Copy:
 
 
 @contract
-async def a_compare_that_fails_changes_nothing(world: World) -> None:
+async def failed_compare_changes_nothing(world: World) -> None:
     store, other = world.client(), world.client()
     first = await must_put(store, "a", 1)
     assert await put(other, "a", 2) is None
@@ -139,7 +139,7 @@ async def a_compare_that_fails_changes_nothing(world: World) -> None:
 
 
 @contract
-async def the_same_value_written_again_is_another_entry(world: World) -> None:
+async def rewritten_equal_value_has_new_revision(world: World) -> None:
     """A compare with the first revision must fail (ABA problem)."""
     store = world.client()
     first = await must_put(store, "a", 1)
@@ -150,7 +150,7 @@ async def the_same_value_written_again_is_another_entry(world: World) -> None:
 
 
 @contract
-async def a_revision_is_never_used_again_after_a_delete(world: World) -> None:
+async def revision_is_not_reused_after_delete(world: World) -> None:
     store = world.client()
     first = await must_put(store, "a", 1)
     deleted = await must_put(store, "a", None, first)
@@ -161,7 +161,7 @@ async def a_revision_is_never_used_again_after_a_delete(world: World) -> None:
 
 
 @contract
-async def a_transaction_is_done_in_full_or_not_at_all(world: World) -> None:
+async def transaction_is_atomic(world: World) -> None:
     store = world.client()
     copy = await Copy(world.client()).open()
     first = await must_put(store, "a", 1)
@@ -182,7 +182,7 @@ async def a_transaction_is_done_in_full_or_not_at_all(world: World) -> None:
 
 
 @contract
-async def counters_lose_no_increment(world: World) -> None:
+async def concurrent_increments_are_not_lost(world: World) -> None:
     """Several clients increment by compare-and-set on their own copies."""
     copies = [await Copy(world.client()).open() for _ in range(3)]
 
@@ -200,7 +200,7 @@ async def counters_lose_no_increment(world: World) -> None:
 
 
 @contract
-async def a_transaction_takes_as_many_operations_as_promised(world: World) -> None:
+async def transaction_accepts_operations_max(world: World) -> None:
     store = world.client()
     puts: dict[str, Document | None] = {str(n): {"n": n} for n in range(OPERATIONS_MAX)}
     done = await store.transact(puts, compares=dict.fromkeys(puts, ABSENT), cause="test")
@@ -209,7 +209,7 @@ async def a_transaction_takes_as_many_operations_as_promised(world: World) -> No
 
 
 @contract
-async def what_was_stored_is_not_what_its_writer_changes_later(world: World) -> None:
+async def stored_value_is_independent_of_caller(world: World) -> None:
     store = world.client()
     document: Document = {"list": [1]}
     done = await store.transact({"a": document}, compares={}, cause="test")
@@ -222,7 +222,7 @@ async def what_was_stored_is_not_what_its_writer_changes_later(world: World) -> 
 
 
 @contract
-async def a_range_has_the_keys_of_its_prefix(world: World) -> None:
+async def range_returns_keys_with_prefix(world: World) -> None:
     store = world.client()
     for key in ("a", "a/1", "a/2", "b"):
         newest = await must_put(store, key, 1)
@@ -232,7 +232,7 @@ async def a_range_has_the_keys_of_its_prefix(world: World) -> None:
 
 
 @contract
-async def a_read_is_not_older_than_what_its_client_knows(world: World) -> None:
+async def read_is_not_older_than_known_revision(world: World) -> None:
     store, other = world.client(), world.client()
     revision = ABSENT
     for number in range(20):
@@ -247,7 +247,7 @@ async def a_read_is_not_older_than_what_its_client_knows(world: World) -> None:
 
 
 @contract
-async def nothing_falls_between_a_read_and_the_watch_after_it(world: World) -> None:
+async def watch_continues_after_read_without_gap(world: World) -> None:
     copy, other = Copy(world.client()), world.client()
     first = await must_put(other, "a", 1)
     await copy.read()
@@ -267,7 +267,7 @@ async def nothing_falls_between_a_read_and_the_watch_after_it(world: World) -> N
 
 
 @contract
-async def a_client_has_heard_of_its_own_change_when_it_is_done(world: World) -> None:
+async def own_change_is_delivered_before_transact_returns(world: World) -> None:
     copy, other = await Copy(world.client()).open(), world.client()
     for number in range(20):
         await must_put(other, f"other/{number}", number)
@@ -277,7 +277,7 @@ async def a_client_has_heard_of_its_own_change_when_it_is_done(world: World) -> 
 
 
 @contract
-async def a_client_that_is_refused_has_heard_why(world: World) -> None:
+async def conflicting_change_is_delivered_before_transact_fails(world: World) -> None:
     """So a retry loop on the copy makes progress."""
     copy, other = await Copy(world.client()).open(), world.client()
     revision = ABSENT
@@ -291,7 +291,7 @@ async def a_client_that_is_refused_has_heard_why(world: World) -> None:
 
 
 @contract
-async def two_watchers_of_one_client_hear_the_same(world: World) -> None:
+async def watchers_of_one_client_get_same_changes(world: World) -> None:
     store = world.client()
     first, second = Copy(store), Copy(store)
     await first.read()
@@ -307,7 +307,7 @@ async def two_watchers_of_one_client_hear_the_same(world: World) -> None:
 
 
 @contract
-async def who_watches_no_more_hears_no_more(world: World) -> None:
+async def removed_watcher_gets_no_changes(world: World) -> None:
     store = world.client()
     copy = await Copy(store).open()
     await must_put(store, "a", 1)
@@ -318,7 +318,7 @@ async def who_watches_no_more_hears_no_more(world: World) -> None:
 
 
 @contract
-async def who_comes_too_late_for_the_changes_is_told(world: World) -> None:
+async def watch_after_discarded_changes_raises_compacted(world: World) -> None:
     store = world.client()
     first = newest = await must_put(store, "a", 0)
     for number in range(1, 21):
@@ -331,7 +331,7 @@ async def who_comes_too_late_for_the_changes_is_told(world: World) -> None:
 
 
 @contract
-async def copies_become_equal_whatever_happens(world: World) -> None:
+async def copies_converge(world: World) -> None:
     random = Random(1)
     copies = [await Copy(world.client()).open() for _ in range(3)]
 
@@ -359,7 +359,7 @@ async def copies_become_equal_whatever_happens(world: World) -> None:
 
 
 @contract
-async def what_hangs_on_a_lease_goes_with_it_and_nothing_else(world: World) -> None:
+async def lease_end_deletes_only_its_entries(world: World) -> None:
     store = world.client()
     copy = await Copy(world.client()).open()
     lease = await store.grant(1, holder="node 1")
@@ -382,7 +382,7 @@ async def what_hangs_on_a_lease_goes_with_it_and_nothing_else(world: World) -> N
 
 
 @contract
-async def a_lease_lives_as_long_as_it_is_kept_alive(world: World) -> None:
+async def kept_alive_lease_does_not_expire(world: World) -> None:
     store = world.client()
     lease = await store.grant(1, holder="node 1")
     done = await store.transact({"live/1": {}}, compares={}, cause="up", lease=lease)
@@ -394,7 +394,7 @@ async def a_lease_lives_as_long_as_it_is_kept_alive(world: World) -> None:
 
 
 @contract
-async def a_holder_knows_when_its_lease_may_be_over(world: World) -> None:
+async def holder_detects_possible_lease_expiry(world: World) -> None:
     """No request is needed, because the holder may be disconnected from the store."""
     store = world.client()
     lease = await store.grant(1, holder="node 1")
@@ -410,7 +410,7 @@ async def a_holder_knows_when_its_lease_may_be_over(world: World) -> None:
 
 
 @contract
-async def a_lease_that_is_given_back_ends_at_once(world: World) -> None:
+async def revoked_lease_ends_immediately(world: World) -> None:
     store = world.client()
     copy = await Copy(store).open()
     lease = await store.grant(60, holder="node 1")
@@ -427,7 +427,7 @@ async def a_lease_that_is_given_back_ends_at_once(world: World) -> None:
 
 
 @contract
-async def nothing_can_be_hung_on_a_lease_that_is_over(world: World) -> None:
+async def put_with_expired_lease_fails(world: World) -> None:
     store = world.client()
     lease = await store.grant(1, holder="node 1")
     await lease.revoke()
@@ -437,7 +437,7 @@ async def nothing_can_be_hung_on_a_lease_that_is_over(world: World) -> None:
 
 
 @contract
-async def an_entry_hangs_on_the_lease_of_its_last_write(world: World) -> None:
+async def entry_belongs_to_lease_of_last_write(world: World) -> None:
     store = world.client()
     first = await store.grant(60, holder="first")
     second = await store.grant(60, holder="second")
@@ -455,7 +455,7 @@ async def an_entry_hangs_on_the_lease_of_its_last_write(world: World) -> None:
 
 
 @contract
-async def the_end_of_a_lease_is_seen_by_compares(world: World) -> None:
+async def compare_detects_ended_lease(world: World) -> None:
     """A node whose lease has expired detects it by its first write."""
     store, other = world.client(), world.client()
     lease = await store.grant(1, holder="node 1")

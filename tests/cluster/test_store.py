@@ -126,24 +126,24 @@ class ComparesValues(LocalStore):
         return (entry.value if entry else None) == self._values.get((key, revision))
 
 
-class ForgetsToLookBack(LocalStore):
+class SkipsHistory(LocalStore):
     """Delivers only future changes to a new watcher, not those since the read."""
 
     def watch(self, watcher: Watcher, *, after: int) -> None:
         super().watch(watcher, after=self.revision)
 
 
-class TruthThatComparesValues(SharedTruth):
+class SharedStoreThatComparesValues(SharedTruth):
     def _open(self, files: MemFiles) -> LocalStore:
         return ComparesValues(files, "truth/journal")
 
 
-class ClientThatForgetsToLookBack(SimulatedStore):
+class ClientThatSkipsHistory(SimulatedStore):
     def watch(self, watcher: Watcher, *, after: int) -> None:
         super().watch(watcher, after=self._truth.revision)
 
 
-class WritesInParts(LocalStore):
+class WritesKeyByKey(LocalStore):
     """Writes key by key instead of atomically."""
 
     async def transact(self, puts, *, compares, cause, lease=None):  # type: ignore[no-untyped-def]
@@ -155,7 +155,7 @@ class WritesInParts(LocalStore):
         return revision
 
 
-class CountsOnTheEntries(LocalStore):
+class DerivesRevisions(LocalStore):
     """Derives revisions from the existing entries."""
 
     def _commit(self, *arguments):  # type: ignore[no-untyped-def]
@@ -163,12 +163,12 @@ class CountsOnTheEntries(LocalStore):
         return super()._commit(*arguments)
 
 
-class LeavesEntriesOfLeases(LocalStore):
+class KeepsLeasedEntries(LocalStore):
     def _attach(self, entries: object, lease: object) -> None:
         pass
 
 
-class LeasesKeepWhatTheyHad(LocalStore):
+class DeletesRewrittenEntries(LocalStore):
     """Deletes, with a lease, entries that were rewritten without it."""
 
     def _attach(self, entries, lease):  # type: ignore[no-untyped-def]
@@ -176,7 +176,7 @@ class LeasesKeepWhatTheyHad(LocalStore):
             lease.keys.update(dict.fromkeys(entries))
 
 
-class KeepsWhatItIsGiven(LocalStore):
+class SharesCallerObjects(LocalStore):
     """Stores the objects of the caller without copying them."""
 
     async def _commit(self, puts, cause, lease):  # type: ignore[no-untyped-def]
@@ -188,39 +188,39 @@ class KeepsWhatItIsGiven(LocalStore):
 BROKEN: dict[str, tuple[Build, str]] = {
     "compares by value": (
         partial(local, store_class=ComparesValues),
-        "the_same_value_written_again_is_another_entry",
+        "rewritten_equal_value_has_new_revision",
     ),
     "compares by value, with a network": (
-        partial(simulated, truth_class=TruthThatComparesValues),
-        "the_same_value_written_again_is_another_entry",
+        partial(simulated, truth_class=SharedStoreThatComparesValues),
+        "rewritten_equal_value_has_new_revision",
     ),
     "watches without a revision": (
-        partial(local, store_class=ForgetsToLookBack),
-        "nothing_falls_between_a_read_and_the_watch_after_it",
+        partial(local, store_class=SkipsHistory),
+        "watch_continues_after_read_without_gap",
     ),
     "watches without a revision, with a network": (
-        partial(simulated, client_class=ClientThatForgetsToLookBack),
-        "nothing_falls_between_a_read_and_the_watch_after_it",
+        partial(simulated, client_class=ClientThatSkipsHistory),
+        "watch_continues_after_read_without_gap",
     ),
     "writes in parts": (
-        partial(local, store_class=WritesInParts),
-        "a_transaction_is_done_in_full_or_not_at_all",
+        partial(local, store_class=WritesKeyByKey),
+        "transaction_is_atomic",
     ),
     "revisions come again": (
-        partial(local, store_class=CountsOnTheEntries),
-        "a_revision_is_never_used_again_after_a_delete",
+        partial(local, store_class=DerivesRevisions),
+        "revision_is_not_reused_after_delete",
     ),
     "leases that keep entries": (
-        partial(local, store_class=LeavesEntriesOfLeases),
-        "what_hangs_on_a_lease_goes_with_it_and_nothing_else",
+        partial(local, store_class=KeepsLeasedEntries),
+        "lease_end_deletes_only_its_entries",
     ),
     "leases that take too much": (
-        partial(local, store_class=LeasesKeepWhatTheyHad),
-        "an_entry_hangs_on_the_lease_of_its_last_write",
+        partial(local, store_class=DeletesRewrittenEntries),
+        "entry_belongs_to_lease_of_last_write",
     ),
     "shares its caller's objects": (
-        partial(local, store_class=KeepsWhatItIsGiven),
-        "what_was_stored_is_not_what_its_writer_changes_later",
+        partial(local, store_class=SharesCallerObjects),
+        "stored_value_is_independent_of_caller",
     ),
 }
 

@@ -46,7 +46,7 @@ def test_a_defect_is_told_from_none(tmp_path: Path) -> None:
     (compares_values,) = (each for each in MUTANTS if each.name == "M9")
     killer = compares_values.killed_by(seconds=60)
     assert killer is not None
-    assert "the_same_value_written_again_is_another_entry" in killer
+    assert "rewritten_equal_value_has_new_revision" in killer
     source = Path(__file__).parents[2] / "kbroker/cluster/local_store.py"
     harmless = tmp_path / "X1.patch"
     harmless.write_text(UNNOTICED.format(lines=source.read_text().splitlines()))

@@ -192,7 +192,7 @@ def test_second_process_with_same_node_id_is_rejected(address: str, tmp_path: Pa
     try:
         node.start()
         said = refused_at(address, tmp_path / "other", "--node-id", "1", "--port", "0")
-        assert "node 1 runs already" in said
+        assert "node 1 already runs" in said
         assert "--node-id" in said
         assert not (tmp_path / "other").exists()
     finally:

@@ -19,18 +19,18 @@ from .local_node import LocalNode
 POLL_SECONDS = 0.05
 
 
-async def decommission(beside: Node, local: LocalNode) -> None:
+async def decommission(other: Node, local: LocalNode) -> None:
     """Move all partitions away from a node, and return when it has none.
 
     Args:
-        beside: Another node, which is running.
+        other: Another node, which is running.
         local: The node to decommission.
 
     Raises:
         ValueError: Partitions cannot move, because only this node has all of their records and it is
             down.
     """
-    cluster = beside.cluster
+    cluster = other.cluster
     if local.is_running:
         local.node.membership.cordon(True)
     while placed := _placed_on(cluster, local.id):

@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Effect(Enum):
-    """What a fault does with a request."""
+    """Effect of a fault on a request."""
 
     # The fault only counts requests.
     PASS = "pass"

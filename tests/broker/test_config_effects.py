@@ -115,7 +115,7 @@ def effect_of(name: str, **settings: object) -> Callable[[Test], Test]:
 
 
 @effect_of("cleanup.policy")
-async def keyless_records_are_refused_while_compacted(trial: Trial) -> None:
+async def compacted_topic_rejects_records_without_key(trial: Trial) -> None:
     assert await trial.produce(aged(key=None)) == 0
     await trial.set("cleanup.policy", "compact")
     assert await trial.produce(aged(key=None)) == ErrorCode.INVALID_RECORD
@@ -129,7 +129,7 @@ async def keyless_records_are_refused_while_compacted(trial: Trial) -> None:
 
 
 @effect_of("flush.messages", flush_policy="os")
-async def an_acknowledgement_waits_for_the_disk_after_so_many_records(trial: Trial) -> None:
+async def ack_waits_for_sync_after_flush_messages(trial: Trial) -> None:
     log = trial.broker.node.partitions.named_replica(T.name, 0).log
     assert await trial.produce() == 0
     assert log.synced_offset == 0
@@ -140,7 +140,7 @@ async def an_acknowledgement_waits_for_the_disk_after_so_many_records(trial: Tri
 
 
 @effect_of("flush.ms", flush_policy="os")
-async def records_are_on_disk_after_a_time(trial: Trial) -> None:
+async def records_are_synced_after_flush_ms(trial: Trial) -> None:
     log = trial.broker.node.partitions.named_replica(T.name, 0).log
     await trial.set("flush.ms", str(HOUR_MS))
     assert await trial.produce() == 0
@@ -152,7 +152,7 @@ async def records_are_on_disk_after_a_time(trial: Trial) -> None:
 
 
 @effect_of("index.interval.bytes")
-async def the_index_gets_an_entry_each_interval(trial: Trial) -> None:
+async def index_gets_one_entry_per_interval(trial: Trial) -> None:
     """The change applies from the next segment on."""
     log = trial.broker.node.partitions.named_replica(T.name, 0).log
     for _ in range(2):
@@ -166,12 +166,12 @@ async def the_index_gets_an_entry_each_interval(trial: Trial) -> None:
 
 
 @effect_of("internal.segment.bytes")
-async def segments_are_as_small_as_wanted(trial: Trial) -> None:
+async def segments_have_configured_size(trial: Trial) -> None:
     await _rolls_between(trial, "internal.segment.bytes", "100")
 
 
 @effect_of("max.message.bytes")
-async def batches_are_refused_by_their_size(trial: Trial) -> None:
+async def too_large_batches_are_rejected(trial: Trial) -> None:
     assert await trial.produce() == 0
     await trial.set("max.message.bytes", "20")
     assert await trial.produce() == ErrorCode.MESSAGE_TOO_LARGE
@@ -180,7 +180,7 @@ async def batches_are_refused_by_their_size(trial: Trial) -> None:
 
 
 @effect_of("message.timestamp.after.max.ms")
-async def records_of_the_future_are_refused(trial: Trial) -> None:
+async def future_timestamps_are_rejected(trial: Trial) -> None:
     assert await trial.produce(aged(-HOUR_MS // 2)) == 0
     await trial.set("message.timestamp.after.max.ms", "60000")
     assert await trial.produce(aged(-HOUR_MS // 2)) == ErrorCode.INVALID_TIMESTAMP
@@ -188,7 +188,7 @@ async def records_of_the_future_are_refused(trial: Trial) -> None:
 
 
 @effect_of("message.timestamp.before.max.ms")
-async def records_of_the_past_are_refused(trial: Trial) -> None:
+async def past_timestamps_are_rejected(trial: Trial) -> None:
     assert await trial.produce(aged(HOUR_MS)) == 0
     await trial.set("message.timestamp.before.max.ms", "60000")
     assert await trial.produce(aged(HOUR_MS)) == ErrorCode.INVALID_TIMESTAMP
@@ -196,7 +196,7 @@ async def records_of_the_past_are_refused(trial: Trial) -> None:
 
 
 @effect_of("message.timestamp.type")
-async def records_get_the_time_of_the_broker(trial: Trial) -> None:
+async def records_get_log_append_time(trial: Trial) -> None:
     row = await produce(trial.wire, T, aged(HOUR_MS))
     assert row.log_append_time_ms == -1
     await trial.set("message.timestamp.type", "LogAppendTime")
@@ -207,7 +207,7 @@ async def records_get_the_time_of_the_broker(trial: Trial) -> None:
 
 
 @effect_of("min.insync.replicas")
-async def too_few_replicas_refuse_a_write_for_all(trial: Trial) -> None:
+async def too_small_isr_rejects_acks_all(trial: Trial) -> None:
     """One of two replicas is in sync. A partition with a single replica always accepts writes."""
     replica = trial.broker.node.partitions.named_replica(T.name, 0)
     behind = replace(replica.partition, replicas=[1, 2], isr=[1])
@@ -220,7 +220,7 @@ async def too_few_replicas_refuse_a_write_for_all(trial: Trial) -> None:
 
 
 @effect_of("retention.bytes")
-async def old_segments_go_by_size(trial: Trial) -> None:
+async def retention_deletes_segments_by_size(trial: Trial) -> None:
     await trial.set("internal.segment.bytes", "100")
     for _ in range(3):
         assert await trial.produce() == 0
@@ -230,7 +230,7 @@ async def old_segments_go_by_size(trial: Trial) -> None:
 
 
 @effect_of("retention.ms")
-async def old_segments_go_by_age(trial: Trial) -> None:
+async def retention_deletes_segments_by_age(trial: Trial) -> None:
     assert await trial.produce(aged(HOUR_MS)) == 0
     assert await trial.earliest() == 0
     await trial.set("retention.ms", "60000")
@@ -239,12 +239,12 @@ async def old_segments_go_by_age(trial: Trial) -> None:
 
 
 @effect_of("segment.bytes")
-async def a_new_segment_begins_at_a_size(trial: Trial) -> None:
+async def log_rolls_segment_at_size(trial: Trial) -> None:
     await _rolls_between(trial, "segment.bytes", "1048576", b"x" * 600_000)
 
 
 @effect_of("segment.index.bytes")
-async def a_full_index_begins_a_new_segment(trial: Trial) -> None:
+async def log_rolls_segment_when_index_is_full(trial: Trial) -> None:
     """The change applies from the next segment on."""
     log = trial.broker.node.partitions.named_replica(T.name, 0).log
     await trial.set("index.interval.bytes", "1")
@@ -258,7 +258,7 @@ async def a_full_index_begins_a_new_segment(trial: Trial) -> None:
 
 
 @effect_of("segment.ms")
-async def a_new_segment_begins_after_a_time(trial: Trial) -> None:
+async def log_rolls_segment_after_time(trial: Trial) -> None:
     for age_ms in (HOUR_MS, HOUR_MS // 2):
         assert await trial.produce(aged(age_ms)) == 0
     assert len(trial.files("log")) == 1
@@ -268,7 +268,7 @@ async def a_new_segment_begins_after_a_time(trial: Trial) -> None:
 
 
 @effect_of("segment.jitter.ms")
-async def the_time_of_a_new_segment_is_drawn(trial: Trial) -> None:
+async def log_rolls_segment_with_random_jitter(trial: Trial) -> None:
     """Once in 60,000 runs the random jitter is within the last minute of the 1,000 hours."""
     await trial.set("segment.ms", str(1000 * HOUR_MS))
     for age_ms in (1000 * HOUR_MS, 60_000):
@@ -290,7 +290,7 @@ async def _rolls_between(trial: Trial, name: str, value: str, content: bytes = b
 
 
 @effect_of("compression.type")
-async def batches_get_the_codec_of_the_topic(trial: Trial) -> None:
+async def batches_get_compression_type_of_topic(trial: Trial) -> None:
     stored = []
     for value in ("producer", "gzip", "uncompressed", "zstd"):
         await trial.set("compression.type", value)
@@ -308,17 +308,17 @@ async def large_records_are_rejected_when_compressed(trial: Trial) -> None:
 
 
 @effect_of("compression.gzip.level")
-async def gzip_tries_harder(trial: Trial) -> None:
+async def gzip_level_reduces_size(trial: Trial) -> None:
     await _levels_differ(trial, "gzip", "1", "9")
 
 
 @effect_of("compression.lz4.level")
-async def lz4_tries_harder(trial: Trial) -> None:
+async def lz4_level_reduces_size(trial: Trial) -> None:
     await _levels_differ(trial, "lz4", "9", "17")
 
 
 @effect_of("compression.zstd.level")
-async def zstd_tries_harder(trial: Trial) -> None:
+async def zstd_level_reduces_size(trial: Trial) -> None:
     await _levels_differ(trial, "zstd", "-5", "19")
 
 
@@ -357,7 +357,7 @@ async def _is_compacted(trial: Trial) -> bool:
 
 
 @effect_of("min.cleanable.dirty.ratio")
-async def a_log_waits_until_it_is_dirty_enough(trial: Trial) -> None:
+async def compaction_waits_for_min_cleanable_ratio(trial: Trial) -> None:
     await _compacted_topic(trial)
     await trial.set("min.cleanable.dirty.ratio", "1")
     assert not await _is_compacted(trial)
@@ -366,7 +366,7 @@ async def a_log_waits_until_it_is_dirty_enough(trial: Trial) -> None:
 
 
 @effect_of("min.compaction.lag.ms")
-async def young_records_are_not_compacted(trial: Trial) -> None:
+async def compaction_waits_for_min_lag(trial: Trial) -> None:
     await _compacted_topic(trial)
     await trial.set("min.compaction.lag.ms", str(HOUR_MS))
     assert not await _is_compacted(trial)
@@ -375,7 +375,7 @@ async def young_records_are_not_compacted(trial: Trial) -> None:
 
 
 @effect_of("max.compaction.lag.ms")
-async def old_records_do_not_wait_for_more_dirt(trial: Trial) -> None:
+async def compaction_runs_after_max_lag(trial: Trial) -> None:
     await _compacted_topic(trial)
     await trial.set("min.cleanable.dirty.ratio", "1")
     assert not await _is_compacted(trial)
@@ -385,7 +385,7 @@ async def old_records_do_not_wait_for_more_dirt(trial: Trial) -> None:
 
 
 @effect_of("delete.retention.ms")
-async def tombstones_go_when_they_are_old(trial: Trial) -> None:
+async def compaction_removes_old_tombstones(trial: Trial) -> None:
     """The change applies to tombstones that are compacted later."""
     log = await _compacted_topic(trial)
     tombstone = batch([Record(b"k", None, int(time.time() * 1000))])
@@ -407,14 +407,14 @@ async def tombstones_go_when_they_are_old(trial: Trial) -> None:
 
 
 @effect_of("log.cleaner.backoff.ms")
-async def compaction_looks_for_work_as_often_as_wanted(trial: Trial) -> None:
+async def cleaner_runs_at_configured_interval(trial: Trial) -> None:
     log = await _compacted_topic(trial)
     await trial.set_broker("log.cleaner.backoff.ms", "1")
     await until(lambda: log.first_dirty_offset > 0)
 
 
 @effect_of("log.cleaner.dedupe.buffer.size")
-async def a_smaller_key_map_takes_more_runs(trial: Trial) -> None:
+async def smaller_dedupe_buffer_needs_more_runs(trial: Trial) -> None:
     await trial.set("min.cleanable.dirty.ratio", "0")
     for size, runs in (("1600", 2), (None, 1)):
         await trial.set_broker("log.cleaner.dedupe.buffer.size", size)
@@ -428,7 +428,7 @@ async def a_smaller_key_map_takes_more_runs(trial: Trial) -> None:
 
 
 @effect_of("log.scrub.bytes.per.second")
-async def records_are_read_again_at_a_rate(trial: Trial) -> None:
+async def scrub_reads_at_configured_rate(trial: Trial) -> None:
     log = await _compacted_topic(trial)
     await trial.set("min.compaction.lag.ms", str(HOUR_MS))  # records that are read do not change
     scrub = trial.broker.node.maintenance.scrubber.scrub_all
@@ -442,7 +442,7 @@ async def records_are_read_again_at_a_rate(trial: Trial) -> None:
 
 
 @effect_of("log.scrub.interval.ms")
-async def records_are_read_again_as_often_as_wanted(trial: Trial) -> None:
+async def scrub_runs_at_configured_interval(trial: Trial) -> None:
     log = await _compacted_topic(trial)
     _rot(Path(log.segments[0].log_path))
     await trio.sleep(0.1)
@@ -458,14 +458,14 @@ def _rot(path: Path) -> None:
 
 
 @effect_of("max.connections")
-async def connections_are_refused_by_their_number(trial: Trial) -> None:
+async def connections_above_max_connections_are_rejected(trial: Trial) -> None:
     for value, admitted in (("1", False), ("2", True), ("1", False), (None, True)):
         await trial.set_broker("max.connections", value)
         assert await trial.admits() is admitted
 
 
 @effect_of("max.connection.creation.rate")
-async def connections_beyond_the_rate_wait(trial: Trial) -> None:
+async def connections_above_creation_rate_wait(trial: Trial) -> None:
     """The connections of one second are accepted at once."""
     assert all([await trial.admits() for _ in range(5)])
     await trial.set_broker("max.connection.creation.rate", "1")
@@ -477,21 +477,21 @@ async def connections_beyond_the_rate_wait(trial: Trial) -> None:
 
 
 @effect_of("max.connections.per.ip")
-async def connections_are_refused_by_their_number_from_one_address(trial: Trial) -> None:
+async def connections_above_limit_per_ip_are_rejected(trial: Trial) -> None:
     for value, admitted in (("1", False), ("2", True), ("1", False), (None, True)):
         await trial.set_broker("max.connections.per.ip", value)
         assert await trial.admits() is admitted
 
 
 @effect_of("max.connections.per.ip.overrides")
-async def some_addresses_have_other_limits(trial: Trial) -> None:
+async def limit_overrides_apply_to_single_ips(trial: Trial) -> None:
     for value, admitted in (("127.0.0.1:1", False), ("127.0.0.2:1", True), (None, True)):
         await trial.set_broker("max.connections.per.ip.overrides", value)
         assert await trial.admits() is admitted
 
 
 @effect_of("request.max.elements")
-async def requests_are_refused_by_their_rows(trial: Trial) -> None:
+async def requests_with_too_many_rows_are_rejected(trial: Trial) -> None:
     ask = request(ApiKey.DESCRIBE_GROUPS, groups=[f"a group of {i:30}" for i in range(2000)])
     for value, served in ((None, True), ("1000", False), ("2000", True)):
         await trial.set_broker("request.max.elements", value)
@@ -504,7 +504,7 @@ async def requests_are_refused_by_their_rows(trial: Trial) -> None:
 
 
 @effect_of("producer.id.expiration.ms")
-async def a_producer_that_is_forgotten_is_a_new_one(trial: Trial) -> None:
+async def batch_is_appended_again_after_producer_state_expired(trial: Trial) -> None:
     ask = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=1000)
     producer_id = (await trial.wire.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)).producer_id
     mine = sequenced(producer_id, 0)
@@ -517,7 +517,7 @@ async def a_producer_that_is_forgotten_is_a_new_one(trial: Trial) -> None:
 
 
 @effect_of("transaction.partition.verification.enable")
-async def transactions_are_not_asked_whether_they_know_of_a_partition(trial: Trial) -> None:
+async def transaction_verification_can_be_disabled(trial: Trial) -> None:
     find = request(ApiKey.FIND_COORDINATOR, key="tx", key_type=1)
     await trial.wire.ask(ApiKey.FIND_COORDINATOR, 3, find)
     ask = request(ApiKey.INIT_PRODUCER_ID, transactional_id="tx", transaction_timeout_ms=60_000)

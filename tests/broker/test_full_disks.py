@@ -111,7 +111,7 @@ def await_produce(server: Server) -> None:
 
 
 def test_file_size_limit_rejects_records(tmp_path: Path) -> None:
-    """As with a disk quota; needs no administrator."""
+    """The limit acts like a disk quota and needs no administrator."""
     topics = ("t:1:internal.segment.bytes=1000000",)
     with closing(Server(tmp_path, (), topics)) as server:
         assert server.process is not None

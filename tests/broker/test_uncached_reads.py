@@ -242,7 +242,7 @@ async def test_cancelled_move_during_cold_read_copies_nothing(
 async def test_read_waits_if_pages_are_evicted_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a file system without a cache: requests are still answered."""
+    """A file system without a cache behaves like this: requests are still answered."""
     directory = tmp_path / "data"
     async with started(directory) as broker, connected(broker.endpoint) as wire:
         topic, values = await fill(wire, "large")

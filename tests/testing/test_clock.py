@@ -122,7 +122,7 @@ def test_compaction_waits_for_minimum_lag(broker: LocalBroker) -> None:
 
 
 def test_tombstones_are_removed_one_day_after_compaction(broker: LocalBroker) -> None:
-    """As in Kafka, the next compaction after that day removes them."""
+    """The next compaction after that day removes them, as in Kafka."""
     configs = {
         "cleanup.policy": "compact",
         "min.cleanable.dirty.ratio": "0.01",

@@ -367,7 +367,7 @@ def test_reader_without_group_detects_truncation_after_restore(in_directory: Loc
 
 
 def test_producer_ahead_of_snapshot_gets_error_and_continues(in_directory: LocalBroker) -> None:
-    """As with a Kafka that lost records: one batch is rejected, then a new epoch is used."""
+    """One batch is rejected, then a new epoch is used, as with a Kafka that lost records."""
     client = KafkaProducer(
         bootstrap_servers=in_directory.bootstrap_servers,
         enable_idempotence=True,

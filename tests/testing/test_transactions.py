@@ -105,7 +105,6 @@ async def test_abort_of_transaction_that_is_not_open_is_rejected(
 async def test_fence_producer_by_transactional_id_rejects_old_epoch(
     broker: RunningBroker, wire: Wire, orders: Topic, version: int
 ) -> None:
-    """As if a newer instance had started."""
     writer = await writing(wire, orders, version)
     assert await broker.fence_producer(transactional_id=NAME) == [writer.id]
     assert await seen(wire, orders) == [b"after"]

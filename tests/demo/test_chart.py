@@ -31,9 +31,7 @@ def test_means_leave_out_hours_with_few_flights() -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("hours", [HOURS, {}, {(5, "dry"): figures(100, 0)}], ids=len)
-def test_the_picture_is_drawn_from_little_data_too(
-    tmp_path: Path, hours: dict[Hour, Figures]
-) -> None:
+def test_chart_is_drawn_from_little_data(tmp_path: Path, hours: dict[Hour, Figures]) -> None:
     path = tmp_path / "chart.png"
     chart.save(hours, path)
     data = path.read_bytes()

@@ -1,4 +1,4 @@
-"""What the producer sends."""
+"""Tests of the records that the producer sends."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from kbroker.demo import StartError, data
 from kbroker.demo.data import Files
 
 
-def test_departures_come_in_order_of_their_scheduled_hour(files: Files) -> None:
+def test_departures_are_sorted_by_scheduled_hour(files: Files) -> None:
     hours = [json.loads(message.value)["time_hour"] for message in data.departures(files)]
     assert len(hours) == 7
     assert hours == sorted(hours)
     assert hours[-1] == "2013-01-02T03:00:00Z"
 
 
-def test_within_an_hour_the_order_of_the_file_stays(files: Files) -> None:
+def test_departures_of_an_hour_keep_file_order(files: Files) -> None:
     flights = [json.loads(message.value)["flight"] for message in data.departures(files, 4)]
     assert flights == [1545, 1696, 1714, 1141]
 
 
-def test_a_departure_has_carrier_event_time_and_every_column(files: Files) -> None:
+def test_departure_has_carrier_event_time_and_all_columns(files: Files) -> None:
     message = next(data.departures(files))
     assert message.key == b"UA"
     assert message.timestamp_ms == datetime(2013, 1, 1, 10, tzinfo=UTC).timestamp() * 1000
@@ -34,7 +34,7 @@ def test_a_departure_has_carrier_event_time_and_every_column(files: Files) -> No
     assert (values["dep_delay"], values["tailnum"], values["hour"]) == (2, "N14228", 5)
 
 
-def test_what_is_not_available_is_null(files: Files) -> None:
+def test_missing_values_become_null(files: Files) -> None:
     cancelled = json.loads(list(data.departures(files))[2].value)
     assert cancelled["dep_delay"] is None
     assert cancelled["tailnum"] is None
@@ -47,14 +47,14 @@ def test_weather_is_keyed_by_airport_and_keeps_fractions(files: Files) -> None:
     assert (values["precip"], values["pressure"], values["wind_gust"]) == (0.01, 1000.0, None)
 
 
-def test_other_columns_are_refused(files: Files) -> None:
+def test_unexpected_columns_are_rejected(files: Files) -> None:
     with zipfile.ZipFile(files.flights, "w") as archive:
         archive.writestr("flights.csv", "time_hour,carrier\n2013-01-01T10:00:00Z,UA\n")
     with pytest.raises(StartError, match="does not have the columns"):
         list(data.departures(files))
 
 
-def test_without_the_package_the_error_says_what_to_install(
+def test_missing_package_error_names_pip_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

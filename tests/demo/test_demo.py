@@ -74,13 +74,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_a_killed_run_ends_with_the_same_figures(finished: Path) -> None:
+def test_killed_run_ends_with_same_results(finished: Path) -> None:
     status, result = demo(finished, "--check")
     assert (status, failed(result)) == (0, {})
     assert len(result["checks"]) == 6
 
 
-def test_one_changed_record_fails_the_check(finished: Path) -> None:
+def test_changed_record_fails_check(finished: Path) -> None:
     with served(finished) as bootstrap:
         departure = next(readback.records(bootstrap, "departures"))
         values = json.loads(departure.value or b"")

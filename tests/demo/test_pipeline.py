@@ -110,7 +110,7 @@ BEGIN = (
 END = (("job", "drained"), ("job", "finished"))
 
 
-def test_a_plain_run_tells_everybody_in_time(tmp_path: Path, workers: list[Worker]) -> None:
+def test_uninterrupted_run_sends_commands_in_order(tmp_path: Path, workers: list[Worker]) -> None:
     run = Run(tmp_path)
     run.feed(
         *BEGIN, sent(500), writing(1), batch(1, 400, late=2), sent(1000),
@@ -129,9 +129,7 @@ def test_a_plain_run_tells_everybody_in_time(tmp_path: Path, workers: list[Worke
     assert "PySpark 4.0.0 on Java 17 streams" in run.out.getvalue()
 
 
-def test_an_interruption_strikes_while_a_batch_is_written(
-    tmp_path: Path, workers: list[Worker]
-) -> None:
+def test_interruption_happens_during_batch_write(tmp_path: Path, workers: list[Worker]) -> None:
     broker = Broker()
     run = Run(tmp_path, interrupt=True, broker=broker)
     run.feed(
@@ -154,7 +152,7 @@ def test_an_interruption_strikes_while_a_batch_is_written(
     assert outcome.interruption.spark_back_s is not None
 
 
-def test_a_foreign_broker_is_never_killed(tmp_path: Path) -> None:
+def test_external_broker_is_never_killed(tmp_path: Path) -> None:
     run = Run(tmp_path, interrupt=True)
     run.feed(
         *BEGIN, ("produce", "paused"), batch(1, 400), sent(600), writing(2), writing(3), sent(1000),
@@ -166,7 +164,7 @@ def test_a_foreign_broker_is_never_killed(tmp_path: Path) -> None:
     assert "not the broker" in run.out.getvalue()
 
 
-def test_what_a_killed_worker_said_last_is_not_heard(tmp_path: Path, workers: list[Worker]) -> None:
+def test_last_events_of_killed_worker_are_ignored(tmp_path: Path, workers: list[Worker]) -> None:
     run = Run(tmp_path, interrupt=True)
     run.feed(
         *BEGIN, ("produce", "paused"), batch(1, 400), sent(600), writing(2), sent(1000),
@@ -185,14 +183,14 @@ def test_what_a_killed_worker_said_last_is_not_heard(tmp_path: Path, workers: li
     run.run()
 
 
-def test_an_interruption_that_never_came_is_an_error(tmp_path: Path) -> None:
+def test_run_that_ends_before_interruption_fails(tmp_path: Path) -> None:
     run = Run(tmp_path, interrupt=True)
     run.feed(*BEGIN, sent(1000), ("produce", "departures-complete"), *END)
     with pytest.raises(DemoError, match="ended before the interruption"):
         run.run()
 
 
-def test_an_interruption_after_the_last_record_is_an_error(tmp_path: Path) -> None:
+def test_interruption_after_last_record_fails(tmp_path: Path) -> None:
     run = Run(tmp_path, interrupt=True)
     run.feed(*BEGIN, ("produce", "paused"), batch(1, 400), sent(1000), writing(2))
     with pytest.raises(DemoError, match="finished before the interruption"):
@@ -208,7 +206,7 @@ def test_an_interruption_after_the_last_record_is_an_error(tmp_path: Path) -> No
         (("job", "exit", {"code": 0}), "Spark stopped: exit code 0"),
     ],
 )
-def test_a_worker_that_fails_ends_the_run(
+def test_failed_worker_ends_run(
     tmp_path: Path, workers: list[Worker], said: Any, message: str
 ) -> None:
     (tmp_path / "spark.log").write_text("")
@@ -219,13 +217,13 @@ def test_a_worker_that_fails_ends_the_run(
     assert all(worker.killed for worker in workers)
 
 
-def test_silence_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_progress_ends_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "_SILENCE_S", 1)
     with pytest.raises(DemoError, match="No progress"):
         Run(tmp_path).run()
 
 
-def test_a_broker_that_ends_by_itself_ends_the_run(tmp_path: Path) -> None:
+def test_unexpected_broker_exit_ends_run(tmp_path: Path) -> None:
     broker = Broker()
     broker.ended = True
     with pytest.raises(DemoError, match=r"The broker has ended; see broker\.log"):

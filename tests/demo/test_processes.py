@@ -65,7 +65,7 @@ def ends(pid: int) -> bool:
     return not alive(pid)
 
 
-def test_the_exit_is_told_of_a_worker_that_did_not_listen(
+def test_exit_of_worker_that_reads_no_commands_is_reported(
     events: SimpleQueue[Event], tmp_path: Path
 ) -> None:
     (tmp_path / "deaf.py").write_text(DEAF)
@@ -75,7 +75,7 @@ def test_the_exit_is_told_of_a_worker_that_did_not_listen(
     assert events.get(timeout=PROCESS_SECONDS) == Event(worker, "exit", {"code": 0})
 
 
-def test_a_worker_reports_and_obeys(
+def test_worker_reports_events_and_receives_commands(
     worker: Worker, events: SimpleQueue[Event], tmp_path: Path
 ) -> None:
     hello = events.get(timeout=PROCESS_SECONDS)
@@ -91,7 +91,7 @@ def test_a_worker_reports_and_obeys(
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
-def test_a_kill_takes_what_the_worker_has_started(
+def test_kill_includes_child_processes_of_worker(
     worker: Worker, events: SimpleQueue[Event]
 ) -> None:
     grandchild = events.get(timeout=PROCESS_SECONDS).fields["grandchild"]
@@ -103,7 +103,7 @@ def test_a_kill_takes_what_the_worker_has_started(
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
-def test_a_child_ends_when_its_parent_has_gone(tmp_path: Path) -> None:
+def test_child_exits_when_parent_has_ended(tmp_path: Path) -> None:
     (tmp_path / "talker.py").write_text(CHILD)
     command = [sys.executable, "-m", "talker"]
     with subprocess.Popen(
@@ -117,13 +117,13 @@ def test_a_child_ends_when_its_parent_has_gone(tmp_path: Path) -> None:
         os.killpg(child.pid, 9)  # the sleeping grandchild
 
 
-def test_a_broker_that_does_not_start_names_its_log(tmp_path: Path) -> None:
+def test_failed_broker_start_names_log(tmp_path: Path) -> None:
     (tmp_path / "broker").write_text("a file where the data directory should be")
     with pytest.raises(StartError, match=r"see .*broker\.log"):
         OwnBroker(tmp_path).start()
 
 
-def test_a_broker_comes_back_on_its_port(tmp_path: Path) -> None:
+def test_restarted_broker_keeps_port(tmp_path: Path) -> None:
     broker = OwnBroker(tmp_path)
     try:
         broker.start()

@@ -1,4 +1,4 @@
-"""How the producer process counts what is acknowledged and bounds what is not."""
+"""Tests of the producer process: counts of acknowledged and bounds of unacknowledged records."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def messages(count: int) -> Iterator[Message]:
     return iter([MESSAGE] * count)
 
 
-def test_everything_is_sent_and_counted() -> None:
+def test_all_records_are_sent_and_counted() -> None:
     producer = Producer()
     counts = list(produce._acknowledged(producer, "t", messages(95)))
     assert len(producer.sent) == 95
@@ -66,13 +66,13 @@ def test_everything_is_sent_and_counted() -> None:
     assert producer.flushes == 1
 
 
-def test_what_is_not_acknowledged_is_bounded() -> None:
+def test_unacknowledged_records_are_bounded() -> None:
     producer = Producer()
     list(produce._acknowledged(producer, "t", messages(200)))
     assert producer.most_in_flight == 40
 
 
-def test_a_record_that_cannot_be_delivered_ends_it() -> None:
+def test_undeliverable_record_ends_producer() -> None:
     producer = Producer()
     counts = produce._acknowledged(producer, "t", messages(200))
     next(counts)
@@ -94,7 +94,7 @@ class Parent:
         return self.asked >= self.hurry_at
 
 
-def test_the_pace_is_kept_until_the_parent_says_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rate_is_limited_until_parent_sends_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
     monkeypatch.setattr(time, "sleep", slept.append)

@@ -22,7 +22,7 @@ def row(day: str, flights: int) -> dict[str, object]:
     return {"day": day, "carrier": "UA", "origin": "EWR", "all": {"flights": flights}}
 
 
-def test_the_last_batch_of_a_group_counts(tmp_path: Path) -> None:
+def test_last_batch_of_group_is_used(tmp_path: Path) -> None:
     write(tmp_path / "batch_id=0", row("2013-01-01", 1), row("2013-01-02", 1))
     write(tmp_path / "batch_id=9", row("2013-01-01", 2))
     write(tmp_path / "batch_id=10", row("2013-01-01", 3))
@@ -32,13 +32,13 @@ def test_the_last_batch_of_a_group_counts(tmp_path: Path) -> None:
     }
 
 
-def test_what_spark_left_beside_the_files_is_no_row(tmp_path: Path) -> None:
+def test_other_files_of_spark_are_ignored(tmp_path: Path) -> None:
     write(tmp_path / "batch_id=0", row("2013-01-01", 1))
     (tmp_path / "batch_id=0" / "_SUCCESS").touch()
     (tmp_path / "batch_id=0" / ".part-0.snappy.parquet.crc").touch()
     assert len(readback.parquet_groups(tmp_path)) == 1
 
 
-def test_figures_by_hour(tmp_path: Path) -> None:
+def test_results_by_hour_are_read(tmp_path: Path) -> None:
     write(tmp_path, {"hour": 5, "weather": "rain", "flights": 2, "delay_max": None})
     assert readback.parquet_hours(tmp_path) == {(5, "rain"): {"flights": 2, "delay_max": None}}

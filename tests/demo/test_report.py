@@ -1,4 +1,4 @@
-"""What the demo prints, on a terminal and into a pipe."""
+"""Tests of the demo's output on a terminal and to a pipe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
     ("done", "produced", "full", "ahead"),
     [(0, 0, 0, 0), (0, 100, 0, 28), (50, 75, 14, 7), (100, 100, 28, 0), (60, 50, 16, 0)],
 )
-def test_the_bar_shows_what_is_done_and_what_is_produced(
+def test_bar_shows_processed_and_produced_rows(
     done: int, produced: int, full: int, ahead: int
 ) -> None:
     bar = report.bar(done, produced, 100)
@@ -29,7 +29,7 @@ def test_the_bar_shows_what_is_done_and_what_is_produced(
     assert bar == "█" * full + "▒" * ahead + "░" * (28 - full - ahead)
 
 
-def test_a_pipe_gets_plain_lines_only() -> None:
+def test_pipe_gets_only_plain_lines() -> None:
     out = io.StringIO()
     console = report.Console(out)
     console.passing("Spark", "starts")
@@ -42,7 +42,7 @@ def test_a_pipe_gets_plain_lines_only() -> None:
     )
 
 
-def test_on_a_terminal_a_line_replaces_the_passing_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_line_replaces_passing_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     out = Terminal()
     console = report.Console(out)
@@ -53,14 +53,14 @@ def test_on_a_terminal_a_line_replaces_the_passing_one(monkeypatch: pytest.Monke
     assert rest == "\x1b[K  Spark       streams\n"
 
 
-def test_colour_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_can_be_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     out = Terminal()
     report.Console(out).verdict(True, "right")
     assert out.getvalue() == "right\n"
 
 
-def test_a_failed_check_shows_what_differs() -> None:
+def test_failed_check_shows_differences() -> None:
     out = io.StringIO()
     report.Console(out).check(Check("topic", "equal", [f"record {n}" for n in range(5)]))
     assert out.getvalue().splitlines() == [
@@ -72,7 +72,7 @@ def test_a_failed_check_shows_what_differs() -> None:
     ]
 
 
-def test_the_table_sums_all_groups(files: Files) -> None:
+def test_table_sums_all_groups(files: Files) -> None:
     rows = list(report.table(truth.compute(*files).groups))
     assert [" ".join(row.split()) for row in rows[2:]] == [
         "rain 2 50.0% 8.5 min 15 min",
@@ -83,7 +83,7 @@ def test_the_table_sums_all_groups(files: Files) -> None:
     assert len({len(row) for row in rows}) == 1
 
 
-def test_paths_are_shown_as_one_would_type_them(
+def test_paths_are_shown_relative_to_current_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""What is missing is said in one sentence with the command that helps."""
+"""Tests of the requirement checks: each error is one sentence with the next action."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbroker.spark import connector, java
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if every module were there, with PySpark 4.0.0 on Java 17."""
+    """Simulate an environment with all modules, PySpark 4.0.0 and Java 17."""
     spark = connector.Installed("4.0.0", Path("/spark"), "2.13")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(connector, "installed", lambda: spark)
@@ -23,11 +23,11 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_everything_is_there() -> None:
+def test_complete_requirements_pass() -> None:
     assert requirements.check() == requirements.Spark("4.0.0", 17)
 
 
-def test_missing_modules_are_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_modules_are_named_with_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     real: Any = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "pyspark" else real(name)
@@ -37,7 +37,7 @@ def test_missing_modules_are_named_with_the_command(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_java_or_jars_that_do_not_fit_end_the_start(
+def test_incompatible_java_or_jars_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(connector.JARS_VARIABLE, str(tmp_path))

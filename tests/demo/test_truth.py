@@ -22,7 +22,7 @@ def figures(flights: int, departed: int, delayed: int, total: int, worst: int | 
     }
 
 
-def test_figures_of_every_group_and_weather(files: Files) -> None:
+def test_statistics_of_every_group_and_weather_are_correct(files: Files) -> None:
     groups = truth.compute(*files).groups
     ua = ("2013-01-01", "UA", "EWR")
     assert groups == {
@@ -54,7 +54,7 @@ def test_figures_of_every_group_and_weather(files: Files) -> None:
     }
 
 
-def test_figures_by_local_hour_and_weather(files: Files) -> None:
+def test_statistics_by_local_hour_and_weather_are_correct(files: Files) -> None:
     assert truth.compute(*files).hours == {
         (5, "dry"): figures(3, 2, 0, -2, 2),
         (5, "rain"): figures(2, 2, 1, 17, 15),
@@ -63,7 +63,7 @@ def test_figures_by_local_hour_and_weather(files: Files) -> None:
     }
 
 
-def test_a_slice_takes_the_earliest_departures(files: Files) -> None:
+def test_limit_selects_earliest_departures(files: Files) -> None:
     identities = truth.compute(*files, limit=5).departures.keys()
     hours = [hour for hour, _, _ in identities]
     assert hours == ["2013-01-01T10:00:00Z"] * 4 + ["2013-01-01T11:00:00Z"]
@@ -83,7 +83,7 @@ def test_early_departures_count_negative() -> None:
     assert tally.figures() == figures(2, 2, 0, -8, -3)
 
 
-def test_one_record_per_row(files: Files) -> None:
+def test_each_row_has_one_digest(files: Files) -> None:
     expected = truth.compute(*files)
     assert len(expected.departures) == 7
     assert len(expected.weather) == 5
@@ -101,7 +101,7 @@ def test_one_record_per_row(files: Files) -> None:
     ],
     ids=json.dumps,
 )
-def test_a_digest_sees_every_part_of_a_record(change: dict[str, object]) -> None:
+def test_digest_depends_on_every_part_of_record(change: dict[str, object]) -> None:
     record: dict[str, object] = {
         "key": "UA",
         "timestamp_ms": 0,

@@ -39,7 +39,7 @@ def with_value(record: Record, **changes: Any) -> Record:
     )
 
 
-def test_what_the_producer_sends_is_what_the_truth_expects(
+def test_produced_records_match_expected_digests(
     files: Files, expected: truth.Truth, records: Records
 ) -> None:
     assert check(expected, records).passed
@@ -49,7 +49,7 @@ def test_what_the_producer_sends_is_what_the_truth_expects(
     assert passed.finding == "5 records, each exactly once and unchanged"
 
 
-def test_order_does_not_matter(expected: truth.Truth, records: Records) -> None:
+def test_record_order_is_ignored(expected: truth.Truth, records: Records) -> None:
     assert check(expected, records[::-1]).passed
 
 
@@ -70,7 +70,7 @@ def test_order_does_not_matter(expected: truth.Truth, records: Records) -> None:
         (lambda rs: [*rs, rs[0]._replace(key=b"\xff")], "offset 0 is not a record of the data"),
     ],
 )
-def test_a_damaged_topic_fails(
+def test_topic_with_wrong_records_fails(
     expected: truth.Truth,
     records: Records,
     damage: Callable[[Records], Records],
@@ -82,7 +82,7 @@ def test_a_damaged_topic_fails(
     assert re.search(difference, found.examples()[0])
 
 
-def test_a_changed_record_in_place_of_another_counts_for_both(
+def test_record_with_other_identity_causes_two_differences(
     expected: truth.Truth, records: Records
 ) -> None:
     found = check(expected, [records[1], *records[1:]])
@@ -93,7 +93,7 @@ def test_only_the_first_differences_are_shown(expected: truth.Truth) -> None:
     assert check(expected, []).examples()[-1] == "and 4 more"
 
 
-def test_equal_figures_pass(expected: truth.Truth) -> None:
+def test_equal_statistics_pass(expected: truth.Truth) -> None:
     found = json.loads(json.dumps(list(expected.groups.values())))
     groups = dict(zip(expected.groups, found, strict=True))
     result = verify.check_figures("it", expected.groups, groups)
@@ -101,7 +101,7 @@ def test_equal_figures_pass(expected: truth.Truth) -> None:
     assert result.finding == "80 results of 4 groups, all equal"
 
 
-def test_one_wrong_figure_is_named(expected: truth.Truth) -> None:
+def test_wrong_statistic_is_named(expected: truth.Truth) -> None:
     groups = json.loads(json.dumps(list(expected.groups.values())))
     found = dict(zip(expected.groups, groups, strict=True))
     found["2013-01-01", "UA", "EWR"]["rain"]["delay_sum"] += 1
@@ -109,7 +109,7 @@ def test_one_wrong_figure_is_named(expected: truth.Truth) -> None:
     assert result.differences == ["group 2013-01-01 UA EWR: rain delay_sum is 16, should be 15"]
 
 
-def test_missing_foreign_and_shapeless_groups_are_named(expected: truth.Truth) -> None:
+def test_missing_unexpected_and_malformed_groups_are_named(expected: truth.Truth) -> None:
     found: dict[Any, Any] = dict(expected.groups)
     del found["2013-01-01", "UA", "EWR"]
     found["2014-01-01", "UA", "EWR"] = {}

@@ -27,14 +27,14 @@ def pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
-def test_the_name_has_the_versions_of_spark_and_scala(pyspark: Path) -> None:
+def test_package_name_contains_spark_and_scala_versions(pyspark: Path) -> None:
     found = connector.installed()
     assert found == connector.Installed("4.1.3", pyspark, "2.13")
     name = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3"
     assert connector.connector_settings() == {"spark.jars.packages": name}
 
 
-def test_a_spark_that_pip_has_not_installed(
+def test_spark_home_is_used_without_pip_installation(
     pyspark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (pyspark / "jars").rename(tmp_path / "jars")
@@ -44,19 +44,19 @@ def test_a_spark_that_pip_has_not_installed(
     assert connector.installed().home == tmp_path
 
 
-def test_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pyspark_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConnectorError, match=r"pip install 'kbroker\[spark\]'"):
         connector.installed()
 
 
-def test_a_pyspark_without_a_version(pyspark: Path) -> None:
+def test_pyspark_without_version_is_rejected(pyspark: Path) -> None:
     (pyspark / "version.py").write_text("")
     with pytest.raises(ConnectorError, match="contains no version"):
         connector.installed()
 
 
-def test_a_directory_of_jars_must_hold_the_connector(
+def test_jar_directory_without_connector_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))

@@ -1,4 +1,4 @@
-"""What the doctor finds in an environment, and `kbroker spark`."""
+"""Tests of the doctor's checks and of `kbroker spark`."""
 
 from __future__ import annotations
 
@@ -69,14 +69,16 @@ def put(directory: Path, *names: str) -> Path:
     return directory
 
 
-def test_another_spark_home(monkeypatch: pytest.MonkeyPatch, pyspark: Installed) -> None:
+def test_different_spark_home_is_reported(
+    monkeypatch: pytest.MonkeyPatch, pyspark: Installed
+) -> None:
     monkeypatch.setenv("SPARK_HOME", str(pyspark.home))
     assert wrong("PySpark") == []
     monkeypatch.setenv("SPARK_HOME", "/opt/spark-3.5")
     assert "SPARK_HOME=/opt/spark-3.5" in wrong("PySpark")[0]
 
 
-def test_no_pyspark_ends_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pyspark_ends_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> Installed:
         raise ConnectorError("PySpark is not installed: run pip install 'kbroker[spark]'")
 
@@ -86,7 +88,7 @@ def test_no_pyspark_ends_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install" in result.action
 
 
-def test_java(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incompatible_java_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert results("Java") == [Result("Java", "17 (/java)")]
     monkeypatch.setattr(java, "default_java", lambda: java.Java(Path("/java"), 11))
     monkeypatch.setattr(java, "_DIRECTORIES", ())
@@ -96,7 +98,7 @@ def test_java(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.action.startswith("install a JDK 17")
 
 
-def test_jars_of_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jars_of_directory_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(JARS_VARIABLE, str(put(tmp_path / "jars", *NAMES[:3])))
     assert wrong("Jars") == [f"commons-pool2 is missing ({JARS_VARIABLE})"]
     put(tmp_path / "jars", NAMES[3])
@@ -105,7 +107,7 @@ def test_jars_of_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "contains no spark-sql-kafka jar" in wrong("Jars")[0]
 
 
-def test_the_registry_is_asked_for_the_connector(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repository_is_queried_for_connector(monkeypatch: pytest.MonkeyPatch) -> None:
     package = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
     assert results("Jars") == [Result("Jars", f"the Maven repository has {package}")]
     monkeypatch.setattr(jars, "newest", registry_with("4.2.0", "4.0.0"))
@@ -120,7 +122,7 @@ def test_the_registry_is_asked_for_the_connector(monkeypatch: pytest.MonkeyPatch
     assert result.action == "pip install 'pyspark==4.1.0', or use format(\"kbroker\")"
 
 
-def test_a_registry_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_repository_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(pyspark: Installed, directory: Path) -> jars.Available:
         raise ConnectorError("mvn could not fetch it")
 
@@ -131,14 +133,14 @@ def test_a_registry_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> Non
     assert JARS_VARIABLE in result.action
 
 
-def test_jars_among_pysparks_own(pyspark: Installed) -> None:
+def test_jars_in_pyspark_directory_are_checked(pyspark: Installed) -> None:
     put(pyspark.home / "jars", "spark-sql-kafka-0-10_2.12-3.5.1.jar", "commons-pool-1.5.4.jar")
     found = wrong("Jars")
     assert any("is for Scala 2.12, PySpark has 2.13" in text for text in found)
     assert any("kafka-clients is missing" in text for text in found)
 
 
-def test_jars_in_both_places_are_double(
+def test_jars_in_both_directories_are_duplicates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pyspark: Installed
 ) -> None:
     put(pyspark.home / "jars", *NAMES)
@@ -147,7 +149,9 @@ def test_jars_in_both_places_are_double(
     assert "present 2 times" in wrong("Jars")[0]
 
 
-def test_workers_of_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_with_other_python_version_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     versions = '{"python": "3.8", "pandas": null, "pyarrow": "1.0.0"}'
     monkeypatch.setenv("PYSPARK_PYTHON", str(program(tmp_path / "old", versions)))
     monkeypatch.setattr(doctor, "_oldest", lambda library: "18.0.0")
@@ -157,14 +161,16 @@ def test_workers_of_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("setting", ["/nowhere/python", "/bin/false"])
-def test_workers_that_do_not_run(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_interpreter_that_fails_is_reported(
+    setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", setting)
     (result,) = results("Workers")
     assert result.wrong
     assert f"export PYSPARK_PYTHON={sys.executable}" in result.action
 
 
-def test_an_interpreter_that_nobody_has_named_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_interpreter_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON")
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     assert wrong("Workers") == []
@@ -185,13 +191,13 @@ def test_versions_are_compared_by_number(one: str, other: str, newer: bool) -> N
     assert doctor.newer(one, other) is newer
 
 
-def test_pandas_3_is_a_note(pyspark: Installed) -> None:
+def test_pandas_3_is_harmless(pyspark: Installed) -> None:
     result = doctor._library(pyspark, "pandas", "3.1.1", "python", harmless=False)
     assert not result.wrong
     assert str(result).startswith("note  pandas")
 
 
-def test_a_proxy_that_java_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_unknown_to_java_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not results("Proxy")[0].action
     monkeypatch.setenv("https_proxy", "http://proxy:3128")
     assert "JAVA_TOOL_OPTIONS" in results("Proxy")[0].action
@@ -202,7 +208,7 @@ def test_a_proxy_that_java_does_not_know(tmp_path: Path, monkeypatch: pytest.Mon
     assert not results("Proxy")[0].action
 
 
-def test_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_name_with_loopback_address_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(name: str) -> str:
         raise OSError
 
@@ -223,7 +229,9 @@ def kbroker(*words: str, typed: str = "") -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_prints_coordinates_or_jars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
     assert kbroker("packages") == (0, f"{name}\n")
     assert kbroker("packages", "--submit") == (0, f"--packages {name}\n")
@@ -237,7 +245,7 @@ def test_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (status, said.splitlines()[-1]) == (0, f"export {JARS_VARIABLE}={directory}")
 
 
-def test_packages_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_reports_failed_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(pyspark: Installed, directory: Path) -> list[str]:
         raise ConnectorError("no registry")
 
@@ -251,7 +259,9 @@ def all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("all_is_well")
-def test_the_doctors_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_exit_status_reflects_findings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert kbroker("doctor") == (0, "ok    Java        17\n")
     log = tmp_path / "job.log"
     log.write_text("all is well\n")

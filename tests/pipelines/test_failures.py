@@ -14,25 +14,25 @@ again: Failed to find data source: kafka. Please deploy
 """
 
 
-def test_each_failure_once_at_its_first_line() -> None:
+def test_each_failure_is_reported_at_its_first_line() -> None:
     found = [(each.failure.name, each.number) for each in explain(LOG)]
     assert found == [("native Hadoop", 1), ("no connector", 2)]
     assert explain(LOG.splitlines(keepends=True))[1].line.startswith("pyspark.errors")
 
 
-def test_what_says_little_counts_when_nothing_else_is_found() -> None:
+def test_unspecific_failure_is_reported_only_alone() -> None:
     lines = LOG.splitlines()
     assert [each.failure.name for each in explain([lines[0], lines[3]])] == [
         "native Hadoop", "no gateway",
     ]  # fmt: skip
 
 
-def test_nothing_is_found_in_good_words() -> None:
+def test_harmless_log_has_no_findings() -> None:
     assert explain("all is well") == []
     assert explain("") == []
 
 
-def test_each_failure_has_a_name_of_its_own_and_says_what_to_do() -> None:
+def test_each_failure_has_unique_name_and_action() -> None:
     assert len({failure.name for failure in FAILURES}) == len(FAILURES)
     for failure in FAILURES:
         re.compile(failure.pattern)

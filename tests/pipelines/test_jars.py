@@ -1,4 +1,4 @@
-"""What the names of jars say, and which versions are tried."""
+"""Tests of jar names, and of the choice of versions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RIGHT = [
         ("kafka-clients.txt", None),
     ],
 )
-def test_names_of_jars(name: str, jar: Jar | None) -> None:
+def test_jar_names_are_parsed(name: str, jar: Jar | None) -> None:
     assert jars.parse(name) == jar
 
 
@@ -53,18 +53,18 @@ def test_names_of_jars(name: str, jar: Jar | None) -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_set(names: list[str], found: list[str]) -> None:
+def test_problems_of_jar_sets_are_found(names: list[str], found: list[str]) -> None:
     assert [
         problem.text for problem in jars.problems(names, SPARK) if not problem.harmless
     ] == found
 
 
-def test_a_connector_of_the_same_minor_version_is_only_a_note() -> None:
+def test_connector_of_same_minor_version_is_harmless() -> None:
     (problem,) = jars.problems(["spark-sql-kafka-0-10_2.13-4.2.1.jar", *RIGHT[1:]], SPARK)
     assert problem.harmless
 
 
-def test_an_older_token_provider_is_only_a_note() -> None:
+def test_older_token_provider_is_harmless() -> None:
     names = [RIGHT[0], "spark-token-provider-kafka-0-10_2.13-4.0.0.jar", *RIGHT[2:]]
     (problem,) = jars.problems(names, SPARK)
     assert problem.harmless
@@ -81,7 +81,7 @@ def test_an_older_token_provider_is_only_a_note() -> None:
         ("4.3.0.dev1", ["4.3.0.dev1", "4.3.0", "4.2.0", "4.1.0", "4.0.0"]),
     ],
 )
-def test_versions_that_are_tried(version: str, tried: list[str]) -> None:
+def test_candidate_versions_are_ordered(version: str, tried: list[str]) -> None:
     assert jars.candidates(version) == tried
 
 
@@ -108,7 +108,7 @@ def gathered(registry: Registry, directory: Path, monkeypatch: pytest.MonkeyPatc
 CONNECTOR, PROVIDER = "spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13"
 
 
-def test_the_newest_that_the_registry_has_is_taken_and_named(
+def test_newest_available_version_is_downloaded_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = Registry(f"{CONNECTOR}-4.2.0", f"{PROVIDER}-4.0.0")
@@ -121,7 +121,7 @@ def test_the_newest_that_the_registry_has_is_taken_and_named(
     assert note.endswith("already contains the jars")
 
 
-def test_a_connector_of_another_minor_version_is_not_taken(
+def test_connector_of_other_minor_version_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = Registry(f"{CONNECTOR}-4.1.0", f"{PROVIDER}-4.0.0")
@@ -130,12 +130,14 @@ def test_a_connector_of_another_minor_version_is_not_taken(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_registry_that_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repository_without_connector_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ConnectorError, match=r"no spark-sql-kafka-0-10_2.13 of 4.2.0, 4.1.0, 4.0"):
         gathered(Registry(), tmp_path, monkeypatch)
 
 
-def test_jars_that_do_not_fit_are_not_mixed(
+def test_directory_with_incompatible_jars_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "kafka-clients-3.4.0.jar").touch()
@@ -143,7 +145,7 @@ def test_jars_that_do_not_fit_are_not_mixed(
         gathered(Registry(), tmp_path, monkeypatch)
 
 
-def test_projects_for_maven_and_ivy_leave_out_what_pyspark_has() -> None:
+def test_maven_and_ivy_projects_exclude_jars_of_pyspark() -> None:
     connector = ElementTree.fromstring(jars.pom(CONNECTOR, "4.2.0"))
     excluded = {each.text for each in connector.iterfind(".//{*}exclusion/{*}groupId")}
     assert {"org.apache.spark", "org.apache.hadoop"} < excluded

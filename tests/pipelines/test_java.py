@@ -1,4 +1,4 @@
-"""Which Java a Spark starts on, and what is said about one that does not suit."""
+"""Tests of the choice of Java for a Spark version, and of the error for an incompatible one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JAVA_17 = 'openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime Environment (bu
         ("bash: java: not found", 0),
     ],
 )
-def test_the_major_version_of_java(text: str, major: int) -> None:
+def test_major_version_is_parsed(text: str, major: int) -> None:
     assert java.major_in(text) == major
 
 
@@ -38,7 +38,7 @@ def test_the_major_version_of_java(text: str, major: int) -> None:
         ("4.2.0", 0, False),
     ],
 )
-def test_which_java_suits_which_spark(spark: str, major: int, suits: bool) -> None:
+def test_java_support_depends_on_spark_version(spark: str, major: int, suits: bool) -> None:
     assert java.is_supported(spark, major) is suits
 
 
@@ -51,13 +51,13 @@ def made(directory: Path, version: str) -> Path:
     return directory
 
 
-def test_the_java_of_java_home_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_has_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = made(tmp_path, "17.0.15")
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert java.find_suitable("4.0.0") == java.Java(home / "bin" / "java", 17)
 
 
-def test_the_wrong_java_is_named_with_one_that_suits(
+def test_incompatible_java_error_names_installed_alternative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(made(tmp_path / "wrong", "25.0.1")))
@@ -71,9 +71,7 @@ def test_the_wrong_java_is_named_with_one_that_suits(
     assert text.endswith(f"export JAVA_HOME={right}")
 
 
-def test_without_java_the_error_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_java_error_names_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(java, "_DIRECTORIES", ())

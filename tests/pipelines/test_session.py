@@ -1,4 +1,4 @@
-"""What is made of a Spark that does not start."""
+"""Tests of the errors for a Spark that does not start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ session = importlib.import_module("kbroker.spark.session")
         ("something else", ConnectorError),
     ],
 )  # fmt: skip
-def test_a_connector_that_is_not_delivered_is_an_error_of_its_own(
+def test_missing_connector_raises_its_own_error(
     said: str, kind: type[ConnectorError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "installed", lambda: Installed("4.3.0", Path("/spark"), "2.13"))

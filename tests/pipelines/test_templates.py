@@ -19,7 +19,7 @@ def files(directory: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_project_has_its_own_name_and_the_same_parts(kind: str, tmp_path: Path) -> None:
+def test_project_has_own_name_and_all_files(kind: str, tmp_path: Path) -> None:
     directory = copy_project(kind, "shop", tmp_path)
     assert directory == tmp_path / "shop"
     assert {
@@ -32,7 +32,7 @@ def test_a_project_has_its_own_name_and_the_same_parts(kind: str, tmp_path: Path
     assert PLACEHOLDER not in texts.lower()
 
 
-def test_every_template_is_offered() -> None:
+def test_help_lists_every_template() -> None:
     assert {path.name for path in FILES.iterdir()} == {"common", "topics", *KINDS}
     assert set(LAYERS) == set(KINDS)
 
@@ -49,20 +49,20 @@ def test_every_template_is_offered() -> None:
         ("tests", "choose another name"),
     ],
 )
-def test_names_that_would_not_work_are_refused(name: str, message: str, tmp_path: Path) -> None:
+def test_invalid_project_names_are_rejected(name: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(TemplateError, match=message):
         copy_project("custom", name, tmp_path / "empty")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_is_not_overwritten(tmp_path: Path) -> None:
+def test_existing_directory_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     with pytest.raises(TemplateError, match="already exists: choose another name, or delete it"):
         copy_project("custom", "shop", tmp_path)
     assert files(tmp_path) == set()
 
 
-def test_the_command_says_what_comes_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_prints_next_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(main, ["init", "pipeline", "enrich", "shop"])
     assert done.exit_code == 0, done.output
@@ -77,7 +77,7 @@ def test_the_command_says_what_comes_next(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_projects_are_clean_as_copied(tmp_path: Path) -> None:
+def test_copied_projects_pass_linters(tmp_path: Path) -> None:
     """Types of PySpark are not looked at here: it may be missing."""
     for kind in KINDS:
         copy_project(kind, f"my_{kind}", tmp_path)

@@ -158,7 +158,7 @@ def test_copies(broker: LocalBroker) -> None:
         check_same(broker.bootstrap_servers, "poor", "original", by="key")
 
 
-def test_partitions_that_one_side_does_not_have(broker: LocalBroker) -> None:
+def test_partitions_missing_on_one_side_are_found(broker: LocalBroker) -> None:
     broker.create_topic("wide", partitions=2)
     broker.create_topic("narrow")
     with pytest.raises(AuditError, match="wide-1: narrow has no such partition"):
@@ -176,7 +176,7 @@ def test_what_cannot_be_audited(broker: LocalBroker) -> None:
     assert check_topic(broker.bootstrap_servers, "one", partitions=[0]).records == 0
 
 
-def test_a_broken_batch_on_disk(tmp_path: Path) -> None:
+def test_corrupt_batch_on_disk_is_found(tmp_path: Path) -> None:
     with LocalBroker(data_dir=str(tmp_path), topics={"kept": 1}) as broker:
         for value in (b"first", b"second", b"third"):
             broker.produce("kept", value)

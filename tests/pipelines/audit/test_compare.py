@@ -1,4 +1,4 @@
-"""Two sides by offset: each planted defect is seen, and nothing else."""
+"""Tests of the comparison by offset: each planted error is found, and no other."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ DEFECTS: dict[str, tuple[Callable[[list[Record]], object], dict[Kind, int]]] = {
 
 
 @pytest.mark.parametrize("name", DEFECTS)
-async def test_each_defect_is_seen_and_nothing_else(name: str) -> None:
+async def test_each_planted_error_is_found_and_no_other(name: str) -> None:
     plant, expected = DEFECTS[name]
     planted = list(SOUND)
     plant(planted)
@@ -97,7 +97,7 @@ async def test_each_defect_is_seen_and_nothing_else(name: str) -> None:
             assert compared.equal == COUNT - lost
 
 
-async def test_random_damage_is_counted_exactly() -> None:
+async def test_random_changes_are_counted_exactly() -> None:
     for seed in range(50):
         chance = random.Random(seed)
         planted, expected = [], dict.fromkeys((Kind.MISSING, Kind.DOUBLED, Kind.DIFFERENT), 0)
@@ -113,7 +113,7 @@ async def test_random_damage_is_counted_exactly() -> None:
         assert found == {kind: count for kind, count in expected.items() if count}, seed
 
 
-async def test_what_the_topic_has_lost_since_is_no_finding() -> None:
+async def test_records_lost_by_topic_are_excused() -> None:
     gaps = [
         Gap(10, 12, Reason.COMPACTION),
         Gap(12, 13, Reason.DELETED),

@@ -38,12 +38,12 @@ def test_what_identifies_a_record(text: str, same: list[list[int]]) -> None:
     assert list(groups.values()) == same
 
 
-def test_the_time_counts_when_asked_for() -> None:
+def test_timestamp_is_part_of_identity_on_request() -> None:
     found = Identity(with_time=True).hashes(ROWS)
     assert len(set(found)) == len(found)
 
 
 @pytest.mark.parametrize("text", ["", "offset", "key:x", "header", "header:", "field:", "field"])
-def test_texts_that_identify_nothing(text: str) -> None:
+def test_invalid_identities_are_rejected(text: str) -> None:
     with pytest.raises(BadIdentity, match="record, key, header:NAME, field:NAME"):
         Identity.parse(text)

@@ -110,7 +110,7 @@ def test_only_what_is_asked_for_counts() -> None:
     assert found.kinds == {}
 
 
-def test_times_that_go_back_are_counted() -> None:
+def test_decreasing_timestamps_are_counted() -> None:
     found = Audited([data(10)], [data(20), data(30)], begin=10, end=40)
     assert found.facts.times_back == 0
     late = [encode_batch([Record(b"k", b"v", 1)], base_offset=20), data(21)]
@@ -168,7 +168,7 @@ def flipped(batch: bytes, at: int = -1) -> bytes:
     return bytes(broken)
 
 
-def test_a_batch_that_does_not_match_its_crc() -> None:
+def test_batch_with_wrong_crc_is_found() -> None:
     found = Audited([data(0), flipped(data(10)), data(20)], end=30)
     assert found.kinds == {Kind.CRC: 1}
     assert found.offsets == [*range(10), *range(20, 30)]
@@ -201,13 +201,13 @@ def test_records_that_cannot_be_read() -> None:
         ([], 0, 22),
     ],
 )
-def test_a_gap_that_nothing_explains(answers: list[list[bytes]], first: int, count: int) -> None:
+def test_unexplained_gap_is_found(answers: list[list[bytes]], first: int, count: int) -> None:
     found = Audited(*answers, end=22)
     assert found.kinds == {Kind.GAP: count}
     assert found.findings.listed[0].offset == first
 
 
-def test_a_batch_that_is_there_twice() -> None:
+def test_repeated_batch_is_found() -> None:
     assert Audited([data(0), data(0), data(10)], end=20).kinds == {Kind.DAMAGED: 1}
 
 
@@ -263,7 +263,7 @@ def test_sequences_may_jump_in_a_compacted_topic_and_not_repeat() -> None:
     assert Audited(log, end=50, compacted=True).kinds == {Kind.SEQUENCE: 1}
 
 
-def test_sequences_go_on_behind_batches_that_were_not_seen() -> None:
+def test_any_sequence_is_accepted_after_skipped_batches() -> None:
     broken = [of_producer(0, 0), flipped(of_producer(10, 10)), of_producer(20, 20)]
     found = Audited(broken, end=30)
     assert found.kinds == {Kind.CRC: 1}

@@ -15,7 +15,7 @@ def hashes(count: int, seed: int = 0) -> list[int]:
     return [chance.getrandbits(64) - (1 << 63) for _ in range(count)]
 
 
-def test_few_different_hashes_are_counted_exactly() -> None:
+def test_few_distinct_hashes_are_counted_exactly() -> None:
     distinct = Distinct(kept=1000)
     for _ in range(3):
         distinct.add(hashes(999))
@@ -24,7 +24,7 @@ def test_few_different_hashes_are_counted_exactly() -> None:
 
 
 @pytest.mark.parametrize("count", [5_000, 60_000])
-def test_many_are_estimated(count: int) -> None:
+def test_many_distinct_hashes_are_estimated(count: int) -> None:
     distinct = Distinct(kept=1000)
     everything = hashes(count)
     for at in range(0, count, 700):
@@ -35,7 +35,7 @@ def test_many_are_estimated(count: int) -> None:
 
 
 @pytest.mark.parametrize("in_memory", [10, 1_000_000])
-def test_hashes_that_come_again(in_memory: int) -> None:
+def test_repeated_hashes_are_found(in_memory: int) -> None:
     everything = hashes(500)
     with Spill(in_memory) as spill:
         for at in range(0, 500, 50):
@@ -70,7 +70,7 @@ def test_differences(in_memory: int) -> None:
         ]
 
 
-def test_limits_of_places() -> None:
+def test_positions_beyond_limits_are_rejected() -> None:
     with Spill() as spill:
         spill.add(PARTITIONS_MAX - 1, [(1 << 48) - 1], [5])
         spill.add(0, [3], [5])

@@ -1,4 +1,4 @@
-"""What brokers say, as the lake keeps it."""
+"""Tests of the metadata that the lake stores."""
 
 from __future__ import annotations
 

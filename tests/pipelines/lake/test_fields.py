@@ -36,7 +36,7 @@ def ddl(kind: Any) -> str:
         ([{"a": {"x": 1}}, {"a": {"X": 2}}], "{a:string}"),
     ],
 )
-def test_types_are_found_in_values(values: list[dict[str, Any]], expected: str) -> None:
+def test_types_are_inferred_from_values(values: list[dict[str, Any]], expected: str) -> None:
     assert ddl(fields.grow_schema(fields.struct(), values)) == expected
 
 
@@ -51,14 +51,14 @@ def test_types_are_found_in_values(values: list[dict[str, Any]], expected: str) 
         ({"a": []}, [{"a": ["t"]}], "{a:[string]}"),
     ],
 )
-def test_a_schema_grows_and_keeps_its_types(
+def test_schema_growth_keeps_existing_types(
     before: dict[str, Any], values: list[dict[str, Any]], after: str
 ) -> None:
     schema = fields.grow_schema(fields.struct(), [before])
     assert ddl(fields.grow_schema(schema, values)) == after
 
 
-def test_columns_get_names_that_no_reader_confuses() -> None:
+def test_column_names_are_unique_regardless_of_case() -> None:
     schema = fields.grow_schema(
         fields.struct(), [{"Record": 1, "record_hour": 2, "a": 3, "A": 4, "": 5}]
     )
@@ -80,13 +80,13 @@ def test_columns_get_names_that_no_reader_confuses() -> None:
     ]
 
 
-def test_a_schema_does_not_grow_without_bound() -> None:
+def test_schema_growth_is_limited() -> None:
     schema = fields.grow_schema(fields.struct(), [{"a": 1}])
     flood = [{f"f{number}": 1 for number in range(fields.FIELDS_MAX)}]
     assert fields.grow_schema(schema, flood) is schema
 
 
-def test_what_has_no_type_yet_is_not_written() -> None:
+def test_void_fields_are_not_written() -> None:
     value = {"a": None, "b": {"c": None}, "d": [{"e": None, "f": 1}], "g": []}
     schema = fields.grow_schema(fields.struct(), [value])
     assert fields.has_void(schema)
@@ -109,17 +109,17 @@ def test_what_has_no_type_yet_is_not_written() -> None:
         (b'{"a": 9223372036854775808}', "a: 9223372036854775808, expected long"),
     ],
 )
-def test_the_reason_for_poison_is_told(value: bytes, reason: str) -> None:
+def test_rejection_reason_names_first_mismatch(value: bytes, reason: str) -> None:
     schema = fields.grow_schema(fields.struct(), [{"a": 1, "in": {"x": [1.5]}}])
     assert fields.rejection_reason(value, schema, may_grow=False).startswith(reason)
 
 
-def test_a_schema_can_be_kept_as_json() -> None:
+def test_schema_is_json_serializable() -> None:
     schema = fields.grow_schema(fields.struct(), [{"a": {"b": [1]}, "Record": None}])
     assert json.loads(json.dumps(schema)) == schema
 
 
-def test_the_number_of_a_schema_is_no_part_of_the_json() -> None:
+def test_schema_id_header_is_skipped() -> None:
     value = b'\0\0\0\0\7{"a": "x"}'
     assert fields.without_number(value) == b'{"a": "x"}'
     assert fields.without_number(b'{"a": 1}') == b'{"a": 1}'

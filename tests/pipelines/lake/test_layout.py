@@ -1,4 +1,4 @@
-"""Names of files say what lies in them."""
+"""Tests of file names in a lake."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from kbroker.pipelines.lake import layout
 
 
-def test_names_carry_partition_and_offsets() -> None:
+def test_file_names_contain_partition_and_offsets() -> None:
     name = layout.file_name(3, 17, 4_000_000_000)
     assert name == "00003-00000000000000000017-00000000004000000000.parquet"
     assert layout.parsed(Path(name)) == layout.LakeFile(3, 17, 4_000_000_000, Path(name))
@@ -21,7 +21,7 @@ def test_names_carry_partition_and_offsets() -> None:
 @pytest.mark.parametrize(
     "name", ["part-0001.parquet", "00003-17-18.parquet", f"x{layout.file_name(1, 2, 3)}"]
 )
-def test_other_names_say_nothing(name: str) -> None:
+def test_other_file_names_are_ignored(name: str) -> None:
     assert layout.parsed(Path(name)) is None
 
 

@@ -22,7 +22,7 @@ async def merged(*partitions: list[int], size: int = 2) -> list[tuple[int | None
     return found
 
 
-async def test_the_earliest_comes_first() -> None:
+async def test_records_are_merged_by_timestamp() -> None:
     assert await merged([1, 4, 5], [2, 3, 9], []) == [
         (0, 1),
         (1, 2),
@@ -33,11 +33,11 @@ async def test_the_earliest_comes_first() -> None:
     ]
 
 
-async def test_what_is_late_in_its_partition_keeps_its_place() -> None:
+async def test_partition_order_is_kept_for_decreasing_timestamps() -> None:
     assert await merged([5, 1, 6], [2, 7]) == [(1, 2), (0, 5), (0, 1), (0, 6), (1, 7)]
 
 
-async def test_equal_times_come_in_the_order_of_partitions() -> None:
+async def test_equal_timestamps_are_ordered_by_partition() -> None:
     assert await merged([3, 3], [3]) == [(0, 3), (0, 3), (1, 3)]
 
 
@@ -47,7 +47,7 @@ async def test_many_records() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 20), max_size=8), max_size=4), st.integers(1, 5))
-def test_a_later_run_from_anywhere_gives_the_rest_in_the_same_order(
+def test_resumed_merge_keeps_order_from_any_position(
     partitions: list[list[int]], size: int
 ) -> None:
     import trio

@@ -62,7 +62,7 @@ ALL = [*COMMITTED[:3], "aborted 0", "aborted 1", "aborted 2", "plain", "open"]
     ("options", "expected"),
     [([], COMMITTED), (["--rate", "10000"], COMMITTED), (["--read-uncommitted"], ALL)],
 )
-def test_what_committed_is_written(
+def test_only_committed_records_are_replayed(
     broker: LocalBroker, options: list[str], expected: list[str]
 ) -> None:
     """An open transaction is not waited for: the topic ends before it."""

@@ -44,19 +44,19 @@ def shouting(monkeypatch: pytest.MonkeyPatch) -> Shouting:
     return encoder
 
 
-async def test_without_a_subject_values_stay() -> None:
+async def test_values_without_subject_are_unchanged() -> None:
     encode = await encoding(None, ListSource())
     assert await encode(CHUNK) is CHUNK
 
 
-async def test_values_are_encoded_in_a_thread_and_nulls_stay(shouting: Shouting) -> None:
+async def test_values_are_encoded_in_thread_except_nulls(shouting: Shouting) -> None:
     encode = await encoding(SUBJECT, ListSource())
     first, second = CHUNK.records
     assert await encode(CHUNK) == Chunk([0, 1], [first._replace(value=b"A"), second])
     assert threading.get_ident() not in shouting.threads
 
 
-async def test_what_cannot_be_encoded_is_named(shouting: Shouting) -> None:
+async def test_value_that_cannot_be_encoded_is_named(shouting: Shouting) -> None:
     encode = await encoding(SUBJECT, ListSource())
     with pytest.raises(
         ClientError, match="record 5 of 1 cannot be written as capitals: no letters; "
@@ -64,7 +64,7 @@ async def test_what_cannot_be_encoded_is_named(shouting: Shouting) -> None:
         await encode(Chunk([1], [Record(b"k", b"1", 0, [], 5)]))
 
 
-async def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def latest(self: Any, subject: str, kind: str) -> dict[str, Any]:
         return {"id": 1, "schema": '"string"'}
 

@@ -1,4 +1,4 @@
-"""Where a partition's part begins and ends."""
+"""Tests of the selection of a partition's records between two bounds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from kbroker.client.offset_spec import END, START, Kind, OffsetSpec
 from kbroker.pipelines.replay.window import Window
 
+# Offsets and times, not in order.
 ROWS = [(0, 100), (1, 200), (3, 150), (4, 300), (5, 250)]
-"""Offsets and times, not in order."""
 
 
 def offset(value: int) -> OffsetSpec:
@@ -33,6 +33,8 @@ def time(value: int) -> OffsetSpec:
         (offset(4), offset(2), []),
     ],
 )
-def test_what_is_inside(first: OffsetSpec, last: OffsetSpec, inside: list[int]) -> None:
+def test_window_selects_records_between_bounds(
+    first: OffsetSpec, last: OffsetSpec, inside: list[int]
+) -> None:
     window = Window(first, last)
     assert [at for at, when in ROWS if window.has(at, when)] == inside

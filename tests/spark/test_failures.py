@@ -241,7 +241,9 @@ SESSION = "from kbroker.spark import session; session(settings={settings!r})"
 def test_a_connector_that_does_not_exist() -> None:
     name = installed().package.rpartition(":")[0] + ":0.0.1"
     done = python(SESSION.format(settings={"spark.jars.packages": name}))
-    assert "ConnectorError: Spark does not start. The Java registry did not" in done.stderr
+    assert (
+        "ConnectorError: Spark does not start. The connector could not be downloaded" in done.stderr
+    )
     plain = python(
         "from pyspark.sql import SparkSession; "
         f"SparkSession.builder.config('spark.jars.packages', {name!r}).getOrCreate()"

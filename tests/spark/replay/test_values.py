@@ -146,7 +146,7 @@ def test_a_value_that_does_not_fit(broker: LocalBroker) -> None:
         broker.produce("source", value)
     said = refusal(broker, *words, "source")
     assert "offset 1 of partition 0 of topic source cannot be written" in said
-    assert "it is no JSON object" in said
+    assert "not a JSON object" in said
     replay(broker, "source", "--filter-field", "id=.")
     assert [each["id"] for each in read(broker)] == [1]
 

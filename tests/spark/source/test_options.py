@@ -134,7 +134,7 @@ def test_starts_and_ends_fit() -> None:
     between('{"a":{"0":5}}', '{"a":{"0":-1}}')
     with pytest.raises(OptionError, match="start offset 5 is greater than end offset 4 for a-0"):
         between('{"a":{"0":5}}', '{"a":{"0":4}}')
-    with pytest.raises(OptionError, match="name different partitions: a-0 and a-1"):
+    with pytest.raises(OptionError, match="list different partitions: a-0 and a-1"):
         between('{"a":{"0":5}}', '{"a":{"1":9}}')
 
 

@@ -62,7 +62,6 @@ class Nemesis:
             (self.cut_off_store, 3),
             (self.slow_disk, 2),
             (self.refusing_disk, 3),
-            (self.failing_disk, 3),
             (self.bad_store, 3),
             (self.stop_store, 3),
             (self.come_and_go, 1),
@@ -77,7 +76,8 @@ class Nemesis:
                 (self.elect, 3),
             ]
         if world.kind is not Kind.NO_SYNC:
-            self._harms.append((self.power_cut_of_all, 1))
+            # Both end nodes without regard to which replicas are in sync at that moment.
+            self._harms += [(self.power_cut_of_all, 1), (self.failing_disk, 3)]
         if world.kind is Kind.SETTINGS:
             self._harms.append((self.change_minimum, 2))
         if world.kind is Kind.LOST_DISK:

@@ -116,7 +116,7 @@ def test_text_and_numbers_stay_what_they_are_where_json_knows_no_better() -> Non
         (header_of(4) + b"\x02", "schema 4 is not a record"),
     ],
 )
-def test_what_cannot_be_decoded_says_why(value: bytes, reason: str) -> None:
+def test_undecodable_value_names_reason(value: bytes, reason: str) -> None:
     with pytest.raises(UndecodableError, match=reason):
         Decoder({**SCHEMAS, 4: "long"}).decode(value)
 

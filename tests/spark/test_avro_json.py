@@ -68,7 +68,7 @@ def encoded(schema: Any, value: Any) -> dict[str, Any]:
     return Decoder({7: schema}).decode(JsonEncoder(Encoder(7, schema)).encode(text))
 
 
-def test_what_a_lake_gives_back_is_the_same_again() -> None:
+def test_values_from_lake_are_encoded_unchanged() -> None:
     assert encoded(EVERYTHING, _as_json(VALUES)) == VALUES
 
 
@@ -142,7 +142,7 @@ def test_fields_that_are_not_there() -> None:
         (["null", CARD], '{"shop.Card": 1}', "field: 1 is not a record shop.Card"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit(kind: Any, text: str, why: str) -> None:
+def test_mismatching_values_are_rejected(kind: Any, text: str, why: str) -> None:
     with pytest.raises(UnencodableError, match=why):
         encoded(record(("field", kind)), f'{{"field": {text}}}'.encode())
 
@@ -160,6 +160,6 @@ def test_what_does_not_fit(kind: Any, text: str, why: str) -> None:
         (b'{"field": "' + b"x" * 1000 + b'"}', r"x\.\.\. is not an integer"),
     ],
 )
-def test_what_is_no_object(text: bytes, why: str) -> None:
+def test_values_that_are_not_objects_are_rejected(text: bytes, why: str) -> None:
     with pytest.raises(UnencodableError, match=why):
         encoded(record(("field", "int")), text)

@@ -55,7 +55,7 @@ def broker() -> Iterator[LocalBroker]:
         yield broker
 
 
-def test_what_is_encoded_is_decoded_by_its_number(broker: LocalBroker) -> None:
+def test_encoded_value_is_decoded_by_schema_id(broker: LocalBroker) -> None:
     url = broker.schema_registry_url
     old, new = (Encoder.registered(url, "orders-value", each) for each in (OLD, NEW))
     again = pickle.loads(pickle.dumps(Encoder.registered(url, "orders-value", json.dumps(OLD))))
@@ -75,12 +75,12 @@ def test_what_is_encoded_is_decoded_by_its_number(broker: LocalBroker) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"id": "x", "who": None}, {"who": "a"}, {"id": 1, "nobody": 1}])
-def test_what_does_not_fit_says_so(fields: dict[str, Any]) -> None:
+def test_mismatching_fields_are_rejected(fields: dict[str, Any]) -> None:
     with pytest.raises(UnencodableError, match=r"do not match shop\.Order"):
         Encoder(1, OLD).encode(fields)
 
 
-def test_a_registry_that_refuses_is_quoted(broker: LocalBroker) -> None:
+def test_error_of_registry_is_quoted(broker: LocalBroker) -> None:
     url = broker.schema_registry_url
     Encoder.registered(url, "s", OLD)
     stricter = {**OLD, "fields": [*OLD["fields"], {"name": "more", "type": "long"}]}

@@ -238,7 +238,7 @@ def test_a_spark_without_what_it_needs(spark: SparkSession, tmp_path: Path) -> N
 SESSION = "from kbroker.spark import session; session(settings={settings!r})"
 
 
-def test_a_connector_that_does_not_exist() -> None:
+def test_nonexistent_connector_is_reported() -> None:
     name = installed().package.rpartition(":")[0] + ":0.0.1"
     done = python(SESSION.format(settings={"spark.jars.packages": name}))
     assert (
@@ -267,7 +267,7 @@ def test_error_of_jvm_is_shown_when_it_does_not_start(options: str, words: str) 
     assert words in done.stderr
 
 
-def test_a_java_that_is_not_there() -> None:
+def test_missing_java_is_reported() -> None:
     done = python(SESSION.format(settings={}), JAVA_HOME="/nowhere")
     assert "ConnectorError: Spark " in done.stderr
     assert "JAVA_HOME=/nowhere has no bin/java" in done.stderr

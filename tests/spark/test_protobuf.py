@@ -104,7 +104,7 @@ def broker() -> Iterator[LocalBroker]:
         yield broker
 
 
-def test_what_is_encoded_is_decoded_by_its_number(broker: LocalBroker) -> None:
+def test_encoded_message_is_decoded_by_schema_id(broker: LocalBroker) -> None:
     url = broker.schema_registry_url
     old = Encoder.registered(url, "orders-value", OLD)
     new = pickle.loads(pickle.dumps(Encoder.registered(url, "orders-value", NEW)))
@@ -157,7 +157,7 @@ def test_files_that_import_others(broker: LocalBroker) -> None:
         (header_of(2) + b"\x00", "schema 2 is AVRO, not PROTOBUF"),
     ],
 )
-def test_what_cannot_be_decoded_says_why(broker: LocalBroker, value: bytes, reason: str) -> None:
+def test_undecodable_value_names_reason(broker: LocalBroker, value: bytes, reason: str) -> None:
     url = broker.schema_registry_url
     Encoder.registered(url, "orders-value", NEW)
     avro.Encoder.registered(url, "avro", {"type": "record", "name": "R", "fields": []})
@@ -169,13 +169,13 @@ def test_what_cannot_be_decoded_says_why(broker: LocalBroker, value: bytes, reas
     "fields",
     [{"id": "x"}, {"nobody": 1}, {"state": "LOST"}, {"count": -1}, {"tags": [1]}, {"card": "1"}],
 )
-def test_what_does_not_fit_says_so(broker: LocalBroker, fields: dict[str, Any]) -> None:
+def test_mismatching_fields_are_rejected(broker: LocalBroker, fields: dict[str, Any]) -> None:
     encoder = Encoder.registered(broker.schema_registry_url, "orders-value", NEW)
     with pytest.raises(UnencodableError, match=r"do not match shop\.Order"):
         encoder.encode(fields)
 
 
-def test_a_registry_that_refuses_is_quoted(broker: LocalBroker) -> None:
+def test_error_of_registry_is_quoted(broker: LocalBroker) -> None:
     url = broker.schema_registry_url
     Encoder.registered(url, "s", OLD)
     with pytest.raises(SchemaError, match="returned 409 Schema being registered is incompatible"):

@@ -86,7 +86,9 @@ def test_properties_without_the_prefix_and_from_files(
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_who_may_not_is_told(spark: SparkSession, secure: LocalBroker, kind: str) -> None:
+def test_missing_permission_is_reported(
+    spark: SparkSession, secure: LocalBroker, kind: str
+) -> None:
     options = secure.client("nobody").spark
     with pytest.raises(Exception, match=r"(?i)authoriz|this user may not see it"):
         spark.read.format(kind).options(**options, subscribe="in").load().count()

@@ -207,7 +207,7 @@ def test_files_that_are_gone_torn_or_there_twice(topic: LocalBroker, lake: Path)
     assert found_in(topic, lake) == {Kind.DOUBLED: rows, Kind.MISPLACED: 1}
 
 
-def test_what_the_topic_does_not_have(topic: LocalBroker, lake: Path) -> None:
+def test_records_missing_in_topic_are_extra(topic: LocalBroker, lake: Path) -> None:
     record = topic.records(TOPIC)[0]
     beyond = {"value": b"", RECORD: record_of(record, offset=10_000)}
     path = write(files(lake)[0].parent, [beyond])
@@ -230,7 +230,7 @@ def test_poison_counts_as_archived(topic: LocalBroker, tmp_path: Path) -> None:
     assert found_in(topic, lake) == {Kind.DOUBLED: 2}
 
 
-def test_a_lake_that_lags(topic: LocalBroker, tmp_path: Path) -> None:
+def test_lagging_lake_is_accepted_on_request(topic: LocalBroker, tmp_path: Path) -> None:
     records = [one for one in topic.records(TOPIC) if one.offset < 20]
     archive(tmp_path, records)
     assert found_in(topic, tmp_path) == {Kind.MISSING: COUNT - 40}
@@ -244,7 +244,7 @@ def test_no_lake(topic: LocalBroker, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value_format", ["raw", "json"])
-def test_what_the_archiver_writes(
+def test_output_of_archiver_passes_audit(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path, value_format: str
 ) -> None:
     """Transactions with one that was aborted, headers, tombstones, poison, and a start that moved."""

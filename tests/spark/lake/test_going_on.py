@@ -65,7 +65,7 @@ def wait_until(is_so: Callable[[], bool], told: Events) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_broker_that_is_away_in_mid_run_is_waited_for(
+def test_runner_waits_for_unavailable_broker(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path, source: str
 ) -> None:
     broker.create_topic("t")

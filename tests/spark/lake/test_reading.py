@@ -98,7 +98,7 @@ def test_only_the_columns_asked_for_are_read(tmp_path: Path) -> None:
     assert [batch.to_pylist() for batch in reading.records(tmp_path, "t", 0, ["b"])] == [[{"b": 2}]]
 
 
-def test_what_is_not_the_archivers_is_passed_by(tmp_path: Path) -> None:
+def test_other_files_are_ignored(tmp_path: Path) -> None:
     write_file(tmp_path, 1, [0], {"a": pa.array([1])})
     directory = tmp_path / "t" / "record_date=2026-03-01" / "record_hour=01"
     (directory / "notes.parquet").write_text("not Parquet")

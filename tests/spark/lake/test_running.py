@@ -32,7 +32,7 @@ def test_failures_say_what_to_do() -> None:
     assert running._failure_message("t", java, conf) == "t: Caused by: c.D: root"
 
 
-def test_a_broker_that_is_away_is_no_failure() -> None:
+def test_unavailable_broker_is_transient() -> None:
     assert running._is_transient("x org.apache.kafka.common.errors.TimeoutException: y")
     assert not running._is_transient("java.lang.OutOfMemoryError")
 

@@ -142,7 +142,7 @@ def test_going_on(broker: LocalBroker, tmp_path: Path) -> None:
     ]
 
 
-def test_a_topic_that_is_not_there(broker: LocalBroker, tmp_path: Path) -> None:
+def test_missing_topic_is_reported(broker: LocalBroker, tmp_path: Path) -> None:
     broker.create_topic("copy", 1)
     words = ["replay", "orders", "--lake", str(tmp_path), "--to-topic", "copy"]
     done = subprocess.run(

@@ -132,7 +132,7 @@ def test_a_lake_of_avro(spark: SparkSession, broker: LocalBroker, tmp_path: Path
     assert [each.value for each in broker.records("orders")] == written
 
 
-def test_a_value_that_does_not_fit(broker: LocalBroker) -> None:
+def test_value_that_does_not_match_schema_is_reported(broker: LocalBroker) -> None:
     words = ["--to-schema", "orders-value", "--to-registry", broker.schema_registry_url]
     text = lines({"id": 1}, {"id": "x"})
     for more in ([], ["--dry-run"]):
@@ -151,7 +151,7 @@ def test_a_value_that_does_not_fit(broker: LocalBroker) -> None:
     assert [each["id"] for each in read(broker)] == [1]
 
 
-def test_a_schema_that_cannot_be_used(broker: LocalBroker) -> None:
+def test_unusable_schema_is_reported(broker: LocalBroker) -> None:
     def said(subject: str, url: str = broker.schema_registry_url) -> str:
         words = ["--ndjson", "-", "--to-registry", url, "--to-schema", subject]
         text = refusal(broker, *words)
@@ -173,7 +173,7 @@ def test_a_schema_that_cannot_be_used(broker: LocalBroker) -> None:
     assert "returned 500 fault: error 50001" in said("orders-value")
 
 
-def test_a_schema_that_refers_to_another(broker: LocalBroker) -> None:
+def test_schema_with_references_is_used(broker: LocalBroker) -> None:
     register(broker, "price", schema=json.dumps(PRICE))
     reference = {"name": "Price", "subject": "price", "version": 1}
     cart = {"type": "record", "name": "Cart", "fields": [

@@ -21,7 +21,7 @@ def test_offsets_are_written_as_the_connector_writes_them() -> None:
 
 
 @pytest.mark.parametrize("text", ["3", '{"a": 3}', '{"a": {"0": "x"}}', '{"a": {"x": 1}}', "{"])
-def test_what_is_no_offsets_is_refused(text: str) -> None:
+def test_invalid_offsets_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected an object|invalid literal|Expecting"):
         parse(text)
 

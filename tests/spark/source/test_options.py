@@ -45,7 +45,7 @@ BOTH_REFUSE = [
 
 
 @pytest.mark.parametrize(("given", "words"), BOTH_REFUSE, ids=[words for _, words in BOTH_REFUSE])
-def test_what_the_connector_refuses_is_refused(
+def test_options_rejected_by_connector_are_rejected(
     spark: SparkSession, given: dict[str, str], words: str
 ) -> None:
     with pytest.raises(Exception, match=words):
@@ -86,7 +86,7 @@ def test_a_refusal_reaches_the_user_of_spark(spark: SparkSession) -> None:
         ({"kafka.batch.sise": "1"}, "No such configuration property"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(given: dict[str, str], words: str) -> None:
+def test_invalid_option_values_are_rejected(given: dict[str, str], words: str) -> None:
     topics = {} if "subscribePattern" in given else {"subscribe": "a"}
     with pytest.raises(OptionError, match=words):
         check(topics | given)

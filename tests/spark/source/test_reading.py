@@ -71,7 +71,9 @@ def test_the_rows_are_the_connectors(
     assert ours == theirs
 
 
-def test_what_is_not_there_is_refused_by_both(spark: SparkSession, mixed: LocalBroker) -> None:
+def test_missing_topics_and_offsets_are_rejected_by_both_sources(
+    spark: SparkSession, mixed: LocalBroker
+) -> None:
     refused: list[tuple[dict[str, str], str]] = [
         ({"subscribe": "nowhere"}, "does not host this topic-partition"),
         ({"subscribe": "mixed", "startingTimestamp": "9" * 13}, "No offset matched from request"),

@@ -131,7 +131,7 @@ def outcome(read: Callable[[bytes], Iterable[Record]], buffer: bytes) -> list[Re
         return error.code
 
 
-def test_what_is_damaged_is_refused_or_read_as_records_are() -> None:
+def test_corrupt_bytes_are_handled_as_by_read_records() -> None:
     """Without a CRC to protect it: no other error, no endless loop, no other answer."""
     chance = random.Random(5)
     records = [

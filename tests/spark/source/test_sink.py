@@ -68,9 +68,7 @@ def test_a_stream_is_written(spark: SparkSession, shared: LocalBroker, tmp_path:
     assert written(shared, "out") == written(shared, "in")
 
 
-def test_a_record_that_is_not_delivered_fails_the_job(
-    spark: SparkSession, shared: LocalBroker
-) -> None:
+def test_undelivered_record_fails_job(spark: SparkSession, shared: LocalBroker) -> None:
     shared.create_topic("small", configs={"max.message.bytes": "1000"})
     options = {"kafka.bootstrap.servers": shared.bootstrap_servers, "topic": "small"}
     rows = spark.sql("SELECT repeat('x', 5000) AS value")
@@ -124,7 +122,7 @@ def sending(broker: LocalBroker, topic: str | None, **kafka: str) -> TaskProduce
         (OutgoingRecord("two", 9, None, b"v", None), "Unknown partition"),
     ],
 )
-def test_a_row_that_fits_nowhere_fails(
+def test_row_without_valid_target_fails(
     shared: LocalBroker, record: OutgoingRecord, words: str
 ) -> None:
     if "two" not in shared.topics():

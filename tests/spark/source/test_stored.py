@@ -113,7 +113,7 @@ def directory(tmp_path: Path) -> Directory:
     return made
 
 
-def test_what_lies_behind_the_high_watermark_is_not_looked_at(directory: Directory) -> None:
+def test_bytes_after_high_watermark_are_not_read(directory: Directory) -> None:
     directory.segment(60, [batch(60), batch(70)], batch(80)[:50] + b"garbage")
     directory.checkpoint(80, start=15)
     partitions = FilePartitions(directory.options())
@@ -184,7 +184,7 @@ def test_a_damaged_batch_is_an_error_that_names_the_place_and_what_helps(
     assert directory.offsets(0, 40) == list(range(40))
 
 
-def test_a_log_that_ends_below_the_high_watermark_has_lost_records(directory: Directory) -> None:
+def test_log_that_ends_below_high_watermark_is_data_loss(directory: Directory) -> None:
     directory.checkpoint(120)
     with pytest.raises(DataLoss, match="the files end at 100"):
         directory.offsets(90, 120)
@@ -198,7 +198,7 @@ def test_records_that_retention_took_are_lost(directory: Directory) -> None:
     assert directory.offsets(5, 50, failOnDataLoss="false") == list(range(30, 50))
 
 
-def test_a_partition_that_is_gone_is_lost(directory: Directory) -> None:
+def test_deleted_partition_is_data_loss(directory: Directory) -> None:
     directory.partition.rename(directory.path / "t-0.0123-delete")
     with pytest.raises(DataLoss, match="t-0 has no files"):
         directory.offsets(0, 50)
@@ -222,13 +222,13 @@ def test_compaction_may_replace_segments_while_they_are_read(directory: Director
     assert reading.position == 100
 
 
-def test_what_a_merged_segment_still_has_beside_it_is_not_read_twice(directory: Directory) -> None:
+def test_leftover_segment_after_merge_is_not_read_twice(directory: Directory) -> None:
     directory.segment(0, [batch(it, step=3) for it in range(0, 55, 10)])
     kept = [ten + each for ten in range(0, 60, 10) for each in (0, 3, 6, 9)]
     assert directory.offsets(0, 100) == [*kept, *range(60, 100)]
 
 
-def test_what_was_read_of_a_batch_is_not_read_again(directory: Directory) -> None:
+def test_batch_is_resumed_without_repeating_records(directory: Directory) -> None:
     directory.segment(0, [batch(it) for it in (0, 10, 20, 30)] + [batch(40, 4)])
     assert directory.offsets(0, 100) == list(range(100))
 
@@ -312,9 +312,7 @@ def test_options_that_need_more_are_refused(directory: Directory) -> None:
         FilePartitions(directory.options(commitToGroup="g"))
 
 
-def test_a_directory_that_is_none_or_unsure_is_refused(
-    directory: Directory, tmp_path: Path
-) -> None:
+def test_invalid_data_directory_is_rejected(directory: Directory, tmp_path: Path) -> None:
     with pytest.raises(FilesError, match="is not a data directory of a broker"):
         DataDirectories([str(tmp_path)]).logs()
     (directory.path / HIGH_WATERMARKS).write_bytes(b"0\n7\nt 0 5\n")
@@ -335,7 +333,7 @@ def test_messages_of_the_old_formats_are_refused(directory: Directory) -> None:
         directory.offsets(0, 10)
 
 
-def test_nothing_is_written_and_no_right_to_write_is_asked_for(directory: Directory) -> None:
+def test_files_are_opened_read_only(directory: Directory) -> None:
     before = {it: it.stat().st_mtime_ns for it in directory.path.rglob("*")}
     for path in directory.path.rglob("*"):
         path.chmod(0o555 if path.is_dir() else 0o444)

@@ -132,7 +132,7 @@ def test_lost_records_fail_a_stream_or_are_left_out(
 
 
 @pytest.mark.parametrize("kind", ["kafka", "kbroker"])
-def test_a_topic_that_was_made_again_and_is_shorter(
+def test_recreated_shorter_topic_fails_query(
     stream: Stream, broker: LocalBroker, kind: str
 ) -> None:
     broker.create_topic("again")

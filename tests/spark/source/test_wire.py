@@ -52,7 +52,7 @@ def test_a_piece_out_of_the_middle(shared: LocalBroker) -> None:
 
 
 @pytest.mark.parametrize("error", ["FENCED_LEADER_EPOCH", "NOT_LEADER_OR_FOLLOWER"])
-def test_a_leader_that_has_changed_is_asked_again(shared: LocalBroker, error: str) -> None:
+def test_request_is_retried_after_leader_change(shared: LocalBroker, error: str) -> None:
     shared.create_topic(error)
     produce(shared, error, ["a", "b"])
     cluster = WirePartitions(options(shared))
@@ -62,7 +62,7 @@ def test_a_leader_that_has_changed_is_asked_again(shared: LocalBroker, error: st
     assert fault.hits == 2
 
 
-def test_a_leader_that_is_not_known_yet_is_waited_for(shared: LocalBroker) -> None:
+def test_request_waits_for_unknown_leader(shared: LocalBroker) -> None:
     """As after a broker's start: librdkafka finds no leaders in the metadata, and asks nobody."""
     shared.create_topic("leaderless")
     produce(shared, "leaderless", ["a"])
@@ -136,7 +136,7 @@ def test_range_from_earliest_leaves_out_records_deleted_since_planning(shared: L
     assert read == [[2, 3], [], [], [2], [3]]
 
 
-def test_a_partition_that_is_shorter_than_the_range(shared: LocalBroker) -> None:
+def test_partition_shorter_than_range_is_data_loss(shared: LocalBroker) -> None:
     shared.create_topic("shorter")
     produce(shared, "shorter", ["a", "b"])
 
@@ -146,7 +146,7 @@ def test_a_partition_that_is_shorter_than_the_range(shared: LocalBroker) -> None
     assert offsets(shared, "shorter", 5, 9, failOnDataLoss="false") == []
 
 
-def test_a_broker_that_does_not_answer_ends_the_task() -> None:
+def test_unresponsive_broker_ends_task() -> None:
     with LocalBroker(topics=["away"]) as broker:
         broker.stop()
         with pytest.raises(

@@ -85,7 +85,7 @@ def test_tables_survive_kills(spark: SparkSession, broker: LocalBroker, tmp_path
         rows[name] = change["after"]
 
 
-def test_what_is_rolled_back_is_no_change(tmp_path: Path) -> None:
+def test_rolled_back_change_is_not_captured(tmp_path: Path) -> None:
     from changes import database
 
     path = tmp_path / "flights.db"

@@ -1,1 +1,1 @@
-"""Text that people and other programs write and read."""
+"""Parsing and formatting of text: paths, documents, lines, times, NAME=VALUE pairs."""

@@ -1,4 +1,4 @@
-"""JSON and TOML that others have written: what nests too deeply is an error like any other."""
+"""Parsing of untrusted JSON and TOML with a limit on the nesting depth."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 from typing import Literal, TypeAlias, TypeVar, overload
 
+# Maximum nesting depth. Python's own limit depends on the call stack and raises RecursionError.
 NESTING_MAX = 100
-"""Python's own limit depends on who calls, and ends in a RecursionError wherever it is met."""
+# A parsed JSON document.
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
-"""A decoded JSON document."""
 Container: TypeAlias = dict[str, object] | list[object]
 T = TypeVar("T")
 
@@ -23,7 +23,15 @@ def read_json(text: str | bytes, *, exact: Literal[True]) -> object: ...
 
 
 def read_json(text: str | bytes, *, exact: bool = False) -> object:
-    """Read a document; with `exact` numbers that are not whole are Decimals. Raises ValueError."""
+    """Parse a JSON document.
+
+    Args:
+        text: The document.
+        exact: Return non-integer numbers as Decimal.
+
+    Raises:
+        ValueError: The document is malformed or nested too deeply.
+    """
     parse_float: Callable[[str], object] | None = None
     if exact:
         from decimal import Decimal
@@ -36,7 +44,7 @@ def read_json(text: str | bytes, *, exact: bool = False) -> object:
 
 
 def read_toml(text: str) -> dict[str, object]:
-    """Read a document. Raises ValueError."""
+    """Parse a TOML document. Raises ValueError if it is malformed or nested too deeply."""
     import tomllib
 
     try:
@@ -62,4 +70,4 @@ def _containers(one: Container) -> list[Container]:
 
 
 def _too_deep() -> ValueError:
-    return ValueError(f"it nests more than {NESTING_MAX} deep")
+    return ValueError(f"nested more than {NESTING_MAX} levels deep")

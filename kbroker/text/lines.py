@@ -1,4 +1,4 @@
-"""Lines that come in parts."""
+"""Incremental splitting of a byte stream into lines."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 
 class Lines:
-    """Cuts what comes in parts at its line ends."""
+    """Splits chunks of bytes at newlines."""
 
     def __init__(self) -> None:
         self._begun = bytearray()
 
     def feed(self, part: bytes | bytearray) -> Iterator[bytes]:
-        """The lines that end in a part."""
+        """Yield the lines that end in this chunk, without empty lines."""
         *ended, begun = part.split(b"\n")
         for line in ended:
             whole = bytes(self._begun) + line

@@ -1,4 +1,4 @@
-"""NAME=VALUE texts of command lines, which may hold secrets."""
+"""NAME=VALUE arguments of command lines, which may contain secrets."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ _NAME = re.compile(r"[\w.-]+", re.ASCII)
 
 
 def parse_pairs(texts: Iterable[str]) -> dict[str, str]:
-    """Read NAME=VALUE texts; the last text of a name counts.
+    """Parse NAME=VALUE arguments; the last value of a name takes effect.
 
     Args:
-        texts: Texts as a command line has them, in order.
+        texts: Arguments in order.
 
     Returns:
-        Values by name, with the white space that surrounds them.
+        Values by name, with surrounding white space preserved.
 
     Raises:
-        ValueError: A text is not NAME=VALUE. The message has its position and none of its
-            characters: after a typing error a part of a secret may stand anywhere.
+        ValueError: An argument is not NAME=VALUE. The message contains only its position, because
+            any part of a mistyped argument may be a secret.
     """
     pairs = {}
     for number, text in enumerate(texts, 1):
         name, equals, value = text.partition("=")
         if not equals or not _NAME.fullmatch(name.strip()):
-            raise ValueError(f"item {number} is not KEY=VALUE (its text may hold a secret)")
+            raise ValueError(f"item {number} is not KEY=VALUE (its text may contain a secret)")
         pairs[name.strip()] = value
     return pairs

@@ -1,4 +1,4 @@
-"""Text that others have chosen, made safe for a terminal, a log and whatever reads lines."""
+"""Escaping of untrusted text for terminals, logs and line-based output."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from io import TextIOWrapper
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """The text with everything but what can be seen written as Python writes it: \\n, \\x1b, \\u2028.
+    """Escape non-printable characters like Python does: \\n, \\x1b, \\u2028.
 
-    So names that clients choose move no cursor, hide nothing and begin no line. `keep` are
-    characters that stay as they are.
+    Names that clients choose then cannot move the cursor, hide text or start a new line.
+
+    Args:
+        text: Untrusted text.
+        keep: Characters that are not escaped.
     """
     if text.isprintable():
         return text
@@ -18,9 +21,9 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def accept_all_characters() -> None:
-    """Let standard output and error write characters that their encoding lacks as escapes, \\u2014.
+    """Make stdout and stderr escape characters that their encoding lacks, as in \\u2014.
 
-    Where the locale is not one of UTF-8 they would raise UnicodeEncodeError.
+    Without this, they raise UnicodeEncodeError if the locale is not UTF-8.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):

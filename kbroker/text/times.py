@@ -1,4 +1,4 @@
-"""Times of records as people write them."""
+"""Formatting of record timestamps."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def date_of(ms: int) -> datetime | None:
-    """The date of a time in ms since the epoch.
+    """Convert ms since the epoch to a date.
 
-    None where there is none: records may be of any 64 bits, dates are of the years 1 to 9999, and
-    -1 says that a record has no time.
+    Returns:
+        The date, or None for -1 (no timestamp) and for times outside of the years 1 to 9999.
     """
     if ms == NO_TIMESTAMP:
         return None
@@ -24,7 +24,7 @@ def date_of(ms: int) -> datetime | None:
 
 
 def iso_time(ms: int | None) -> str | None:
-    """A time in ms as RFC 3339; the number where it has no date, None for None."""
+    """Format ms since the epoch as RFC 3339; the plain number if it has no date, None for None."""
     if ms is None:
         return None
     when = date_of(ms)

@@ -645,7 +645,7 @@ def test_unauthenticated_connection_cannot_send_commands(
         (b"no json", "a command must be a JSON object: Expecting value"),
         (b"[]", "a command must be a JSON object with the field"),
         (b"{}", "a command must be a JSON object with the field"),
-        (b'{"do": "topics", "x": %s}' % (b"[" * 5000), "nests more than 100 deep"),
+        (b'{"do": "topics", "x": %s}' % (b"[" * 5000), "nested more than 100 levels deep"),
     ],
     ids=["text", "list", "no verb", "nested"],
 )

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("no_settings_of_this_machine")
 
 
 LEVELS = [NESTING_MAX + 1, 900, 100_000]
-SENTENCE = f"nests more than {NESTING_MAX} deep"
+SENTENCE = f"nested more than {NESTING_MAX} levels deep"
 
 
 def lists(levels: int) -> str:

@@ -287,10 +287,10 @@ def test_oversized_record_is_shown_by_its_size_and_left_out_of_saved_file(shown:
     row.click()
     dialog = page.locator("dialog")
     expect(dialog).to_contain_text(
-        f"{size} bytes, not shown: kbroker topic consume reads the record."
+        f"{size} bytes, not shown; use kbroker topic consume to read the record."
     )
     expect(dialog.locator("pre")).to_have_count(0)
-    expect(dialog.get_by_role("button", name="Send again")).to_have_count(0)
+    expect(dialog.get_by_role("button", name="Resend")).to_have_count(0)
     page.keyboard.press("Escape")
     with page.expect_download() as saved:
         page.get_by_role("button", name="Save as NDJSON").click()
@@ -303,24 +303,24 @@ def test_the_address_has_the_query(shown: Shown) -> None:
     page = shown.go("#/topics/orders/messages")
     page.locator("input[name=where]").fill('value.country == "FR"')
     page.locator("select[name=from]").select_option("oldest")
-    page.get_by_role("button", name="Look").click()
-    expect(page.locator("main [role=status]")).to_contain_text("200 records of 600")
+    page.get_by_role("button", name="Search", exact=True).click()
+    expect(page.locator("main [role=status]")).to_contain_text("200 records found, 600 scanned")
     address = page.url
     page.goto("about:blank")
     page.goto(address)
-    expect(page.locator("main [role=status]")).to_contain_text("200 records of 600")
+    expect(page.locator("main [role=status]")).to_contain_text("200 records found, 600 scanned")
     assert page.locator("input[name=where]").input_value() == 'value.country == "FR"'
 
 
 def test_a_search_goes_on_to_its_end(shown: Shown) -> None:
     page = shown.go("#/topics/orders/messages?from=oldest&contains=nowhere&bytes=1")
     said = page.locator("main [role=status]")
-    expect(said).to_contain_text("0 records of 100 looked at")
-    expect(said).to_contain_text("500 are left (16 % done)")
-    page.get_by_role("button", name="Search on").click()
-    expect(said).to_contain_text("0 records of 600 looked at")
-    expect(said).to_contain_text("that is all")
-    assert page.get_by_role("button", name="Search on").count() == 0
+    expect(said).to_contain_text("0 records found, 100 scanned")
+    expect(said).to_contain_text("500 left (16 % done)")
+    page.get_by_role("button", name="Continue search").click()
+    expect(said).to_contain_text("0 records found, 600 scanned")
+    expect(said).to_contain_text("complete")
+    assert page.get_by_role("button", name="Continue search").count() == 0
 
 
 def test_all_rows_of_a_first_page_are_drawn_without_scrolling(shown: Shown) -> None:
@@ -342,12 +342,12 @@ def test_untouched_produce_form_writes_nothing(shown: Shown) -> None:
     page = shown.go("#/topics/written/produce")
     posts: list[str] = []
     page.on("request", lambda asked: posts.append(asked.url) if asked.method == "POST" else None)
-    page.get_by_role("button", name="Write").click()
+    page.get_by_role("button", name="Produce").click()
     expect(page.locator("#notes")).to_contain_text("Enter a value")
     assert posts == []
     page.get_by_label("Empty value").check()
     with page.expect_response("**/records") as written:
-        page.get_by_role("button", name="Write").click()
+        page.get_by_role("button", name="Produce").click()
     assert written.value.ok
 
 
@@ -356,10 +356,10 @@ def test_send_again_asks_before_it_writes(shown: Shown) -> None:
     posts: list[str] = []
     page.on("request", lambda asked: posts.append(asked.url) if asked.method == "POST" else None)
     page.locator("tbody tr.pick").first.click()
-    page.get_by_role("button", name="Send again").click()
+    page.get_by_role("button", name="Resend").click()
     page.get_by_role("button", name="Cancel").click()
     assert posts == []
-    page.get_by_role("button", name="Send again").click()
+    page.get_by_role("button", name="Resend").click()
     with page.expect_response("**/resend") as written:
         page.get_by_role("button", name="Append").click()
     assert written.value.ok
@@ -367,7 +367,7 @@ def test_send_again_asks_before_it_writes(shown: Shown) -> None:
 
 def test_live_records_of_several_partitions_are_in_time_order(shown: Shown) -> None:
     page = shown.go("#/topics/written/messages?from=live&contains=tail")
-    expect(page.locator("main [role=status]")).to_contain_text("live")
+    expect(page.locator("main [role=status]")).to_contain_text("Live")
     script = """async ([partition, from]) => {
       const { token } = await (await fetch("/api/v1/session")).json();
       for (let n = 0; n < 5; n += 1)
@@ -401,7 +401,7 @@ def test_page_says_that_broker_is_unreachable_and_recovers(
 def test_only_rows_that_can_be_seen_are_made(shown: Shown) -> None:
     page = shown.go("#/topics/orders/messages")
     for _ in range(2):
-        page.get_by_role("button", name="Go on").click()
+        page.get_by_role("button", name="Load more").click()
     expect(page.locator("main [role=status]")).to_contain_text("600 records")
     assert page.locator("tbody tr.pick").count() < 100
     page.locator("main .scroll").evaluate("each => { each.scrollTop = each.scrollHeight; }")
@@ -410,20 +410,20 @@ def test_only_rows_that_can_be_seen_are_made(shown: Shown) -> None:
 
 def test_records_are_written_and_seen_live(shown: Shown) -> None:
     page = shown.go("#/topics/orders/messages?from=live&contains=by-hand")
-    expect(page.locator("main [role=status]")).to_contain_text("live")
+    expect(page.locator("main [role=status]")).to_contain_text("Live")
     other = page.context.new_page()
     other.goto(page.url.split("#")[0] + "#/topics/orders/produce")
     other.locator("textarea").fill("written by-hand")
-    other.get_by_role("button", name="Write").click()
+    other.get_by_role("button", name="Produce").click()
     page.wait_for_selector("td:has-text('written by-hand')")
 
 
 def test_a_group_is_moved_after_a_rehearsal(shown: Shown) -> None:
     page = shown.go("#/groups/billing")
     page.locator("select[name=to]").select_option("start")
-    page.get_by_role("button", name="Rehearse").click()
-    page.get_by_role("button", name="Move the group").click()
-    page.wait_for_selector("text=Moved:")
+    page.get_by_role("button", name="Preview").click()
+    page.get_by_role("button", name="Reset offsets").click()
+    page.wait_for_selector("text=Offsets reset:")
 
 
 def test_faults_are_disarmed_and_a_clock_goes_on(shown: Shown) -> None:
@@ -437,7 +437,7 @@ def test_faults_are_disarmed_and_a_clock_goes_on(shown: Shown) -> None:
     page.get_by_role("button", name="Disarm all").click()
     expect(rows).to_have_count(0)
     page.locator("input[name=amount]").fill("25")
-    page.get_by_role("button", name="Let time pass").click()
+    page.get_by_role("button", name="Advance clock").click()
     expect(page.locator("main .cards")).to_contain_text("25 hours")
     page.screenshot(path=PICTURES / "tests-moved.png")
 

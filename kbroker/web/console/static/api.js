@@ -1,4 +1,4 @@
-// How pages ask the node that serves them.
+// HTTP client for the API of the node that serves the page.
 
 export const session = {};
 
@@ -9,13 +9,13 @@ export async function get(path, query = {}) {
     ([, value]) => value !== "" && value !== null && value !== undefined,
   );
   const text = new URLSearchParams(given).toString();
-  return answered(await reach(`/api/v1${path}${text ? `?${text}` : ""}`));
+  return parsed(await request(`/api/v1${path}${text ? `?${text}` : ""}`));
 }
 
 export async function post(path, body) {
   const data = typeof body === "string" ? body : JSON.stringify(body ?? {});
-  return answered(
-    await reach(`/api/v1${path}`, {
+  return parsed(
+    await request(`/api/v1${path}`, {
       method: "POST",
       body: data,
       headers: { "x-kbroker-token": session.token },
@@ -23,10 +23,10 @@ export async function post(path, body) {
   );
 }
 
-// Thrown while the broker cannot be reached; the banner says so, pages need not.
+// Thrown while the broker is unreachable. The banner reports it, so pages can ignore it.
 export class Unreachable extends Error {}
 
-async function reach(url, options) {
+async function request(url, options) {
   try {
     const response = await fetch(url, options);
     connection.lostAt = null;
@@ -45,10 +45,10 @@ function banner() {
   element.hidden = !since;
   document.getElementById("main").classList.toggle("stale", Boolean(since));
   if (since)
-    element.textContent = `The broker at ${location.host} cannot be reached since ${since} UTC. This page shows older data. It updates by itself when the broker is back.`;
+    element.textContent = `The broker at ${location.host} cannot be reached since ${since} UTC. This page shows older data and updates when the broker is reachable again.`;
 }
 
-async function answered(response) {
+async function parsed(response) {
   const found = await response.json().catch(() => ({ error: `${response.status} ${response.statusText}` }));
   if (!response.ok) throw new Error(found.error ?? String(response.status));
   return found;

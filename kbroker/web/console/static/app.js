@@ -1,4 +1,4 @@
-// Which page is shown: the address has all that it depends on.
+// Router: the URL fragment contains the whole state of a page.
 
 import { get, session } from "./api.js";
 import { h, note, visible } from "./dom.js";
@@ -15,7 +15,7 @@ const PAGES = [
   ["cluster", "Cluster", cluster],
   ["tests", "Test", tests],
 ];
-let leave = null,
+let leavePage = null,
   shown = 0;
 
 export function place() {
@@ -31,8 +31,8 @@ async function show() {
     { parts, query } = place(),
     main = document.getElementById("main");
   document.getElementById("detail").close();
-  if (leave) leave();
-  leave = null;
+  if (leavePage) leavePage();
+  leavePage = null;
   const found = PAGES.find(([name]) => name === (parts[0] ?? ""));
   document
     .getElementById("nav")
@@ -48,47 +48,47 @@ async function show() {
   if (parts[0] === "explain") page = explain;
   document.title = [...parts].reverse().concat("kbroker").join(" · ");
   try {
-    if (!page) throw new Error("there is no such page");
+    if (!page) throw new Error("Page not found");
     const end = await page(view, parts, query, () => mine === shown);
     if (mine !== shown) {
       end?.();
       return;
     }
-    leave = end;
+    leavePage = end;
   } catch (error) {
     if (mine !== shown) return;
-    view.replaceChildren(h("h1", {}, "That did not work"), h("p", { class: "bad" }, visible(error.message)));
+    view.replaceChildren(h("h1", {}, "Error"), h("p", { class: "bad" }, visible(error.message)));
   }
   main.replaceChildren(view);
 }
 
-function theme(name) {
+function applyTheme(name) {
   document.documentElement.dataset.theme = name;
 }
 
-function choose() {
+function initTheme() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const kept = () => {
+  const stored = () => {
     try {
       return localStorage.getItem("theme");
     } catch {
       return null;
     }
   };
-  theme(kept() ?? (dark.matches ? "dark" : "light"));
-  dark.addEventListener("change", () => theme(kept() ?? (dark.matches ? "dark" : "light")));
+  applyTheme(stored() ?? (dark.matches ? "dark" : "light"));
+  dark.addEventListener("change", () => applyTheme(stored() ?? (dark.matches ? "dark" : "light")));
   document.getElementById("theme").addEventListener("click", () => {
     const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-    theme(next);
+    applyTheme(next);
     try {
       localStorage.setItem("theme", next);
     } catch {
-      /* then it is kept for this page only */
+      /* no storage: the theme lasts until the page is closed */
     }
   });
 }
 
-// Keys: g and a letter go to a page, / to the first field.
+// Keyboard shortcuts: g and a letter open a page, / focuses the first field.
 let isGoing = false;
 function key(event) {
   if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey)
@@ -102,10 +102,10 @@ function key(event) {
   }
 }
 
-choose();
+initTheme();
 addEventListener("hashchange", show);
 addEventListener("keydown", key);
-addEventListener("unhandledrejection", (event) => note(event.reason?.message ?? "that did not work", true));
+addEventListener("unhandledrejection", (event) => note(event.reason?.message ?? "Unexpected error", true));
 try {
   Object.assign(session, await get("/session"));
   document.getElementById("who").textContent =

@@ -1,4 +1,4 @@
-// What all pages are made of. Everything that comes from the broker becomes text, never markup.
+// Elements shared by all pages. Data from the broker is inserted as text only, never as markup.
 
 export function h(tag, attributes, ...children) {
   const element = document.createElement(tag);
@@ -32,7 +32,7 @@ export function time(ms) {
   return Number.isNaN(date.getTime()) ? String(ms) : date.toISOString().replace("T", " ").replace("Z", "");
 }
 
-// What cannot be seen is shown as it is written in programs, so that nothing hides or turns text around.
+// Escapes invisible characters, so that they cannot hide text or change its direction.
 export function visible(text) {
   return text.replace(
     /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
@@ -75,7 +75,7 @@ export function spark(values, label, width = 120, height = 24) {
     ["height", height],
     ["viewBox", `0 0 ${width} ${height}`],
     ["role", "img"],
-    ["aria-label", `${label}: now ${known[known.length - 1]}, at most ${most}`],
+    ["aria-label", `${label}: now ${known[known.length - 1]}, maximum ${most}`],
   ])
     svg.setAttribute(name, value);
   svg.append(path);
@@ -86,8 +86,8 @@ const ROW = 33,
   AROUND = 12,
   WHOLE = 500;
 
-// A table. `columns`: [heading, cell(row), class]. Up to WHOLE rows are all drawn, at their own height.
-// Of a longer table only the visible rows are drawn, each ROW pixels high.
+// A table with columns [heading, cell(row), class]. Up to WHOLE rows are all rendered, with natural height.
+// A longer table renders only the visible rows, each ROW pixels high.
 export class Table {
   constructor(columns, { pick = null, tall = true, label = "Table" } = {}) {
     this.columns = columns;
@@ -127,7 +127,7 @@ export class Table {
       ...(end < this.rows.length ? [space(this.rows.length - end)] : []),
     );
     if (!this.rows.length)
-      this.body.append(h("tr", {}, h("td", { colspan: this.columns.length, class: "soft" }, "nothing")));
+      this.body.append(h("tr", {}, h("td", { colspan: this.columns.length, class: "soft" }, "No entries")));
   }
   visibleRange() {
     const count = this.rows.length;

@@ -1,12 +1,12 @@
-// All pages but that of a topic.
+// All pages except the topic page.
 
 import { Unreachable, get, part, post, session } from "./api.js";
 import { Table, bytes, card, field, h, link, note, number, spark, time, visible } from "./dom.js";
 
 const OWN = "kbroker-console";
 
-// Ask again every few seconds while the page is shown and can be seen.
-export function again(seconds, work) {
+// Refreshes the page every few seconds while its tab is visible.
+export function refreshEvery(seconds, work) {
   const timer = setInterval(() => {
     if (document.hidden) return;
     work().catch((error) => {
@@ -16,7 +16,7 @@ export function again(seconds, work) {
   return () => clearInterval(timer);
 }
 
-function searching(query, path, placeholder) {
+function searchForm(query, path, placeholder) {
   const input = h("input", { type: "search", name: "search", value: query.get("search") ?? "", placeholder });
   return h(
     "form",
@@ -33,20 +33,20 @@ function searching(query, path, placeholder) {
   );
 }
 
-// Whom to ask for what this process does not know.
-const elsewhere = (it, what, is = "is") =>
+// A note for data that only the nodes of other processes have.
+const otherNodesNote = (it, what) =>
   it.elsewhere.length > 0 &&
   h(
     "p",
     { class: "soft" },
-    `${what} node${it.elsewhere.length > 1 ? "s" : ""} ${it.elsewhere.join(", ")} ${is} told by the console there.`,
+    `${what} of node${it.elsewhere.length > 1 ? "s" : ""} ${it.elsewhere.join(", ")}: see the console of ${it.elsewhere.length > 1 ? "those nodes" : "that node"}.`,
   );
 
 export async function overview(view) {
   const cards = h("div", { class: "cards" }),
     rest = h("div");
   view.append(h("h1", {}, "Overview"), cards, rest);
-  async function look() {
+  async function refresh() {
     const it = await get("/overview");
     const now = (values) => values?.[values.length - 1];
     const [state, isGood] = stateOf(it);
@@ -77,7 +77,7 @@ export async function overview(view) {
     );
     const where = it.listeners[0].address;
     rest.replaceChildren(
-      elsewhere(it, "Requests, disks and clients of", "are") || "",
+      otherNodesNote(it, "Requests, disks and clients") || "",
       h("h2", {}, "Problems"),
       it.problems === null
         ? h(
@@ -85,30 +85,30 @@ export async function overview(view) {
             {},
             it.software === null
               ? "Problems are shown to users with DESCRIBE on the cluster: "
-              : "This cluster has too many partitions to check each one here: run ",
+              : "This cluster has too many partitions to check them here: run ",
             h("code", {}, "kbroker cluster health"),
             ".",
           )
         : it.problems.length
           ? new Table(
               [
-                ["What", (row) => row.what],
-                ["Where", (row) => visible(row.where)],
+                ["Type", (row) => row.what],
+                ["Resource", (row) => visible(row.where)],
                 ["Problem", (row) => visible(row.problem), "wide"],
-                ["What helps", (row) => visible(row.action), "wide"],
+                ["Suggested fix", (row) => visible(row.action), "wide"],
               ],
               { label: "Problems" },
             ).set(it.problems).element
           : h("p", { class: "good" }, "None."),
-      h("h2", {}, "Addresses"),
+      h("h2", {}, "Listeners"),
       new Table(
         [
           ["Listener", (row) => row.name],
           ["Address", (row) => h("code", {}, row.address)],
           ["TLS", (row) => (row.tls ? "yes" : "no")],
-          ["Logins", (row) => row.login.join(", ") || "none"],
+          ["Authentication", (row) => row.login.join(", ") || "none"],
         ],
-        { label: "Addresses" },
+        { label: "Listeners" },
       ).set(it.listeners).element,
       h("h2", {}, "Clients"),
       new Table(
@@ -118,15 +118,15 @@ export async function overview(view) {
         ],
         { label: "Clients" },
       ).set(Object.entries(it.software ?? {})).element,
-      h("h2", {}, "To connect"),
+      h("h2", {}, "Connect a client"),
       ...snippets(where),
     );
   }
-  await look();
-  return again(5, look);
+  await refresh();
+  return refreshEvery(5, refresh);
 }
 
-// The worst that is known: what a user loses now, then what is about to fail.
+// The most severe state: outages first, then other problems.
 function stateOf(it) {
   const count = (value, one) => `${number(value)} ${one}${value > 1 ? "s" : ""}`,
     outage = it.outage,
@@ -164,7 +164,7 @@ function snippets(where) {
             "aria-label": `Copy for ${name}`,
             onclick: async () => {
               await navigator.clipboard.writeText(text);
-              note("copied");
+              note("Copied");
             },
           },
           "Copy",
@@ -178,7 +178,7 @@ function snippets(where) {
 export async function topics(view, _, query) {
   const search = query.get("search") ?? "",
     internal = query.get("internal") ?? "";
-  const more = h("button", { type: "button" }, "More");
+  const more = h("button", { type: "button" }, "Load more");
   const table = new Table(
     [
       ["Topic", (row) => link(`/topics/${part(row.name)}`, row.name)],
@@ -198,18 +198,18 @@ export async function topics(view, _, query) {
     ],
     { label: "Topics" },
   );
-  const said = h("p", { class: "soft" });
+  const summary = h("p", { class: "soft" });
   let rows = [],
     next = "";
-  async function look(after) {
+  async function refresh(after) {
     const found = await get("/topics", { search, internal, after, limit: 100 });
     rows = after ? rows.concat(found.topics) : found.topics;
     next = found.next;
     more.hidden = !next;
-    said.textContent = `${number(rows.length)} of ${number(found.matching)} topics`;
+    summary.textContent = `${number(rows.length)} of ${number(found.matching)} topics`;
     table.set(rows);
   }
-  more.addEventListener("click", () => look(next));
+  more.addEventListener("click", () => refresh(next));
   const box = h("input", {
     type: "checkbox",
     checked: internal === "1",
@@ -219,15 +219,15 @@ export async function topics(view, _, query) {
   });
   view.append(
     h("h1", {}, "Topics"),
-    searching(query, "/topics", "orders"),
-    h("label", { class: "check" }, box, "Internal topics too"),
+    searchForm(query, "/topics", "orders"),
+    h("label", { class: "check" }, box, "Show internal topics"),
     table.element,
-    said,
+    summary,
     more,
   );
-  await look("");
-  return again(5, async () => {
-    if (rows.length <= 100) await look("");
+  await refresh("");
+  return refreshEvery(5, async () => {
+    if (rows.length <= 100) await refresh("");
   });
 }
 
@@ -239,15 +239,15 @@ export async function groups(view, _, query) {
       ["Type", (row) => row.type],
       ["Members", (row) => number(row.members), "num"],
       ["Lag", (row) => number(row.lag), "num"],
-      ["10 minutes", (row) => spark(row.trend, "lag")],
+      ["Last 10 min", (row) => spark(row.trend, "lag")],
       ["Coordinator", (row) => number(row.coordinator), "num"],
     ],
     { label: "Groups" },
   );
-  view.append(h("h1", {}, "Groups"), searching(query, "/groups", "shop"), table.element);
-  const look = async () => table.set((await get("/groups", { search: query.get("search") })).groups);
-  await look();
-  return again(5, look);
+  view.append(h("h1", {}, "Groups"), searchForm(query, "/groups", "shop"), table.element);
+  const refresh = async () => table.set((await get("/groups", { search: query.get("search") })).groups);
+  await refresh();
+  return refreshEvery(5, refresh);
 }
 
 export async function group(view, parts) {
@@ -257,24 +257,24 @@ export async function group(view, parts) {
     [
       ["Topic", (row) => (row.topic ? link(`/topics/${part(row.topic)}`, row.topic) : "–")],
       ["Partition", (row) => number(row.partition), "num"],
-      ["Offset", (row) => number(row.current_offset), "num"],
-      ["End", (row) => number(row.log_end_offset), "num"],
+      ["Current offset", (row) => number(row.current_offset), "num"],
+      ["End offset", (row) => number(row.log_end_offset), "num"],
       ["Lag", (row) => number(row.lag), "num"],
-      ["10 minutes", (row) => spark(row.trend, "lag")],
-      ["Member", (row) => visible(row.member_id ?? "–")],
-      ["Client", (row) => visible(row.client_id ?? "–")],
+      ["Last 10 min", (row) => spark(row.trend, "lag")],
+      ["Member ID", (row) => visible(row.member_id ?? "–")],
+      ["Client ID", (row) => visible(row.client_id ?? "–")],
       ["Host", (row) => visible(row.host ?? "–")],
     ],
     { label: "Partitions" },
   );
   view.append(
     h("h1", {}, visible(name)),
-    h("p", {}, link(`/explain/group/${part(name)}`, "Why is it so?")),
+    h("p", {}, link(`/explain/group/${part(name)}`, "Explain")),
     cards,
     h("h2", {}, "Partitions"),
     table.element,
   );
-  async function look() {
+  async function refresh() {
     const it = await get(`/groups/${part(name)}/details`);
     cards.replaceChildren(
       card("State", it.state),
@@ -285,12 +285,12 @@ export async function group(view, parts) {
     );
     table.set(it.partitions);
   }
-  await look();
-  if (session.may_write) view.append(moving(name, look));
-  return again(5, look);
+  await refresh();
+  if (session.may_write) view.append(resetForm(name, refresh));
+  return refreshEvery(5, refresh);
 }
 
-function moving(name, look) {
+function resetForm(name, refresh) {
   const to = h(
     "select",
     { name: "to" },
@@ -309,12 +309,12 @@ function moving(name, look) {
     ],
     { label: "Plan" },
   );
-  async function seek(isDry) {
+  async function reset(isDry) {
     const asked = { to: to.value, value: Number(value.value), dry_run: isDry };
     if (topicName.value) asked.topic = topicName.value;
     table.set((await post(`/groups/${part(name)}/seek`, asked)).partitions);
     plan.replaceChildren(
-      h("p", {}, isDry ? "This is what would change:" : "Moved:"),
+      h("p", {}, isDry ? "Changes without applying them:" : "Offsets reset:"),
       table.element,
       h(
         "div",
@@ -325,8 +325,8 @@ function moving(name, look) {
             { class: "row" },
             h(
               "button",
-              { class: "main", type: "button", onclick: () => seek(false).then(look).catch(bad) },
-              "Move the group",
+              { class: "main", type: "button", onclick: () => reset(false).then(refresh).catch(bad) },
+              "Reset offsets",
             ),
           ),
       ),
@@ -339,20 +339,20 @@ function moving(name, look) {
       class: "bar",
       onsubmit: (event) => {
         event.preventDefault();
-        seek(true).catch(bad);
+        reset(true).catch(bad);
       },
     },
-    field("To", to),
-    field("Offset, ms, or so many on", value),
+    field("Reset to", to),
+    field("Offset, timestamp (ms) or shift", value),
     field("Topic", topicName),
-    h("button", {}, "Rehearse"),
+    h("button", {}, "Preview"),
   );
-  const gone = h(
+  const deleteButton = h(
     "button",
     {
       type: "button",
       onclick: async () => {
-        if (!confirm(`Delete group ${name} with its offsets?`)) return;
+        if (!confirm(`Delete group ${name} and its committed offsets?`)) return;
         await post(`/groups/${part(name)}/delete`)
           .then(() => {
             location.hash = "#/groups";
@@ -360,16 +360,16 @@ function moving(name, look) {
           .catch(bad);
       },
     },
-    "Delete the group",
+    "Delete group",
   );
   return h(
     "section",
     {},
-    h("h2", {}, "Move it"),
-    h("p", { class: "soft" }, "A group that is moved or deleted must have no members."),
+    h("h2", {}, "Reset offsets"),
+    h("p", { class: "soft" }, "Stop all members of the group first."),
     form,
     plan,
-    gone,
+    deleteButton,
   );
 }
 
@@ -377,12 +377,12 @@ export async function explain(view, parts) {
   const [, kind, ...names] = parts;
   const it = await get(`/explain/${kind}/${names.map(part).join("/")}`);
   view.append(
-    h("h1", {}, `Why ${kind} ${visible(names.join("-"))} is so`),
+    h("h1", {}, `Explanation: ${kind} ${visible(names.join("-"))}`),
     h("p", {}, visible(it.now)),
     h(
       "ul",
       { class: "lines card" },
-      !it.past.length && h("li", {}, "Nothing is known of what led there."),
+      !it.past.length && h("li", {}, "No history recorded."),
       it.past.map((each) =>
         h("li", {}, h("span", { class: "soft" }, `${time(each.at_ms)}  `), visible(each.text)),
       ),
@@ -400,13 +400,13 @@ export async function activity(view) {
     list = h("ul", { class: "lines" });
   const table = new Table(
     [
-      ["Client", (row) => visible(row.client_id || "(no name)")],
+      ["Client ID", (row) => visible(row.client_id || "(no client ID)")],
       ["Software", (row) => visible(row.software || "–")],
       ["User", (row) => visible(row.principal)],
       ["Host", (row) => visible(row.host)],
       ["Node", (row) => row.node, "num"],
       ["Requests", (row) => number(row.requests), "num"],
-      ["/ s", (row) => number(row.rate), "num"],
+      ["Requests / s", (row) => number(row.rate), "num"],
       ["Errors", (row) => h("span", { class: row.errors ? "bad" : null }, number(row.errors)), "num"],
       [
         "Disconnects",
@@ -415,14 +415,14 @@ export async function activity(view) {
             .map(([kind, count]) => `${kind} ${count}`)
             .join(", ") || "–",
       ],
-      ["Last", (row) => time(row.last_at_ms)],
+      ["Last request", (row) => time(row.last_at_ms)],
     ],
     {
       label: "Clients",
       pick: (row) => {
         detail.replaceChildren(
-          h("h2", {}, visible(row.client_id || "(no name)")),
-          h("p", {}, link(`/explain/client/${part(row.client_id)}`, "In sentences")),
+          h("h2", {}, visible(row.client_id || "(no client ID)")),
+          h("p", {}, link(`/explain/client/${part(row.client_id)}`, "Explain")),
           new Table(
             [
               ["API", (each) => each.api],
@@ -446,14 +446,14 @@ export async function activity(view) {
     others,
     table.element,
     detail,
-    h("h2", {}, "What happened at this node"),
-    h("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": "What happened" }, list),
+    h("h2", {}, "Event log of this node"),
+    h("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": "Event log" }, list),
   );
-  async function look() {
+  async function refresh() {
     const it = await get("/activity", { after }),
       now = performance.now();
     after = it.number;
-    others.replaceChildren(elsewhere(it, "What clients do at") || "");
+    others.replaceChildren(otherNodesNote(it, "Client activity") || "");
     for (const row of it.clients) {
       const key = `${row.node} ${row.client_id}`;
       row.rate =
@@ -472,13 +472,13 @@ export async function activity(view) {
         h(
           "li",
           { class: each.trouble ? "bad" : null },
-          `${time(each.at_ms)}  ${visible(each.client_id || "(no name)")} at ${visible(each.host)}: ${visible(each.text)}${each.times > 1 ? ` (${number(each.times)} times)` : ""}`,
+          `${time(each.at_ms)}  ${visible(each.client_id || "(no client ID)")} at ${visible(each.host)}: ${visible(each.text)}${each.times > 1 ? ` (${number(each.times)} times)` : ""}`,
         ),
       ),
     );
   }
-  await look();
-  return again(2, look);
+  await refresh();
+  return refreshEvery(2, refresh);
 }
 
 export async function storage(view, _, query) {
@@ -492,23 +492,23 @@ export async function storage(view, _, query) {
     new Table(
       [
         [
-          "Transactional id",
+          "Transactional ID",
           (row) => link(`/explain/transaction/${part(row.transactional_id)}`, row.transactional_id),
         ],
         ["State", (row) => row.state],
-        ["Producer", (row) => String(row.producer_id), "num"],
-        ["Since", (row) => time(row.start_timestamp)],
+        ["Producer ID", (row) => String(row.producer_id), "num"],
+        ["Started", (row) => time(row.start_timestamp)],
         ["Partitions", (row) => visible((row.partitions ?? []).join(", ") || "–")],
       ],
       { label: "Transactions" },
     ).set(open.transactions).element,
-    h("h2", {}, "Partitions that this process leads"),
-    elsewhere(stored, "What is stored by") || "",
-    searching(query, "/storage", "orders"),
+    h("h2", {}, "Partitions led by this process"),
+    otherNodesNote(stored, "Storage") || "",
+    searchForm(query, "/storage", "orders"),
     h(
       "p",
       { class: stored.held_back ? "bad" : "soft" },
-      `${number(stored.held_back)} hold back readers of committed records${stored.left_out ? `; ${number(stored.left_out)} more are not shown` : ""}`,
+      `${number(stored.held_back)} partitions with a last stable offset below the high watermark${stored.left_out ? `; ${number(stored.left_out)} partitions not shown` : ""}`,
     ),
     new Table(
       [
@@ -517,12 +517,12 @@ export async function storage(view, _, query) {
           (row) =>
             link(`/explain/partition/${part(row.topic)}/${row.partition}`, `${row.topic}-${row.partition}`),
         ],
-        ["Start", (row) => number(row.log_start_offset), "num"],
-        ["Last stable", (row) => number(row.last_stable_offset), "num"],
+        ["Start offset", (row) => number(row.log_start_offset), "num"],
+        ["Last stable offset", (row) => number(row.last_stable_offset), "num"],
         ["High watermark", (row) => number(row.high_watermark), "num"],
-        ["End", (row) => number(row.log_end_offset), "num"],
+        ["End offset", (row) => number(row.log_end_offset), "num"],
         [
-          "Held back",
+          "After last stable",
           (row) =>
             h(
               "span",
@@ -533,7 +533,7 @@ export async function storage(view, _, query) {
         ],
         ["Size", (row) => bytes(row.bytes), "num"],
         ["Segments", (row) => number(row.segments), "num"],
-        ["Producers", (row) => number(row.producers), "num"],
+        ["Producer IDs", (row) => number(row.producers), "num"],
         ["Node", (row) => row.node, "num"],
       ],
       { label: "Storage" },
@@ -551,7 +551,7 @@ export async function cluster(view) {
     ],
     ["Leader", (row) => (row.leader < 0 ? h("span", { class: "bad" }, "none") : row.leader), "num"],
     ["Replicas", (row) => row.replicas.join(", ")],
-    ["In sync", (row) => row.isr.join(", ")],
+    ["ISR", (row) => row.isr.join(", ")],
   ];
   view.append(
     h("h1", {}, "Cluster"),
@@ -561,9 +561,9 @@ export async function cluster(view) {
       card("Nodes", number(it.brokers.length)),
       card("Topics", number(it.topics)),
       card("Partitions", number(it.partitions)),
-      card("Offline", h("span", { class: it.offline ? "bad" : "good" }, number(it.offline))),
+      card("Offline partitions", h("span", { class: it.offline ? "bad" : "good" }, number(it.offline))),
       card(
-        "Not all in sync",
+        "Under-replicated partitions",
         h("span", { class: it.behind_count ? "bad" : "good" }, number(it.behind_count)),
       ),
     ),
@@ -575,13 +575,13 @@ export async function cluster(view) {
         ["Address", (row) => h("code", {}, visible(`${row.host}:${row.port}`))],
         ["Rack", (row) => visible(row.rack ?? "–")],
         ["Controller", (row) => (row.controller ? "yes" : "")],
-        ["Leads", (row) => number(row.leads), "num"],
+        ["Leaders", (row) => number(row.leads), "num"],
         ["Replicas", (row) => number(row.replicas), "num"],
       ],
       { label: "Nodes" },
     ).set(it.brokers).element,
-    h("h2", {}, "Partitions without leader or with copies that are behind"),
-    new Table(place, { label: "Behind" }).set(it.behind).element,
+    h("h2", {}, "Offline and under-replicated partitions"),
+    new Table(place, { label: "Offline and under-replicated partitions" }).set(it.behind).element,
     h("h2", {}, "Reassignments"),
     new Table(
       [...place, ["Adding", (row) => row.adding.join(", ")], ["Removing", (row) => row.removing.join(", ")]],

@@ -1,13 +1,13 @@
-// A broker under test: the faults that wait for requests, and its clocks.
+// Test controls: armed faults, and clocks.
 
 import { get, post, session } from "./api.js";
 import { Table, card, field, h, note, number, time, visible } from "./dom.js";
-import { again } from "./pages.js";
+import { refreshEvery } from "./pages.js";
 
 const UNITS = { seconds: 1, minutes: 60, hours: 3600, days: 86400 };
 
 function span(ms) {
-  if (!ms) return "nothing";
+  if (!ms) return "none";
   const larger = Object.entries(UNITS).reverse();
   const [unit, seconds] = larger.find(([, each]) => ms >= 2000 * each) ?? larger.at(-1);
   return `${number(Math.round(ms / seconds / 100) / 10)} ${unit}`;
@@ -15,16 +15,16 @@ function span(ms) {
 
 export async function tests(view) {
   const clocks = h("div", { class: "cards" }),
-    bad = (error) => note(error.message, true);
+    showError = (error) => note(error.message, true);
   let drawn = "";
   const disarm = (body, text) =>
     post("/tests/disarm", body)
       .then(() => note(text))
-      .then(look)
-      .catch(bad);
+      .then(refresh)
+      .catch(showError);
   const columns = [
     ["Fault", (row) => number(row.number), "num"],
-    ["What", (row) => visible(row.text)],
+    ["Description", (row) => visible(row.text)],
     ["Hits", (row) => number(row.hits), "num"],
   ];
   if (session.may_write)
@@ -33,14 +33,14 @@ export async function tests(view) {
       (row) =>
         h(
           "button",
-          { type: "button", onclick: () => disarm({ fault: row.number }, `fault ${row.number} is disarmed`) },
+          { type: "button", onclick: () => disarm({ fault: row.number }, `Fault ${row.number} disarmed`) },
           "Disarm",
         ),
     ]);
   const table = new Table(columns, { label: "Faults" });
   view.append(
     h("h1", {}, "Test"),
-    h("h2", {}, "Faults that are armed"),
+    h("h2", {}, "Armed faults"),
     table.element,
     session.may_write &&
       h(
@@ -48,35 +48,35 @@ export async function tests(view) {
         { class: "row" },
         h(
           "button",
-          { type: "button", onclick: () => disarm({}, "nothing is to fail any more") },
+          { type: "button", onclick: () => disarm({}, "All faults disarmed") },
           "Disarm all",
         ),
       ),
     h("h2", {}, "Clocks"),
-    session.may_write && moving(() => look().catch(bad)),
+    session.may_write && clockForm(() => refresh().catch(showError)),
     clocks,
   );
-  async function look() {
+  async function refresh() {
     const it = await get("/tests");
     const faults = JSON.stringify(it.faults);
-    if (faults !== drawn) table.set(it.faults); // else a button keeps its focus
+    if (faults !== drawn) table.set(it.faults); // unchanged rows keep the focus of a button
     drawn = faults;
     clocks.replaceChildren(
-      card("Time of logs", time(it.log_ms).slice(0, 19)),
-      card("Added to logs", span(it.log_added_ms), it.log_is_frozen ? ", stands still" : ""),
-      card("Added to coordinators", span(it.coordinator_added_ms)),
+      card("Log clock", time(it.log_ms).slice(0, 19)),
+      card("Log clock offset", span(it.log_added_ms), it.log_is_frozen ? ", frozen" : ""),
+      card("Coordinator clock offset", span(it.coordinator_added_ms)),
     );
   }
-  await look();
-  return again(2, look);
+  await refresh();
+  return refreshEvery(2, refresh);
 }
 
-function moving(look) {
+function clockForm(refresh) {
   const clock = h(
       "select",
       { name: "clock" },
-      h("option", { value: "log" }, "logs: retention, expiry"),
-      h("option", { value: "coordinator" }, "coordinators: sessions, transactions"),
+      h("option", { value: "log" }, "Log: retention, expiry"),
+      h("option", { value: "coordinator" }, "Coordinator: sessions, transactions"),
     ),
     amount = h("input", { name: "amount", inputmode: "numeric", value: "1" }),
     unit = h(
@@ -92,14 +92,14 @@ function moving(look) {
         event.preventDefault();
         const seconds = Math.round(Number(amount.value) * UNITS[unit.value]);
         post("/tests/advance", { clock: clock.value, seconds })
-          .then(() => note(`the clock went on by ${amount.value} ${unit.value}`))
-          .then(look)
+          .then(() => note(`Clock advanced by ${amount.value} ${unit.value}`))
+          .then(refresh)
           .catch((error) => note(error.message, true));
       },
     },
-    field("Clock of", clock),
-    field("By", amount),
+    field("Clock", clock),
+    field("Amount", amount),
     field("Unit", unit),
-    h("button", {}, "Let time pass"),
+    h("button", {}, "Advance clock"),
   );
 }

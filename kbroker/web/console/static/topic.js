@@ -1,11 +1,11 @@
-// One topic: its records, partitions, groups, settings, and what is written to it by hand.
+// Topic page: messages, partitions, groups, configuration and a produce form.
 
 import { get, part, post, session } from "./api.js";
 import { Table, bytes, field, h, link, note, number, time, visible } from "./dom.js";
 
 const TABS = { messages, partitions, groups, config, produce };
 const FILTERS = ["contains", "key", "header", "where"];
-const KEPT = 5000;
+const RECORDS_MAX = 5000;
 
 export async function topic(view, parts, query, isShown) {
   const [, name, tab = "messages"] = parts;
@@ -14,7 +14,7 @@ export async function topic(view, parts, query, isShown) {
     h("h1", {}, visible(name)),
     h(
       "div",
-      { class: "tabs", role: "navigation", "aria-label": "Of this topic" },
+      { class: "tabs", role: "navigation", "aria-label": "Sections of this topic" },
       tabs.map((each) =>
         h(
           "a",
@@ -24,15 +24,15 @@ export async function topic(view, parts, query, isShown) {
       ),
     ),
   );
-  if (!(tab in TABS)) throw new Error("there is no such page");
+  if (!(tab in TABS)) throw new Error("Page not found");
   return TABS[tab](view, name, query, isShown);
 }
 
 const shown = (row, name) =>
   row[`${name}_text`] ?? row[name] ?? (row[`${name}_base64`] === undefined ? "null" : row[`${name}_base64`]);
 
-// A record that is too large to be read has a size, but neither a key, a value nor headers.
-const withheld = (row) => row.oversized_bytes && `${number(row.oversized_bytes)} bytes, not shown`;
+// A record that is too large to read has only a size, and no key, value or headers.
+const oversizedText = (row) => row.oversized_bytes && `${number(row.oversized_bytes)} bytes, not shown`;
 
 const sizeOf = (row) =>
   row.oversized_bytes ??
@@ -53,7 +53,7 @@ async function messages(view, name, query, isShown) {
   );
   const inputs = {
     offset: h("input", { name: "offset", inputmode: "numeric", value: value("offset"), placeholder: "47" }),
-    timestamp: h("input", { name: "timestamp", value: value("timestamp"), placeholder: "ms since 1970" }),
+    timestamp: h("input", { name: "timestamp", value: value("timestamp"), placeholder: "ms since the epoch" }),
     partition: h("input", { name: "partition", value: value("partition"), placeholder: "all" }),
     contains: h("input", { name: "contains", type: "search", value: value("contains") }),
     key: h("input", { name: "key", value: value("key") }),
@@ -62,7 +62,7 @@ async function messages(view, name, query, isShown) {
   };
   const labels = {
     offset: "Offset",
-    timestamp: "Time",
+    timestamp: "Timestamp",
     partition: "Partitions",
     contains: "Contains",
     key: "Key contains",
@@ -95,29 +95,29 @@ async function messages(view, name, query, isShown) {
     field("From", origin),
     fields.map(([, label]) => label),
     h("label", { class: "check" }, committed, "Committed only"),
-    h("button", { class: "main" }, "Look"),
+    h("button", { class: "main" }, "Search"),
   );
   const table = new Table(
     [
       ["Time", (row) => time(row.timestamp)],
       ["Partition", (row) => row.partition, "num"],
       ["Offset", (row) => number(row.offset), "num"],
-      ["Key", (row) => (withheld(row) ? "–" : visible(shown(row, "key").slice(0, 80))), "mono"],
-      ["Value", (row) => withheld(row) || visible(shown(row, "value").slice(0, 300)), "mono"],
+      ["Key", (row) => (oversizedText(row) ? "–" : visible(shown(row, "key").slice(0, 80))), "mono"],
+      ["Value", (row) => oversizedText(row) || visible(shown(row, "value").slice(0, 300)), "mono"],
       ["Size", (row) => bytes(sizeOf(row)), "num"],
     ],
     { label: "Records", pick: (row) => detail(name, row) },
   );
   const said = h("p", { class: "soft", role: "status" }),
-    more = h("button", { type: "button", hidden: true }, "Go on"),
-    on = h("button", { type: "button", hidden: true }, "Search on");
+    more = h("button", { type: "button", hidden: true }, "Load more"),
+    on = h("button", { type: "button", hidden: true }, "Continue search");
   const save = h("button", { type: "button", onclick: () => download(name, rows) }, "Save as NDJSON");
   let rows = [];
   view.append(form, table.element, said, h("div", { class: "row" }, more, on, save));
   const asked = Object.fromEntries([...query.entries()].filter(([each]) => each !== "from"));
   if (from === "live")
     return live(name, asked, said, (found) => {
-      rows = found.concat(rows).sort(newestFirst).slice(0, KEPT);
+      rows = found.concat(rows).sort(newestFirst).slice(0, RECORDS_MAX);
       table.set(rows);
     });
   let cursor = "",
@@ -129,9 +129,9 @@ async function messages(view, name, query, isShown) {
     more.disabled = is;
     on.disabled = is && !isSearching;
   };
-  async function look() {
+  async function load() {
     busy(true);
-    said.textContent = said.textContent ? `${said.textContent} …` : "Looking …";
+    said.textContent = said.textContent ? `${said.textContent} …` : "Searching …";
     const it = await get(`/topics/${part(name)}/messages`, { ...asked, from, cursor, limit: 200 }).catch(
       (error) => {
         said.textContent = visible(error.message);
@@ -147,11 +147,11 @@ async function messages(view, name, query, isShown) {
     rows = rows.concat(it.records);
     table.set(rows);
     const percent = Math.floor((100 * scanned) / Math.max(scanned + it.left, 1));
-    said.textContent = `${number(rows.length)} records of ${number(scanned)} looked at in ${seconds.toFixed(1)} s${isDone ? "; that is all" : `; ${number(it.left)} are left (${percent} % done)`}${it.too_large ? `; ${it.too_large} values were too large for the expression` : ""}`;
+    said.textContent = `${number(rows.length)} records found, ${number(scanned)} scanned in ${seconds.toFixed(1)} s${isDone ? "; complete" : `; ${number(it.left)} left (${percent} % done)`}${it.too_large ? `; ${it.too_large} values too large for the expression` : ""}`;
     more.hidden = isDone;
     on.hidden = isDone || !FILTERS.some((each) => asked[each]);
   }
-  // Look after look until one finds something: each of them is as small as any other one.
+  // Sends requests until one finds a record. Each request has the usual small budget.
   async function search() {
     isSearching = !isSearching;
     if (!isSearching) {
@@ -160,18 +160,18 @@ async function messages(view, name, query, isShown) {
     }
     on.textContent = "Stop";
     const before = rows.length;
-    while (isSearching && !isDone && rows.length === before && isShown()) await look();
+    while (isSearching && !isDone && rows.length === before && isShown()) await load();
     isSearching = false;
-    on.textContent = "Search on";
+    on.textContent = "Continue search";
     busy(false);
   }
-  more.addEventListener("click", look);
+  more.addEventListener("click", load);
   on.addEventListener("click", search);
-  look();
+  load();
   return null;
 }
 
-// Partitions are read one by one, so a record may arrive after later ones of other partitions.
+// Partitions are read one by one, so a record may arrive after newer ones of other partitions.
 function newestFirst(a, b) {
   return b.timestamp - a.timestamp || a.partition - b.partition || b.offset - a.offset;
 }
@@ -189,7 +189,7 @@ function live(name, asked, said, take) {
     if (it.records.length) take(it.records);
     said.textContent = it.trouble
       ? visible(it.trouble)
-      : `live: ${number(seen)} records came${dropped ? `, ${number(dropped)} of them too fast to be shown` : ""}`;
+      : `Live: ${number(seen)} records received${dropped ? `, ${number(dropped)} skipped (rate limit)` : ""}`;
   };
   source.onerror = () => {
     if (source.readyState === EventSource.CLOSED) said.textContent = "The live view ended.";
@@ -209,7 +209,7 @@ function download(name, rows) {
     "value",
     "value_base64",
   ];
-  const whole = rows.filter((row) => !withheld(row));
+  const whole = rows.filter((row) => !oversizedText(row));
   const lines = whole.map((row) =>
     JSON.stringify({
       ...Object.fromEntries(fields.filter((each) => each in row).map((each) => [each, row[each]])),
@@ -223,7 +223,7 @@ function download(name, rows) {
     }),
   );
   if (rows.some((row) => row.value_cut || row.key_cut))
-    note("Long values are cut in it: load them one by one.", true);
+    note("The file contains truncated values; load those records one by one.", true);
   if (whole.length < rows.length)
     note(`${number(rows.length - whole.length)} records are too large to read and are not in the file.`, true);
   const url = URL.createObjectURL(new Blob([lines.join("\n")], { type: "application/x-ndjson" }));
@@ -237,7 +237,7 @@ function pretty(row, name) {
   return isJson ? indented(text) : text;
 }
 
-// JSON over several lines, also if its end is missing; numbers of 64 bits stay what they are.
+// Formats JSON on several lines, even if it is truncated. 64-bit numbers keep their digits.
 function indented(text) {
   let depth = 0,
     shown = "",
@@ -304,16 +304,16 @@ function detail(topicName, row) {
       type: "button",
       onclick: async () => {
         await navigator.clipboard.writeText(JSON.stringify(row));
-        note("copied");
+        note("Copied");
       },
     },
     "Copy",
   );
   const resend =
     session.may_write &&
-    asking("Send again", `Append a copy of this record to partition ${row.partition}?`, "Append", () =>
+    confirmButton("Resend", `Append a copy of this record to partition ${row.partition}?`, "Append", () =>
       post(`${where}/resend`)
-        .then((it) => note(`written at offset ${it.written[0].offset}`))
+        .then((it) => note(`Written at offset ${it.written[0].offset}`))
         .catch((error) => note(error.message, true)),
     );
   dialog.replaceChildren(
@@ -326,9 +326,9 @@ function detail(topicName, row) {
         { class: "soft" },
         `${time(row.timestamp)} ${row.timestamp_type}${row.producer_id === undefined ? "" : `, producer ${row.producer_id}`}`,
       ),
-      h("div", { class: "row" }, close, copy, withheld(row) ? [] : resend),
-      withheld(row)
-        ? h("p", { class: "bad" }, `${withheld(row)}: kbroker topic consume reads the record.`)
+      h("div", { class: "row" }, close, copy, oversizedText(row) ? [] : resend),
+      oversizedText(row)
+        ? h("p", { class: "bad" }, `${oversizedText(row)}; use kbroker topic consume to read the record.`)
         : [block("key"), block("value"), headersOf(row)],
     ),
   );
@@ -348,8 +348,8 @@ const headersOf = (row) => [
   ),
 ];
 
-// A button that first says what it will do, and does it when that is confirmed.
-function asking(name, question, yes, act) {
+// A button that asks for confirmation before it acts.
+function confirmButton(name, question, yes, act) {
   const button = h("button", { type: "button", onclick: () => toggle(true) }, name),
     no = h("button", { type: "button", onclick: () => toggle(false) }, "Cancel");
   const confirm = h(
@@ -382,15 +382,15 @@ async function partitions(view, name) {
         ["Leader", (row) => row.leader, "num"],
         ["Replicas", (row) => row.replicas.join(", ")],
         [
-          "In sync",
+          "ISR",
           (row) =>
             h("span", { class: row.isr.length < row.replicas.length ? "bad" : null }, row.isr.join(", ")),
         ],
-        ["Start", (row) => number(row.start_offset), "num"],
-        ["End", (row) => number(row.end_offset), "num"],
+        ["Start offset", (row) => number(row.start_offset), "num"],
+        ["End offset", (row) => number(row.end_offset), "num"],
         ["Size", (row) => bytes(row.bytes), "num"],
         ["Error", (row) => row.error ?? ""],
-        ["Why", (row) => link(`/explain/partition/${part(name)}/${row.partition}`, "explain")],
+        ["Explain", (row) => link(`/explain/partition/${part(name)}/${row.partition}`, "Explain")],
       ],
       { label: "Partitions" },
     ).set(it.partitions).element,
@@ -417,9 +417,9 @@ async function config(view, name) {
     new Table(
       [
         ["Setting", (row) => h("strong", {}, row.name)],
-        ["Value", (row) => h("code", {}, visible(row.value ?? (row.sensitive ? "(secret)" : "–")))],
-        ["From", (row) => row.source],
-        ["What it is for", (row) => row.doc ?? "", "doc"],
+        ["Value", (row) => h("code", {}, visible(row.value ?? (row.sensitive ? "(sensitive)" : "–")))],
+        ["Source", (row) => row.source],
+        ["Description", (row) => row.doc ?? "", "doc"],
       ],
       { label: "Settings" },
     ).set(it.configs).element,
@@ -438,7 +438,7 @@ async function produce(view, name) {
     post(`/topics/${part(name)}/records`, body)
       .then((it) =>
         note(
-          `written: ${it.written
+          `Written: ${it.written
             .map((each) => `${each.partition}/${each.offset}`)
             .slice(0, 5)
             .join(", ")}`,
@@ -452,7 +452,7 @@ async function produce(view, name) {
         onsubmit: (event) => {
           event.preventDefault();
           if (!value.value && !isNull.checked && !isEmpty.checked) {
-            note("Enter a value, or choose a null or an empty one.", true);
+            note("Enter a value, or select Null value or Empty value.", true);
             value.focus();
             return;
           }
@@ -491,8 +491,8 @@ async function produce(view, name) {
         { class: "row" },
         h("label", { class: "check" }, isNull, "Null value"),
         h("label", { class: "check" }, isEmpty, "Empty value"),
-        h("label", { class: "check" }, lines, "These are lines of NDJSON"),
-        h("button", { class: "main" }, "Write"),
+        h("label", { class: "check" }, lines, "Value contains NDJSON lines"),
+        h("button", { class: "main" }, "Produce"),
       ),
     ),
   );

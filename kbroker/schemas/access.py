@@ -15,7 +15,7 @@ from starlette.types import Scope
 from kbroker.broker.local_node import LocalNode
 from kbroker.security.acls import AclOperation, AclResourceType, Client, Resource
 from kbroker.security.audit import NAME_CHARACTERS_MAX, audit_logger
-from kbroker.web.logins import Logins, NotLetIn, Surface
+from kbroker.web.logins import HttpAuthenticator, HttpInterface, Unauthenticated
 
 from .core.errors import DENIED, RegistryError
 from .topic import TOPIC
@@ -31,9 +31,9 @@ ALL_SCHEMAS = Resource(AclResourceType.TOPIC, TOPIC)
 class Access:
     """Access control of one node's registry."""
 
-    def __init__(self, local: LocalNode, surface: Surface) -> None:
+    def __init__(self, local: LocalNode, surface: HttpInterface) -> None:
         self._local = local
-        self._logins = Logins(local, surface)
+        self._logins = HttpAuthenticator(local, surface)
 
     async def authenticate(self, scope: Scope) -> Scope:
         """Return the scope with the authenticated client added.
@@ -48,7 +48,7 @@ class Access:
         host = request.client.host if request.client else ""
         try:
             caller = await self._logins.caller(request.headers.get("authorization", ""), host)
-        except NotLetIn as error:
+        except Unauthenticated as error:
             raise RegistryError(error.status, str(error), error.headers) from None
         return {**scope, _CLIENT: Client(caller.principal, host)}
 

@@ -14,7 +14,7 @@ from kbroker.config import BrokerConfig
 from kbroker.net.server import Listener
 from kbroker.runtime.clock import SystemClock
 from kbroker.web.guard import App
-from kbroker.web.logins import Surface, is_exposed, why_nobody
+from kbroker.web.logins import HttpInterface, is_exposed, login_problem
 from kbroker.web.node_servers import NodeServers
 
 from . import CLIENT_ID
@@ -124,11 +124,11 @@ class RegistryService:
         return client
 
 
-def surface_of(config: BrokerConfig) -> Surface:
+def surface_of(config: BrokerConfig) -> HttpInterface:
     """Return the description of the registry that authentication uses."""
-    return Surface("the schema registry", FLAG, is_exposed(config.registry_host))
+    return HttpInterface("the schema registry", FLAG, is_exposed(config.registry_host))
 
 
 def why_not(config: BrokerConfig, listeners: Sequence[Listener]) -> str:
     """Return why no user of these listeners could authenticate at the registry; empty if one can."""
-    return why_nobody(listeners, surface_of(config))
+    return login_problem(listeners, surface_of(config))

@@ -1,1 +1,1 @@
-"""HTTP beside Kafka's protocol: the console, probes and metrics. Needs `kbroker[console]`."""
+"""HTTP server with the console, probes and metrics. Needs `kbroker[console]`."""

@@ -1,4 +1,4 @@
-"""Answers that are sent in pieces."""
+"""Response bodies that are sent in chunks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Self
 import trio
 
 
-class Pieces:
-    """Pieces of an answer in turn. Unlike a generator it leaves nothing open when the client leaves."""
+class Chunks:
+    """Iterator over chunks. Unlike a generator it needs no cleanup when the client disconnects."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._left = iter(pieces)
@@ -18,7 +18,7 @@ class Pieces:
         return self
 
     async def __anext__(self) -> bytes:
-        """Return the next piece, after others had their turn. Raises StopAsyncIteration."""
+        """Return the next chunk after a checkpoint. Raises StopAsyncIteration."""
         await trio.lowlevel.checkpoint()
         for piece in self._left:
             return piece

@@ -1,4 +1,4 @@
-"""Who may ask what by HTTP, and how much of it: looked at before any page is."""
+"""Checks on every HTTP request before the application: host name, origin, size and duration."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
+# ASGI scope extension: a function that aborts the connection of a request.
 END_CONNECTION = "kbroker.end_connection"
-"""An extension of the scope: what ends the connection of a request at once."""
-LOOK_ONLY = ("GET", "HEAD")
-SAFETY = (
+SAFE_METHODS = ("GET", "HEAD")
+# Headers added to every response.
+SECURITY_HEADERS = (
     (b"cache-control", b"no-store"),
     (
         b"content-security-policy",
@@ -37,9 +38,8 @@ SAFETY = (
     (b"referrer-policy", b"no-referrer"),
     (b"x-content-type-options", b"nosniff"),
 )
-"""What browsers are told with every answer."""
+# Maximum number of digits of a Content-Length header: Python raises ValueError for thousands.
 LENGTH_DIGITS_MAX = 18
-"""Maximum number of digits of a Content-Length header: Python raises ValueError for thousands."""
 FORBIDDEN, TOO_LARGE, MISDIRECTED, TOO_LATE = 403, 413, 421, 503
 
 
@@ -50,10 +50,14 @@ def error_body(_status: int, reason: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What holds for all requests to one server.
+    """Rules for all requests to one server.
 
-    `names` are those by which it may be asked, beside addresses, localhost and names without dots.
-    `error_body` returns the JSON body of an error response for a status and a reason.
+    Attributes:
+        names: Accepted host names, besides IP addresses and names without dots.
+        is_read_only: Accept only GET and HEAD.
+        body_bytes_max: Maximum size of a request body.
+        seconds: Maximum duration of a request.
+        error_body: Returns the JSON body of an error response for a status and a reason.
     """
 
     names: frozenset[str]
@@ -72,15 +76,15 @@ class Rules:
         seconds: float,
         error_body: Callable[[int, str], bytes] = error_body,
     ) -> Rules:
-        """With the name of this machine added."""
+        """Return rules that also accept the name of this machine."""
         known = {each.lower() for each in (*names, socket.gethostname())}
         return cls(frozenset(known), is_read_only, body_bytes_max, seconds, error_body)
 
-    def knows(self, host: str) -> bool:
-        """Whether a page of somebody else cannot have got a browser to ask by this name.
+    def accepts_host(self, host: str) -> bool:
+        """Return True if a Host header cannot be the result of DNS rebinding.
 
-        Who owns a name can let it stand for an address of this network (DNS rebinding). Nobody owns
-        addresses, or a name without dots.
+        An attacker can let a name of his own domain resolve to an address of this network. Nobody
+        owns IP addresses or names without dots.
         """
         name = _name_of(host)
         if name is None:
@@ -89,7 +93,7 @@ class Rules:
 
 
 class Guard:
-    """Lets through what the rules allow. What fails behind it fails that request alone."""
+    """ASGI middleware that applies the rules; an error affects only its own request."""
 
     def __init__(self, app: App, rules: Rules) -> None:
         self._app = app
@@ -99,8 +103,8 @@ class Guard:
         if scope["type"] != "http":
             await send({"type": "websocket.close"})
             return
-        answer = _Answer(send, self._rules.error_body)
-        refused = self._refusal(scope)
+        answer = _Response(send, self._rules.error_body)
+        refused = self._rejection(scope)
         if refused is not None:
             await answer.refuse(*refused)
             return
@@ -111,21 +115,21 @@ class Guard:
             except _BodyTooLarge:
                 await answer.refuse(TOO_LARGE, "the body is too large (http.max.request.bytes)")
         if limit.cancelled_caught:
-            await answer.refuse(TOO_LATE, "it took too long (http.request.timeout.ms)")
+            await answer.refuse(TOO_LATE, "the request took too long (http.request.timeout.ms)")
 
-    def _refusal(self, scope: Message) -> tuple[int, str] | None:
+    def _rejection(self, scope: Message) -> tuple[int, str] | None:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
-        if not self._rules.knows(host):
+        if not self._rules.accepts_host(host):
             return MISDIRECTED, (
-                "this is no name of this server; ask it by its address, or add the name to "
+                "unknown host name; use the address of this server, or add the name to "
                 "http.allowed.hosts"
             )
         origin = headers.get(b"origin", b"").decode("latin-1")
         if origin and _authority_of(origin) != host.lower():
-            return FORBIDDEN, "pages from elsewhere may not ask this server"
-        if self._rules.is_read_only and scope["method"] not in LOOK_ONLY:
-            return FORBIDDEN, "beyond its own machine this server can only be read"
+            return FORBIDDEN, "cross-origin requests are not allowed"
+        if self._rules.is_read_only and scope["method"] not in SAFE_METHODS:
+            return FORBIDDEN, "this server is read-only on non-loopback addresses"
         if _length_of(headers) > self._rules.body_bytes_max:
             return TOO_LARGE, "the body is too large (http.max.request.bytes)"
         return None
@@ -136,7 +140,7 @@ class _BodyTooLarge(Exception):
 
 
 class _Body:
-    """A request's body, as far as somebody may read it."""
+    """A request body with a size limit."""
 
     def __init__(self, receive: Receive, bytes_max: int) -> None:
         self._receive = receive
@@ -150,8 +154,8 @@ class _Body:
         return message
 
 
-class _Answer:
-    """An answer on its way out."""
+class _Response:
+    """A response that gets security headers; `refuse` replaces it unless it has begun."""
 
     def __init__(self, send: Send, error_body: Callable[[int, str], bytes]) -> None:
         self._send = send
@@ -161,11 +165,11 @@ class _Answer:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._is_begun = True
-            message["headers"] = [*message.get("headers", ()), *SAFETY]
+            message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS]
         await self._send(message)
 
     async def refuse(self, status: int, reason: str) -> None:
-        """Say why there is none; of one that has begun the rest is left out."""
+        """Send an error response; if the response has begun, leave it incomplete."""
         if self._is_begun:
             return
         body = self._error_body(status, reason)
@@ -175,7 +179,7 @@ class _Answer:
 
 
 def _name_of(host: str) -> str | None:
-    """The name or the address in a Host header; None where it is neither."""
+    """Return the host name or address in a Host header; None if it is malformed."""
     try:
         return urlsplit(f"//{host}").hostname
     except ValueError:

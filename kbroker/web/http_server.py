@@ -1,7 +1,7 @@
-"""Serves HTTP: hypercorn speaks it, on trio, with any ASGI application.
+"""HTTP server for an ASGI application, based on hypercorn with trio.
 
-The only module that knows hypercorn. Connections are accepted here, so that their number and the time
-in which a client takes nothing are bounded, and all of them can be ended.
+Only this module uses hypercorn. It accepts connections itself, to limit their number, to disconnect
+clients that do not read their response, and to close all connections on a stop.
 """
 
 from __future__ import annotations
@@ -25,36 +25,42 @@ from .guard import END_CONNECTION
 
 logger = logging.getLogger(__name__)
 
+# Maximum number of connections that wait to be accepted.
 BACKLOG = 1024
-"""Connections that may wait to be accepted."""
+# Maximum size of a request line with its headers, and of one read.
 HEAD_BYTES_MAX = 16 * 1024
-"""Of a request's first line and its headers, before more is received of them."""
+# Idle time after which a connection is closed.
 IDLE_SECONDS = 60
-"""A connection without a whole request for so long is closed."""
+# Maximum number of concurrent requests per HTTP/2 connection.
 STREAMS_MAX = 8
-"""Requests of one connection at the same time, with HTTP/2."""
+# How long requests in progress may take to finish on a stop.
 GRACE_SECONDS = 0.5
-"""What requests have at a stop that are being answered."""
+# Maximum number of queued chunks of a request body.
 PARTS_QUEUED_MAX = 4
-"""Of a request's body, until somebody reads it."""
 
 
 class Limits(NamedTuple):
-    """How many connections there may be, and how long a client may take nothing of its answer."""
+    """Maximum number of connections, and how long a client may block the sending of its response."""
 
     connections: int
     seconds: float
 
 
 class HttpServer:
-    """Serves one address. It can be bound again after `close`.
+    """Serves one address; it can be bound again after `close`.
 
-    Parameters: `flag` is what the flags for its address begin with.
+    Args:
+        app: ASGI application.
+        endpoint: Address to bind; port 0 lets the system choose.
+        limits: Limits on connections.
+        flag: Prefix of the command-line flags for the address, for error messages.
+
+    Attributes:
+        endpoint: Bound address, with the chosen port after `bind`.
     """
 
     def __init__(self, app: Any, endpoint: Endpoint, limits: Limits, flag: str) -> None:
         self.endpoint = endpoint
-        """With the port that the system chose, as soon as it did."""
         self._app = wrap_app(app, 0, "asgi")
         self._limits = limits
         self._flag = flag
@@ -69,11 +75,11 @@ class HttpServer:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """Number of open connections."""
         return len(self._open)
 
     async def bind(self) -> None:
-        """Take the address; who connects waits until `run`. Raises CannotListen."""
+        """Bind the address; clients that connect wait until `run`. Raises CannotListen."""
         host, port = self.endpoint
         try:
             self._listeners = [
@@ -87,7 +93,7 @@ class HttpServer:
 
     async def run(self) -> None:
         """Serve until `close`."""
-        # Cancelled with everything else, nobody could be told any more that the node stops.
+        # Shielded, so that clients still get responses while the node stops.
         self._accepting, self._work = trio.CancelScope(), trio.CancelScope(shield=True)
         self._context, self._ended = WorkerContext(None), trio.Event()
         try:
@@ -99,15 +105,15 @@ class HttpServer:
             self._ended.set()
 
     async def _accept(self, nursery: trio.Nursery) -> None:
-        """Accept connections until `close`, which may close the sockets before it is noticed here."""
+        """Accept connections until `close`, which may close the sockets first."""
         try:
             await trio.serve_listeners(self._serve, self._listeners, handler_nursery=nursery)
         except* trio.ClosedResourceError:
-            logger.debug("HTTP is closed before anything was accepted")
+            logger.debug("the HTTP server was closed before it accepted a connection")
 
     async def close(self) -> None:
-        """End it: what is being answered has a moment to come to its end."""
-        self._accepting.cancel()  # before nothing is left to accept from
+        """Stop serving; requests in progress may finish within `GRACE_SECONDS`."""
+        self._accepting.cancel()  # before its sockets are closed
         for each in self._listeners:
             await trio.aclose_forcefully(each)
         await self._context.terminated.set()
@@ -119,7 +125,7 @@ class HttpServer:
         await self._ended.wait()
 
     def _app_of(self, stream: _Stream) -> Any:
-        """The application as one connection has it: it can end that."""
+        """Return the application with an extension that aborts this connection."""
 
         async def app(scope: Any, *rest: Any) -> None:
             scope["extensions"][END_CONNECTION] = stream.abort
@@ -133,23 +139,23 @@ class HttpServer:
         stream = _Stream(socket_stream, self._limits.seconds)
         self._open.add(stream)
         try:
-            # Nothing that goes wrong here concerns Kafka's clients.
+            # An HTTP error must not affect Kafka clients.
             with stream.scope:
                 state = ConnectionState({})
                 await TCPServer(self._app_of(stream), self._config, self._context, state, stream)  # type: ignore[arg-type]
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
-            logger.debug("a connection for HTTP ended before its answer")
+            logger.debug("an HTTP connection closed before its response")
         except* Exception:
-            logger.exception("unexpected error; closing a connection for HTTP")
+            logger.exception("unexpected error; closing an HTTP connection")
         finally:
             self._open.discard(stream)
             stream.abort()
 
 
 class _Stream(trio.abc.HalfCloseableStream):
-    """A connection on which a client that takes nothing for too long is given up.
+    """A connection that is aborted if the client does not read its response for too long.
 
-    What is done for it, inside of `scope`, ends with it: hypercorn would wait until it had been idle.
+    Aborting also cancels the request inside `scope`; hypercorn would wait for the idle timeout.
     """
 
     def __init__(self, stream: trio.SocketStream, seconds: float) -> None:
@@ -158,8 +164,8 @@ class _Stream(trio.abc.HalfCloseableStream):
         self.scope = trio.CancelScope()
         self._stream = stream
         self._seconds = seconds
+        # Hypercorn may reject a malformed request while the previous response is being sent.
         self._sending = trio.Lock()
-        """Hypercorn ends a malformed request while the answer to the one before is being sent."""
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         with trio.move_on_after(self._seconds) as patience:
@@ -168,7 +174,7 @@ class _Stream(trio.abc.HalfCloseableStream):
         self.active_at = trio.current_time()
         if patience.cancelled_caught:
             self.abort()
-            raise trio.BrokenResourceError("the client takes nothing of its answer")
+            raise trio.BrokenResourceError("the client does not read its response")
 
     async def wait_send_all_might_not_block(self) -> None:
         await self._stream.wait_send_all_might_not_block()
@@ -189,7 +195,7 @@ class _Stream(trio.abc.HalfCloseableStream):
         self.scope.cancel()
 
     def abort(self) -> None:
-        """End it at once."""
+        """Close the connection at once."""
         self.socket.close()
         self.scope.cancel()
 
@@ -214,11 +220,11 @@ def _listening(bound: socket.socket) -> trio.SocketListener:
 def _cannot_listen(endpoint: Endpoint, error: OSError, flag: str) -> CannotListen:
     if error.errno == errno.EADDRINUSE:
         return CannotListen(
-            f"port {endpoint.port} on {endpoint.host} is in use; stop its owner, or choose another one: "
-            f"{flag}-port 0 lets the system choose"
+            f"port {endpoint.port} on {endpoint.host} is in use; stop the process that uses it, or use "
+            f"{flag}-port 0 to let the system choose a port"
         )
     reason = error.strerror or str(error)
     return CannotListen(
-        f"cannot serve HTTP at {endpoint} ({reason}); name another address with {flag}-host and "
+        f"cannot serve HTTP at {endpoint} ({reason}); set another address with {flag}-host and "
         f"{flag}-port"
     )

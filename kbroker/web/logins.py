@@ -1,8 +1,8 @@
-"""Who asks by HTTP: the broker's own users, who show their passwords by HTTP Basic (RFC 7617).
+"""HTTP Basic authentication (RFC 7617) with the broker's own users.
 
-Clients show the same with each request, and a look at it by SCRAM takes milliseconds of a processor. So what
-was right is good for `GOOD_SECONDS`, as long as the listener's users are the same; of it a keyed hash is kept,
-and no password.
+Clients send their password with each request, and SCRAM verification takes milliseconds of CPU time. A
+successful login is therefore cached for `CACHE_SECONDS`, while the listener's users stay the same. The
+cache key is a keyed hash, so no password is stored.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from kbroker.security.principals import ANONYMOUS, USER, Principal
 from kbroker.security.scram import ScramClient, ScramMechanism
 from kbroker.security.users import PLAIN, Users
 
-GOOD_SECONDS = 60
-"""How long what somebody has shown is good."""
-KNOWN_MAX = 1_000
-"""Names and passwords that are known to be right."""
+# How long a successful login is cached.
+CACHE_SECONDS = 60
+# Maximum number of cached logins.
+CACHE_MAX = 1_000
+# Maximum number of concurrent SCRAM verifications.
 THREADS = 1
-"""Passwords that are looked at by SCRAM at the same time."""
 UNKNOWN, FORBIDDEN = 401, 403
-ASK_FOR_LOGIN = {"www-authenticate": 'Basic realm="kbroker", charset="UTF-8"'}
-WRONG = "the user or the password is wrong"
+BASIC_CHALLENGE = {"www-authenticate": 'Basic realm="kbroker", charset="UTF-8"'}
+WRONG = "wrong user name or password"
 
 
-class NotLetIn(Exception):
-    """A request of somebody unknown, with the reason and the status of its answer."""
+class Unauthenticated(Exception):
+    """A request without valid credentials, with the status and reason of its response."""
 
     def __init__(self, status: int, reason: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(reason)
@@ -45,11 +45,13 @@ class NotLetIn(Exception):
         self.headers = headers
 
 
-class Surface(NamedTuple):
-    """What is served by HTTP.
+class HttpInterface(NamedTuple):
+    """An HTTP interface.
 
-    `name` is as sentences name it, `flag` what the flags for its address begin with; `is_exposed` says
-    that other machines reach it.
+    Attributes:
+        name: Name in messages.
+        flag: Prefix of the command-line flags for its address.
+        is_exposed: True if other machines can reach it.
     """
 
     name: str
@@ -58,84 +60,94 @@ class Surface(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """Who asks.
+    """The authenticated client of a request.
 
-    `shown` stands for the name and the password, and `credentials` is as whom a client logs in for it;
-    without logins there are none.
+    Attributes:
+        principal: The authenticated user, or ANONYMOUS without authentication.
+        credential_hash: Keyed hash of user name and password.
+        credentials: Kafka credentials of the user; None without authentication.
     """
 
     principal: Principal = ANONYMOUS
-    shown: bytes = b""
+    credential_hash: bytes = b""
     credentials: Credentials | None = None
 
 
-class _Known(NamedTuple):
-    """What was right, of which users, and until when it is good."""
+class _CachedLogin(NamedTuple):
+    """A successful login: its mechanism, the users it was checked against, and its expiry."""
 
     mechanism: str
     users: Users
     until: float
 
 
-class Logins:
-    """Of one node and what it serves by HTTP."""
+class HttpAuthenticator:
+    """Authenticates the requests to one HTTP interface of a node."""
 
-    def __init__(self, local: LocalNode, surface: Surface) -> None:
+    def __init__(self, local: LocalNode, surface: HttpInterface) -> None:
         self._local = local
         self._surface = surface
         self._key = secrets.token_bytes(32)
-        self._known: dict[bytes, _Known] = {}
+        self._cache: dict[bytes, _CachedLogin] = {}
         self._threads = trio.CapacityLimiter(THREADS)
 
     @property
     def listener(self) -> Listener:
-        """That whose users are asked for."""
+        """Listener whose users can authenticate."""
         return listener_of(self._local.listeners)
 
     async def caller(self, authorization: str, host: str) -> Caller:
-        """Who asks, by the header of that name, and from which address.
+        """Authenticate a request.
 
-        Somebody unknown hears of it a while later (KIP-306), whether there is such a user or not. Raises
-        NotLetIn.
+        A failure is reported after a delay (KIP-306), regardless of whether the user exists.
+
+        Args:
+            authorization: Authorization header.
+            host: Client address.
+
+        Raises:
+            Unauthenticated: The credentials are missing or wrong.
         """
-        reason = why_nobody(self._local.listeners, self._surface)
+        reason = login_problem(self._local.listeners, self._surface)
         if reason:
-            raise NotLetIn(FORBIDDEN, reason)
+            raise Unauthenticated(FORBIDDEN, reason)
         users = self.listener.users
         if users is None:
             return Caller()
         name, password = _basic(authorization)
-        shown = hmac.digest(self._key, f"{name}\0{password}".encode(), "sha256")
-        known = self._known.get(shown)
+        credential_hash = hmac.digest(self._key, f"{name}\0{password}".encode(), "sha256")
+        known = self._cache.get(credential_hash)
         if known is None or known.users is not users or trio.current_time() >= known.until:
-            mechanism = await self._mechanism_of(users, name, password, host)
-            known = self._keep(shown, mechanism, users)
-        return Caller(Principal(USER, name), shown, Credentials(known.mechanism, name, password))
+            mechanism = await self._authenticate(users, name, password, host)
+            known = self._keep(credential_hash, mechanism, users)
+        return Caller(
+            Principal(USER, name), credential_hash, Credentials(known.mechanism, name, password)
+        )
 
-    def _keep(self, shown: bytes, mechanism: str, users: Users) -> _Known:
-        self._known.pop(shown, None)
-        while len(self._known) >= KNOWN_MAX:
-            del self._known[next(iter(self._known))]
-        known = _Known(mechanism, users, trio.current_time() + GOOD_SECONDS)
-        self._known[shown] = known
+    def _keep(self, credential_hash: bytes, mechanism: str, users: Users) -> _CachedLogin:
+        self._cache.pop(credential_hash, None)
+        while len(self._cache) >= CACHE_MAX:
+            del self._cache[next(iter(self._cache))]
+        known = _CachedLogin(mechanism, users, trio.current_time() + CACHE_SECONDS)
+        self._cache[credential_hash] = known
         return known
 
-    async def _mechanism_of(self, users: Users, name: str, password: str, host: str) -> str:
-        """By which mechanism somebody is let in. Raises NotLetIn for somebody else."""
+    async def _authenticate(self, users: Users, name: str, password: str, host: str) -> str:
+        """Return the mechanism that accepts the password. Raises Unauthenticated if none does."""
         node, listener = self._local.node, self.listener.name
         mechanism: str
         for mechanism in users.mechanisms:
-            if await self._shows(users, mechanism, name, password):
+            if await self._accepts(users, mechanism, name, password):
                 node.audit.log_authentication(
                     Client(Principal(USER, name), host), listener, mechanism
                 )
                 return mechanism
         node.audit.log_authentication_failure(host, listener, "HTTP", name, WRONG)
         await trio.sleep(node.config.failed_login_delay_ms / 1000)
-        raise NotLetIn(UNKNOWN, WRONG, ASK_FOR_LOGIN)
+        raise Unauthenticated(UNKNOWN, WRONG, BASIC_CHALLENGE)
 
-    async def _shows(self, users: Users, mechanism: str, name: str, password: str) -> bool:
-        """Whether somebody is let in by a mechanism with that password."""
+    async def _accepts(self, users: Users, mechanism: str, name: str, password: str) -> bool:
+        """Return True if a mechanism accepts the password."""
         try:
             if mechanism == PLAIN:
                 users.exchange(mechanism).answer(f"\0{name}\0{password}".encode())
@@ -156,38 +168,38 @@ class Logins:
 
 
 def listener_of(listeners: Sequence[Listener]) -> Listener:
-    """Where users log in, if there is such a one."""
+    """Return the first listener with users, else the first listener."""
     return next((each for each in listeners if each.users is not None), listeners[0])
 
 
-def why_nobody(listeners: Sequence[Listener], surface: Surface) -> str:
-    """Why nobody can show who it is; empty where somebody can, or need not."""
+def login_problem(listeners: Sequence[Listener], surface: HttpInterface) -> str:
+    """Return why no user can authenticate; empty if one can, or if none needs to."""
     listener = listener_of(listeners)
     users = listener.users
     if users is None:
         if not listener.requires_client_certificate:
             return ""
         return (
-            f"clients of listener {listener.name} show certificates, which {surface.name} does not take: "
-            "add a listener with logins"
+            f"listener {listener.name} authenticates clients by certificates, which {surface.name} does not "
+            "support; add a listener with SASL"
         )
     if not {PLAIN, *ScramMechanism} & set(users.mechanisms):
-        return f"users of listener {listener.name} log in by tokens, which {surface.name} does not take"
+        return f"listener {listener.name} only supports tokens, which {surface.name} does not"
     if surface.is_exposed:
         return (
-            f"users log in here, and their passwords could be read on the way: let {surface.name} listen "
-            f"on 127.0.0.1 ({surface.flag}-host), and reach it through a tunnel or a proxy with TLS"
+            f"{surface.name} would receive passwords over unencrypted HTTP; let it listen on 127.0.0.1 "
+            f"({surface.flag}-host), and reach it through a tunnel or a TLS proxy"
         )
     return ""
 
 
 def is_exposed(host: str) -> bool:
-    """Whether other machines reach what listens there."""
+    """Return True if other machines can reach a host address."""
     return host not in LOOPBACK_NAMES
 
 
 def _basic(authorization: str) -> tuple[str, str]:
-    """The name and the password of a request. Raises NotLetIn."""
+    """Return the user name and password of an Authorization header. Raises Unauthenticated."""
     scheme, _, text = authorization.partition(" ")
     separator = ""
     if scheme.lower() == "basic":
@@ -197,5 +209,5 @@ def _basic(authorization: str) -> tuple[str, str]:
         except ValueError:  # not base64, not ASCII, or not UTF-8
             separator = ""
     if not separator or not name or not password or "\0" in name + password:
-        raise NotLetIn(UNKNOWN, "log in as a user of the broker", ASK_FOR_LOGIN)
+        raise Unauthenticated(UNKNOWN, "authenticate as a user of the broker", BASIC_CHALLENGE)
     return name, password

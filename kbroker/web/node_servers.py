@@ -1,4 +1,4 @@
-"""One HTTP server for each node of a process, each behind the same guard."""
+"""HTTP servers of all nodes of a process, with the same request rules."""
 
 from __future__ import annotations
 
@@ -15,10 +15,17 @@ from .http_server import HttpServer, Limits
 
 
 class NodeServers:
-    """The servers of all nodes. They can be bound again after `close`.
+    """One HTTP server per node; they can be bound again after `close`.
 
-    Parameters: `config` is that of the first node, which is at `first`; the next ones have the ports
-    behind. `flag` is what the flags for the address begin with, `error_body` see `Rules`.
+    Args:
+        config: Configuration of the first node.
+        first: Address of the first node; further nodes use the following ports.
+        flag: Prefix of the command-line flags for the address, for error messages.
+        is_read_only: Accept only GET and HEAD.
+        error_body: See `Rules`.
+
+    Attributes:
+        around: Wraps each application from the next `bind` on.
     """
 
     def __init__(
@@ -31,7 +38,6 @@ class NodeServers:
         error_body: Callable[[int, str], bytes] = error_body,
     ) -> None:
         self.around: Callable[[App], App] = lambda app: app
-        """What is put around all that is served from the next `bind` on."""
         self._first = first
         self._first_id = config.node_id
         self._flag = flag
@@ -43,16 +49,20 @@ class NodeServers:
             seconds=self._limits.seconds,
             error_body=error_body,
         )
+        # Ports by node ID; a port that the system chose is kept across restarts.
         self._ports: dict[int, int] = {}
-        """By node; those that the system chose are kept when it starts again."""
         self._servers: dict[int, HttpServer] = {}
 
     def endpoint_of(self, node_id: int) -> Endpoint:
-        """Where a node serves."""
+        """Return the address of a node's server."""
         return self._servers[node_id].endpoint
 
     async def bind(self, apps: Mapping[int, App]) -> None:
-        """Take the ports of all nodes, or of none; `apps` is what each serves. Raises CannotListen."""
+        """Bind the ports of all nodes, or of none. Raises CannotListen.
+
+        Args:
+            apps: Application by node ID.
+        """
         self._servers = {node_id: self._server(node_id, app) for node_id, app in apps.items()}
         try:
             for server in self._servers.values():
@@ -70,7 +80,7 @@ class NodeServers:
                 nursery.start_soon(server.run)
 
     async def close(self) -> None:
-        """End all of them, at the same time."""
+        """Close all servers concurrently."""
         async with trio.open_nursery() as nursery:
             for server in self._servers.values():
                 nursery.start_soon(server.close)
@@ -86,5 +96,7 @@ class NodeServers:
             return self._ports.get(node_id, 0)
         port += node_id - self._first_id
         if not 0 < port <= PORT_MAX:
-            raise CannotListen(f"there is no port {port}; name a lower one with {self._flag}-port")
+            raise CannotListen(
+                f"invalid port {port} for node {node_id}; set a lower one with {self._flag}-port"
+            )
         return port

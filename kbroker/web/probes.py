@@ -1,4 +1,4 @@
-"""/livez, /readyz and /healthz: whether the event loop answers, and whether clients are served."""
+"""Health probes: /livez for the event loop, /readyz and /healthz for readiness to serve clients."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from kbroker.client.connection import Connection
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 
+# How long results are cached, so that frequent probes cost little.
 FRESH_SECONDS = 1
-"""Who asks more often is told the same: a node has other things to do."""
 ROUND_TRIP_SECONDS = 5
 NOT_READY = 503
 
 
 class Check(NamedTuple):
-    """One thing that a node has to have to be ready; `reason` says why it has not."""
+    """A readiness condition; `reason` states why it is not met."""
 
     name: str
     reason: str | None = None
 
 
 class Probes:
-    """What is said of one node."""
+    """Probes of one node."""
 
     def __init__(self, local: LocalNode) -> None:
         self._local = local
         self._checks: list[Check] = []
-        self._looked_at = float("-inf")
-        self._looking = trio.Lock()
+        self._checked_at = float("-inf")
+        self._lock = trio.Lock()
 
     def routes(self) -> list[Route]:
-        """Where it is said."""
+        """Return the routes."""
         return [
             Route("/livez", self._live),
             Route("/readyz", self._ready),
@@ -49,26 +49,26 @@ class Probes:
         return JSONResponse({"status": "alive"})
 
     async def _ready(self, _: Request) -> JSONResponse:
-        checks = await self._look()
+        checks = await self._current_checks()
         failed = [each for each in checks if each.reason is not None]
-        said = {
+        body = {
             "status": "not ready" if failed else "ready",
             "node_id": self._local.id,
             "checks": {each.name: each.reason or "ok" for each in checks},
         }
         if failed:
-            said["reason"] = f"{failed[0].name}: {failed[0].reason}"
-        return JSONResponse(said, NOT_READY if failed else 200)
+            body["reason"] = f"{failed[0].name}: {failed[0].reason}"
+        return JSONResponse(body, NOT_READY if failed else 200)
 
-    async def _look(self) -> list[Check]:
-        """Only one looks at a time; who waited meanwhile hears what was found."""
+    async def _current_checks(self) -> list[Check]:
+        """Return current checks; only one request runs them, and waiting ones share the result."""
         if not self._local.is_running:
             return [Check("node", _why_not_running(self._local))]
-        async with self._looking:
-            if trio.current_time() - self._looked_at >= FRESH_SECONDS:
+        async with self._lock:
+            if trio.current_time() - self._checked_at >= FRESH_SECONDS:
                 self._checks = [each async for each in _checks(self._local)]
-                self._looked_at = trio.current_time()
-        if not self._local.is_running:  # it has stopped meanwhile
+                self._checked_at = trio.current_time()
+        if not self._local.is_running:  # stopped during the checks
             return [Check("node", _why_not_running(self._local))]
         return self._checks
 
@@ -76,15 +76,17 @@ class Probes:
 async def _checks(local: LocalNode) -> AsyncIterator[Check]:
     yield Check("node")
     node = local.node
-    yield Check("cluster", None if node.membership.is_registered else "it is no member now")
-    yield Check("listeners", None if local.server.is_accepting else "they are closed")
+    yield Check(
+        "cluster", None if node.membership.is_registered else "not registered in the cluster"
+    )
+    yield Check("listeners", None if local.server.is_accepting else "not accepting connections")
     refused = [each.failed or each.read_only_reason for each in node.partitions.logs.managers]
     yield Check("data", next(filter(None, refused), None))
     yield Check("round_trip", await _round_trip(local))
 
 
 async def _round_trip(local: LocalNode) -> str | None:
-    """Ask the node as its clients do; returns what went wrong."""
+    """Send a Metadata request to the node like a client; return the error, if any."""
     with trio.move_on_after(ROUND_TRIP_SECONDS):
         try:
             async with local.server.connect_in_process(local.endpoint) as stream:
@@ -95,12 +97,12 @@ async def _round_trip(local: LocalNode) -> str | None:
                 return None
         except OSError as error:
             return str(error)
-    return f"no answer within {ROUND_TRIP_SECONDS} seconds"
+    return f"no response within {ROUND_TRIP_SECONDS} seconds"
 
 
 def _why_not_running(local: LocalNode) -> str:
     return {
-        NodeState.STARTING: "it starts: its logs and groups are being looked at",
-        NodeState.STOPPED: "it stops",
-        NodeState.CRASHED: "it has crashed",
-    }.get(local.state, "it comes back")
+        NodeState.STARTING: "starting: recovering logs and loading groups",
+        NodeState.STOPPED: "stopping",
+        NodeState.CRASHED: "crashed",
+    }.get(local.state, "restarting")

@@ -1,4 +1,4 @@
-"""The HTTP of all nodes of a process: each has a server of its own."""
+"""HTTP service: one server per node of a process, for probes, metrics and the console."""
 
 from __future__ import annotations
 
@@ -14,17 +14,22 @@ from kbroker.config import BrokerConfig
 from .console.console import Console, may_write
 from .console.schemas import Schemas
 from .console.under_test import UnderTest
-from .metrics.beat import Beat
+from .metrics.loop_monitor import LoopMonitor
 from .metrics.scrape import Metrics
 from .node_servers import NodeServers
 from .probes import Probes
 
 
 class HttpService:
-    """Serves HTTP as settings say it; a `kbroker.broker.service.Service`.
+    """Runs the HTTP servers of a process; implements `kbroker.broker.service.Service`.
 
-    Parameters: `config` is that of the first node; the next nodes have the ports behind. `schemas` are
-    those that a node knows, where a registry is served as well.
+    Args:
+        config: Configuration of the first node; further nodes use the following ports.
+        schemas: Returns the schemas of a node, or None without a schema registry.
+
+    Attributes:
+        console: Console of the bound nodes.
+        under_test: The broker, if it accepts test commands.
     """
 
     def __init__(
@@ -38,18 +43,16 @@ class HttpService:
             flag="--http",
             is_read_only=not may_write(config),
         )
-        self._beat = Beat()
+        self._beat = LoopMonitor()
         self.console: Console | None = None
-        """Of the nodes for which ports are taken."""
         self.under_test: UnderTest | None = None
-        """The broker of these nodes, if it takes commands of tests."""
 
     def endpoint_of(self, node_id: int) -> Endpoint:
-        """Where a node serves HTTP."""
+        """Return the address of a node's HTTP server."""
         return self._servers.endpoint_of(node_id)
 
     async def bind(self, nodes: Sequence[LocalNode]) -> None:
-        """Take the ports of all nodes, or of none. Raises CannotListen."""
+        """Bind the ports of all nodes, or of none. Raises CannotListen."""
         console = self.console = Console(
             self._config, nodes, self._schemas, lambda: self.under_test
         )
@@ -65,7 +68,7 @@ class HttpService:
             nursery.cancel_scope.cancel()
 
     async def close(self) -> None:
-        """End all servers, at the same time."""
+        """Close all servers concurrently."""
         if self.console is not None:
             self.console.end()
         await self._servers.close()
@@ -73,7 +76,7 @@ class HttpService:
             await self.console.aclose()
 
     def _app(self, local: LocalNode, console: Console) -> Starlette:
-        """What one node serves."""
+        """Return the application of one node."""
         metrics = Metrics(local, self._beat)
         routes = [*Probes(local).routes(), *metrics.routes(), *console.routes(local)]
         return Starlette(routes=routes)

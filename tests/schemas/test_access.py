@@ -28,10 +28,10 @@ from kbroker.security.acls import (
 )
 
 from ..web.client import asking
-from ..web.secured import secured_broker, secured_config, shown
+from ..web.secured import basic_auth, secured_broker, secured_config
 from .client import RegistryClient
 
-ADMIN, ALICE = shown("admin", "hush"), shown("alice", "secret")
+ADMIN, ALICE = basic_auth("admin", "hush"), basic_auth("alice", "secret")
 SCHEMA = {"schema": '"string"'}
 OPEN = ("/", "/contexts", "/schemas/types", "/v1/metadata/id", "/v1/metadata/version")
 """What every user may ask: nothing of it is of the schemas."""
@@ -118,8 +118,8 @@ async def test_the_users_of_the_broker_log_in_and_nobody_else(mechanism: str) ->
     async with secured(mechanism) as (_, service):
         for headers in (
             {},
-            shown("admin", "wrong"),
-            shown("nobody", "hush"),
+            basic_auth("admin", "wrong"),
+            basic_auth("nobody", "hush"),
             {"Authorization": "Basic x"},
             {"Authorization": "Bearer hush"},
         ):
@@ -196,7 +196,7 @@ async def test_who_is_refused_waits_alone() -> None:
         answered = []
 
         async def guess(name: str) -> None:
-            stranger = RegistryClient(service.endpoint_of(1), shown(name, "wrong"))
+            stranger = RegistryClient(service.endpoint_of(1), basic_auth(name, "wrong"))
             answered.append(await stranger.ask("GET", "/subjects"))
 
         for name in ("admin", "nobody", "alice"):
@@ -213,7 +213,7 @@ async def test_the_audit_log_tells_who_was_kept_out_and_who_was_denied_what(
 ) -> None:
     async with secured() as (_, service):
         with caplog.at_level(logging.INFO, "kbroker.audit"):
-            stranger = RegistryClient(service.endpoint_of(1), shown("alice", "wrong"))
+            stranger = RegistryClient(service.endpoint_of(1), basic_auth("alice", "wrong"))
             await stranger.ask("GET", "/subjects")
             alice = RegistryClient(service.endpoint_of(1), ALICE | {"User-Agent": "x/1"})
             await alice.ask("POST", "/subjects/orders-value/versions", SCHEMA)
@@ -245,15 +245,15 @@ async def test_a_password_that_was_right_is_good_for_a_while(
         looks.append(name)
         return True
 
-    monkeypatch.setattr("kbroker.web.logins.Logins._shows", shows)
+    monkeypatch.setattr("kbroker.web.logins.HttpAuthenticator._accepts", shows)
     async with secured(authorizer_class_name="") as (_, service):
         admin = RegistryClient(service.endpoint_of(1), ADMIN)
         for _ in range(3):
             await admin.get("/subjects")
         assert looks == ["admin"]
-        await RegistryClient(service.endpoint_of(1), shown("admin", "other")).get("/subjects")
+        await RegistryClient(service.endpoint_of(1), basic_auth("admin", "other")).get("/subjects")
         assert looks == ["admin", "admin"]
-        monkeypatch.setattr("kbroker.web.logins.GOOD_SECONDS", 0)
+        monkeypatch.setattr("kbroker.web.logins.CACHE_SECONDS", 0)
         for _ in range(2):
             await RegistryClient(service.endpoint_of(1), ALICE).get("/subjects")
         assert looks[2:] == ["alice", "alice"]

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from ..cli.test_serve import SECONDS, refused, serving, wait_for
-from ..web.secured import shown
+from ..web.secured import basic_auth
 from ..web.test_service import RUN
 
-ALICE = shown("alice", "secret")
+ALICE = basic_auth("alice", "secret")
 
 
 def ask(url: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
@@ -99,7 +99,7 @@ def test_where_passwords_could_be_read_on_the_way_it_is_not_served() -> None:
     flags = ("--memory", "--port", "0", "--registry-port", "0", "--registry-host", "0.0.0.0")
     done = refused(*flags, "--tls-dev")
     assert done.returncode == 3
-    assert "passwords could be read" in done.stderr
+    assert "passwords over unencrypted HTTP" in done.stderr
     assert "--registry-host" in done.stderr
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.testing import LocalBroker
 
-from ..web.secured import shown
+from ..web.secured import basic_auth
 
 SECONDS = 30
 
@@ -37,6 +37,6 @@ def test_registry_requires_authentication_if_broker_does() -> None:
         url = f"{broker.schema_registry_url}/subjects"
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(url, timeout=SECONDS)
-        request = urllib.request.Request(url, headers=shown("alice", "secret"))
+        request = urllib.request.Request(url, headers=basic_auth("alice", "secret"))
         with urllib.request.urlopen(request, timeout=SECONDS) as answer:
             assert json.load(answer) == []

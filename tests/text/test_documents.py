@@ -87,7 +87,7 @@ async def test_lines(cli: Cli, tmp_path: Path, levels: int) -> None:
     await cli("topic", "create", "t", "u")
     line = f'{{"topic": "t", "value": {objects(levels)}}}\n'
     said = await cli("topic", "produce", "--json", stdin=line, status=1)
-    assert f"line 1: this is not JSON: it {SENTENCE}" in said.stderr
+    assert f"line 1: invalid JSON: {SENTENCE}" in said.stderr
     said = await cli("replay", "--ndjson", "-", "--to-topic", "t", stdin=line, status=1)
     assert SENTENCE in said.stderr
     progress = tmp_path / "progress"

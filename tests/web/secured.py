@@ -53,7 +53,7 @@ async def secured_broker(
         yield broker
 
 
-def shown(name: str, password: str) -> dict[str, str]:
+def basic_auth(name: str, password: str) -> dict[str, str]:
     """The header by which somebody shows who it is."""
     text = base64.b64encode(f"{name}:{password}".encode()).decode()
     return {"Authorization": f"Basic {text}"}

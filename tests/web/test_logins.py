@@ -14,7 +14,7 @@ from kbroker.client.endpoint import Endpoint
 from kbroker.web.service import HttpService
 
 from .client import Answer, asking
-from .secured import secured_broker, secured_config, shown
+from .secured import basic_auth, secured_broker, secured_config
 
 API = "/api/v1"
 FAILURE_MS = 600_000
@@ -39,23 +39,23 @@ async def test_the_users_of_the_broker_log_in_and_nobody_else(mechanism: str) ->
     async with secured(mechanism) as (_, there):
         for headers in (
             {},
-            shown("admin", "wrong"),
-            shown("nobody", "hush"),
+            basic_auth("admin", "wrong"),
+            basic_auth("nobody", "hush"),
             {"Authorization": "Basic x"},
         ):
             for path in ("/console/", f"{API}/topics", f"{API}/session", f"{API}/overview"):
                 answer = await ask(there, path, headers)
                 assert answer.status == 401, path
                 assert answer.headers["www-authenticate"].startswith("Basic")
-        answer = await ask(there, f"{API}/session", shown("admin", "hush"))
+        answer = await ask(there, f"{API}/session", basic_auth("admin", "hush"))
         assert answer.json()["user"] == "admin"
-        assert (await ask(there, f"{API}/overview", shown("admin", "hush"))).status == 200
+        assert (await ask(there, f"{API}/overview", basic_auth("admin", "hush"))).status == 200
         assert (await ask(there, "/livez")).status == 200
 
 
 async def test_each_of_them_does_what_the_acls_allow() -> None:
     async with secured("PLAIN") as (_, there), asking(there) as client:
-        admin, alice = shown("admin", "hush"), shown("alice", "secret")
+        admin, alice = basic_auth("admin", "hush"), basic_auth("alice", "secret")
         token = (await client.ask(f"{API}/session", headers=admin)).json()["token"]
         line = b'{"value": "x"}\n'
         for who, status in ((alice, 403), (admin, 404)):
@@ -71,17 +71,17 @@ async def test_each_of_them_does_what_the_acls_allow() -> None:
 
 async def test_beyond_this_machine_no_password_is_asked_for() -> None:
     async with secured("PLAIN", http_host="0.0.0.0") as (_, there):
-        answer = await ask(there, f"{API}/topics", shown("admin", "hush"))
+        answer = await ask(there, f"{API}/topics", basic_auth("admin", "hush"))
         assert answer.status == 403
-        assert "passwords could be read" in answer.json()["error"]
+        assert "passwords over unencrypted HTTP" in answer.json()["error"]
 
 
 async def test_who_is_refused_waits_alone() -> None:
     delay = {"connection_failed_authentication_delay_ms": str(FAILURE_MS)}
     async with secured("PLAIN", **delay) as (_, there), trio.open_nursery() as nursery:
         for _ in range(5):
-            nursery.start_soon(ask, there, f"{API}/session", shown("nobody", "hush"))
+            nursery.start_soon(ask, there, f"{API}/session", basic_auth("nobody", "hush"))
         await trio.testing.wait_all_tasks_blocked(0.05)
-        answer = await ask(there, f"{API}/session", shown("admin", "hush"))
+        answer = await ask(there, f"{API}/session", basic_auth("admin", "hush"))
         assert answer.status == 200
         nursery.cancel_scope.cancel()

@@ -42,7 +42,7 @@ async def test_each_node_speaks_for_itself() -> None:
         answers = [await get(each, "/readyz") for each in places]
         assert [each.status for each in answers] == [200, 503, 503]
         said = [each.json().get("reason") for each in answers]
-        assert said == [None, "node: it has crashed", "node: it stops"]
+        assert said == [None, "node: crashed", "node: stopping"]
         alive = [(await get(each, "/livez")).status for each in places]
         assert alive == [200] * 3, "the process is to be left alone"
         for each in broker.nodes[1:]:
@@ -64,7 +64,7 @@ async def test_a_node_that_nobody_can_connect_to_is_not_ready() -> None:
         answer = await get(http.endpoint_of(1), "/readyz")
         checks = answer.json()["checks"]
         assert answer.status == 503
-        assert checks["listeners"] == "they are closed"
+        assert checks["listeners"] == "not accepting connections"
         assert checks["round_trip"].startswith("the broker accepts no connections at")
 
 
@@ -95,7 +95,7 @@ async def test_readiness_is_told_to_the_end_of_a_stop() -> None:
         stop.set()
         await stopping.wait()
         answer = await get(there, "/readyz")
-        assert (answer.status, answer.json()["reason"]) == (503, "node: it stops")
+        assert (answer.status, answer.json()["reason"]) == (503, "node: stopping")
         go_on.set()
     with pytest.raises(OSError, match="connect"):
         await get(Endpoint(*there), "/livez")

@@ -1,4 +1,4 @@
-"""What clients do at the nodes of this process, and why things are as they are."""
+"""Client activity at the nodes of this process, and explanations of the state of things."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ DESCRIBE_TRANSACTION = Needs(AclOperation.DESCRIBE, AclResourceType.TRANSACTIONA
 
 
 class Activity:
-    """What the console tells of clients."""
+    """Routes for client activity and explanations."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
 
     def routes(self) -> list[Route]:
-        """Where it is told."""
-        look = self._api.look
+        """Return the routes."""
+        read_route = self._api.read_route
         return [
-            look("/activity", self._activity, DESCRIBE_CLUSTER),
-            look("/explain/group/{group:path}", self._group, DESCRIBE_GROUP),
-            look("/explain/transaction/{name:path}", self._transaction, DESCRIBE_TRANSACTION),
-            look("/explain/client/{name:path}", self._client, DESCRIBE_CLUSTER),
-            look("/explain/partition/{topic}/{partition}", self._partition, DESCRIBE_TOPIC),
+            read_route("/activity", self._activity, DESCRIBE_CLUSTER),
+            read_route("/explain/group/{group:path}", self._group, DESCRIBE_GROUP),
+            read_route("/explain/transaction/{name:path}", self._transaction, DESCRIBE_TRANSACTION),
+            read_route("/explain/client/{name:path}", self._client, DESCRIBE_CLUSTER),
+            read_route("/explain/partition/{topic}/{partition}", self._partition, DESCRIBE_TOPIC),
         ]
 
     async def _activity(self, request: Request, _: Viewer) -> Response:
@@ -136,7 +136,7 @@ def _client_row(node: Node, name: str, client: ClientActivity) -> dict[str, obje
 
 
 def _client_sentences(nodes: list[Node], name: str) -> list[str]:
-    """Return sentences about a client: which requests it sent, and what went wrong."""
+    """Return sentences about a client: its requests, errors and disconnects."""
     sentences = []
     for node in nodes:
         known = node.activity.clients.get(name) if node.activity is not None else None
@@ -146,14 +146,12 @@ def _client_sentences(nodes: list[Node], name: str) -> list[str]:
             f"{count} {ApiKey(key).api_name}" for key, count in known.requests.most_common(5)
         )
         who = f"client {name!r} of {known.host}"
-        who += f" runs {known.software}" if known.software else " does not say what it runs"
-        sentences.append(f"{who}; at node {node.id} it asked for {apis}")
+        who += f" runs {known.software}" if known.software else " does not report its software"
+        sentences.append(f"{who}; at node {node.id} it sent {apis}")
         for (key, code), count in known.errors.most_common(5):
-            sentences.append(
-                f"{ApiKey(key).api_name} was answered {error_name(code)} {count} times"
-            )
+            sentences.append(f"{ApiKey(key).api_name} returned {error_name(code)} {count} times")
         for kind, count in known.disconnects.items():
-            sentences.append(f"{count} of its connections ended: {kind}")
+            sentences.append(f"{count} connections closed: {kind}")
     return sentences
 
 

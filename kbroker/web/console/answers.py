@@ -1,4 +1,4 @@
-"""Answers in JSON, and what becomes of what goes wrong."""
+"""JSON responses of the console, and the mapping of errors to HTTP statuses."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kbroker.client.errors import ClientError, NoSuchGroup, NoSuchTopic, NoSuchT
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.runtime.time_slices import DutyCycle
 
+# Time that the event loop gets for other work, per unit of time spent on the console.
 REST = 1
-"""How long others have the event loop, for each time that the console has it."""
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 _STATUS = {
@@ -30,8 +30,8 @@ CONFLICT, UNREACHABLE = 409, 502
 PARTITION_MAX = (1 << 31) - 1
 
 
-class Refusal(Exception):
-    """A request that is not done, with the reason and the status of its answer."""
+class ApiError(Exception):
+    """A failed request, with the status and reason of its response."""
 
     def __init__(self, status: int, reason: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(reason)
@@ -40,19 +40,19 @@ class Refusal(Exception):
 
 
 def answer(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """JSON in ASCII: names that clients choose may have halves of characters."""
+    """Return a JSON response in ASCII, because names may contain lone surrogates."""
     body = json.dumps(value, separators=(",", ":")).encode() + b"\n"
     return Response(body, status, headers, media_type="application/json")
 
 
 async def answer_rows(value: Mapping[str, object], name: str, rows: Iterable[object]) -> Response:
-    """As `answer`, with rows of which there may be many."""
+    """Return a JSON response with rows, of which there may be many."""
     body = await json_of_rows(value, name, rows) + b"\n"
     return Response(body, media_type="application/json")
 
 
 async def json_of_rows(value: Mapping[str, object], name: str, rows: Iterable[object]) -> bytes:
-    """A line of JSON: `value` with rows by a name. They are made and written in turns with others."""
+    """Serialize an object with rows under a name; pause between the rows."""
     duty_cycle, parts = DutyCycle(rest=REST), []
     for row in rows:
         parts.append(json.dumps(row, separators=(",", ":")))
@@ -62,13 +62,13 @@ async def json_of_rows(value: Mapping[str, object], name: str, rows: Iterable[ob
     return f'{head}{comma}"{name}":[{",".join(parts)}]}}'.encode()
 
 
-def guarded(handler: Handler) -> Handler:
-    """The handler, with errors as answers."""
+def with_error_responses(handler: Handler) -> Handler:
+    """Wrap a handler so that errors become responses."""
 
     async def handle(request: Request) -> Response:
         try:
             return await handler(request)
-        except Refusal as error:
+        except ApiError as error:
             return _refused(error.status, str(error), error.headers)
         except KafkaError as error:
             status = _STATUS.get(error.code, CONFLICT)
@@ -87,25 +87,25 @@ def _refused(status: int, reason: str, headers: dict[str, str] | None = None) ->
 
 
 def path_number(request: Request, name: str, most: int) -> int:
-    """Return a whole number of the path. Raises Refusal.
+    """Return an integer of the path. Raises ApiError.
 
     Starlette's own converter fails with thousands of digits.
     """
     digits = request.path_params[name]
     if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and int(digits) <= most):
-        raise Refusal(404, f"{name} is a whole number from 0 to {most}")
+        raise ApiError(404, f"{name} must be an integer from 0 to {most}")
     return int(digits)
 
 
 def number(request: Request, name: str, default: int, least: int, most: int) -> int:
-    """A whole number of the query. Raises Refusal."""
+    """Return an integer of the query. Raises ApiError."""
     text = request.query_params.get(name, "")
     if not text:
         return default
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
-        raise Refusal(400, f"{name} is a whole number, not {text[:40]!r}")
+        raise ApiError(400, f"{name} must be an integer, not {text[:40]!r}")
     value = int(text)
     if not least <= value <= most:
-        raise Refusal(400, f"{name} is from {least} to {most}")
+        raise ApiError(400, f"{name} must be from {least} to {most}")
     return value

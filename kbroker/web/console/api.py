@@ -1,4 +1,4 @@
-"""What all parts of the API share: the node, its neighbours, who asks, and who may write."""
+"""Common parts of the console's API: nodes, sessions, permissions and request bodies."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resour
 from kbroker.text.documents import Json, read_json
 from kbroker.web.logins import FORBIDDEN
 
-from .answers import Refusal, answer, guarded
+from .answers import ApiError, answer, with_error_responses
 from .schemas import Schemas
-from .sessions import NO_ROOM, Sessions, Viewer
+from .sessions import TOO_MANY_REQUESTS, Sessions, Viewer
 from .trends import Trends
 
 ROOT = "/api/v1"
@@ -56,7 +56,7 @@ class Needs(NamedTuple):
 
 
 class LiveSlot:
-    """A place among the streams that may be open; whoever drops it frees it."""
+    """A slot for a live stream; garbage collection frees it."""
 
     __slots__ = ("__weakref__",)
 
@@ -66,8 +66,14 @@ ALTER_CLUSTER = Needs(AclOperation.ALTER)
 
 
 class Api:
-    """Of one node. `may_write` says whether anything may be changed at all; `seconds` is how long one
-    request may take."""
+    """API of one node.
+
+    Attributes:
+        seconds: Maximum duration of a request.
+        live_resting: Held by the stream that pauses between two time slices; see `DutyCycle`.
+        live: Slots of streams that are open or about to open.
+        ending: Set before a stop, so that streams end.
+    """
 
     def __init__(
         self,
@@ -85,11 +91,8 @@ class Api:
         self.seconds = seconds
         self.scanning = trio.CapacityLimiter(SCANS_AT_ONCE)
         self.live_resting = trio.Lock()
-        """Held by the stream that rests between two slices of its work; see `DutyCycle`."""
         self.live: WeakSet[LiveSlot] = WeakSet()
-        """Streams that are open or about to open."""
         self.ending = trio.Event()
-        """Set before a stop: streams end by themselves then."""
         self._nodes = nodes
         self._sessions = sessions
         self._schemas = schemas
@@ -102,36 +105,36 @@ class Api:
 
     @property
     def nodes(self) -> list[Node]:
-        """Those of this process that run."""
+        """Running nodes of this process."""
         return [each.node for each in self._nodes if each.is_running]
 
     @property
     def elsewhere(self) -> list[int]:
-        """The nodes that run in other processes: what only they know is not told here."""
+        """Nodes of other processes, whose internal state is not available here."""
         here = {each.id for each in self._nodes}
         return sorted(self.node.cluster.registrations.live.keys() - here)
 
     def node_of(self, node_id: int | None) -> Node:
-        """A node of this process; this one where that is none."""
+        """Return a node of this process; this node if it is none of them."""
         return next((each for each in self.nodes if each.id == node_id), self.node)
 
     def take_live_slot(self) -> LiveSlot:
-        """Take a place for a stream at once, before anything is awaited. Raises Refusal."""
+        """Reserve a slot for a stream before anything is awaited. Raises ApiError."""
         if len(self.live) >= LIVE_MAX:
-            raise Refusal(NO_ROOM, f"there are {LIVE_MAX} live views already")
+            raise ApiError(TOO_MANY_REQUESTS, f"too many live views (maximum {LIVE_MAX})")
         slot = LiveSlot()
         self.live.add(slot)
         return slot
 
     @property
     def listener(self) -> Listener:
-        """The listener whose users log in here."""
+        """Listener whose users authenticate at the console."""
         return self._sessions.listener
 
     async def schemas(self, viewer: Viewer) -> Schemas | None:
-        """Return the schemas that are registered by now.
+        """Return the registered schemas.
 
-        None if this process has no registry, or the viewer may not read schemas.
+        None if this process has no registry, or if the viewer may not read schemas.
         """
         if self._schemas is None:
             return None
@@ -141,8 +144,14 @@ class Api:
         await found.catch_up()
         return found
 
-    def look(self, path: str, view: View, *needs: Needs) -> Route:
-        """Return a route that reads; a view without `needs` filters its rows by itself."""
+    def read_route(self, path: str, view: View, *needs: Needs) -> Route:
+        """Return a GET route.
+
+        Args:
+            path: Path below the API root.
+            view: Handler; without `needs` it filters its rows by permission itself.
+            needs: Permissions that the viewer needs.
+        """
 
         async def handle(request: Request) -> Response:
             _check_origin(request)
@@ -150,10 +159,16 @@ class Api:
                 _check(viewer, request, needs)
                 return await view(request, viewer)
 
-        return Route(ROOT + path, guarded(handle), methods=["GET"])
+        return Route(ROOT + path, with_error_responses(handle), methods=["GET"])
 
-    def change(self, path: str, view: View, *needs: Needs) -> Route:
-        """Return a route that changes something, for pages of this server: they know the token."""
+    def write_route(self, path: str, view: View, *needs: Needs) -> Route:
+        """Return a POST route that changes something and requires the session's token.
+
+        Args:
+            path: Path below the API root.
+            view: Handler.
+            needs: Permissions that the viewer needs.
+        """
 
         async def handle(request: Request) -> Response:
             _check_origin(request)
@@ -162,17 +177,20 @@ class Api:
                 _check(viewer, request, needs)
                 return await view(request, viewer)
 
-        return Route(ROOT + path, guarded(handle), methods=["POST"])
+        return Route(ROOT + path, with_error_responses(handle), methods=["POST"])
 
     def _check_write(self, request: Request) -> None:
         if not self._may_write:
-            raise Refusal(FORBIDDEN, "this console only looks; --console-write lets it write")
+            raise ApiError(
+                FORBIDDEN,
+                "this console is read-only; start kbroker with --console-write to allow changes",
+            )
         given = request.headers.get(TOKEN_HEADER, "").encode()
         if not hmac.compare_digest(given, self._token.encode()):
-            raise Refusal(FORBIDDEN, f"{TOKEN_HEADER} is the token of {ROOT}/session")
+            raise ApiError(FORBIDDEN, f"invalid {TOKEN_HEADER}; use the token of {ROOT}/session")
 
     def session_route(self, is_under_test: Callable[[], bool]) -> Route:
-        """What a page has to know first."""
+        """Return the route with the facts that a page needs first."""
 
         async def session(_: Request, viewer: Viewer) -> Response:
             return answer(
@@ -187,29 +205,29 @@ class Api:
                 }
             )
 
-        return self.look("/session", session)
+        return self.read_route("/session", session)
 
 
 def _check(viewer: Viewer, request: Request, needs: Sequence[Needs]) -> None:
-    """Raise Refusal if the viewer lacks one of the permissions."""
+    """Raise ApiError if the viewer lacks one of the permissions."""
     for each in needs:
         viewer.needs(each.operation, each.resource(request))
 
 
 def _check_origin(request: Request) -> None:
-    """Raise Refusal for what a page from elsewhere has its browser ask, even if it sees no answer."""
+    """Raise ApiError for a cross-site request, whose sender could not even read the response."""
     if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-        raise Refusal(FORBIDDEN, "pages from elsewhere may not ask here")
+        raise ApiError(FORBIDDEN, "cross-site requests are not allowed")
 
 
 async def document(request: Request) -> dict[str, Json]:
-    """The body of a request, which is a JSON object. Raises Refusal."""
+    """Return the JSON object in a request body. Raises ApiError."""
     try:
         found = read_json(await request.body())
     except ValueError as error:
-        raise Refusal(400, f"the body is no JSON: {error}") from None
+        raise ApiError(400, f"request body: invalid JSON: {error}") from None
     if not isinstance(found, dict):
-        raise Refusal(400, "the body is a JSON object")
+        raise ApiError(400, "request body: expected a JSON object")
     return found
 
 
@@ -230,12 +248,12 @@ def field(found: Mapping[str, object], name: str, kind: type[T]) -> T | None: ..
 def field(
     found: Mapping[str, object], name: str, kind: type[T], default: T | None = None
 ) -> T | None:
-    """A field of a body. Raises Refusal."""
+    """Return a field of a body with a type check. Raises ApiError."""
     value = found.get(name, default)
     if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
     if value is not default:
-        raise Refusal(400, f"{name} is {kind.__name__}")
+        raise ApiError(400, f"{name} must be of type {kind.__name__}")
     if value is None and kind is str:
-        raise Refusal(400, f"{name} is missing")
+        raise ApiError(400, f"{name} is missing")
     return default

@@ -1,4 +1,4 @@
-"""The cluster, its transactions, and what is stored where."""
+"""Cluster overview, storage and transactions."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resour
 from kbroker.storage.errors import StorageError
 from kbroker.storage.log import Log
 
-from .answers import CONFLICT, REST, Refusal, answer, answer_rows, number
+from .answers import CONFLICT, REST, ApiError, answer, answer_rows, number
 from .api import DESCRIBE_CLUSTER, Api, document, field
 from .sessions import Viewer
 from .trends import SAMPLE_SECONDS
 
 ROWS_MAX = 500
 DESCRIBED_MAX = 100
+# Clusters with more partitions are only checked by `kbroker cluster health`.
 PARTITIONS_CHECKED_MAX = 1_000
-"""Of a cluster with more, problems are left to `kbroker cluster health`."""
 
 
 class ClusterViews:
-    """What the console tells of the whole."""
+    """Routes for the cluster as a whole."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
 
     def routes(self) -> list[Route]:
-        """Where it is told."""
-        look = self._api.look
+        """Return the routes."""
+        read_route = self._api.read_route
         return [
-            look("/overview", self._overview),
-            look("/cluster", self._cluster, DESCRIBE_CLUSTER),
-            look("/storage", self._storage, DESCRIBE_CLUSTER),
-            look("/transactions", self._transactions),
-            self._api.change("/transactions/abort", self._abort),
+            read_route("/overview", self._overview),
+            read_route("/cluster", self._cluster, DESCRIBE_CLUSTER),
+            read_route("/storage", self._storage, DESCRIBE_CLUSTER),
+            read_route("/transactions", self._transactions),
+            self._api.write_route("/transactions/abort", self._abort),
         ]
 
     async def _overview(self, _: Request, viewer: Viewer) -> Response:
@@ -91,7 +91,7 @@ class ClusterViews:
         )
 
     async def _outage(self) -> dict[str, int]:
-        """Count what does not work, from the metadata of this node: also in a large cluster."""
+        """Count failures from this node's metadata, which is cheap in a large cluster too."""
         cluster, duty_cycle = self._api.node.cluster, DutyCycle(rest=REST)
         offline = under_replicated = 0
         for topic in tuple(cluster.topics.values()):
@@ -140,7 +140,7 @@ class ClusterViews:
             }
         )
 
-    # -- what is stored
+    # -- storage
 
     async def _storage(self, request: Request, _: Viewer) -> Response:
         search = request.query_params.get("search", "").lower()
@@ -184,14 +184,14 @@ class ClusterViews:
         found = await open_transactions(viewer.cluster, [place])
         one = next((each for each in found if each.start_offset == start), None)
         if one is None:
-            raise Refusal(404, f"no transaction that began at offset {start} is open there")
+            raise ApiError(404, f"no open transaction with start offset {start}")
         hanging = await hanging_transactions(
             viewer.cluster, [place], before_ms=one.last_timestamp + 1
         )
         if one not in hanging:
-            raise Refusal(
+            raise ApiError(
                 CONFLICT,
-                f"the coordinator of producer {one.producer_id} knows of it, and ends it at its timeout",
+                f"the transaction of producer {one.producer_id} is not hanging: its coordinator ends it at its timeout",
             )
         await abort_transaction(viewer.cluster, one)
         return answer({"aborted": one.row()})

@@ -1,4 +1,4 @@
-"""The console of all nodes of a process: each node serves it, and all of them share their trends."""
+"""Console of all nodes of a process: each node serves it, and all nodes share the trends."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from .writing import Writing
 
 
 def may_write(config: BrokerConfig) -> bool:
-    """Whether anything may be changed by HTTP: on its own machine, or where that is allowed."""
+    """Return True if the console may change things: on loopback addresses, or if configured."""
     return config.http_console_write or not is_exposed(config.http_host)
 
 
 class Console:
-    """That of the nodes of one process. `run` it until cancelled, and `end` its streams before a stop."""
+    """The console; `run` it until cancelled, and call `end` before a stop to end its streams."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Console:
         self._sessions: list[Sessions] = []
 
     def routes(self, local: LocalNode) -> list[Route]:
-        """The pages and the API of one node."""
+        """Return the routes of one node: pages and API."""
         config = self._config
         sessions = Sessions(local, self._nodes, is_exposed=is_exposed(config.http_host))
         api = Api(
@@ -76,15 +76,15 @@ class Console:
         return [session, *routes, *Pages(sessions).routes()]
 
     async def run(self) -> None:
-        """Follow how things go."""
+        """Collect trends forever."""
         await self.trends.run()
 
     def end(self) -> None:
-        """Let streams end by themselves."""
+        """Let live streams end."""
         for api in self._apis:
             api.ending.set()
 
     async def aclose(self) -> None:
-        """Close all clients."""
+        """Close all Kafka clients."""
         for sessions in self._sessions:
             await sessions.aclose()

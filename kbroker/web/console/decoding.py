@@ -1,4 +1,4 @@
-"""Records as the console shows them: what their bytes mean, found out from the bytes."""
+"""Conversion of records to JSON rows for the console, with guesses about undecoded bytes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,26 @@ from kbroker.protocol.record_stream import OversizedRecord
 from kbroker.protocol.records import BatchHeader, Record
 from kbroker.text.documents import read_json
 
-from .schemas import NEITHER, Both, Decoded
+from .schemas import NOT_DECODED, Decoded, DecodedParts
 
+# Maximum size of a key or value in a row; the rest is loaded on demand.
 SHOWN_BYTES = 4096
-"""Of a key, a value or a header; the rest is loaded when somebody asks for it."""
+# Maximum number of characters of a decoded key or value.
 TEXT_MAX = 4 * SHOWN_BYTES
-"""Characters of what they mean."""
 HEADERS_MAX = 64
 HEADER_BYTES = 1024
+# Size of Confluent's frame: a zero byte and a 4-byte schema ID.
 SCHEMA_HEAD = 5
-"""Of values that were framed for a schema registry: a zero and an id of four bytes."""
 INTEGERS = {2: "int16", 4: "int32", 8: "int64"}
 
 
-class Seen(NamedTuple):
-    """A record of which as much is kept as is shown."""
+class ShownRecord(NamedTuple):
+    """A record, truncated to what a row shows.
+
+    Attributes:
+        meaning: Content of a coordinator's record (internal topics).
+        oversized_bytes: Size of a record that is too large to read; 0 for others.
+    """
 
     partition: int
     record: Record
@@ -36,17 +41,19 @@ class Seen(NamedTuple):
     key_size: int | None
     value_size: int | None
     meaning: dict[str, object] | None
-    """What a record of a coordinator says."""
     key_decoded: Decoded | None
     value_decoded: Decoded | None
     oversized_bytes: int = 0
-    """Size of a record whose key, value and headers are not shown because it is too large."""
 
 
 def seen(
-    topic: str, partition: int, record: Record, batch: BatchHeader, decoded: Both = NEITHER
-) -> Seen:
-    """Keep a record."""
+    topic: str,
+    partition: int,
+    record: Record,
+    batch: BatchHeader,
+    decoded: DecodedParts = NOT_DECODED,
+) -> ShownRecord:
+    """Truncate a record for display."""
     key, value = record.key, record.value
     meaning = None
     if is_internal_topic(topic) and key is not None and len(key) + len(value or b"") < 65_536:
@@ -64,12 +71,14 @@ def seen(
         headers=headers,
     )
     sizes = None if key is None else len(key), None if value is None else len(value)
-    return Seen(partition, kept, batch, *sizes, meaning, _kept(decoded.key), _kept(decoded.value))
+    return ShownRecord(
+        partition, kept, batch, *sizes, meaning, _kept(decoded.key), _kept(decoded.value)
+    )
 
 
-def oversized(partition: int, record: OversizedRecord, batch: BatchHeader) -> Seen:
-    """Keep that there is a record which is too large to read."""
-    return Seen(
+def oversized(partition: int, record: OversizedRecord, batch: BatchHeader) -> ShownRecord:
+    """Return a placeholder for a record that is too large to read."""
+    return ShownRecord(
         partition,
         Record(timestamp=record.timestamp, offset=record.offset),
         batch,
@@ -83,14 +92,14 @@ def oversized(partition: int, record: OversizedRecord, batch: BatchHeader) -> Se
 
 
 def _kept(decoded: Decoded | None) -> Decoded | None:
-    """As much of it as is shown, and one character more."""
+    """Truncate a decoded part, with one extra character that marks the truncation."""
     if decoded is None or decoded.text is None:
         return decoded
     return decoded._replace(document=None, text=decoded.text[: TEXT_MAX + 1])
 
 
-def row(topic: str, one: Seen) -> dict[str, object]:
-    """A record as JSON: as commands print it, cut, with what its bytes mean."""
+def row(topic: str, one: ShownRecord) -> dict[str, object]:
+    """Return the JSON row of a record."""
     record = one.record
     is_internal = is_internal_topic(topic)
     fields: dict[str, object] = {
@@ -121,7 +130,7 @@ def _header(name: str, value: bytes | None) -> dict[str, object]:
 
 
 def is_internal_topic(topic: str) -> bool:
-    """Return True for topics in which Kafka keeps its own state. No schema registry is used there."""
+    """Return True for topics in which Kafka keeps its own state, which use no schema registry."""
     return topic.startswith("__")
 
 
@@ -133,18 +142,18 @@ def _shown(
     *,
     is_internal: bool = False,
 ) -> dict[str, object]:
-    """Describe a key or a value in fields.
+    """Return the fields of a key, value or header.
 
     Args:
         name: Prefix of the fields, "key" or "value".
-        data: Bytes that are shown, None for null.
-        size: Bytes of the whole, which may be more.
-        decoded: The value by its schema.
-        is_internal: True in internal topics, where a leading zero is no schema registry's frame.
+        data: The bytes, possibly truncated; None for null.
+        size: Size of the whole in bytes.
+        decoded: The part as decoded by its schema.
+        is_internal: True for internal topics, where a leading zero byte is not Confluent's frame.
 
     Returns:
-        `name` or `name_base64`, its size and format, its text where it has none of its own, its schema,
-        and why the schema cannot be applied.
+        `name` or `name_base64`, the size, format and text where they differ from the bytes, the schema,
+        and the reason if the schema could not be applied.
     """
     if data is None:
         return {name: None}
@@ -182,7 +191,7 @@ def _by_schema(name: str, decoded: Decoded) -> dict[str, object]:
 
 
 def _text(data: bytes, is_cut: bool) -> str | None:
-    """UTF-8, perhaps with half a character at its end where the rest is cut off."""
+    """Return the text if the bytes are UTF-8; tolerate a truncated last character."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -1,9 +1,9 @@
-"""A small language that says which records are wanted: ``value.user.country == "DE" and size > 100``.
+"""Filter expressions for records: ``value.user.country == "DE" and size > 100``.
 
-A term compares a path with a text, a number, ``true``, ``false`` or ``null``; ``~`` says that a text is in
-another one. Paths are ``key``, ``value`` (and what is in them where they are JSON: ``value.a.0.b``),
-``headers.NAME``, ``topic``, ``partition``, ``offset``, ``timestamp`` and ``size``. Terms go together with
-``and``, ``or``, ``not`` and parentheses. There are no patterns: none could take for ever.
+A term compares a path with a string, a number, ``true``, ``false`` or ``null``; ``~`` tests for a
+substring. Paths are ``key``, ``value`` (and JSON paths in them: ``value.a.0.b``), ``headers.NAME``,
+``topic``, ``partition``, ``offset``, ``timestamp`` and ``size``. Terms are combined with ``and``,
+``or``, ``not`` and parentheses. Regular expressions are not supported, as their run time is unbounded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class RecordFields(Protocol):
     """The fields of a record, by path."""
 
     def __call__(self, path: list[str], /) -> object:
-        """Return the value at a path, None if there is none."""
+        """Return the value at a path, None if it is absent."""
         ...
 
     def text(self, path: list[str], /) -> str:
@@ -46,17 +46,17 @@ _PATHS = ("key", "value", "headers", "topic", "partition", "offset", "timestamp"
 
 
 class BadExpression(ValueError):
-    """A text that is none; it says what is wrong."""
+    """An expression is malformed; the message states why."""
 
 
 def parse(text: str) -> Test:
-    """Read an expression. Raises BadExpression."""
+    """Parse an expression. Raises BadExpression."""
     if len(text) > LENGTH_MAX:
-        raise BadExpression(f"an expression has at most {LENGTH_MAX} characters")
+        raise BadExpression(f"longer than {LENGTH_MAX} characters")
     parser = _Parser(_tokens(text))
     test = parser.either(0)
     if parser.left:
-        raise BadExpression(f"{parser.left[0][1]!r} is not expected")
+        raise BadExpression(f"unexpected {parser.left[0][1]!r}")
     return test
 
 
@@ -66,7 +66,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise BadExpression(f"{text[at : at + 20]!r} is not understood")
+            raise BadExpression(f"invalid syntax at {text[at : at + 20]!r}")
         kind = match.lastgroup or ""
         tokens.append((kind, match[kind]))
         at = match.end()
@@ -78,14 +78,14 @@ class _Parser:
         self.left = tokens
 
     def _next(self, *wanted: str) -> str | None:
-        """Take the next token, if it is one of those."""
+        """Take the next token if it is one of `wanted`."""
         if self.left and self.left[0][0] != "text" and self.left[0][1] in wanted:
             return self.left.pop(0)[1]
         return None
 
     def either(self, depth: int) -> Test:
         if depth > DEPTH_MAX:
-            raise BadExpression("there are too many parentheses in each other")
+            raise BadExpression("parentheses are nested too deeply")
         tests = [self._all(depth)]
         while self._next("or"):
             tests.append(self._all(depth))
@@ -100,13 +100,13 @@ class _Parser:
     def _one(self, depth: int) -> Test:
         if self._next("not"):
             if depth > DEPTH_MAX:
-                raise BadExpression("there are too many words `not`")
+                raise BadExpression("too many consecutive `not`")
             inner = self._one(depth + 1)
             return lambda fields: not inner(fields)
         if self._next("("):
             test = self.either(depth + 1)
             if not self._next(")"):
-                raise BadExpression("a parenthesis is not closed")
+                raise BadExpression("missing closing parenthesis")
             return test
         return self._term()
 
@@ -114,7 +114,7 @@ class _Parser:
         kind, word = self.left.pop(0) if self.left else ("", "the end")
         path = word.split(".")
         if kind != "word" or path[0] not in _PATHS:
-            raise BadExpression(f"{word!r} is no path; there are {', '.join(_PATHS)}")
+            raise BadExpression(f"invalid path {word!r} (valid: {', '.join(_PATHS)})")
         sign = self._next("==", "!=", "~", *_COMPARE)
         if sign is None:
             return lambda fields: fields(path) not in (None, False)
@@ -126,12 +126,14 @@ class _Parser:
             try:
                 return json.loads(word, strict=False)
             except ValueError:
-                raise BadExpression(f"{word} is no text as in JSON") from None
+                raise BadExpression(f"invalid JSON string {word}") from None
         if kind == "number":
             return float(word) if "." in word else int(word)
         if word in _NAMED:
             return _NAMED[word]
-        raise BadExpression(f"{word!r} is no text in double quotes, and no number")
+        raise BadExpression(
+            f"invalid literal {word!r}: expected a string in double quotes or a number"
+        )
 
 
 def _test(path: list[str], sign: str, literal: object) -> Test:
@@ -156,7 +158,7 @@ def _test(path: list[str], sign: str, literal: object) -> Test:
 
 
 def _same(found: object, literal: object) -> bool:
-    """Whether they are the same; keys and headers are texts, and so are the numbers in them."""
+    """Return True if two values are equal; strings from keys and headers compare as numbers."""
     if type(literal) in (int, float) and isinstance(found, str):
         return bool(_number(found) == literal)
     return isinstance(found, bool) is isinstance(literal, bool) and bool(found == literal)
@@ -170,7 +172,7 @@ def _number(text: str) -> float | None:
 
 
 def text_of(found: object) -> str:
-    """Return a value as a text; what is none as JSON."""
+    """Return a value as a string; non-strings as JSON."""
     if isinstance(found, str):
         return found
     return "" if found is None else json.dumps(found, ensure_ascii=False)

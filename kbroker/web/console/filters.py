@@ -1,4 +1,4 @@
-"""Filters of the records that the console shows."""
+"""Record filters of the console."""
 
 from __future__ import annotations
 
@@ -9,29 +9,34 @@ from starlette.requests import Request
 from kbroker.protocol.records import Record
 from kbroker.text.documents import read_json
 
-from .answers import Refusal
+from .answers import ApiError
 from .expression import BadExpression, Test, parse, text_of
-from .schemas import Both, Decoded
+from .schemas import Decoded, DecodedParts
 
 TEXT_MAX = 1_000
+# Maximum size of a JSON value that is searched: larger ones exceed a time slice.
 JSON_BYTES_MAX = 256 * 1024
-"""What is larger is not looked into: that would take longer than a turn."""
+# Maximum number of headers of a record that are searched.
 HEADERS_MAX = 10_000
-"""Maximum number of headers of a record that are searched."""
+# Maximum number of characters of one record that all terms of an expression search together.
 TEXT_WORK_MAX = 8 * 1024 * 1024
-"""Maximum number of characters of one record that all terms of an expression search together."""
+# Cost of serializing a part of a JSON document, relative to searching a string of that length.
 MADE_TEXT_COST = 4
-"""Cost of serializing a part of a JSON document, relative to searching a string of that length."""
 
 
 class RecordFilter:
-    """All conditions of a query; `needles` must be in the bytes of a matching record."""
+    """All conditions of a query.
+
+    Attributes:
+        needles: Byte strings that every matching record contains.
+        too_large: Number of values that were too large to evaluate.
+    """
 
     def __init__(self, topic: str, request: Request) -> None:
         def given(name: str) -> str:
             text = request.query_params.get(name, "")
             if len(text) > TEXT_MAX:
-                raise Refusal(400, f"{name} has at most {TEXT_MAX} characters")
+                raise ApiError(400, f"{name}: more than {TEXT_MAX} characters")
             return text
 
         self._topic = topic
@@ -42,17 +47,16 @@ class RecordFilter:
         parts = (self._contains, self._key, name.encode(errors="replace"), self._header_value)
         self.needles = [each for each in parts if each]
         self.too_large = 0
-        """Values that an expression was not tried on."""
         self._test: Test | None = None
         if text := given("where").strip():
             try:
                 self._test = parse(text)
             except BadExpression as error:
-                raise Refusal(400, f"where: {error}") from None
+                raise ApiError(400, f"where: {error}") from None
 
     @property
     def matches_all(self) -> bool:
-        """Return True if every record matches."""
+        """True if every record matches."""
         return not self.needles and self._test is None
 
     def may_match(self, record: Record) -> bool:
@@ -73,7 +77,7 @@ class RecordFilter:
             )
         )
 
-    def matches(self, partition: int, record: Record, decoded: Both) -> bool:
+    def matches(self, partition: int, record: Record, decoded: DecodedParts) -> bool:
         """Return True if a record for which `may_match` is true matches the expression."""
         if self._test is None:
             return True
@@ -84,9 +88,9 @@ class RecordFilter:
 
 
 class _DecodedFields:
-    """The fields of a record whose key and value were decoded by their schemas."""
+    """Fields of a record for expressions, with key and value decoded by their schemas."""
 
-    def __init__(self, topic: str, partition: int, record: Record, decoded: Both) -> None:
+    def __init__(self, topic: str, partition: int, record: Record, decoded: DecodedParts) -> None:
         self._topic = topic
         self._partition = partition
         self._record = record
@@ -158,7 +162,7 @@ class _DecodedFields:
 
 
 def _in_decoded(decoded: Decoded, path: list[str]) -> object:
-    """What a path leads to; what has parts is a text as a whole, as JSON is."""
+    """Return the value at a path; a whole object or list is returned as its JSON text."""
     if not path and isinstance(decoded.document, dict | list):
         return decoded.text
     return _followed(decoded.document, path)

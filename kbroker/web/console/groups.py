@@ -1,4 +1,4 @@
-"""Groups of every kind, how far they are behind, and moves of them."""
+"""Groups of all types: lag, offset resets and deletion."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.primitives import INT64_MAX
 from kbroker.security.acls import AclOperation, AclResourceType
 
-from .answers import Refusal, answer, answer_rows
+from .answers import ApiError, answer, answer_rows
 from .api import Api, Needs, document, field
 from .sessions import Viewer
 from .trends import SAMPLE_SECONDS
 
+# Maximum number of trends per response.
 TRENDS_MAX = 200
-"""Of one answer."""
 DESCRIBE_GROUP = Needs(AclOperation.DESCRIBE, AclResourceType.GROUP, "group")
 READ_GROUP = DESCRIBE_GROUP._replace(operation=AclOperation.READ)
 DELETE_GROUP = DESCRIBE_GROUP._replace(operation=AclOperation.DELETE)
 
 
 class Groups:
-    """What the console tells of groups, and does with them."""
+    """Routes for groups."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
 
     def routes(self) -> list[Route]:
-        """Where that is."""
-        look, change = self._api.look, self._api.change
+        """Return the routes."""
+        read_route, write_route = self._api.read_route, self._api.write_route
         return [
-            look("/groups", self._list),
-            look("/groups/{group:path}/details", self._one, DESCRIBE_GROUP),
-            change("/groups/{group:path}/seek", self._seek, READ_GROUP),
-            change("/groups/{group:path}/delete", self._delete, DELETE_GROUP),
+            read_route("/groups", self._list),
+            read_route("/groups/{group:path}/details", self._one, DESCRIBE_GROUP),
+            write_route("/groups/{group:path}/seek", self._seek, READ_GROUP),
+            write_route("/groups/{group:path}/delete", self._delete, DELETE_GROUP),
         ]
 
     async def _list(self, request: Request, viewer: Viewer) -> Response:
@@ -82,11 +82,11 @@ class Groups:
         topic = asked.get("topic")
         numbers: object = asked.get("partitions")
         if topic is not None and not isinstance(topic, str):
-            raise Refusal(400, "topic is str")
+            raise ApiError(400, "topic must be a string")
         if numbers is not None and not (
             isinstance(numbers, list) and all(type(each) is int and each >= 0 for each in numbers)
         ):
-            raise Refusal(400, "partitions is a list of numbers")
+            raise ApiError(400, "partitions must be a list of numbers")
         chosen = {topic: set(numbers) if numbers else None} if topic else {}
         job = Seek(request.path_params["group"], spec, None, None, chosen)
         dry_run = field(asked, "dry_run", bool, True)
@@ -97,12 +97,12 @@ class Groups:
         name = request.path_params["group"]
         (code,) = (await delete_groups(viewer.cluster, [name])).values()
         if code:
-            raise KafkaError(code, f"group {name} is not deleted")
+            raise KafkaError(code, f"cannot delete group {name}")
         return answer({"deleted": name})
 
 
 def _offset_spec(kind: str, value: int) -> OffsetSpec:
     kinds = {each.value: each for each in Kind}
     if kind not in kinds or not -INT64_MAX <= value <= INT64_MAX:
-        raise Refusal(400, f"to is one of {', '.join(kinds)}")
+        raise ApiError(400, f"invalid to or value (to: {', '.join(kinds)})")
     return OffsetSpec(kinds[kind], value)

@@ -1,4 +1,4 @@
-"""The pages: files that are a part of the package, and nothing from anywhere else."""
+"""Static files of the console; no external resources are loaded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from .answers import guarded
+from .answers import with_error_responses
 from .sessions import Sessions
 
 PLACE = "/console/"
@@ -21,7 +21,7 @@ KINDS = {
 
 
 class Pages:
-    """Those of one node; who may not look at it gets none."""
+    """Static files of one node; only authenticated viewers get the index page."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -29,11 +29,11 @@ class Pages:
         self._files = {each.name: each.read_bytes() for each in directory.iterdir()}
 
     def routes(self) -> list[Route]:
-        """Where they are."""
+        """Return the routes."""
         return [
             Route("/", self._away),
             Route("/console", self._away),
-            Route(PLACE, guarded(self._index)),
+            Route(PLACE, with_error_responses(self._index)),
             Route(PLACE + "{name}", self._file),
         ]
 

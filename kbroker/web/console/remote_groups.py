@@ -1,7 +1,7 @@
-"""Groups that other nodes coordinate, and share groups of every node.
+"""Groups that other nodes coordinate, and share groups of all nodes.
 
-They are asked by Kafka's protocol, as nodes ask each other, within a time and a number of rows: nobody
-waits for it, and one answer is decoded in a turn.
+They are requested over the Kafka protocol, with limits on the time and the number of rows. No client
+waits for the results, and each response is decoded in one time slice.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from kbroker.protocol.messages.share_groups import DescribeShareGroupOffsetsRequ
 
 Place: TypeAlias = tuple[str, int]
 
+# Time limit for all requests of a poll.
 ANSWER_SECONDS = 3
-"""What all of them have together, for each look."""
+# A node with more groups is skipped for `REST_SECONDS`, because its list takes long to decode.
 GROUPS_MAX = 1_000
-"""A node with more of them is left alone for a while: its list alone takes long to decode."""
+# Maximum number of partitions of the groups in one request, as far as they are known.
 ROWS_AT_ONCE = 500
-"""Partitions of the groups of one question, as far as they are known."""
+# Maximum number of partitions per poll.
 ROWS_MAX = 10_000
-"""Of one look."""
+# A group with more partitions is skipped for `REST_SECONDS`.
 LARGE_GROUP_ROWS = 2_000
-"""A group with more partitions is left alone for a while, too."""
 REST_SECONDS = 600
 SHARE = "share"
 
 
 class RemoteGroup(NamedTuple):
-    """A group: its committed offsets, or its lags if it is a share group."""
+    """A group with its committed offsets, or with its lags if it is a share group."""
 
     group: str
     committed: Mapping[Place, int]
@@ -42,39 +42,43 @@ class RemoteGroup(NamedTuple):
 
 
 class RemoteGroups:
-    """Requests the groups of other nodes. `take` is called with each group."""
+    """Polls the groups of other nodes; `take` is called with each group."""
 
     def __init__(self, take: Callable[[RemoteGroup], None]) -> None:
         self._take = take
         self._node: Node | None = None
         self._peers: Peers | None = None
+        # Number of partitions by group, at the last poll.
         self._rows: dict[str, int] = {}
-        """How many partitions each group had the last time."""
+        # Time (trio clock, s) until which a node or group is skipped.
         self._rests: dict[int | str, float] = {}
-        """Until when nodes and groups are left alone."""
         self._rows_left = 0
 
-    async def look(self, nodes: Sequence[Node], shared: Mapping[int, Sequence[str]]) -> set[int]:
-        """Ask once; returns the other nodes that have told of all their groups.
+    async def poll(self, nodes: Sequence[Node], shared: Mapping[int, Sequence[str]]) -> set[int]:
+        """Poll once.
 
-        Parameters: `nodes` are those of this process that run, at least one; `shared` are the share groups
-        that they coordinate.
+        Args:
+            nodes: Running nodes of this process, at least one.
+            shared: Share groups by ID of the node of this process that coordinates them.
+
+        Returns:
+            IDs of the other nodes that have reported all their groups.
         """
         live = nodes[0].cluster.registrations.live
         others = [each for each in live if each not in {node.id for node in nodes}]
-        told: set[int] = set()
+        complete_nodes: set[int] = set()
         if not others and not any(shared.values()):
-            return told
+            return complete_nodes
         peers = await self._peers_of(nodes[0])
-        self._wake()
+        self._end_rests()
         self._rows_left = ROWS_MAX
         with trio.move_on_after(ANSWER_SECONDS):
             async with trio.open_nursery() as nursery:
                 for node_id in others:
-                    nursery.start_soon(self._ask_other, peers, node_id, told)
+                    nursery.start_soon(self._poll_node, peers, node_id, complete_nodes)
                 for node_id, names in shared.items():
-                    nursery.start_soon(self._ask_own, peers, node_id, names)
-        return told
+                    nursery.start_soon(self._poll_own_share_groups, peers, node_id, names)
+        return complete_nodes
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -83,22 +87,22 @@ class RemoteGroups:
             await peers.aclose()
 
     async def _peers_of(self, node: Node) -> Peers:
-        """Connections of a node, which is another one after each start."""
+        """Return connections of the current run of a node."""
         if self._node is not node or self._peers is None:
             await self.aclose()
             self._node, self._peers = node, node.peers.with_own_connections()
         return self._peers
 
-    def _wake(self) -> None:
+    def _end_rests(self) -> None:
         now = trio.current_time()
         self._rests = {each: until for each, until in self._rests.items() if until > now}
-        if len(self._rows) > ROWS_MAX:  # of groups that have gone, most of them
+        if len(self._rows) > ROWS_MAX:  # most of them are deleted groups
             self._rows.clear()
 
     def _rest(self, which: int | str) -> None:
         self._rests[which] = trio.current_time() + REST_SECONDS
 
-    async def _ask_other(self, peers: Peers, node_id: int, told: set[int]) -> None:
+    async def _poll_node(self, peers: Peers, node_id: int, complete_nodes: set[int]) -> None:
         if node_id in self._rests:
             return
         try:
@@ -111,19 +115,21 @@ class RemoteGroups:
             names: dict[bool, list[str]] = {True: [], False: []}
             for each in listed.groups:
                 names[each.group_type.lower() == SHARE].append(each.group_id)
-            await self._ask_committed(peers, node_id, names[False])
-            await self._ask_shared(peers, node_id, names[True])
+            await self._fetch_committed(peers, node_id, names[False])
+            await self._fetch_share_lags(peers, node_id, names[True])
         except OSError:
             return
-        told.add(node_id)
+        complete_nodes.add(node_id)
 
-    async def _ask_own(self, peers: Peers, node_id: int, names: Sequence[str]) -> None:
+    async def _poll_own_share_groups(
+        self, peers: Peers, node_id: int, names: Sequence[str]
+    ) -> None:
         try:
-            await self._ask_shared(peers, node_id, names)
+            await self._fetch_share_lags(peers, node_id, names)
         except OSError:
             return
 
-    async def _ask_committed(self, peers: Peers, node_id: int, names: Sequence[str]) -> None:
+    async def _fetch_committed(self, peers: Peers, node_id: int, names: Sequence[str]) -> None:
         cls = OffsetFetchRequest
         assert self._node is not None
         by_id = self._node.cluster.topics_by_id
@@ -132,16 +138,16 @@ class RemoteGroups:
             for group in (await peers.ask(node_id, request)).groups:
                 committed = {}
                 for topic in group.topics:
-                    known = by_id.get(topic.topic_id)  # from version 10 on there is no name
+                    known = by_id.get(topic.topic_id)  # version 10 and later have no name
                     name = topic.name or (known.name if known else "")
                     for row in topic.partitions:
                         if name and row.committed_offset >= 0 and not row.error_code:
                             committed[name, row.partition_index] = row.committed_offset
                 if not group.error_code:
-                    self._tell(RemoteGroup(group.group_id, committed, {}))
+                    self._deliver(RemoteGroup(group.group_id, committed, {}))
                 await trio.lowlevel.checkpoint()
 
-    async def _ask_shared(self, peers: Peers, node_id: int, names: Sequence[str]) -> None:
+    async def _fetch_share_lags(self, peers: Peers, node_id: int, names: Sequence[str]) -> None:
         cls = DescribeShareGroupOffsetsRequest
         for some in self._packed(names):
             request = cls(groups=[cls.Group(group_id=name, topics=None) for name in some])
@@ -153,11 +159,11 @@ class RemoteGroups:
                     if not row.error_code
                 }
                 if not group.error_code:
-                    self._tell(RemoteGroup(group.group_id, {}, lags))
+                    self._deliver(RemoteGroup(group.group_id, {}, lags))
                 await trio.lowlevel.checkpoint()
 
     def _packed(self, names: Sequence[str]) -> Iterator[list[str]]:
-        """Groups of which one question asks; a group that is not known yet has one of its own."""
+        """Yield the groups of each request; a group of unknown size gets its own request."""
         packed: list[str] = []
         size = 0
         for name in names:
@@ -174,7 +180,7 @@ class RemoteGroups:
         if packed:
             yield packed
 
-    def _tell(self, group: RemoteGroup) -> None:
+    def _deliver(self, group: RemoteGroup) -> None:
         size = len(group.committed) + len(group.lags)
         self._rows[group.group] = size
         self._rows_left -= size

@@ -1,4 +1,4 @@
-"""Looks through the records of a topic, forwards or backwards, in pieces and within a budget."""
+"""Scans of a topic's records, forwards or backwards, in steps and within a budget."""
 
 from __future__ import annotations
 
@@ -21,34 +21,39 @@ from kbroker.protocol.records import BatchHeader, Record, iter_headers
 from kbroker.runtime.time_slices import DutyCycle
 
 from .answers import REST
-from .decoding import Seen, oversized, seen
+from .decoding import ShownRecord, oversized, seen
 from .filters import RecordFilter
-from .schemas import NEITHER, Schemas, decoded_parts
+from .schemas import NOT_DECODED, Schemas, decoded_parts
 
 FETCH_BYTES = 512 * 1024
+# A larger record is listed without its key and value.
 RECORD_BYTES_MAX = 16 * 1024 * 1024
-"""A record that is larger is listed without its key and value."""
+# Records between two checks for a pause.
 RECORDS_AT_ONCE = 32
-"""Between two looks whether others are to have their turn."""
+# Initial and maximum number of offsets of a backward window.
 FIRST_WINDOW, WINDOW_MAX = 16, 50_000
-"""Offsets that are gone back at a time."""
 WINDOW_BYTES = 2 * 1024 * 1024
-PART_OF_BUDGET = 0.25
-"""What a window takes is at most so much of what a look may take: the last one may be in vain."""
+# Maximum fraction of the budget for one window, because the work on the last window may be lost.
+WINDOW_BUDGET_FRACTION = 0.25
 NO_LEADER = -1
 
 
 @dataclass
 class Budget:
-    """What one look may take; `scanned` records and bytes are what it took."""
+    """Limits of one scan request, and what it has used.
+
+    Attributes:
+        records: Number of scanned records.
+        bytes: Number of scanned bytes.
+        has_progress: True after a completed window. Until then a scan may exceed its budget slightly.
+    """
 
     seconds: float
     bytes_max: int
     began_at: float = field(default_factory=trio.current_time)
     records: int = 0
     bytes: int = 0
-    is_used: bool = False
-    """Whether the look has come further already: one that has not goes on beyond its budget, a little."""
+    has_progress: bool = False
 
     @property
     def is_spent(self) -> bool:
@@ -60,7 +65,7 @@ class Budget:
 
 
 class Reader:
-    """Reads batches of one topic from whoever leads its partitions."""
+    """Reads batches of one topic from the leaders of its partitions."""
 
     def __init__(
         self,
@@ -83,7 +88,7 @@ class Reader:
         self._record_bytes_max = record_bytes_max
 
     async def fetch(self, index: int, offset: int) -> FetchResponse.Partition:
-        """What a leader has at an offset, at once. Raises CannotRead, OSError."""
+        """Fetch from a leader without waiting for data. Raises CannotRead or OSError."""
         for is_last in (False, True):
             if index not in self._leaders:
                 await self._find_leader(index)
@@ -98,17 +103,17 @@ class Reader:
             self._leaders.pop(index, None)
             if is_last or not code.retriable:
                 break
-        raise CannotRead(code, f"partition {index} of {self.topic} cannot be read ({code.name})")
+        raise CannotRead(code, f"partition {index} of {self.topic}: cannot be read ({code.name})")
 
     async def _find_leader(self, index: int) -> None:
         (node,) = await by_leader(self._cluster, [(self.topic, index)])
         if node == NO_LEADER:
-            text = f"partition {index} of {self.topic} has no leader now"
+            text = f"partition {index} of {self.topic} has no leader"
             raise CannotRead(ErrorCode.LEADER_NOT_AVAILABLE, text)
         self._leaders[index] = node
 
     def request(self, offsets: Mapping[int, int], *, wait_ms: int) -> FetchRequest:
-        """A Fetch of some partitions."""
+        """Return a Fetch request for some partitions."""
         rows = [
             FetchRequest.Partition(
                 partition=index, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
@@ -123,9 +128,12 @@ class Reader:
             topics=[FetchRequest.Topic(topic=self.topic, partitions=rows)],
         )
 
-    def begin_of(self, row: FetchResponse.Partition, first: int) -> int:
-        """From where on to look at an answer of which `first` is wanted: all of a batch is parsed anyway,
-        and would be again for what is before; but where everything is wanted, each record costs more."""
+    def scan_start(self, row: FetchResponse.Partition, first: int) -> int:
+        """Return the offset at which to start in a response fetched for offset `first`.
+
+        With a filter, start at the beginning of the batch: the whole batch is parsed anyway, and would
+        be parsed again for the records before `first`. Without a filter each record is costly.
+        """
         headers = () if self.record_filter.matches_all else iter_headers(row.records or b"")
         begin = next((header.base_offset for _, header in headers), first)
         return max(min(begin, first), first - WINDOW_MAX)
@@ -133,8 +141,7 @@ class Reader:
     async def batches(
         self, row: FetchResponse.Partition, first: int, end: int
     ) -> AsyncGenerator[tuple[BatchHeader, memoryview | None], None]:
-        """The whole batches of an answer with records of a range; None instead of one in which
-        nothing is wanted."""
+        """Yield the complete batches of a response in a range; None for a batch without matches."""
         records = row.records or b""
         aborted: dict[int, list[int]] = {}
         for each in row.aborted_transactions or ():
@@ -149,7 +156,7 @@ class Reader:
             await self.duty_cycle.pause()
 
     async def _may_be_in(self, batch: memoryview, header: BatchHeader) -> bool:
-        """Return True if a batch may contain a wanted record."""
+        """Return True if a batch may contain a matching record."""
         if not self.record_filter.needles:
             return True
         for found in may_contain(batch, header, self.record_filter.needles):
@@ -161,7 +168,7 @@ class Reader:
     async def records(
         self, batch: memoryview, header: BatchHeader, first: int, record_bytes_max: int
     ) -> AsyncGenerator[Record | OversizedRecord, None]:
-        """The records of a batch from an offset on, with pauses."""
+        """Yield the records of a batch from an offset on, with pauses."""
         steps = stream_records(batch, header, start_offset=first, record_bytes_max=record_bytes_max)
         for number, record in enumerate(steps):
             if record is not None:
@@ -169,11 +176,14 @@ class Reader:
             if record is None or not number % RECORDS_AT_ONCE:
                 await self.duty_cycle.pause()
 
-    async def wanted(
+    async def matches(
         self, row: FetchResponse.Partition, index: int, first: int, end: int, budget: Budget
-    ) -> AsyncGenerator[tuple[int, Seen | None], None]:
-        """The wanted records of an answer, each with the offset behind it; None behind each batch, and
-        behind each record when the budget is spent: one alone may have taken long."""
+    ) -> AsyncGenerator[tuple[int, ShownRecord | None], None]:
+        """Yield the matching records of a response, each with the offset after it.
+
+        None is yielded after each batch, and after each record once the budget is spent, because a
+        single record may take long.
+        """
         async with aclosing(self.batches(row, first, end)) as found:
             async for header, batch in found:
                 budget.bytes += header.size
@@ -186,21 +196,21 @@ class Reader:
                             if record.offset >= end:
                                 break
                             budget.records += 1
-                            one = await self._looked_at(index, record, header)
+                            one = await self._match(index, record, header)
                             if one is not None or budget.is_spent:
                                 yield record.offset + 1, one
                 yield header.next_offset, None
 
-    async def _looked_at(
+    async def _match(
         self, index: int, record: Record | OversizedRecord, header: BatchHeader
-    ) -> Seen | None:
-        """A record as it is shown, if it is wanted."""
+    ) -> ShownRecord | None:
+        """Return a record for display if it matches, else None."""
         if isinstance(record, OversizedRecord):
             self.record_filter.too_large += not self.record_filter.matches_all
             return oversized(index, record, header) if self.record_filter.matches_all else None
         if not self.record_filter.may_match(record):
             return None
-        decoded = NEITHER
+        decoded = NOT_DECODED
         if self._schemas is not None:
             decoded = await decoded_parts(self._schemas, self.topic, record)
             await self.duty_cycle.pause()
@@ -210,13 +220,13 @@ class Reader:
 
 
 def _count(header: BatchHeader, first: int, end: int) -> int:
-    """About how many records of a batch are in a range: compaction may have taken some."""
+    """Estimate how many records of a batch are in a range: compaction may have removed some."""
     inside = min(header.next_offset, end) - max(header.base_offset, first)
     return max(min(inside, header.record_count), 0)
 
 
-class LeftOf(NamedTuple):
-    """What is left of a partition: from where on, to where, and how many offsets to go back at a time."""
+class Remaining(NamedTuple):
+    """What remains of a partition: an offset range, and the window size for backward steps."""
 
     start: int
     end: int
@@ -224,10 +234,10 @@ class LeftOf(NamedTuple):
 
 
 class Lane:
-    """One partition of a scan: what was found and not given out yet, nearest first.
+    """Scan of one partition, with matches that have not been returned yet, nearest first.
 
-    What lies between `start` and `end` is not looked at yet, but for what is in `found`. `window` is how many
-    offsets it goes back at a time.
+    Offsets from `start` to `end` have not been scanned, except for the records in `found`. `window` is
+    the number of offsets of a backward step.
     """
 
     def __init__(self, index: int, start: int, end: int, window: int = FIRST_WINDOW) -> None:
@@ -235,110 +245,110 @@ class Lane:
         self.start = start
         self.end = end
         self.window = window
-        self.found: deque[Seen] = deque()
+        self.found: deque[ShownRecord] = deque()
 
     @property
     def is_done(self) -> bool:
         return not self.found and self.start >= self.end
 
-    async def go_on(self, reader: Reader, budget: Budget, limit: int) -> None:
-        """Forwards: look at one answer more."""
+    async def scan_forward(self, reader: Reader, budget: Budget, limit: int) -> None:
+        """Scan one more response forwards."""
         row = await reader.fetch(self.index, self.start)
-        if row.error_code:  # it is deleted meanwhile
+        if row.error_code:  # deleted concurrently
             self.start = self.end
             return
         came = self.start
-        async with aclosing(reader.wanted(row, self.index, self.start, self.end, budget)) as found:
+        async with aclosing(reader.matches(row, self.index, self.start, self.end, budget)) as found:
             async for behind, one in found:
                 self.start = min(max(self.start, behind), self.end)
                 if one is not None:
                     self.found.append(one)
                 if len(self.found) >= limit or budget.is_spent:
                     return
-        if self.start == came:  # what is there is not for who reads committed records only
+        if self.start == came:  # only uncommitted records are left
             self.start = self.end
 
-    async def go_back(self, reader: Reader, budget: Budget, limit: int) -> None:
-        """Backwards: look at one window more; of what is in it the newest are kept."""
+    async def scan_backward(self, reader: Reader, budget: Budget, limit: int) -> None:
+        """Scan one more window backwards and keep its newest matches."""
         before, began, end = budget.bytes, budget.took, self.end
         first = max(self.start, end - self.window)
-        kept = await self._look_at(reader, budget, first, limit, widen=True)
-        if kept is None and not budget.is_used:
-            # A batch of much that takes long: less of it, or no look would ever come further.
+        kept = await self._scan_window(reader, budget, first, limit, widen=True)
+        if kept is None and not budget.has_progress:
+            # An expensive batch: retry with a small window, or the scan would never make progress.
             first = max(self.start, end - FIRST_WINDOW)
-            kept = await self._look_at(reader, budget, first, limit, widen=False)
+            kept = await self._scan_window(reader, budget, first, limit, widen=False)
         if kept is None:
             self.window = max(self.window // 4, FIRST_WINDOW)
-            return  # half a window is none: its newest records are missing
+            return  # discard the window: it is incomplete and lacks its newest records
         self.found.extend(reversed(kept.found))
-        self.end = kept.found[0].record.offset if kept.wanted > len(kept.found) else kept.first
-        budget.is_used = True
+        self.end = kept.found[0].record.offset if kept.matches > len(kept.found) else kept.first
+        budget.has_progress = True
         looked_at = max(end - kept.first, 1)
         size = max((budget.bytes - before) / looked_at, 1)
         seconds = max((budget.took - began) / looked_at, 1e-6)
-        bytes_max = min(WINDOW_BYTES, budget.bytes_max * PART_OF_BUDGET)
-        fits = int(min(bytes_max / size, budget.seconds * PART_OF_BUDGET / seconds))
+        bytes_max = min(WINDOW_BYTES, budget.bytes_max * WINDOW_BUDGET_FRACTION)
+        fits = int(min(bytes_max / size, budget.seconds * WINDOW_BUDGET_FRACTION / seconds))
         most = min(WINDOW_MAX, max(fits, FIRST_WINDOW))
         self.window = min(max(self.window * 4, limit), most)
 
-    async def _look_at(
+    async def _scan_window(
         self, reader: Reader, budget: Budget, first: int, limit: int, *, widen: bool
     ) -> _Window | None:
-        """What is wanted from `first` on, or where `widen` from where a batch around it begins.
+        """Scan from `first` to the end; with `widen` from the beginning of the batch around `first`.
 
-        None where the budget does not reach so far; a look that has come no further yet looks at a small
-        window in any case.
+        Returns None if the budget does not suffice. A scan without progress always completes a small
+        window.
         """
-        kept: deque[Seen] = deque(maxlen=limit)
-        wanted, at = 0, first
+        kept: deque[ShownRecord] = deque(maxlen=limit)
+        matches, at = 0, first
         counted = budget.records, reader.record_filter.too_large
         while at < self.end:
             row = await reader.fetch(self.index, at)
             if widen and at == first:
-                first = at = max(self.start, reader.begin_of(row, first))
+                first = at = max(self.start, reader.scan_start(row, first))
             came, is_small = at, self.end - first <= FIRST_WINDOW
-            async with aclosing(reader.wanted(row, self.index, at, self.end, budget)) as found:
+            async with aclosing(reader.matches(row, self.index, at, self.end, budget)) as found:
                 async for behind, one in found:
                     at = max(at, behind)
                     if one is not None:
-                        wanted += 1
+                        matches += 1
                         kept.append(one)
-                    if budget.is_spent and (budget.is_used or not is_small):
-                        # They are looked at again.
+                    if budget.is_spent and (budget.has_progress or not is_small):
+                        # The records will be scanned again.
                         budget.records, reader.record_filter.too_large = counted
                         return None
             if at == came:
                 at = self.end
-        return _Window(first, kept, wanted)
+        return _Window(first, kept, matches)
 
 
 class _Window(NamedTuple):
-    """A part of a partition that was looked at: from where on, the newest of what is wanted, how many."""
+    """A scanned window: its first offset, its newest matches, and the number of matches."""
 
     first: int
-    found: deque[Seen]
-    wanted: int
+    found: deque[ShownRecord]
+    matches: int
 
 
 class Scan:
-    """A look through some partitions, which are merged by the times of their records."""
+    """Scan of several partitions, merged by record timestamp."""
 
     def __init__(self, reader: Reader, lanes: list[Lane], *, backwards: bool) -> None:
         self._reader = reader
         self._lanes = lanes
         self._backwards = backwards
 
-    async def run(self, budget: Budget, limit: int) -> list[Seen]:
-        """Up to `limit` records; the lanes are then where the next look begins."""
-        given: list[Seen] = []
+    async def run(self, budget: Budget, limit: int) -> list[ShownRecord]:
+        """Return up to `limit` records; the lanes then hold the start of the next scan."""
+        given: list[ShownRecord] = []
         while len(given) < limit:
             hungry = [each for each in self._lanes if not each.found and not each.is_done]
             if hungry and not budget.is_spent:
                 for lane in hungry:
                     if self._backwards:
-                        await lane.go_back(self._reader, budget, limit)
+                        await lane.scan_backward(self._reader, budget, limit)
                     else:
-                        await lane.go_on(self._reader, budget, limit)
+                        await lane.scan_forward(self._reader, budget, limit)
                     if budget.is_spent:
                         break
                 continue
@@ -350,11 +360,11 @@ class Scan:
             given.append(lane.found.popleft())
             if not len(given) % RECORDS_AT_ONCE:
                 await self._reader.duty_cycle.pause()
-        self._put_back()
+        self._rewind()
         return given
 
-    def _put_back(self) -> None:
-        """What was found and not given out is looked for again."""
+    def _rewind(self) -> None:
+        """Reset the lanes so that matches that were not returned are scanned again."""
         for lane in self._lanes:
             if lane.found and self._backwards:
                 lane.end = lane.found[0].record.offset + 1
@@ -367,10 +377,10 @@ class Scan:
         return all(each.is_done for each in self._lanes)
 
     @property
-    def places(self) -> dict[int, LeftOf]:
-        """What is left of each partition."""
+    def places(self) -> dict[int, Remaining]:
+        """Return what remains of each partition."""
         return {
-            each.index: LeftOf(each.start, each.end, each.window)
+            each.index: Remaining(each.start, each.end, each.window)
             for each in self._lanes
             if not each.is_done
         }

@@ -1,4 +1,4 @@
-"""Keys and values decoded by a schema registry in the same process, if there is one."""
+"""Interface to a schema registry in the same process, which decodes keys and values."""
 
 from __future__ import annotations
 
@@ -13,56 +13,61 @@ HEADERS_LOOKED_AT = 1_000
 
 
 class Decoded(NamedTuple):
-    """A key or a value that says which schema it was written with."""
+    """A key or value with a schema prefix.
+
+    Attributes:
+        schema: Subject, version, ID and type; None if the schema is unknown.
+        text: The whole document as JSON; None if decoding failed.
+        trouble: Why decoding failed, as a sentence.
+        is_too_large: True if decoding failed because of the size.
+        is_guess: True if the bytes may have no schema prefix at all.
+    """
 
     schema: Mapping[str, object] | None = None
-    """Its subject, version, id and type; None where it is not known."""
     document: object = None
     text: str | None = None
-    """All of the document as JSON; None where there is none."""
     trouble: str = ""
-    """Why there is none, as a sentence."""
     is_too_large: bool = False
-    """Whether that is why."""
     is_guess: bool = False
-    """Whether the bytes need not mean a schema at all."""
 
 
-class Both(NamedTuple):
-    """Of one record; None where it says nothing of a schema."""
+class DecodedParts(NamedTuple):
+    """Decoded key and value of a record; None for a part without a schema."""
 
     key: Decoded | None = None
     value: Decoded | None = None
 
 
-NEITHER = Both()
+NOT_DECODED = DecodedParts()
 
 
 class Schemas(Protocol):
-    """The schemas that one node knows."""
+    """Schemas that one node knows."""
 
     @property
     def resource(self) -> Resource:
-        """Topic that stores them: a client that may READ it may see all schemas."""
+        """Topic that stores the schemas: a client with READ on it may read all schemas."""
         ...
 
     async def catch_up(self) -> None:
-        """Know what is registered by now, if that can be had soon."""
+        """Wait a short time until the newest registrations have been read."""
 
     async def decoded(self, data: bytes, header: bytes | None, subject: str) -> Decoded | None:
-        """What bytes mean; None where they say nothing of a schema. Long work is done in a thread.
+        """Decode a key or value; None if it has no schema. Slow work runs in a thread.
 
-        Parameters: `header` is what the record's header for it has; `subject` is the one whose version
-        is told where several have the same schema.
+        Args:
+            data: The bytes.
+            header: Value of the record's schema ID header, if any.
+            subject: Preferred subject, if several subjects have the schema.
         """
 
 
-async def decoded_parts(schemas: Schemas | None, topic: str, record: Record) -> Both:
-    """What the key and the value of a record mean."""
+async def decoded_parts(schemas: Schemas | None, topic: str, record: Record) -> DecodedParts:
+    """Decode the key and value of a record."""
     if schemas is None:
-        return NEITHER
+        return NOT_DECODED
     key, value = record.key, record.value
-    return Both(
+    return DecodedParts(
         None if key is None else await _part(schemas, topic, record, "key", key),
         None if value is None else await _part(schemas, topic, record, "value", value),
     )

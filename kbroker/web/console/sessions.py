@@ -1,10 +1,10 @@
-"""Sessions of the console: its viewers, and the client through which the console asks on their behalf.
+"""Sessions of the console: its viewers, and the Kafka client that acts on their behalf.
 
-The console asks all nodes by Kafka's protocol, with the principal and the address of the viewer's HTTP
-connection, so that the same ACLs apply, including their host rules. Nodes of this process are reached
-from inside. At nodes of other processes the console logs in as the viewer, and those see the address of
-this node; so every route also names the permissions that it needs, which this node checks first.
-Without logins the viewer is anonymous.
+The console sends requests to all nodes over the Kafka protocol, with the principal and the address of
+the viewer's HTTP connection, so that the same ACLs apply, including their host rules. It connects to
+nodes of this process in-process. At other nodes it authenticates as the viewer, and they see the address
+of this node. Therefore every route also declares the permissions that it needs, which this node checks
+first. Without authentication the viewer is anonymous.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from kbroker.client.security import log_in
 from kbroker.net.server import Listener
 from kbroker.security.acls import AclOperation, Client, Resource
 from kbroker.security.errors import BadSettings
-from kbroker.web.logins import FORBIDDEN, Caller, Logins, NotLetIn, Surface
+from kbroker.web.logins import FORBIDDEN, Caller, HttpAuthenticator, HttpInterface, Unauthenticated
 
-from .answers import Refusal
+from .answers import ApiError
 
 CLIENT_ID = "kbroker-console"
+# Maximum age of a cached Kafka client.
 SESSION_SECONDS = 600
-"""How long a client is used."""
 SESSIONS_MAX = 32
-NO_ROOM, NOT_READY = 429, 503
+TOO_MANY_REQUESTS, NOT_READY = 429, 503
 
 
 class _SessionKey(NamedTuple):
-    """Key of a cached client: the credentials of the viewer, and the address that sent them."""
+    """Key of a cached client: hash of the viewer's credentials, and the viewer's address."""
 
-    shown: bytes
+    credential_hash: bytes
     host: str
 
 
 class Viewer:
-    """A viewer, with a client of its own."""
+    """A viewer with its own Kafka client."""
 
     def __init__(self, local: LocalNode, client: Client, cluster: ClusterClient) -> None:
         self.client = client
@@ -60,7 +60,7 @@ class Viewer:
         return self._local.node.authorizer is None
 
     def may(self, operation: AclOperation, resource: Resource) -> bool:
-        """Whether it may do something of which this node tells what it knows by itself."""
+        """Return True if the ACLs that this node knows allow an operation."""
         authorizer = self._local.node.authorizer
         return authorizer is None or authorizer.allows(self.client, operation, resource)
 
@@ -69,18 +69,20 @@ class Viewer:
         return self.may(AclOperation.DESCRIBE, resource)
 
     def needs(self, operation: AclOperation, resource: Resource) -> None:
-        """Raise Refusal where it may not."""
+        """Raise ApiError if the viewer lacks a permission."""
         if not self.may(operation, resource):
-            raise Refusal(FORBIDDEN, f"{self.client.principal} may not {operation.name} {resource}")
+            raise ApiError(
+                FORBIDDEN, f"{self.client.principal} may not {operation.name} {resource}"
+            )
 
 
 class Sessions:
-    """The viewers of one node, each with a client. `is_exposed` says that HTTP is served to other machines."""
+    """Viewers of one node; `is_exposed` is True if other machines can reach its HTTP server."""
 
     def __init__(self, local: LocalNode, nodes: Sequence[LocalNode], *, is_exposed: bool) -> None:
         self._local = local
         self._nodes = nodes
-        self._logins = Logins(local, Surface("the console", "--http", is_exposed))
+        self._logins = HttpAuthenticator(local, HttpInterface("the console", "--http", is_exposed))
         self._known: dict[_SessionKey, Viewer] = {}
 
     @property
@@ -90,9 +92,9 @@ class Sessions:
 
     @asynccontextmanager
     async def viewer(self, request: Request) -> AsyncIterator[Viewer]:
-        """Who asks. Raises Refusal."""
+        """Yield the viewer of a request. Raises ApiError."""
         if not self._local.is_running:
-            raise Refusal(NOT_READY, "this node does not run now")
+            raise ApiError(NOT_READY, "this node is not running")
         viewer = await self._find(request)
         viewer.uses += 1
         try:
@@ -102,7 +104,7 @@ class Sessions:
             await self._close_old()
 
     async def aclose(self) -> None:
-        """Close all clients."""
+        """Close all Kafka clients."""
         known, self._known = self._known, {}
         for viewer in known.values():
             await viewer.cluster.aclose()
@@ -111,12 +113,12 @@ class Sessions:
         host = request.client.host if request.client else ""
         try:
             caller = await self._logins.caller(request.headers.get("authorization", ""), host)
-        except NotLetIn as error:
-            raise Refusal(error.status, str(error), error.headers) from None
+        except Unauthenticated as error:
+            raise ApiError(error.status, str(error), error.headers) from None
         return self._of(caller, host)
 
     def _of(self, caller: Caller, host: str) -> Viewer:
-        session = _SessionKey(caller.shown, host)
+        session = _SessionKey(caller.credential_hash, host)
         known = self._known.get(session)
         if known is not None and trio.current_time() - known.began_at < SESSION_SECONDS:
             return known
@@ -130,7 +132,7 @@ class Sessions:
         )
         if known is not None:
             self._known[_SessionKey(secrets.token_bytes(8), host)] = (
-                known  # until its last use ends
+                known  # kept until its last use ends
             )
         viewer = self._known[session] = Viewer(self._local, client, cluster)
         return viewer
@@ -147,13 +149,13 @@ class Sessions:
                 crowded = len(self._known) > SESSIONS_MAX
 
     def _here(self, local: LocalNode) -> Endpoint:
-        """Where a node of this process is reached from here."""
+        """Return the address of a node of this process for local connections."""
         name = self.listener.name
         found = next(each for each in local.listeners if each.name == name)
         return Endpoint(found.host, found.port).as_seen_locally
 
     def _node_at(self, endpoint: Endpoint) -> LocalNode | None:
-        """The node of this process that advertises an address; None for a node elsewhere."""
+        """Return the node of this process that advertises an address; None for other nodes."""
         name = self.listener.name
         for local in self._nodes:
             if endpoint in (self._here(local), local.endpoints().get(name)):

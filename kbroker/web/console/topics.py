@@ -1,4 +1,4 @@
-"""Topics: all of them, one of them, and its records."""
+"""Topics: list, details, configuration and records."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from kbroker.protocol.record_stream import OversizedRecord
 from kbroker.protocol.records import Record
 from kbroker.runtime.time_slices import DutyCycle
 from kbroker.security.acls import AclOperation, AclResourceType, Resource
-from kbroker.web.pieces import Pieces
+from kbroker.web.chunks import Chunks
 
 from .answers import (
     PARTITION_MAX,
     REST,
-    Refusal,
+    ApiError,
     answer,
     answer_rows,
     number,
@@ -39,14 +39,14 @@ from .answers import (
 from .api import Api, Needs
 from .decoding import row as record_row
 from .filters import RecordFilter
-from .scan import RECORD_BYTES_MAX, Budget, Lane, LeftOf, Reader, Scan
+from .scan import RECORD_BYTES_MAX, Budget, Lane, Reader, Remaining, Scan
 from .schemas import Schemas, decoded_parts
 from .sessions import Viewer
 
+# Maximum number of topics per response.
 TOPICS_MAX = 200
-"""Of one answer."""
+# Maximum number of partitions per response whose offsets and sizes are queried.
 PARTITIONS_ASKED_MAX = 2_000
-"""Of one answer, whose offsets and sizes are asked for."""
 RECORDS_MAX = 500
 SECONDS_MAX, BYTES_MAX = 10_000, 256 * 1024 * 1024
 SECONDS, BYTES = 2_000, 64 * 1024 * 1024
@@ -60,7 +60,7 @@ WRITE_TOPIC = DESCRIBE_TOPIC._replace(operation=AclOperation.WRITE)
 
 
 class GroupLag(TypedDict):
-    """How far behind a group is in one topic; None where that is not known."""
+    """Lag of a group in one topic; None if unknown."""
 
     group: str
     lag: int | None
@@ -68,22 +68,22 @@ class GroupLag(TypedDict):
 
 
 class Topics:
-    """What the console tells of topics."""
+    """Routes for topics."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._cursors: OrderedDict[str, tuple[str, bool, dict[int, LeftOf]]] = OrderedDict()
-        """Where looks go on: the topic, whether backwards, and what is left of each partition."""
+        # Continuation of scans by cursor: topic, direction, and what remains of each partition.
+        self._cursors: OrderedDict[str, tuple[str, bool, dict[int, Remaining]]] = OrderedDict()
 
     def routes(self) -> list[Route]:
-        """Where it is told."""
-        look = self._api.look
+        """Return the routes."""
+        read_route = self._api.read_route
         return [
-            look("/topics", self._list),
-            look("/topics/{topic}", self._one, DESCRIBE_TOPIC),
-            look("/topics/{topic}/config", self._config, DESCRIBE_TOPIC_CONFIGS),
-            look("/topics/{topic}/messages", self._messages, READ_TOPIC),
-            look(
+            read_route("/topics", self._list),
+            read_route("/topics/{topic}", self._one, DESCRIBE_TOPIC),
+            read_route("/topics/{topic}/config", self._config, DESCRIBE_TOPIC_CONFIGS),
+            read_route("/topics/{topic}/messages", self._messages, READ_TOPIC),
+            read_route(
                 "/topics/{topic}/records/{partition}/{offset}/{part}",
                 self._part,
                 READ_TOPIC,
@@ -141,7 +141,7 @@ class Topics:
         return rows
 
     async def _groups_of(self, names: set[str], viewer: Viewer) -> dict[str, list[GroupLag]]:
-        """The groups that read topics, with how far they are behind there."""
+        """Return the groups that read each topic, with their lags."""
         found: dict[str, list[GroupLag]] = {name: [] for name in names}
         duty_cycle = DutyCycle(rest=REST)
         for group, trend in tuple(self._api.trends.groups.items()):
@@ -197,7 +197,7 @@ class Topics:
         committed = request.query_params.get("committed") == "1"
         schemas = await self._api.schemas(viewer)
         async with self._api.scanning:
-            # The time of a look begins when it does, not when it waits for others.
+            # The time budget starts after waiting for a free slot.
             budget = Budget(milliseconds / 1000, bytes_max)
             backwards, places = await self._places(request, viewer, name, committed)
             reader = Reader(
@@ -222,7 +222,7 @@ class Topics:
         }
         return await answer_rows(said, "records", (record_row(name, each) for each in found))
 
-    def _keep(self, name: str, backwards: bool, places: dict[int, LeftOf]) -> str:
+    def _keep(self, name: str, backwards: bool, places: dict[int, Remaining]) -> str:
         cursor = secrets.token_urlsafe(12)
         self._cursors[cursor] = name, backwards, places
         while len(self._cursors) > CURSORS_MAX:
@@ -231,13 +231,13 @@ class Topics:
 
     async def _places(
         self, request: Request, viewer: Viewer, name: str, committed: bool
-    ) -> tuple[bool, dict[int, LeftOf]]:
-        """Whether the look goes backwards, and what of each partition is to be looked at."""
+    ) -> tuple[bool, dict[int, Remaining]]:
+        """Return whether a scan goes backwards, and the offsets to scan in each partition."""
         cursor = request.query_params.get("cursor", "")
         if cursor:
             known = self._cursors.get(cursor)
             if known is None or known[0] != name:
-                raise Refusal(410, "this look is too long ago to go on with: begin it again")
+                raise ApiError(410, "the cursor has expired; start the search again")
             return known[1], known[2]
         origin = request.query_params.get("from", "newest")
         place = _offset_spec(origin, request)
@@ -248,18 +248,18 @@ class Topics:
         if place not in (START, END):
             moved = await find(viewer.cluster, chosen, place, committed=committed)
             starts = {one: min(max(moved[one], starts[one]), ends[one]) for one in chosen}
-        places = {one[1]: LeftOf(starts[one], ends[one]) for one in chosen}
+        places = {one[1]: Remaining(starts[one], ends[one]) for one in chosen}
         return origin == "newest", places
 
     async def _part(self, request: Request, viewer: Viewer) -> Response:
-        """A whole key or value, as it is, or as JSON where a schema says what it means."""
+        """Return a whole key or value: its bytes, or JSON if it is decoded by a schema."""
         part = request.path_params["part"]
         if part not in ("key", "value"):
-            raise Refusal(404, "a record has a key and a value")
+            raise ApiError(404, "expected `key` or `value`")
         record = await one_record(self._api, request, viewer)
         data = record.key if part == "key" else record.value
         if data is None:
-            raise Refusal(404, f"the {part} is null")
+            raise ApiError(404, f"the {part} is null")
         if request.query_params.get("decoded") == "1":
             schemas = await self._api.schemas(viewer)
             return await _decoded_part(schemas, request.path_params["topic"], record, part)
@@ -276,15 +276,15 @@ async def _decoded_part(schemas: Schemas | None, topic: str, record: Record, par
     both = await decoded_parts(schemas, topic, record)
     decoded = both.key if part == "key" else both.value
     if decoded is None or decoded.text is None:
-        reason = "there is no schema for it" if decoded is None else decoded.trouble
-        raise Refusal(404, reason)
+        reason = "it has no schema" if decoded is None else decoded.trouble
+        raise ApiError(404, reason)
     data = decoded.text.encode()
     headers = {"content-length": str(len(data))}
     return StreamingResponse(_pieces(data), headers=headers, media_type="application/json")
 
 
 async def one_record(api: Api, request: Request, viewer: Viewer) -> Record:
-    """The record that a path names. Raises Refusal where there is none."""
+    """Return the record at the offset in the path. Raises ApiError if there is none."""
     name, index = request.path_params["topic"], path_number(request, "partition", PARTITION_MAX)
     offset = path_number(request, "offset", INT64_MAX - 1)
     record_filter = RecordFilter(name, request)
@@ -303,21 +303,21 @@ async def one_record(api: Api, request: Request, viewer: Viewer) -> Record:
                             if record.offset == offset:
                                 return _not_oversized(record)
                             break
-    raise Refusal(404, f"there is no record at offset {offset} of partition {index}")
+    raise ApiError(404, f"partition {index} has no record at offset {offset}")
 
 
 def _not_oversized(record: Record | OversizedRecord) -> Record:
     if isinstance(record, OversizedRecord):
-        raise Refusal(
+        raise ApiError(
             413,
-            f"the record has {record.size:,} bytes, the console reads {RECORD_BYTES_MAX:,}; "
-            "`kbroker topic consume` reads it",
+            f"the record has {record.size:,} bytes, more than the {RECORD_BYTES_MAX:,} that the console "
+            "reads; use `kbroker topic consume`",
         )
     return record
 
 
-def _pieces(data: bytes) -> Pieces:
-    return Pieces(data[at : at + VALUE_PIECE] for at in range(0, len(data), VALUE_PIECE))
+def _pieces(data: bytes) -> Chunks:
+    return Chunks(data[at : at + VALUE_PIECE] for at in range(0, len(data), VALUE_PIECE))
 
 
 def _may_see(viewer: Viewer, topic: str) -> bool:
@@ -336,14 +336,14 @@ def _offset_spec(origin: str, request: Request) -> OffsetSpec:
         return OffsetSpec(Kind.OFFSET, number(request, "offset", 0, 0, most))
     if origin == "timestamp":
         return OffsetSpec(Kind.TIME, number(request, "timestamp", 0, -most, most))
-    raise Refusal(400, "from is newest, oldest, offset or timestamp")
+    raise ApiError(400, "from must be newest, oldest, offset or timestamp")
 
 
 def numbers_of(text: str) -> tuple[int, ...]:
-    """The partitions that a query names. Raises Refusal."""
+    """Parse a comma-separated list of partitions. Raises ApiError."""
     parts = [each for each in text.split(",") if each][:1000]
     if not all(each.isascii() and each.isdigit() and len(each) < 10 for each in parts):
-        raise Refusal(400, "partition has numbers with commas between them")
+        raise ApiError(400, "partition must be a comma-separated list of numbers")
     return tuple(sorted({int(each) for each in parts}))
 
 
@@ -354,7 +354,7 @@ def _rounded(number: float | None) -> int | None:
 async def _sizes_and_counts(
     cluster: ClusterClient, topics: Iterable[Topic]
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Bytes and records of as many topics as may be asked for."""
+    """Return sizes in bytes and record counts, for as many topics as the limit permits."""
     asked: dict[str, int] = {}
     for topic in topics:
         if sum(asked.values()) + len(topic.partitions) <= PARTITIONS_ASKED_MAX:
@@ -382,7 +382,7 @@ async def _sizes_and_counts(
 async def _partition_sizes(
     cluster: ClusterClient, counts: dict[str, int]
 ) -> dict[tuple[str, int], int]:
-    """The bytes of partitions, of the largest copy; nothing where that may not be asked."""
+    """Return the size of the largest replica of each partition; omit what the viewer may not see."""
     cls = DescribeLogDirsRequest
     topics = [cls.Topic(topic=name, partitions=list(range(n))) for name, n in counts.items()]
     sizes: dict[tuple[str, int], int] = {}

@@ -1,7 +1,7 @@
-"""How things went in the last ten minutes: rates, and how far groups are behind.
+"""Trends of the last ten minutes: rates, and lags of groups.
 
-Every few seconds the nodes of this process are looked at, as they are. Other nodes are asked for what only
-they know: where logs end, and what groups have committed there.
+The nodes of this process are sampled every few seconds. Other nodes are queried for what only they
+know: end offsets of their partitions, and offsets of the groups that they coordinate.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from .remote_groups import Place, RemoteGroup, RemoteGroups
 SAMPLE_SECONDS = 5
 SAMPLES = 120
 GROUPS_MAX = 1_000
+# Maximum number of partitions of all groups together; each has a ring of about 1 kB.
 PARTITIONS_MAX = 10_000
-"""Of all groups together; each has a ring of a kilobyte."""
-ELSEWHERE_MAX = 2_000
-"""Partitions without a replica here, whose leaders are asked where they end."""
+# Maximum number of partitions without a replica here, whose leaders are queried for end offsets.
+REMOTE_PARTITIONS_MAX = 2_000
+# Time limit for those queries.
 ENDS_SECONDS = 2
-"""How long those may take."""
+# Number of samples after which a group that no node reports is removed.
 UNSEEN_MAX = 12
-"""So many samples later a group is forgotten of which nobody tells."""
 UNKNOWN = -1
 
 
 class Ring:
-    """The last samples of a number, oldest first; `UNKNOWN` where there is none."""
+    """Ring buffer of the last samples, oldest first; `UNKNOWN` for missing ones."""
 
     __slots__ = ("_at", "_values", "seen_at")
 
@@ -48,7 +48,7 @@ class Ring:
         self.seen_at = 0
 
     def add(self, value: int | None, sample: int) -> None:
-        """Those between are unknown."""
+        """Add a sample; skipped samples in between count as unknown."""
         for _ in range(min(sample - self.seen_at - 1, SAMPLES) if self.seen_at else 0):
             self._put(UNKNOWN)
         self._put(UNKNOWN if value is None else value)
@@ -59,58 +59,64 @@ class Ring:
         self._at = (self._at + 1) % SAMPLES
 
     def values(self) -> list[int | None]:
-        """All of them."""
+        """Return all samples, oldest first; None for unknown ones."""
         ordered = [*self._values[self._at :], *self._values[: self._at]]
         return [None if each == UNKNOWN else each for each in ordered]
 
 
 @dataclass(slots=True)
 class GroupTrend:
-    """How far one group is behind, in total and in each partition."""
+    """Lag of a group, in total and per partition.
+
+    Attributes:
+        members: Number of members; None if only another node knows.
+        topics: Current lag by topic.
+        partitions: Lag over time by partition.
+    """
 
     total: Ring = field(default_factory=Ring)
     lag: int | None = None
     members: int | None = None
-    """None where only another node knows."""
     topics: dict[str, int | None] = field(default_factory=dict)
-    """The lag in each topic now."""
     partitions: dict[Place, Ring] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class TopicTrend:
-    """What comes into one topic."""
+    """Incoming records and bytes of a topic; bytes are None if another process leads a part of it."""
 
     records_per_second: float = 0.0
     bytes_per_second: float | None = 0.0
-    """None where other nodes lead some of it, who do not tell."""
 
 
 class Trends:
-    """Those of a cluster, as the nodes of one process know them, and tell them. `run` it until cancelled."""
+    """Trends of a cluster, as the nodes of one process know them. `run` it until cancelled.
+
+    Attributes:
+        records: Incoming records per second.
+        requests: Requests per second to the nodes of this process.
+        number: Number of the last sample.
+    """
 
     def __init__(self, nodes: Sequence[LocalNode]) -> None:
         self.groups: dict[str, GroupTrend] = {}
         self.topics: dict[str, TopicTrend] = {}
         self.records = Ring()
-        """Records that come in each second."""
         self.requests = Ring()
-        """To the nodes of this process."""
         self.number = 0
-        """Of the last sample."""
         self._nodes = nodes
-        self._looked_at = 0.0
+        self._sampled_at = 0.0
         self._asked = 0
         self._partitions = 0
         self._ends: dict[Place, int] = {}
+        # Appended bytes by partition that this process leads.
         self._sizes: dict[Place, int] = {}
-        """Bytes that came into what nodes of this process lead."""
         self._remote_groups = RemoteGroups(self._take)
+        # Member counts of the share groups that are coordinated here.
         self._shared: dict[str, int] = {}
-        """The members of each share group that is coordinated here."""
 
     async def run(self) -> None:
-        """Take samples, for ever."""
+        """Take samples forever."""
         try:
             while True:
                 await self.sample()
@@ -123,24 +129,24 @@ class Trends:
         await self._remote_groups.aclose()
 
     async def sample(self) -> None:
-        """Take one."""
+        """Take one sample."""
         now = trio.current_time()
-        seconds = max(now - self._looked_at, 0.001) if self.number else 0.0
-        self._looked_at, self.number = now, self.number + 1
+        seconds = max(now - self._sampled_at, 0.001) if self.number else 0.0
+        self._sampled_at, self.number = now, self.number + 1
         duty_cycle = DutyCycle()
         nodes = [each.node for each in self._nodes if each.is_running]
         if not nodes:
             return
-        await self._look_at_partitions(nodes, seconds, duty_cycle)
+        await self._sample_partitions(nodes, seconds, duty_cycle)
         asked = sum(sum(node.request_metrics.requests) for node in nodes)
         self.requests.add(_rate(asked - self._asked, seconds), self.number)
         self._asked = asked
-        told = await self._look_at_groups(nodes, duty_cycle)
-        self._forget(nodes[0], told)
+        reporting_nodes = await self._sample_groups(nodes, duty_cycle)
+        self._remove_stale(nodes[0], reporting_nodes)
 
     # -- topics
 
-    async def _look_at_partitions(
+    async def _sample_partitions(
         self, nodes: Sequence[Node], seconds: float, duty_cycle: DutyCycle
     ) -> None:
         here = {node.id: node for node in nodes}
@@ -157,7 +163,7 @@ class Trends:
                         ends[place] = replica.log.high_watermark
                     if leader is not None:
                         sizes[place] = replica.traffic.appended_bytes
-                elif leader is None and len(elsewhere) < ELSEWHERE_MAX:
+                elif leader is None and len(elsewhere) < REMOTE_PARTITIONS_MAX:
                     elsewhere.append(place)
                 await duty_cycle.pause()
         if elsewhere:
@@ -172,7 +178,7 @@ class Trends:
     async def _compare(
         self, ends: dict[Place, int], sizes: dict[Place, int], seconds: float, duty_cycle: DutyCycle
     ) -> None:
-        """What came since the last sample: of leaders that were there then, and are now."""
+        """Compute the rates since the last sample from partitions that are in both samples."""
         records: Counter[str] = Counter()
         size: Counter[str] = Counter()
         elsewhere: set[str] = set()
@@ -195,8 +201,8 @@ class Trends:
 
     # -- groups
 
-    async def _look_at_groups(self, nodes: Sequence[Node], duty_cycle: DutyCycle) -> set[int]:
-        """Returns the nodes that have told of all their groups."""
+    async def _sample_groups(self, nodes: Sequence[Node], duty_cycle: DutyCycle) -> set[int]:
+        """Sample all groups; return the IDs of the nodes that reported all their groups."""
         self._shared = {}
         shared: dict[int, list[str]] = {}
         for node in nodes:
@@ -210,15 +216,15 @@ class Trends:
                     self._shared[group_id] = members
                     shared.setdefault(node.id, []).append(group_id)
                     await duty_cycle.pause()
-        told = await self._remote_groups.look(nodes, shared)
-        return told | {node.id for node in nodes if not node.groups.is_loading}
+        reporting_nodes = await self._remote_groups.poll(nodes, shared)
+        return reporting_nodes | {node.id for node in nodes if not node.groups.is_loading}
 
     def _take(self, group: RemoteGroup) -> None:
         lags = {**self._lags(group.committed), **group.lags}
         self._add(group.group, self._shared.get(group.group), lags)
 
     def _lags(self, committed: Mapping[Place, int]) -> dict[Place, int | None]:
-        """None where nobody knows how far the partition goes."""
+        """Return lags; None if the end offset of a partition is unknown."""
         ends = self._ends
         return {
             place: max(ends[place] - offset, 0) if place in ends else None
@@ -226,7 +232,7 @@ class Trends:
         }
 
     def _add(self, group_id: str, members: int | None, lags: Mapping[Place, int | None]) -> None:
-        """One more sample of a group."""
+        """Add a sample of a group."""
         trend = self.groups.get(group_id)
         if trend is None:
             if len(self.groups) >= GROUPS_MAX:
@@ -248,14 +254,14 @@ class Trends:
         trend.lag = sum(known) if known and len(known) == len(lags) else None
         trend.total.add(trend.lag, self.number)
 
-    def _forget(self, node: Node, told: set[int]) -> None:
-        """Groups that are gone; of one whose coordinator has told nothing nothing is known for now."""
+    def _remove_stale(self, node: Node, reporting_nodes: set[int]) -> None:
+        """Remove deleted groups; mark groups whose coordinator did not report as unknown."""
         for name, trend in tuple(self.groups.items()):
             unseen = self.number - trend.total.seen_at
             if not unseen:
                 continue
             if unseen >= UNSEEN_MAX or (
-                name not in self._shared and node.groups.coordinator_id(name) in told
+                name not in self._shared and node.groups.coordinator_id(name) in reporting_nodes
             ):
                 self._partitions -= len(trend.partitions)
                 del self.groups[name]
@@ -269,7 +275,7 @@ def _rate(count: int, seconds: float) -> int:
 
 
 def _opened(here: Mapping[int, Node], topic: Topic, partition: Partition) -> Replica | None:
-    """The replica of a partition that a node of this process has open, that of its leader first."""
+    """Return an open replica of a partition in this process, preferably the leader's."""
     for node_id in (partition.leader, *partition.replicas):
         if node_id in here:
             replica = here[node_id].partitions.opened_replica(topic, partition.index)

@@ -1,4 +1,4 @@
-"""Records that are written by hand, or once more."""
+"""Production of records from the console, and resending of existing ones."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from kbroker.client.producer import ANY_PARTITION, Producer
 from kbroker.client.topics import Partition
 from kbroker.protocol.records import Record
 
-from .answers import PARTITION_MAX, Refusal, answer, path_number
+from .answers import PARTITION_MAX, ApiError, answer, path_number
 from .api import Api
 from .sessions import Viewer
 from .topics import READ_TOPIC, WRITE_TOPIC, one_record
 
+# Maximum number of lines per request; `http.max.request.bytes` limits its size.
 LINES_MAX = 1_000
-"""Of one request, which has `http.max.request.bytes` as well."""
 
 
 class Writing:
-    """What the console writes."""
+    """Routes that write records."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
 
     def routes(self) -> list[Route]:
-        """Where it is told to."""
-        change = self._api.change
+        """Return the routes."""
+        write_route = self._api.write_route
         return [
-            change("/topics/{topic}/records", self._produce, WRITE_TOPIC),
-            change(
+            write_route("/topics/{topic}/records", self._produce, WRITE_TOPIC),
+            write_route(
                 "/topics/{topic}/records/{partition}/{offset}/resend",
                 self._resend,
                 READ_TOPIC,
@@ -40,23 +40,23 @@ class Writing:
         ]
 
     async def _produce(self, request: Request, viewer: Viewer) -> Response:
-        """Records as lines of JSON, as `kbroker topic produce --json` reads them."""
+        """Produce the NDJSON lines of the body, as `kbroker topic produce --json` does."""
         now_ms = self._api.node.clock.log_ms()
         lines = [each for each in (await request.body()).splitlines() if each.strip()]
         if not 0 < len(lines) <= LINES_MAX:
-            raise Refusal(400, f"a request has 1 to {LINES_MAX} lines")
+            raise ApiError(400, f"expected 1 to {LINES_MAX} lines")
         records = []
         for number, line in enumerate(lines, 1):
             try:
                 parsed = parse_line(line, now_ms)
             except BadLine as error:
-                raise Refusal(400, f"line {number}: {error}") from None
+                raise ApiError(400, f"line {number}: {error}") from None
             at = ANY_PARTITION if parsed.partition is None else parsed.partition
             records.append((parsed.record, at))
         return await self._write(viewer, request.path_params["topic"], records)
 
     async def _resend(self, request: Request, viewer: Viewer) -> Response:
-        """The same record once more, at the end of its partition."""
+        """Append a copy of a record to its partition."""
         record: Record = await one_record(self._api, request, viewer)
         again = record._replace(offset=-1, timestamp=self._api.node.clock.log_ms())
         at = path_number(request, "partition", PARTITION_MAX)

@@ -1,1 +1,1 @@
-"""What a node tells Prometheus: its own names, kafka_exporter's, and those of Kafka's JMX beans."""
+"""Prometheus and OTLP metrics of a node, with its own names, kafka_exporter's, and Kafka's JMX names."""

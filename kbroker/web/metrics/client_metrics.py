@@ -1,7 +1,7 @@
-"""What clients have sent of themselves (KIP-714), the newest of each.
+"""Client telemetry (KIP-714): the newest push of each client.
 
-Clients name what they send. So names are a label here, and there is an end to how many rows there are; it is
-read in a worker thread, and each push once.
+Clients choose the metric names, so they become label values and the number of series is limited. Each
+push is parsed once, in a worker thread.
 """
 
 from __future__ import annotations
@@ -16,39 +16,40 @@ from kbroker.runtime.cpu_shares import HeavyClient
 
 from .exposition import Family, labelled
 
+# Maximum number of series of all clients together.
 ROWS_MAX = 10_000
-"""Of all clients together."""
+# Maximum number of series per client.
 ROWS_OF_ONE_MAX = 500
+# Maximum number of data points that are parsed per push: some may be duplicates.
 POINTS_MAX = 2 * ROWS_OF_ONE_MAX
-"""Data points that are read of one push: some may be repeated."""
+# CPU time per scrape for parsing new pushes; the others are skipped until the next scrape.
 READ_SECONDS = 1.0
-"""CPU time in which one look reads new pushes; the others are left out until the next look."""
+# Maximum number of characters of a metric name or of its attributes.
 TEXT_MAX = 200
-"""Characters of a name, or of what belongs to it."""
 CLIENT = "kbroker_client_metric"
+# Prometheus spelling of Python's non-finite floats.
 NO_NUMBERS = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}
-"""As Python writes them, and as Prometheus does."""
 
+# Labels and values in exposition format.
 Lines: TypeAlias = list[tuple[str, str]]
-"""Labels and values as they go out."""
 
 
 class PushedMetrics:
-    """What the clients of one node have sent, as it is told."""
+    """Parsed telemetry of one node's clients."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        # Newest parsed push by client instance ID.
         self._read: dict[str, tuple[Pushed, Lines]] = {}
-        """What was read of the newest push of each client."""
         self._account = HeavyClient()
 
     def is_of(self, node: Node) -> bool:
-        """Whether it is about this run of a node."""
+        """Return True if this belongs to the current run of a node."""
         return self._node is node
 
     async def family(self) -> tuple[Family, int]:
-        """The rows, and how many are left out."""
-        family = Family(CLIENT, "gauge", "What clients have sent of themselves (KIP-714).")
+        """Return the metric family and the number of dropped series."""
+        family = Family(CLIENT, "gauge", "Client telemetry (KIP-714).")
         read: dict[str, tuple[Pushed, Lines]] = {}
         ends_at = self._account.seconds + READ_SECONDS
         left_out = 0
@@ -64,7 +65,7 @@ class PushedMetrics:
                     continue
                 work = partial(_lines, labels, pushed)
                 before = pushed, await self._node.heavy_work.run(work, self._account)
-            # Also kept for the next look if this one is cancelled.
+            # Keep it for the next scrape even if this one is cancelled.
             read[name] = self._read[name] = before
             for row, value in before[1]:
                 family.add(row, value)
@@ -77,7 +78,7 @@ def _lines(labels: Labels, pushed: Pushed) -> Lines:
         metrics = pushed.metrics(POINTS_MAX)
     except ValueError:
         return []
-    # A push may have the same twice, or what is the same when it is cut off.
+    # A push may contain duplicates, also after truncation of names.
     rows = {_labels(labels, each): _text_of(each.value) for each in metrics}
     return [*rows.items()][:ROWS_OF_ONE_MAX]
 

@@ -1,6 +1,7 @@
-"""Metrics as text, in pieces: the library's encoders for what is few, plain lines for what is many.
+"""Exposition of metrics in chunks of text.
 
-A line is what the encoders write, ten times faster: partitions have some ten lines each.
+Small families use the encoders of prometheus_client. Families with many samples, such as partitions
+with about ten samples each, are written as plain lines, which is ten times faster.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+# Samples per call of a prometheus_client encoder, which takes some milliseconds.
 SAMPLES_AT_ONCE = 200
-"""Of the library's encoders, which take some milliseconds for so many."""
 LINES_AT_ONCE = 5000
 OPEN_METRICS = "application/openmetrics-text"
 END = b"# EOF\n"
+# Counters need care: depending on the format, the family name has the suffix `_total` or not.
 COUNTER = "counter"
-"""Its name in a head is without the end that its samples have, or with it: the encoder knows."""
 
 
 class Format(NamedTuple):
-    """One way to write metrics."""
+    """An exposition format."""
 
     content_type: str
     encode: Callable[[Collector], bytes]
@@ -37,13 +38,13 @@ OPEN = Format(openmetrics.CONTENT_TYPE_LATEST, openmetrics.generate_latest, END)
 
 
 def format_of(accept: str) -> Format:
-    """What an Accept header asks for."""
+    """Return the format for an Accept header."""
     _, chosen = exposition.choose_encoder(accept)
     return OPEN if chosen.startswith(OPEN_METRICS) else TEXT
 
 
 class Family:
-    """A metric with many samples: `lines` has each as it goes out."""
+    """A metric family with many samples, stored as formatted lines."""
 
     __slots__ = ("kind", "lines", "name", "text")
 
@@ -54,11 +55,16 @@ class Family:
         self.lines: list[str] = []
 
     def add(self, labels: str, value: int | str) -> None:
-        """A sample; `labels` come from `labelled`, or are empty; a text is a value as it goes out."""
+        """Add a sample.
+
+        Args:
+            labels: Result of `labelled`, or empty.
+            value: The value; a string is written as it is.
+        """
         self.lines.append(f"{self.name}{labels} {value}\n")
 
     def pieces(self, wanted: Format) -> Iterator[bytes]:
-        """Its text; nothing without samples."""
+        """Yield the text of the family; nothing without samples."""
         if not self.lines:
             return
         name = self.name.removesuffix("_total") if self.kind == COUNTER else self.name
@@ -68,7 +74,7 @@ class Family:
 
 
 def metric_pieces(metric: Metric, wanted: Format) -> Iterator[bytes]:
-    """The text of a metric of the library; nothing without samples."""
+    """Yield the text of a prometheus_client metric; nothing without samples."""
     samples = iter(metric.samples)
     head = _head(metric, wanted)
     is_first = True
@@ -79,13 +85,13 @@ def metric_pieces(metric: Metric, wanted: Format) -> Iterator[bytes]:
 
 
 def labelled(**labels: str) -> str:
-    """Labels of a sample, in the order of their names as the encoders write them."""
+    """Return the label part of a sample, sorted by name like the encoders do."""
     pairs = (f'{name}="{escaped(value)}"' for name, value in sorted(labels.items()))
     return "{" + ",".join(pairs) + "}"
 
 
 def escaped(value: str) -> str:
-    """A label's value between its quotes."""
+    """Escape a label value."""
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
@@ -104,7 +110,7 @@ def _without_end(text: bytes) -> bytes:
 
 
 class _Only(Collector):
-    """A registry of one metric, for an encoder."""
+    """A collector with a single metric, for an encoder."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric

@@ -1,4 +1,4 @@
-"""What is told of consumer groups, by the node that coordinates each of them."""
+"""Consumer-group metrics; each node reports the groups that it coordinates."""
 
 from __future__ import annotations
 
@@ -10,36 +10,37 @@ from kbroker.runtime.time_slices import DutyCycle
 
 from .exposition import Family, escaped
 
+# Maximum number of series with partitions or members; groups beyond it are dropped.
 ROWS_MAX = 50_000
-"""Partitions of groups that are told one by one: clients name groups. Of the others there are sums."""
 GROUP = "kafka_consumergroup_"
 
 
 class GroupMetrics:
-    """One look at the groups of a node."""
+    """One scrape of the groups of a node; `left_out` is the number of dropped series."""
 
     def __init__(self, node: Node, rows_max: int = ROWS_MAX) -> None:
         self._node = node
         self._rows_left = rows_max
         self.left_out = 0
-        """Rows that would have been too many."""
-        self._members = Family(f"{GROUP}members", "gauge", "Members of a group.")
-        self._current = Family(f"{GROUP}current_offset", "gauge", "What a group has committed.")
-        self._lag = Family(f"{GROUP}lag", "gauge", "Records between that and the high watermark.")
-        self._current_sum = Family(
-            f"{GROUP}current_offset_sum", "gauge", "What a group has committed, of all of a topic."
+        self._members = Family(f"{GROUP}members", "gauge", "Number of members of a group.")
+        self._current = Family(f"{GROUP}current_offset", "gauge", "Committed offset of a group.")
+        self._lag = Family(
+            f"{GROUP}lag", "gauge", "Records between the committed offset and the high watermark."
         )
-        self._lag_sum = Family(f"{GROUP}lag_sum", "gauge", "The lag in all partitions of a topic.")
+        self._current_sum = Family(
+            f"{GROUP}current_offset_sum", "gauge", "Sum of the committed offsets in a topic."
+        )
+        self._lag_sum = Family(f"{GROUP}lag_sum", "gauge", "Sum of the lags in a topic.")
 
-    async def look(self, duty_cycle: DutyCycle) -> None:
-        """Look at all groups, with rests."""
+    async def collect(self, duty_cycle: DutyCycle) -> None:
+        """Collect all groups, pausing in between."""
         for shard in self._node.groups.shards():
             for group_id, members in shard.coordinator.member_counts():
                 if self._node.groups.serves(shard):
-                    self._look_at(shard, group_id, members)
+                    self._add_group(shard, group_id, members)
                 await duty_cycle.pause()
 
-    def _look_at(self, shard: GroupShard, group_id: str, members: int) -> None:
+    def _add_group(self, shard: GroupShard, group_id: str, members: int) -> None:
         group = escaped(group_id)
         if self._rows_left <= 0:
             self.left_out += 1
@@ -70,13 +71,13 @@ class GroupMetrics:
             self._lag.add(labels, lag)
 
     def _lag_of(self, topic_name: str, index: int, offset: int) -> int | None:
-        """None where this node does not know how far the partition goes."""
+        """Return the lag; None if this node does not know the high watermark."""
         topic = self._node.cluster.topics.get(topic_name)
         replica = None if topic is None else self._node.partitions.opened_replica(topic, index)
         return None if replica is None else max(replica.log.high_watermark - offset, 0)
 
     def families(self) -> Iterator[Family]:
-        """All that was seen."""
+        """Return the collected families."""
         yield self._members
         yield self._current
         yield self._lag

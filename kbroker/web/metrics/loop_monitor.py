@@ -1,4 +1,4 @@
-"""How late the event loop is, and how much of its time it has nothing to do."""
+"""Monitor of the event loop: wake-up delay and idle fraction."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ import trio
 from kbroker.runtime.timings import Timings
 
 BEAT_SECONDS = 0.25
+# Interval over which the idle fraction is measured.
 LOOK_SECONDS = 10
-"""Over which time the part is measured in which the loop is idle."""
 
 
-class Beat:
-    """Wakes up regularly; `run` it until cancelled, in the loop that it is about."""
+class LoopMonitor:
+    """Measures the event loop in which `run` runs.
+
+    Attributes:
+        lateness: Delays of timer wake-ups.
+        idle: Fraction of time in which the loop's thread used no CPU, over the last interval.
+    """
 
     def __init__(self) -> None:
         self.lateness = Timings()
         self.idle = 1.0
-        """The part of the time in which the loop's thread did nothing, lately."""
 
     async def run(self) -> None:
-        """Beat, for ever."""
+        """Measure forever."""
         looked_at, worked = time.monotonic(), time.thread_time()
         while True:
             due = trio.current_time() + BEAT_SECONDS

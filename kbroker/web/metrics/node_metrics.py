@@ -1,4 +1,4 @@
-"""What is told of a node as such: its requests, its clients, its disks, the processor that it uses."""
+"""Node-level metrics: requests, connections, event loop and disks."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.runtime.timings import Timings
 from kbroker.storage.errors import StorageError
 
-from .beat import Beat
+from .loop_monitor import LoopMonitor
 
+# Maximum number of reported client kinds: clients choose their name and version.
 SOFTWARE_MAX = 100
-"""Kinds of clients that are told apart: they say themselves what they are."""
 OTHERS = "other"
+# Report every second power of two (in µs) of the time histograms.
 STEP = 2
-"""Of the powers of two of microseconds in which times are counted, every second one is told."""
+# Powers of two of the first and last bucket: 64 µs and 17 s.
 FIRST, LAST = 6, 24
-"""64 microseconds, and 17 seconds."""
 SERVER = "kafka_server_"
 
 
 class NodeMetrics:
-    """A collector for a registry: what it gives is as it is just now."""
+    """A collector of current values."""
 
-    def __init__(self, local: LocalNode, beat: Beat) -> None:
+    def __init__(self, local: LocalNode, beat: LoopMonitor) -> None:
         self._local = local
         self._beat = beat
 
     def collect(self) -> Iterator[Metric]:
-        """All of it."""
-        yield _gauge("kbroker_build_info", "What runs.", {"version": __version__}, 1)
+        """Yield all metrics."""
+        yield _gauge("kbroker_build_info", "Version of kbroker.", {"version": __version__}, 1)
         yield from self._cluster()
         yield from self._requests()
         yield from self._clients()
@@ -50,28 +50,30 @@ class NodeMetrics:
     def _cluster(self) -> Iterator[Metric]:
         node = self._local.node
         yield _gauge("kafka_brokers", "Nodes of the cluster.", {}, len(node.cluster.nodes))
-        known = GaugeMetricFamily("kafka_broker_info", "A node.", labels=("id", "address"))
+        known = GaugeMetricFamily(
+            "kafka_broker_info", "Address of a node.", labels=("id", "address")
+        )
         for node_id, each in node.cluster.nodes.items():
             address = next(iter(each.listeners.values()), None)
             known.add_metric((str(node_id), str(address or "")), 1)
         yield known
-        name, text = "kbroker_metadata_writable", "0 while this node cannot change the metadata."
+        name, text = "kbroker_metadata_writable", "1 if this node can change the cluster metadata."
         yield _gauge(name, text, {}, node.cluster.store_problem is None)
         controller = "kafka_controller_kafkacontroller_activecontrollercount"
         in_charge = node.controller.in_charge
         yield _gauge(controller, "1 if this node is the controller.", {}, in_charge)
         for spelling in ("", "persec"):
             name = f"kafka_controller_controllerstats_uncleanleaderelections{spelling}"
-            text = "Elections that may have lost committed records."
+            text = "Unclean leader elections."
             yield _counter(name, text, {}, node.cluster.unclean_elections)
         changes = CounterMetricFamily(
-            "kbroker_isr_changes", "Changes of in-sync sets by this leader.", labels=("change",)
+            "kbroker_isr_changes", "ISR changes by this node as leader.", labels=("change",)
         )
         changes.add_metric(("shrink",), node.replication.isr_manager.shrinks)
         changes.add_metric(("expand",), node.replication.isr_manager.expands)
         yield changes
         rebalances = CounterMetricFamily(
-            "kbroker_group_rebalances", "Rebalances that began, and why.", labels=("reason",)
+            "kbroker_group_rebalances", "Started rebalances by reason.", labels=("reason",)
         )
         for reason, count in sorted(node.groups.rebalances.items()):
             rebalances.add_metric((reason,), count)
@@ -83,10 +85,10 @@ class NodeMetrics:
         network = "kafka_network_requestmetrics_"
         same = CounterMetricFamily(f"{network}requests", "Requests.", labels=("request",))
         total = CounterMetricFamily(
-            f"{network}totaltimems", "Milliseconds of all answers.", labels=("request",)
+            f"{network}totaltimems", "Total time of all responses in ms.", labels=("request",)
         )
         took = HistogramMetricFamily(
-            "kbroker_request_seconds", "From a request to its answer.", labels=("api",)
+            "kbroker_request_seconds", "Time from a request to its response.", labels=("api",)
         )
         for key in ApiKey:
             if not request_metrics.requests[key]:
@@ -97,7 +99,9 @@ class NodeMetrics:
             total.add_metric((name,), times.seconds * 1000)
             took.add_metric((name,), _buckets(times), times.seconds)
         errors = CounterMetricFamily(
-            "kbroker_request_errors", "Errors in answers, row by row.", labels=("api", "error")
+            "kbroker_request_errors",
+            "Errors in responses, counted per item.",
+            labels=("api", "error"),
         )
         for (key_number, code), count in sorted(request_metrics.errors.items()):
             errors.add_metric((ApiKey(key_number).api_name, _name_of(code)), count)
@@ -134,8 +138,8 @@ class NodeMetrics:
         yield _histogram(
             "kbroker_event_loop_lag_seconds", "Delay of event-loop wake-ups.", beat.lateness
         )
-        yield _histogram("kbroker_fsync_seconds", "How long syncs of logs took.", passes)
-        idle = "The part of the time in which the event loop is idle."
+        yield _histogram("kbroker_fsync_seconds", "Duration of fsync calls on logs.", passes)
+        idle = "Fraction of time in which the event loop is idle."
         for name in (
             "kafka_network_socketserver_networkprocessoravgidle_percent",
             "kafka_network_socketserver_networkprocessoravgidlepercent",
@@ -146,7 +150,7 @@ class NodeMetrics:
 
     def _disks(self) -> Iterator[Metric]:
         free = GaugeMetricFamily(
-            "kbroker_storage_free_bytes", "What is free on its disk.", labels=("data_dir",)
+            "kbroker_storage_free_bytes", "Free bytes on the disk.", labels=("data_dir",)
         )
         read_only = GaugeMetricFamily(
             "kbroker_log_dir_read_only",
@@ -163,7 +167,7 @@ class NodeMetrics:
         yield from (free, read_only)
         for what, count in _disk_bytes().items():
             name = f"{SERVER}kafkaserver_linux_disk_{what}"
-            yield _gauge(name, "Of this process, at the disks.", {}, count)
+            yield _gauge(name, "Disk I/O of this process in bytes.", {}, count)
 
 
 def _gauge(name: str, text: str, labels: dict[str, str], value: float) -> Metric:
@@ -185,7 +189,7 @@ def _histogram(name: str, text: str, times: Timings) -> Metric:
 
 
 def _buckets(times: Timings) -> list[tuple[str, float]]:
-    """How many took at most so many seconds."""
+    """Return cumulative histogram buckets with bounds in seconds."""
     counts = tuple(times.counts)
     some: list[tuple[str, float]] = [
         (str(2**power / 1e6), sum(counts[: power + 1])) for power in range(FIRST, LAST + 1, STEP)
@@ -201,7 +205,7 @@ def _name_of(code: int) -> str:
 
 
 def _disk_bytes() -> dict[str, int]:
-    """What this process has read and written, where the system says it."""
+    """Return the bytes that this process has read and written; empty if unknown (Linux only)."""
     try:
         with open("/proc/self/io", encoding="utf-8") as file:
             rows = dict(line.split(":") for line in file)

@@ -1,8 +1,8 @@
-"""Metrics sent by OTLP over HTTP to whoever collects them, as OpenTelemetry's own library sends them.
+"""Export of metrics by OTLP over HTTP with the OpenTelemetry SDK.
 
-They are what /metrics says, by the same names. What a collector asks for (headers, certificates,
-compression, time) stands in the variables OTEL_EXPORTER_OTLP_* that the library reads; OTEL_RESOURCE_ATTRIBUTES
-and OTEL_SERVICE_NAME are told of each node as well.
+The metrics and names are those of /metrics. Headers, certificates, compression and timeout are set with
+the environment variables OTEL_EXPORTER_OTLP_* that the SDK reads. OTEL_RESOURCE_ATTRIBUTES and
+OTEL_SERVICE_NAME apply to each node.
 """
 
 from __future__ import annotations
@@ -38,43 +38,43 @@ from kbroker import __version__
 from kbroker.broker.local_node import LocalNode
 from kbroker.config import BrokerConfig
 
-from .beat import Beat
+from .loop_monitor import LoopMonitor
 from .scrape import Metrics
 
 logger = logging.getLogger(__name__)
 SCOPE = InstrumentationScope("kbroker", __version__)
 COUNTER, HISTOGRAM = "counter", "histogram"
 BUCKET, SUM = "_bucket", "_sum"
+# Label with the upper bound of a histogram bucket.
 UPPER_BOUND = "le"
-"""The label of a bucket that says up to where it counts."""
 
 Labels = tuple[tuple[str, str], ...]
 
 
 class OtlpService:
-    """Sends the metrics of all nodes of a process; a `kbroker.broker.Service`.
+    """Exports the metrics of all nodes of a process; implements `kbroker.broker.service.Service`.
 
-    Each node is asked and its metrics sent every `otlp.interval.ms`. What does not get through is not
-    sent again: the next time says all of it.
+    Each node is exported every `otlp.interval.ms`. A failed export is not repeated, because the values
+    are cumulative.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
         self._endpoint = config.otlp_endpoint
         self._interval = config.otlp_interval_ms / 1000
         self._exporter: OTLPMetricExporter | None = None
-        self._beat = Beat()
+        self._beat = LoopMonitor()
         self._sender = trio.CapacityLimiter(1)
         self._nodes: Sequence[LocalNode] = ()
         self._scope = trio.CancelScope()
         self._is_failing = False
 
     async def bind(self, nodes: Sequence[LocalNode]) -> None:
-        """Take note of the nodes; no address is taken."""
+        """Remember the nodes; no port is bound."""
         self._nodes, self._scope = nodes, trio.CancelScope()
         self._exporter = OTLPMetricExporter(endpoint=self._endpoint)
 
     async def run(self) -> None:
-        """Send until `close`."""
+        """Export until `close`."""
         with self._scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._beat.run)
@@ -82,11 +82,11 @@ class OtlpService:
                     nursery.start_soon(self._send_regularly, local)
 
     async def close(self) -> None:
-        """End it; what is just being sent is not waited for."""
+        """Stop without waiting for an export in progress."""
         self._scope.cancel()
         exporter, self._exporter = self._exporter, None
         if exporter is not None:
-            exporter.shutdown()  # its thread tries no more
+            exporter.shutdown()  # stops the retries of its thread
 
     async def _send_regularly(self, local: LocalNode) -> None:
         metrics, began = Metrics(local, self._beat), time.time_ns()
@@ -96,21 +96,21 @@ class OtlpService:
             if not local.is_running:
                 continue
             resource = resource_of(local)
-            assert self._exporter is not None, "`close` ends this as well"
+            assert self._exporter is not None, "`close` cancels this task"
             send = partial(_send, self._exporter, text, resource, began, time.time_ns())
             sent = await trio.to_thread.run_sync(send, abandon_on_cancel=True, limiter=self._sender)
             self._note(is_sent=sent)
 
     def _note(self, *, is_sent: bool) -> None:
-        """Say once that it fails, and that it goes on."""
+        """Log the first failure and the recovery."""
         if self._is_failing is not is_sent:
             return
         self._is_failing = not is_sent
         if is_sent:
-            logger.info("metrics get through to otlp.endpoint again")
+            logger.info("export of metrics to otlp.endpoint works again")
         else:
             logger.warning(
-                "metrics do not get through to otlp.endpoint: see what opentelemetry logs, and whether a "
+                "cannot export metrics to otlp.endpoint: see the log of opentelemetry, and check that a "
                 "collector listens there for OTLP over HTTP"
             )
 
@@ -118,14 +118,14 @@ class OtlpService:
 def _send(
     exporter: OTLPMetricExporter, text: str, resource: Resource, began: int, now: int
 ) -> bool:
-    """Whether it came through; in a thread, because the library waits and tries again."""
+    """Return True if an export succeeds; call it in a thread, because the SDK blocks and retries."""
     scope = ScopeMetrics(SCOPE, [*metrics_of(text, began, now)], schema_url="")
-    told = MetricsData([ResourceMetrics(resource, [scope], schema_url="")])
-    return exporter.export(told) is MetricExportResult.SUCCESS
+    data = MetricsData([ResourceMetrics(resource, [scope], schema_url="")])
+    return exporter.export(data) is MetricExportResult.SUCCESS
 
 
 def resource_of(local: LocalNode) -> Resource:
-    """Who sends, by OpenTelemetry's names."""
+    """Return the OpenTelemetry resource of a node."""
     cluster_id = local.node.cluster.id
     return Resource.create(
         {
@@ -139,7 +139,13 @@ def resource_of(local: LocalNode) -> Resource:
 
 
 def metrics_of(text: str, began: int, now: int) -> Iterator[Metric]:
-    """What a text of /metrics says. `began` and `now` are in ns since 1970."""
+    """Convert the text of /metrics.
+
+    Args:
+        text: Metrics in the Prometheus text format.
+        began: Start time of the counters, in ns since the epoch.
+        now: Time of the samples, in ns since the epoch.
+    """
     for family in text_string_to_metric_families(text):
         if family.type == HISTOGRAM:
             yield _metric(family.name, family, _histogram(family.samples, began, now))
@@ -176,14 +182,14 @@ def _histogram(samples: Iterable[Sample], began: int, now: int) -> Histogram:
 
 
 class _Buckets:
-    """A histogram as /metrics tells it: how many there are up to each bound."""
+    """A Prometheus histogram: cumulative counts by upper bound."""
 
     def __init__(self) -> None:
         self.up_to: dict[float, int] = {}
         self.sum = 0.0
 
     def point(self, labels: Mapping[str, str], began: int, now: int) -> HistogramDataPoint:
-        """The same as OpenTelemetry tells it: how many there are in each bucket."""
+        """Return it as an OpenTelemetry data point, with counts per bucket."""
         bounds = sorted(self.up_to)
         counted = [self.up_to[bound] for bound in bounds]
         counts = [count - before for before, count in zip([0, *counted], counted, strict=False)]
@@ -195,6 +201,6 @@ class _Buckets:
             sum=self.sum,
             bucket_counts=counts,
             explicit_bounds=[bound for bound in bounds if not math.isinf(bound)],
-            min=None,  # type: ignore[arg-type]  # nobody knows
+            min=None,  # type: ignore[arg-type]  # unknown
             max=None,  # type: ignore[arg-type]
         )

@@ -1,7 +1,7 @@
-"""What is told of topics and partitions.
+"""Topic and partition metrics.
 
-Each partition is told by its leader, by the controller while it has none, and each topic by whoever tells its
-first partition: so the sum over all nodes has everything once.
+Each partition is reported by its leader, or by the controller while it has no leader. Each topic is
+reported with its first partition. So the sum over all nodes counts everything once.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from kbroker.storage.errors import StorageError
 
 from .exposition import Family, escaped, labelled
 
+# Partitions between two checks for a pause.
 PARTITIONS_AT_ONCE = 16
-"""Between two looks whether others are to have their turn."""
 PARTITION = "kafka_topic_partition_"
+# Metrics of Kafka's BrokerTopicMetrics, each in two spellings.
 TRAFFIC = {
     "messagesin": "Records appended.",
     "bytesin": "Bytes appended.",
     "bytesout": "Bytes read by clients.",
-    "totalproducerequests": "Batches that were sent.",
-    "totalfetchrequests": "Partitions that were read.",
-    "failedproducerequests": "Batches that were refused.",
-    "failedfetchrequests": "Partitions that could not be read.",
+    "totalproducerequests": "Produced batches.",
+    "totalfetchrequests": "Fetched partitions.",
+    "failedproducerequests": "Rejected batches.",
+    "failedfetchrequests": "Failed fetches of partitions.",
 }
-"""Of Kafka's BrokerTopicMetrics, each in two spellings."""
 ALL_TOPICS = ""
 
 
@@ -40,47 +40,47 @@ def _gauge(name: str, text: str) -> Family:
 
 
 class PartitionMetrics:
-    """One look at all partitions that concern a node."""
+    """One scrape of the partitions that a node leads or hosts."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._topic_partitions = _gauge("kafka_topic_partitions", "Partitions of a topic.")
         self._current = _gauge(f"{PARTITION}current_offset", "The high watermark.")
         self._oldest = _gauge(f"{PARTITION}oldest_offset", "The log start offset.")
-        self._leader = _gauge(f"{PARTITION}leader", "The node that leads; -1 is none.")
-        self._replicas = _gauge(f"{PARTITION}replicas", "How many replicas there are.")
-        self._in_sync = _gauge(f"{PARTITION}in_sync_replica", "How many of them are in sync.")
+        self._leader = _gauge(f"{PARTITION}leader", "Node ID of the leader; -1 without a leader.")
+        self._replicas = _gauge(f"{PARTITION}replicas", "Number of replicas.")
+        self._in_sync = _gauge(f"{PARTITION}in_sync_replica", "Number of in-sync replicas.")
         self._preferred = _gauge(
-            f"{PARTITION}leader_is_preferred", "1 if the first replica is the leader."
+            f"{PARTITION}leader_is_preferred", "1 if the preferred replica is the leader."
         )
         self._under_replicated = _gauge(
-            f"{PARTITION}under_replicated_partition", "1 if not all replicas are in sync."
+            f"{PARTITION}under_replicated_partition", "1 if the partition is under-replicated."
         )
         self._under_minimum = _gauge(
-            "kafka_cluster_partition_underminisr", "1 if fewer are in sync than acks=all needs."
+            "kafka_cluster_partition_underminisr", "1 if the ISR is below min.insync.replicas."
         )
         self._at_minimum = _gauge(
-            "kafka_cluster_partition_atminisr", "1 if as many are in sync as acks=all needs."
+            "kafka_cluster_partition_atminisr", "1 if the ISR is at min.insync.replicas."
         )
         self._count_of_replicas = _gauge(
-            "kafka_cluster_partition_replicascount", "How many replicas there are."
+            "kafka_cluster_partition_replicascount", "Number of replicas."
         )
         self._size = _gauge("kafka_log_log_size", "Bytes of a partition's log on this node.")
+        # Bytes by log directory.
         self._stored = Counter({each.data_dir: 0 for each in node.partitions.logs.managers})
-        """By data directory."""
         self._traffic: Counter[tuple[str, str]] = Counter()
+        # Topics of which this node leads a partition.
         self._topics: dict[str, None] = {}
-        """Those of which this node leads something."""
         self._hosted = self._led = self._led_without_all = self._leaderless = 0
 
-    async def look(self, duty_cycle: DutyCycle) -> None:
-        """Look at all of it, with rests."""
+    async def collect(self, duty_cycle: DutyCycle) -> None:
+        """Collect all partitions, pausing in between."""
         count = 0
         for topic in tuple(self._node.cluster.topics.values()):
             minimum = self._node.cluster.min_in_sync(topic)
             name = escaped(topic.name)
             for partition in topic.partitions:
-                self._look_at(topic, name, partition, minimum)
+                self._add_partition(topic, name, partition, minimum)
                 count += 1
                 if not count % PARTITIONS_AT_ONCE:
                     await duty_cycle.pause()
@@ -88,7 +88,7 @@ class PartitionMetrics:
             kind = "produce" if key == ApiKey.PRODUCE else "fetch"
             self._count(f"failed{kind}requests", topic_name, times)
 
-    def _look_at(self, topic: Topic, name: str, partition: Partition, minimum: int) -> None:
+    def _add_partition(self, topic: Topic, name: str, partition: Partition, minimum: int) -> None:
         node = self._node
         leads = node.partitions.leads(partition)
         has_none = partition.leader == NO_LEADER and node.controller.in_charge
@@ -144,7 +144,7 @@ class PartitionMetrics:
             self._traffic[what, ALL_TOPICS] += times
 
     def families(self) -> Iterator[Family]:
-        """All that was seen."""
+        """Yield the collected families."""
         yield self._topic_partitions
         yield self._current
         yield self._oldest
@@ -182,12 +182,12 @@ class PartitionMetrics:
             (f"{manager}leadercount", "Partitions that this node leads.", self._led),
             (
                 f"{manager}underreplicatedpartitions",
-                "Partitions that this node leads, and not all of whose replicas are in sync.",
+                "Under-replicated partitions that this node leads.",
                 self._led_without_all,
             ),
             (
                 f"{controller}offlinepartitionscount",
-                "Partitions without a leader, as the controller knows.",
+                "Partitions without a leader, reported by the controller.",
                 self._leaderless,
             ),
         ):

@@ -1,6 +1,6 @@
-"""/metrics: all of it, in turns with the node's clients.
+"""The /metrics endpoint, generated in time slices between client requests.
 
-What is asked for while one look is under way, or within a second, is answered with the same.
+Requests that arrive during a scrape or within a second share its result.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from starlette.routing import Route
 
 from kbroker.broker.local_node import LocalNode
 from kbroker.runtime.time_slices import DutyCycle
-from kbroker.web.pieces import Pieces
+from kbroker.web.chunks import Chunks
 
-from .beat import Beat
 from .client_metrics import PushedMetrics
 from .exposition import TEXT, Family, Format, format_of, metric_pieces
 from .group_metrics import GroupMetrics
+from .loop_monitor import LoopMonitor
 from .node_metrics import NodeMetrics
 from .partition_metrics import PartitionMetrics
 
 FRESH_SECONDS = 1
+# Time that the event loop gets for other work, per unit of time spent on a scrape.
 REST = 1
-"""How long others have the event loop, for each time that a look has it."""
 
 
 class Metrics:
-    """Those of one node, with a registry of its own."""
+    """Metrics of one node, with its own registry."""
 
-    def __init__(self, local: LocalNode, beat: Beat) -> None:
+    def __init__(self, local: LocalNode, beat: LoopMonitor) -> None:
         self._local = local
         self._registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=self._registry)
         self._of_node = NodeMetrics(local, beat)
         self._pushed: PushedMetrics | None = None
-        self._looking = trio.Lock()
-        self._known: dict[Format, tuple[float, list[bytes]]] = {}
+        self._lock = trio.Lock()
+        self._cache: dict[Format, tuple[float, list[bytes]]] = {}
 
     def routes(self) -> list[Route]:
-        """Where they are."""
-        return [Route("/metrics", self._answer)]
+        """Return the routes."""
+        return [Route("/metrics", self._serve)]
 
     async def text(self) -> str:
-        """All of it, in Prometheus' older format."""
+        """Return all metrics in the Prometheus text format."""
         return b"".join(await self._pieces(TEXT)).decode()
 
-    async def _answer(self, request: Request) -> StreamingResponse:
+    async def _serve(self, request: Request) -> StreamingResponse:
         wanted = format_of(request.headers.get("accept", ""))
         pieces = await self._pieces(wanted)
         headers = {
@@ -57,20 +57,20 @@ class Metrics:
             "content-length": str(sum(map(len, pieces))),
             "vary": "accept",
         }
-        return StreamingResponse(Pieces(pieces), headers=headers)
+        return StreamingResponse(Chunks(pieces), headers=headers)
 
     async def _pieces(self, wanted: Format) -> list[bytes]:
-        async with self._looking:
-            known = self._known.get(wanted)
+        async with self._lock:
+            known = self._cache.get(wanted)
             if known is not None and trio.current_time() - known[0] < FRESH_SECONDS:
                 return known[1]
-            self._known.clear()  # the other one is old as well, or will be soon
+            self._cache.clear()  # the other format is stale too
             duty_cycle = DutyCycle(rest=REST)
-            pieces = [piece async for piece in self._look(wanted, duty_cycle)]
-            self._known[wanted] = trio.current_time(), pieces
+            pieces = [piece async for piece in self._generate(wanted, duty_cycle)]
+            self._cache[wanted] = trio.current_time(), pieces
             return pieces
 
-    async def _look(self, wanted: Format, duty_cycle: DutyCycle) -> AsyncIterator[bytes]:
+    async def _generate(self, wanted: Format, duty_cycle: DutyCycle) -> AsyncIterator[bytes]:
         for metric in self._registry.collect():
             for piece in metric_pieces(metric, wanted):
                 yield piece
@@ -88,15 +88,17 @@ class Metrics:
             yield wanted.end
 
     async def _families(self, duty_cycle: DutyCycle) -> list[Family]:
-        """What is told of many things."""
+        """Return the families with many samples."""
         node = self._local.node
         partitions, groups = PartitionMetrics(node), GroupMetrics(node)
-        await partitions.look(duty_cycle)
-        await groups.look(duty_cycle)
+        await partitions.collect(duty_cycle)
+        await groups.collect(duty_cycle)
         if self._pushed is None or not self._pushed.is_of(node):
             self._pushed = PushedMetrics(node)
         pushed, pushes_left_out = await self._pushed.family()
-        left_out = Family("kbroker_metrics_dropped_series", "gauge", "Series beyond the limits.")
+        left_out = Family(
+            "kbroker_metrics_dropped_series", "gauge", "Series dropped by the cardinality limits."
+        )
         left_out.add('{what="groups"}', groups.left_out)
         left_out.add('{what="client_metrics"}', pushes_left_out)
         return [*partitions.families(), *groups.families(), pushed, left_out]

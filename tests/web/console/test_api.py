@@ -130,7 +130,7 @@ async def test_clients_are_told_with_their_requests_errors_and_ends() -> None:
         texts = [each["text"] for each in (await it.get("/activity"))["happenings"]]
         assert "CreateTopics was answered INVALID_TOPIC_EXCEPTION" in texts
         explained = await it.get("/explain/client/shop-1")
-        assert "CreateTopics was answered INVALID_TOPIC_EXCEPTION 1 times" in explained["now"]
+        assert "CreateTopics returned INVALID_TOPIC_EXCEPTION 1 times" in explained["now"]
         assert "is online" in (await it.get("/explain/partition/t/0"))["now"]
 
 

@@ -31,12 +31,12 @@ from kbroker.security.acls import (
 from ...schemas.client import RegistryClient
 from ...schemas.client import record as avro_record
 from ..client import Answer, HttpClient
-from ..secured import secured_broker, secured_config, shown
+from ..secured import basic_auth, secured_broker, secured_config
 from .consoles import API, record
 from .test_schemas import framed
 
 HERE, ELSEWHERE = "127.0.0.1", "127.0.0.2"
-ALICE, ADMIN = shown("alice", "secret"), shown("admin", "hush")
+ALICE, ADMIN = basic_auth("alice", "secret"), basic_auth("admin", "hush")
 TOPIC, GROUP, CLUSTER = AclResourceType.TOPIC, AclResourceType.GROUP, AclResourceType.CLUSTER
 TRANSACTIONAL_ID = AclResourceType.TRANSACTIONAL_ID
 READ, WRITE, DELETE = AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE

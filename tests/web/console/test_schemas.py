@@ -185,7 +185,7 @@ async def test_a_long_text_is_cut_and_loaded_whole() -> None:
         assert (await it.console.ask(f"{path}/key", decoded=1)).status == 404
         await it.console.topic("u", record(b"plain"))
         answer = await it.console.ask("/topics/u/records/0/0/value", decoded=1)
-        assert (answer.status, answer.json()["error"]) == (404, "there is no schema for it")
+        assert (answer.status, answer.json()["error"]) == (404, "it has no schema")
 
 
 async def test_a_live_view_tells_what_comes_by_its_schema() -> None:

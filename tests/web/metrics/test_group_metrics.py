@@ -16,6 +16,6 @@ async def test_groups_are_bounded() -> None:
         for index in range(4):
             await commit(wire, f"group-{index}", "orders", 0, 0)
         groups = GroupMetrics(broker.node, rows_max=3)
-        await groups.look(DutyCycle())
+        await groups.collect(DutyCycle())
         assert sum(len(each.lines) for each in groups.families()) <= 3 * 4
         assert groups.left_out == 3, "a row of the second group, and two groups"

@@ -11,7 +11,7 @@ import trio.testing
 
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.groups import HeartbeatRequest
-from kbroker.web.metrics.beat import BEAT_SECONDS, Beat
+from kbroker.web.metrics.loop_monitor import BEAT_SECONDS, LoopMonitor
 from kbroker.web.metrics.node_metrics import OTHERS, SOFTWARE_MAX
 
 from ...loop_latency import STEP_SECONDS_MAX, longest_step
@@ -102,7 +102,7 @@ async def test_the_names_of_kafkas_beans_in_both_spellings() -> None:
 async def test_how_late_the_loop_wakes_up_is_counted(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    beat = Beat()
+    beat = LoopMonitor()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(beat.run)
         await trio.sleep(BEAT_SECONDS / 2)

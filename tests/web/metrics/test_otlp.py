@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kbroker import __version__
 from kbroker.broker.local_node import LocalNode
 from kbroker.config import BrokerConfig
-from kbroker.web.metrics.beat import Beat
+from kbroker.web.metrics.loop_monitor import LoopMonitor
 from kbroker.web.metrics.otlp import OtlpService, metrics_of
 from kbroker.web.metrics.scrape import Metrics
 
@@ -140,7 +140,7 @@ async def test_a_collector_gets_what_metrics_say(collector: Collector) -> None:
         await produce(wire, Topic("orders"), batch([b"x"] * 3))
         node = broker.nodes[0]
         told = await next_request(collector, node)
-        said = await Metrics(node, Beat()).text()
+        said = await Metrics(node, LoopMonitor()).text()
         other = await next_request(collector, broker.nodes[1])
     attributes = attributes_of(told)
     assert attributes["service.name"] == "kbroker"
@@ -203,7 +203,7 @@ async def test_a_collector_that_takes_nothing_is_told_of_once(
         await next_request(collector, broker.nodes[0])
     said = [each.getMessage() for each in caplog.records if each.name == "kbroker.web.metrics.otlp"]
     assert len(said) == 2
-    assert "do not get through" in said[0]
+    assert "cannot export metrics" in said[0]
     assert "again" in said[1]
 
 

@@ -28,7 +28,7 @@ BOTH = {"m1": ["t", "u"], "m2": ["t", "u"]}
         ({"m1": ["t"]}, {"t": 0, "other": 2}, {"m1": []}),
     ],
 )  # fmt: skip
-def test_by_range(
+def test_assign_ranges_gives_consecutive_partitions(
     members: dict[str, list[str]], counts: dict[str, int], given: Assignments
 ) -> None:
     assert assign_ranges(members, counts) == given
@@ -47,7 +47,7 @@ def test_by_range(
         ({"m1": ["t"]}, {"t": 0, "other": 2}, {"m1": []}),
     ],
 )  # fmt: skip
-def test_by_turns(
+def test_assign_round_robin_gives_partitions_in_turn(
     members: dict[str, list[str]], counts: dict[str, int], given: Assignments
 ) -> None:
     assert assign_round_robin(members, counts) == given

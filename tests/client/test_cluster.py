@@ -47,7 +47,7 @@ async def give_up_while_others_wait(connection: Connection, requests: int) -> li
 
 
 @pytest.mark.parametrize("name", ["any", "node"])
-async def test_requests_behind_a_cancelled_one_get_their_own_responses(name: str) -> None:
+async def test_request_after_cancelled_request_gets_its_own_response(name: str) -> None:
     async with started() as broker, open_cluster([broker.endpoint]) as cluster:
         hand_to(broker, ApiKey.FETCH, answer_late)
         connection = await (cluster.any() if name == "any" else cluster.node(1))
@@ -57,7 +57,7 @@ async def test_requests_behind_a_cancelled_one_get_their_own_responses(name: str
         assert len(cluster._open) <= 2, "the broken connection is closed"
 
 
-async def test_requests_on_a_connection_of_their_own_fail_if_it_breaks_before_them() -> None:
+async def test_queued_request_on_broken_dialled_connection_fails() -> None:
     async with started() as broker:
         hand_to(broker, ApiKey.FETCH, answer_late)
         connection = await open_connection(*broker.endpoint)

@@ -12,7 +12,9 @@ from kbroker.client import check_round_trip, connection
 from ..brokers import started
 
 
-async def test_a_broker_that_asks_itself_may_be_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_health_check_of_busy_broker_succeeds_within_its_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A start on a slow disk holds up the loop in which the question waits as well."""
     monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.05)
 

@@ -92,28 +92,28 @@ async def test_aborted_transactions_are_left_out() -> None:
     assert position.offset == 9
 
 
-async def test_a_marker_that_ends_nothing() -> None:
+async def test_abort_marker_without_transaction_is_ignored() -> None:
     """A transaction without records here, or a marker that was written again."""
     batches = (marker(0, 1, commit=False), data(1, 1), marker(2, 1, commit=False), data(3))
     assert given_out(Position(("t", 0), 0), *batches, aborted=[(1, 1)], committed=True) == [3]
 
 
-async def test_reading_goes_on_within_an_aborted_transaction() -> None:
+async def test_read_from_within_aborted_transaction_skips_its_rest() -> None:
     """The answer names it again, although its first record was read before."""
     position = Position(("t", 0), 8)
     batches = (data(7, 1, count=3), marker(10, 1, commit=False), data(11))
     assert given_out(position, *batches, aborted=[(1, 2)], committed=True) == [11]
 
 
-async def test_without_isolation_all_records_come() -> None:
+async def test_read_uncommitted_consumer_gets_all_records() -> None:
     assert given_out(Position(("t", 0), 0), *LOG) == [0, 1, 2, 4, 7]
 
 
-async def test_control_records_come_when_asked_for() -> None:
+async def test_control_records_are_read_if_requested() -> None:
     assert given_out(Position(("t", 0), 0), *LOG, control=True) == list(range(9))
 
 
-async def test_only_the_range_is_given_out() -> None:
+async def test_consumer_returns_only_requested_range() -> None:
     """A broker answers with whole batches."""
     position = Position(("t", 0), 2, 4)
     assert given_out(position, data(0, count=6)) == [2, 3]
@@ -156,7 +156,7 @@ async def read_from(leader: Leader, *positions: Position) -> tuple[list[int], bo
     return offsets, stop.is_set()
 
 
-async def test_one_partition_that_moved_does_not_hold_up_the_others() -> None:
+async def test_moved_partition_does_not_block_other_partitions() -> None:
     moved, kept = Position(("t", 0), 0, 1), Position(("t", 1), 5, 6)
     error = row(partition_index=0, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     leader = Leader([error, row(partition_index=1, records=data(5))])
@@ -164,7 +164,7 @@ async def test_one_partition_that_moved_does_not_hold_up_the_others() -> None:
     assert (moved.offset, kept.offset) == (0, 6)
 
 
-async def test_a_leader_that_goes_away() -> None:
+async def test_disconnected_leader_is_looked_up_again() -> None:
     position = Position(("t", 0), 0, 9)
     leader = Leader([row(partition_index=0, records=data(0))])
     assert await read_from(leader, position) == ([0], True)
@@ -182,7 +182,7 @@ async def test_a_leader_that_goes_away() -> None:
         (ErrorCode.LEADER_NOT_AVAILABLE, AWAY_SECONDS),
     ],
 )
-async def test_errors_may_last_so_long(
+async def test_read_error_is_raised_after_its_time_limit(
     code: ErrorCode, seconds: float, autojump_clock: object
 ) -> None:
     position = Position(("t", 0), 0)

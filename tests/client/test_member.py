@@ -36,7 +36,7 @@ async def cluster(kafka: LocalBroker) -> AsyncIterator[ClusterClient]:
         yield cluster
 
 
-async def test_it_reads_all_when_alone_and_leaves_at_the_end(
+async def test_single_member_gets_all_partitions_and_leaves_at_end(
     kafka: LocalBroker, cluster: ClusterClient
 ) -> None:
     async with open_member(cluster, "g", ["t"]) as member:
@@ -48,7 +48,7 @@ async def test_it_reads_all_when_alone_and_leaves_at_the_end(
     assert await committed_offsets(cluster, "g") == {("t", 0): 0}
 
 
-async def test_two_share_and_share_anew(cluster: ClusterClient) -> None:
+async def test_two_members_split_partitions_and_rebalance(cluster: ClusterClient) -> None:
     async with open_member(cluster, "g", ["t"]) as one:
         assert await one.join() == T
         async with open_member(cluster, "g", ["t"]) as other:
@@ -74,7 +74,7 @@ async def test_two_share_and_share_anew(cluster: ClusterClient) -> None:
         assert await one.join() == T
 
 
-async def test_one_that_was_expired_joins_again(kafka: LocalBroker, cluster: ClusterClient) -> None:
+async def test_expired_member_rejoins(kafka: LocalBroker, cluster: ClusterClient) -> None:
     async with open_member(cluster, "g", ["t"]) as member:
         await member.join()
         (first,) = await trio.to_thread.run_sync(members_of, kafka)
@@ -92,7 +92,7 @@ def members_of(kafka: LocalBroker) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["range", "roundrobin"])
-async def test_it_gets_on_with_librdkafka(
+async def test_member_shares_group_with_librdkafka(
     strategy: str, kafka: LocalBroker, cluster: ClusterClient
 ) -> None:
     """Whichever of the two leads."""
@@ -119,7 +119,7 @@ async def test_it_gets_on_with_librdkafka(
     await trio.to_thread.run_sync(other.close)
 
 
-async def test_a_group_that_shares_in_another_way_is_told_of(
+async def test_group_with_unsupported_assignor_is_reported(
     kafka: LocalBroker, cluster: ClusterClient
 ) -> None:
     settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g", "log_level": 0}
@@ -133,7 +133,7 @@ async def test_a_group_that_shares_in_another_way_is_told_of(
     await trio.to_thread.run_sync(other.close)
 
 
-async def test_a_leader_shares_anew_when_a_topic_grows(
+async def test_group_leader_rebalances_when_topic_grows(
     kafka: LocalBroker, cluster: ClusterClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kbroker.client.topics import grow_topic

@@ -17,9 +17,9 @@ from kbroker.client.partitioner import murmur2, partition_of
         (b"abc", 479470107),
     ],
 )
-def test_the_hash_is_the_one_of_kafka(key: bytes, hashed: int) -> None:
+def test_murmur2_equals_kafkas_hash(key: bytes, hashed: int) -> None:
     assert murmur2(key) == hashed % (1 << 32)
 
 
-def test_every_partition_is_used() -> None:
+def test_partitioner_uses_every_partition() -> None:
     assert {partition_of(b"%d" % i, 5) for i in range(100)} == set(range(5))

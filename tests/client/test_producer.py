@@ -55,7 +55,7 @@ def values(broker: LocalBroker, partition: int) -> list[bytes | None]:
 VALUES = [record.value for record in RECORDS]
 
 
-def test_sequences_go_on(broker: LocalBroker) -> None:
+def test_sequence_numbers_continue_across_batches(broker: LocalBroker) -> None:
     written = write(broker, times=3)
     assert [each.header.base_sequence for each in written if each.partition[1] == 1] == [0, 5, 10]
     assert [each.base_offset for each in written if each.partition[1] == 1] == [0, 5, 10]
@@ -64,7 +64,9 @@ def test_sequences_go_on(broker: LocalBroker) -> None:
 
 
 @pytest.mark.parametrize("at", ["before", "after"])
-def test_a_lost_answer_doubles_nothing(broker: LocalBroker, at: str) -> None:
+def test_idempotent_producer_retries_lost_response_without_duplicate(
+    broker: LocalBroker, at: str
+) -> None:
     fault = broker.fault("Produce", at=at)
     fault.disconnect()
     write(broker, times=2)
@@ -72,28 +74,28 @@ def test_a_lost_answer_doubles_nothing(broker: LocalBroker, at: str) -> None:
     assert values(broker, 0) == values(broker, 1) == VALUES * 2
 
 
-def test_a_lost_answer_is_an_error_without_an_identity(broker: LocalBroker) -> None:
+def test_lost_response_raises_without_identity(broker: LocalBroker) -> None:
     broker.fault("Produce", at="after").disconnect()
     with pytest.raises((OSError, ExceptionGroup)):
         write(broker, idempotent=False)
 
 
 @pytest.mark.parametrize("code", ["NOT_LEADER_OR_FOLLOWER", "REQUEST_TIMED_OUT"])
-def test_an_error_that_passes(broker: LocalBroker, code: str) -> None:
+def test_retriable_error_is_retried(broker: LocalBroker, code: str) -> None:
     fault = broker.fault("Produce", error=code, at="after", topic="t")
     write(broker, times=2)
     assert fault.hits == 1
     assert values(broker, 0) == values(broker, 1) == VALUES * 2
 
 
-def test_an_error_that_does_not_pass(broker: LocalBroker) -> None:
+def test_permanent_error_is_raised(broker: LocalBroker) -> None:
     broker.fault("Produce", error="TOPIC_AUTHORIZATION_FAILED", topic="t")
     with pytest.raises(KafkaError) as caught:
         write(broker)
     assert caught.value.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-def test_a_broker_that_is_away(tmp_path: Path) -> None:
+def test_unreachable_broker_is_retried_with_identity_only(tmp_path: Path) -> None:
     with LocalBroker(topics={"t": 2}, data_dir=str(tmp_path)) as broker:
         address = Endpoint.parse(broker.bootstrap_servers)
 
@@ -111,7 +113,7 @@ def test_a_broker_that_is_away(tmp_path: Path) -> None:
         assert values(broker, 0) == VALUES * 2
 
 
-def test_large_batches_and_wrapped_sequences(broker: LocalBroker) -> None:
+def test_sequence_number_wraps_in_large_batches(broker: LocalBroker) -> None:
     big = [Record(None, b"x" * (BATCH_BYTES_MAX // 3), at) for at in range(7)]
 
     async def main() -> list[Written]:
@@ -127,7 +129,7 @@ def test_large_batches_and_wrapped_sequences(broker: LocalBroker) -> None:
     assert [each.header.last_sequence for each in written] == [SEQUENCE_MASK - 1, 0, 2, 3]
 
 
-def test_an_identity_needs_all_acknowledgements() -> None:
+def test_identity_requires_acks_all() -> None:
     unused = ClusterClient([], "x", direct=False)
     with pytest.raises(ValueError, match="requires acks=-1"):
         Producer(unused, acks=1, identity=Identity(1, 0))

@@ -34,13 +34,13 @@ RECORD = Record(
         ({"fields": ["user.country.code=."]}, False),
     ],
 )
-def test_what_passes(given: dict[str, Any], passes: bool) -> None:
+def test_record_filter_accepts_matching_records(given: dict[str, Any], passes: bool) -> None:
     wanted = record_filter(**given)
     assert wanted is not None
     assert wanted(RECORD) == passes
 
 
-def test_nothing_is_found_in_null_nor_fields_in_what_is_no_json() -> None:
+def test_record_filter_rejects_null_and_fields_of_non_json() -> None:
     for given in ({"keys": [""]}, {"values": [""]}, {"fields": ["a=."]}):
         wanted = record_filter(**given)
         assert wanted is not None
@@ -51,7 +51,7 @@ def test_nothing_is_found_in_null_nor_fields_in_what_is_no_json() -> None:
     assert not wanted(Record(None, b"[1]"))
 
 
-def test_no_filter() -> None:
+def test_record_filter_without_conditions_is_none() -> None:
     assert record_filter() is None
 
 
@@ -59,6 +59,6 @@ def test_no_filter() -> None:
     ("given", "said"),
     [({"keys": ["("]}, "regular"), ({"fields": ["a"]}, "NAME"), ({"headers": ["=x"]}, "NAME")],
 )
-def test_what_is_no_filter(given: dict[str, Any], said: str) -> None:
+def test_malformed_record_filter_is_rejected(given: dict[str, Any], said: str) -> None:
     with pytest.raises(BadFilter, match=said):
         record_filter(**given)

@@ -91,7 +91,7 @@ async def allow(broker: Broker, operation: AclOperation, topic: str) -> None:
         await add_acls(cluster, [acl])
 
 
-def test_every_call_is_looked_at_here() -> None:
+def test_every_route_is_covered_by_access_tests() -> None:
     nobody: Any = None
     routes = SchemaApi(nobody, nobody, nobody, nobody, nobody).routes()
     there = {
@@ -106,7 +106,7 @@ def test_every_call_is_looked_at_here() -> None:
     }
 
 
-async def test_what_is_not_of_the_schemas_every_user_may_ask() -> None:
+async def test_general_routes_need_no_permission() -> None:
     async with secured() as (_, service):
         there = RegistryClient(service.endpoint_of(1), ALICE)
         for path in OPEN:
@@ -114,7 +114,7 @@ async def test_what_is_not_of_the_schemas_every_user_may_ask() -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-async def test_the_users_of_the_broker_log_in_and_nobody_else(mechanism: str) -> None:
+async def test_only_users_of_the_broker_are_authenticated(mechanism: str) -> None:
     async with secured(mechanism) as (_, service):
         for headers in (
             {},
@@ -134,7 +134,7 @@ async def test_the_users_of_the_broker_log_in_and_nobody_else(mechanism: str) ->
         assert await admin.get("/subjects") == ["orders-value"]
 
 
-async def test_a_user_without_rights_sees_and_changes_nothing() -> None:
+async def test_user_without_permissions_cannot_read_or_write() -> None:
     async with secured() as (_, service):
         admin = RegistryClient(service.endpoint_of(1), ADMIN)
         alice = RegistryClient(service.endpoint_of(1), ALICE)
@@ -146,7 +146,7 @@ async def test_a_user_without_rights_sees_and_changes_nothing() -> None:
         assert await admin.get("/subjects/orders-value/versions") == [1]
 
 
-async def test_who_may_read_the_topic_of_the_schemas_reads_all_of_them() -> None:
+async def test_read_on_schemas_topic_permits_reading_all_schemas() -> None:
     async with secured() as (broker, service):
         admin = RegistryClient(service.endpoint_of(1), ADMIN)
         alice = RegistryClient(service.endpoint_of(1), ALICE)
@@ -158,7 +158,7 @@ async def test_who_may_read_the_topic_of_the_schemas_reads_all_of_them() -> None
         assert await alice.refusal("POST", "/subjects/orders-value/versions", SCHEMA) == DENIED
 
 
-async def test_who_may_change_a_topic_changes_its_subjects() -> None:
+async def test_permission_on_topic_permits_changing_its_subjects() -> None:
     async with secured() as (broker, service):
         alice = RegistryClient(service.endpoint_of(1), ALICE)
         for operation, method, path in CHANGING:
@@ -172,7 +172,7 @@ async def test_who_may_change_a_topic_changes_its_subjects() -> None:
             assert await alice.refusal(method, path, BODY) == DENIED
 
 
-async def test_who_may_change_the_topic_of_the_schemas_changes_all_of_them() -> None:
+async def test_permission_on_schemas_topic_permits_changing_all_subjects() -> None:
     async with secured() as (broker, service):
         alice = RegistryClient(service.endpoint_of(1), ALICE)
         for operation, method, path in CHANGING:
@@ -183,14 +183,14 @@ async def test_who_may_change_the_topic_of_the_schemas_changes_all_of_them() -> 
             assert (await alice.ask(method, path, BODY)).status == 200
 
 
-async def test_without_acls_every_user_may_do_everything() -> None:
+async def test_without_authorizer_every_user_may_do_everything() -> None:
     async with secured(authorizer_class_name="") as (_, service):
         alice = RegistryClient(service.endpoint_of(1), ALICE)
         assert await alice.register("orders-value", '"string"') == 1
         assert (await RegistryClient(service.endpoint_of(1)).ask("GET", "/subjects")).status == 401
 
 
-async def test_who_is_refused_waits_alone() -> None:
+async def test_failed_login_delays_only_its_client() -> None:
     more = secured("SCRAM-SHA-256", connection_failed_authentication_delay_ms="600000")
     async with more as (_, service), trio.open_nursery() as nursery:
         answered = []
@@ -208,7 +208,7 @@ async def test_who_is_refused_waits_alone() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_the_audit_log_tells_who_was_kept_out_and_who_was_denied_what(
+async def test_audit_log_contains_failed_logins_and_denied_operations(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with secured() as (_, service):
@@ -226,7 +226,7 @@ async def test_the_audit_log_tells_who_was_kept_out_and_who_was_denied_what(
     assert (denied["version"], denied["client_id"]) == ("POST", "x/1")
 
 
-async def test_each_of_several_nodes_lets_the_same_users_write() -> None:
+async def test_users_can_write_at_each_node() -> None:
     async with secured(nodes=3) as (broker, service):
         clients = [RegistryClient(service.endpoint_of(each.id), ADMIN) for each in broker.nodes]
         for number, client in enumerate(clients, 1):
@@ -236,7 +236,7 @@ async def test_each_of_several_nodes_lets_the_same_users_write() -> None:
             assert len(await client.get("/subjects")) == 3
 
 
-async def test_a_password_that_was_right_is_good_for_a_while(
+async def test_successful_login_is_cached_for_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks = []

@@ -54,7 +54,7 @@ async def test_awaitable_result_of_a_call_is_awaited() -> None:
     assert body["body"] == b"int"
 
 
-async def test_long_pieces_are_sent_in_slices() -> None:
+async def test_long_chunks_are_sent_in_slices() -> None:
     async def pieces() -> AsyncIterator[bytes]:
         yield b"x" * (SLICE_BYTES + 1)
 

@@ -17,7 +17,7 @@ WIDER = record("R", ("a", "int"), ("b", "string", ""))
 BROKEN = record("R", ("a", "int"), ("c", "string"))
 
 
-async def test_a_schema_has_one_id_wherever_it_is_registered() -> None:
+async def test_schema_has_one_id_in_all_subjects() -> None:
     async with registry() as (_, [client]):
         assert await client.register("first", PLAIN) == 1
         assert await client.register("second", PLAIN) == 1
@@ -30,7 +30,7 @@ async def test_a_schema_has_one_id_wherever_it_is_registered() -> None:
         assert await client.get(f"/schemas/guids/{told['guid']}/ids") == [{"context": ".", "id": 2}]
 
 
-async def test_white_space_does_not_make_another_schema() -> None:
+async def test_white_space_does_not_change_schema_id() -> None:
     async with registry() as (_, [client]):
         assert await client.register("s", '{ "type" : "string" }') == 1
         assert await client.register("s", '"string"') == 1
@@ -39,7 +39,7 @@ async def test_white_space_does_not_make_another_schema() -> None:
         assert await client.refusal("POST", "/subjects/s", {"schema": '"int"'}) == 40403
 
 
-async def test_an_incompatible_schema_is_refused_with_the_reason() -> None:
+async def test_incompatible_schema_is_rejected_with_reason() -> None:
     async with registry() as (_, [client]):
         await client.register("s", PLAIN)
         said = await client.try_to_register("s", BROKEN)
@@ -56,7 +56,7 @@ async def test_an_incompatible_schema_is_refused_with_the_reason() -> None:
         assert told["error_code"] == 42201
 
 
-async def test_deleted_versions_can_be_seen_until_they_are_deleted_for_good() -> None:
+async def test_soft_deleted_versions_are_visible_until_permanent_deletion() -> None:
     async with registry() as (_, [client]):
         await client.register("s", PLAIN)
         await client.register("s", WIDER)
@@ -77,7 +77,7 @@ async def test_deleted_versions_can_be_seen_until_they_are_deleted_for_good() ->
         assert await client.register("s", WIDER) == 3
 
 
-async def test_references_are_looked_up_and_hold_what_they_refer_to() -> None:
+async def test_references_are_resolved_and_protect_referenced_versions() -> None:
     async with registry() as (_, [client]):
         await client.register("base", record("Base", ("x", "int")))
         references = [{"name": "Base", "subject": "base", "version": 1}]
@@ -96,7 +96,7 @@ async def test_references_are_looked_up_and_hold_what_they_refer_to() -> None:
         await client.delete("/subjects/base")
 
 
-async def test_numbers_of_what_is_not_there() -> None:
+async def test_missing_objects_have_confluents_error_codes() -> None:
     async with registry() as (_, [client]):
         assert await client.refusal("GET", "/subjects/s/versions") == 40401
         assert await client.refusal("GET", "/subjects/s/versions/latest") == 40401
@@ -111,14 +111,14 @@ async def test_numbers_of_what_is_not_there() -> None:
         assert await client.refusal("GET", "/nothing") == 404
 
 
-async def test_nothing_is_written_before_something_is_registered() -> None:
+async def test_topic_is_not_created_before_first_registration() -> None:
     async with registry() as (broker, [client]):
         assert await client.get("/subjects") == []
         assert await client.refusal("GET", "/schemas/ids/1") == 40403
         assert "_schemas" not in broker.node.cluster.topics
 
 
-async def test_ids_survive_a_restart_and_are_not_given_twice(tmp_path: Path) -> None:
+async def test_ids_survive_restart_and_are_unique(tmp_path: Path) -> None:
     async with registry(tmp_path) as (_, [client]):
         await client.register("s", PLAIN)
         await client.register("gone", '"long"')
@@ -147,7 +147,7 @@ async def _all_registered(clients: list[RegistryClient], count: int) -> dict[str
     return found
 
 
-async def test_nodes_that_write_at_the_same_time_agree() -> None:
+async def test_concurrent_writes_of_several_nodes_agree() -> None:
     async with registry(nodes=3) as (_, clients):
         found = await _all_registered(clients, 12)
         assert sorted(found.values()) == [*range(1, 13)]
@@ -159,7 +159,7 @@ async def test_nodes_that_write_at_the_same_time_agree() -> None:
                 assert latest["id"] == schema_id
 
 
-async def test_writes_go_on_when_the_leader_has_crashed() -> None:
+async def test_writes_continue_after_leader_crash() -> None:
     async with registry(nodes=3) as (broker, clients):
         await clients[0].register("s", PLAIN)
         leader = broker.node.cluster.topics["_schemas"].partitions[0].leader
@@ -176,7 +176,7 @@ LINE = 'syntax = "proto3"; package p; message Line { int64 id = 1; }'
 ORDER = 'syntax = "proto3"; package p; import "l.proto"; message Order { repeated Line lines = 1; }'
 
 
-async def test_files_of_protobuf_are_given_out_as_descriptors() -> None:
+async def test_protobuf_files_are_returned_as_descriptors() -> None:
     async with registry() as (_, [client]):
         await client.register("l", LINE, schemaType="PROTOBUF")
         references = [{"name": "l.proto", "subject": "l", "version": 1}]
@@ -197,7 +197,7 @@ async def test_files_of_protobuf_are_given_out_as_descriptors() -> None:
                 assert (await http.ask(f"{path}?format=serialized")).text == told["schema"]
 
 
-async def test_other_schemas_have_no_descriptors() -> None:
+async def test_non_protobuf_schemas_have_no_descriptor() -> None:
     async with registry() as (_, [client]):
         await client.register("s", '"string"')
         assert (await client.get("/schemas/ids/1?format=serialized"))["schema"] == '"string"'
@@ -205,7 +205,7 @@ async def test_other_schemas_have_no_descriptors() -> None:
         assert await client.refusal("GET", "/schemas/ids/2?format=serialized") == 42201
 
 
-async def test_error_codes_are_those_of_confluents_registry() -> None:
+async def test_error_codes_equal_confluents_registry() -> None:
     async with registry() as (_, [client]):
         unknown = "/compatibility/subjects/s/versions"
         said = await client.ask("POST", f"{unknown}/latest", {"schema": '"int"'})
@@ -234,7 +234,7 @@ async def test_error_codes_are_those_of_confluents_registry() -> None:
         assert await client.refusal("GET", "/config/s") == 40408
 
 
-async def test_soft_deleted_schemas_hold_what_they_refer_to() -> None:
+async def test_soft_deleted_schemas_protect_referenced_versions() -> None:
     async with registry() as (_, [client]):
         await client.register("base", record("Base", ("x", "int")))
         references = [{"name": "Base", "subject": "base", "version": 1}]
@@ -249,7 +249,7 @@ async def test_soft_deleted_schemas_hold_what_they_refer_to() -> None:
         assert await client.delete("/subjects/base?permanent=true") == [1]
 
 
-async def test_files_of_protobuf_need_no_message() -> None:
+async def test_protobuf_file_without_message_is_accepted() -> None:
     async with registry() as (_, [client]):
         await client.register("l", LINE, schemaType="PROTOBUF")
         references = [{"name": "l.proto", "subject": "l", "version": 1}]
@@ -270,7 +270,7 @@ async def test_files_of_protobuf_need_no_message() -> None:
         assert said.body["error_code"] == 42201
 
 
-async def test_long_lists_of_schemas_come_in_pieces() -> None:
+async def test_long_lists_of_schemas_are_sent_in_chunks() -> None:
     async with registry() as (_, [client]):
         names = [f"R{number}" + "x" * 900 for number in range(40)]
         async with trio.open_nursery() as nursery:
@@ -284,7 +284,7 @@ async def test_long_lists_of_schemas_come_in_pieces() -> None:
         assert await client.get("/schemas?subjectPrefix=none") == []
 
 
-async def test_slash_at_the_end_of_a_path_makes_no_other_path() -> None:
+async def test_trailing_slash_of_path_is_ignored() -> None:
     async with registry() as (_, [client]):
         assert (
             await client.ask("POST", "/subjects/s/versions/", {"schema": '"int"'})

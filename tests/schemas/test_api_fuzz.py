@@ -210,7 +210,7 @@ class Requests:
 
 
 @pytest.mark.slow
-async def test_every_request_is_answered_and_every_error_has_confluents_form(
+async def test_random_requests_get_responses_with_confluents_error_format(
     pytestconfig: pytest.Config, caplog: pytest.LogCaptureFixture
 ) -> None:
     requests = Requests(pytestconfig.getoption("--seed"))
@@ -234,7 +234,7 @@ async def test_every_request_is_answered_and_every_error_has_confluents_form(
 
 
 @pytest.mark.parametrize("headers", [{"Host": "example.com:x"}, {"Origin": "http://elsewhere"}])
-async def test_refusals_of_the_http_server_have_confluents_form(headers: dict[str, str]) -> None:
+async def test_http_server_errors_have_confluents_format(headers: dict[str, str]) -> None:
     async with registry() as (_, [client]), asking(client.endpoint) as http:
         answer = await http.ask("/subjects", "GET", headers)
         assert answer.status in (403, 421)

@@ -26,7 +26,7 @@ NEW_SCHEMA = 1_000_000_000
 
 
 @pytest.mark.slow
-def test_no_id_is_given_twice_and_none_is_lost_through_kills_and_compaction(
+def test_schema_ids_stay_unique_and_durable_through_kills_and_compaction(
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     schemas = pytestconfig.getoption("--schemas")

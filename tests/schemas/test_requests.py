@@ -35,7 +35,7 @@ def test_subject_is_unquoted() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-1", "x", "\u0661", str(ID_MAX + 1), "9" * 10_000])
-def test_invalid_schema_id_is_like_a_path_that_is_not_served(text: str) -> None:
+def test_invalid_schema_id_is_not_found(text: str) -> None:
     with pytest.raises(RegistryError, match="HTTP 404 Not Found"):
         schema_id_of(request(id=text))
 

@@ -39,7 +39,7 @@ def registry_at(directory: Path, run: int) -> Iterator[tuple[subprocess.Popen[st
 
 
 @pytest.mark.slow
-def test_banner_and_event_say_where_it_is(tmp_path: Path) -> None:
+def test_banner_and_event_contain_http_address(tmp_path: Path) -> None:
     with registry_at(tmp_path, 0) as (process, url):
         assert ask(f"{url}/subjects") == []
         process.send_signal(signal.SIGTERM)
@@ -50,7 +50,7 @@ def test_banner_and_event_say_where_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_each_of_several_processes_serves_the_same_schemas(tmp_path: Path) -> None:
+def test_all_processes_serve_the_same_schemas(tmp_path: Path) -> None:
     port_file = tmp_path / "ready.json"
     flags = ("--processes", "2", "--data-dir", str(tmp_path / "data"), "--port", "0")
     with serving(*flags, "--registry-port", "0", "--port-file", str(port_file)) as process:
@@ -67,7 +67,7 @@ def test_each_of_several_processes_serves_the_same_schemas(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_users_of_several_processes_log_in_at_each(tmp_path: Path) -> None:
+def test_users_can_authenticate_at_each_process(tmp_path: Path) -> None:
     """Nodes reach each other by another listener than the first one, with a login of their own."""
     port_file = tmp_path / "ready.json"
     plain = "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -95,7 +95,7 @@ def test_users_of_several_processes_log_in_at_each(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_where_passwords_could_be_read_on_the_way_it_is_not_served() -> None:
+def test_registry_with_users_is_not_served_on_exposed_address() -> None:
     flags = ("--memory", "--port", "0", "--registry-port", "0", "--registry-host", "0.0.0.0")
     done = refused(*flags, "--tls-dev")
     assert done.returncode == 3
@@ -103,14 +103,14 @@ def test_where_passwords_could_be_read_on_the_way_it_is_not_served() -> None:
     assert "--registry-host" in done.stderr
 
 
-def test_beyond_this_machine_it_is_worth_a_word_or_refused() -> None:
+def test_exposed_address_is_warned_about_or_rejected() -> None:
     flags = ("--memory", "--port", "0", "--registry-host", "0.0.0.0", "--registry-port", "0")
     done = refused(*flags, "--strict")
     assert done.returncode == 3
     assert "can register and delete schemas" in done.stderr
 
 
-def test_without_the_extra_the_command_that_helps_is_named() -> None:
+def test_missing_extra_is_reported_with_install_command() -> None:
     command = [sys.executable, "-c", RUN, "-", "hypercorn,starlette,jsonschema,google"]
     flags = ["serve", "--memory", "--port", "0", "--registry-port", "0"]
     done = subprocess.run(

@@ -6,7 +6,7 @@ from .client import registry
 from .test_api import BROKEN, PLAIN, WIDER
 
 
-async def test_levels_hold_for_all_subjects_or_for_one() -> None:
+async def test_compatibility_level_applies_globally_or_to_one_subject() -> None:
     async with registry() as (_, [client]):
         assert await client.get("/config") == {"compatibilityLevel": "BACKWARD"}
         assert await client.refusal("GET", "/config/s") == 40408
@@ -22,7 +22,7 @@ async def test_levels_hold_for_all_subjects_or_for_one() -> None:
         assert (await client.try_to_register("s", WIDER)).status == 200
 
 
-async def test_modes_say_what_may_be_done() -> None:
+async def test_modes_restrict_operations() -> None:
     async with registry() as (_, [client]):
         await client.register("s", PLAIN)
         assert await client.get("/mode") == {"mode": "READWRITE"}

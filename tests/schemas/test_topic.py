@@ -20,7 +20,7 @@ from ..wire import Topic, batch, connected, produce
 from .client import record, registry
 
 
-async def test_it_is_read_in_pieces_between_which_clients_have_their_turn(
+async def test_topic_is_replayed_in_chunks_without_blocking_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pieces: list[int] = []
@@ -81,7 +81,7 @@ async def written_by_another(broker: Broker, value: dict[str, Any], text: str) -
         ),
     ],
 )
-async def test_what_another_registry_wrote_in_its_own_way_is_known(
+async def test_schema_formatted_by_another_registry_is_recognized(
     schema_type: str, schema: str, written: str, other: str
 ) -> None:
     """As Karapace does it."""
@@ -99,7 +99,7 @@ async def test_what_another_registry_wrote_in_its_own_way_is_known(
 
 
 @pytest.mark.parametrize(("one", "other"), [("true", "1"), ("1.0", "1")])
-async def test_values_that_python_holds_equal_are_two_schemas(one: str, other: str) -> None:
+async def test_values_equal_in_python_are_different_schemas(one: str, other: str) -> None:
     """Texts of one length, whose documents are equal in Python: true is 1 there."""
     async with registry() as (_, [client]):
         await client.ask("PUT", "/config", {"compatibility": "NONE"})

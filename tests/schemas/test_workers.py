@@ -55,13 +55,13 @@ async def assert_bounded(workers: SchemaWorkers, compared: CheckTask, client: st
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-async def test_attack_is_answered_within_the_time_of_a_small_schema(name: str) -> None:
+async def test_attack_is_rejected_within_time_limit_of_small_schema(name: str) -> None:
     async with schema_workers() as workers:
         await assert_bounded(workers, ATTACKS[name](QUICK_BYTES).compared())
 
 
 @pytest.mark.long
-async def test_large_attacks_are_answered_within_their_time(pytestconfig: pytest.Config) -> None:
+async def test_large_attacks_are_rejected_within_time_limit(pytestconfig: pytest.Config) -> None:
     size = min(BYTES, BYTES_PER_SCHEMA * pytestconfig.getoption("--schemas"))
     async with schema_workers() as workers:
         for each in ATTACKS.values():
@@ -69,7 +69,7 @@ async def test_large_attacks_are_answered_within_their_time(pytestconfig: pytest
 
 
 @pytest.mark.long
-async def test_fuzzed_schemas_are_answered_within_their_time(
+async def test_fuzzed_schemas_are_checked_within_time_limit(
     pytestconfig: pytest.Config, caplog: pytest.LogCaptureFixture
 ) -> None:
     seed = pytestconfig.getoption("--seed")
@@ -92,7 +92,7 @@ async def test_fuzzed_schemas_are_answered_within_their_time(
 
 
 @pytest.mark.slow
-async def test_schema_over_its_deadline_is_killed_and_others_are_checked_meanwhile(
+async def test_slow_schema_is_killed_while_others_are_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hostile = ATTACKS["many_required_names"](BYTES).compared()
@@ -167,7 +167,7 @@ async def test_cancelled_task_ends_its_process() -> None:
         assert not workers.processes
 
 
-async def test_failed_process_is_told_and_replaced(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_process_is_logged_and_replaced(caplog: pytest.LogCaptureFixture) -> None:
     async with schema_workers() as workers:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(workers_module, "program", lambda _: "raise SystemExit(9)")
@@ -178,7 +178,7 @@ async def test_failed_process_is_told_and_replaced(caplog: pytest.LogCaptureFixt
         assert isinstance(await workers.check(GOOD, ""), CheckResult)
 
 
-async def test_clients_take_turns_for_slots() -> None:
+async def test_clients_get_slots_in_turn() -> None:
     slots, order = FairSlots(1), []
 
     async def work(client: str, task_status: trio.TaskStatus[None]) -> None:
@@ -220,7 +220,7 @@ async def test_idle_processes_that_were_killed_are_replaced_without_a_failed_req
     assert f"ended with status -{int(signal.SIGKILL)}, using another one" in caplog.text
 
 
-async def test_task_that_ends_each_process_is_not_tried_without_end(
+async def test_task_that_kills_every_process_is_not_retried_forever(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with schema_workers() as workers:

@@ -172,7 +172,7 @@ def processor_seconds(pid: int) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def test_a_live_view_costs_other_clients_little(fed: dict[str, Any]) -> None:
+def test_live_view_barely_delays_other_clients(fed: dict[str, Any]) -> None:
     http = int(fed["http"].rpartition(":")[2])
 
     def watched() -> None:
@@ -191,7 +191,7 @@ def test_a_live_view_costs_other_clients_little(fed: dict[str, Any]) -> None:
     assert live.worst <= WORST_SECONDS_MAX
 
 
-def test_a_live_page_is_drawn_in_time(
+def test_live_page_is_rendered_smoothly(
     browser: Browser, fed: dict[str, Any], another: dict[str, Any]
 ) -> None:
     """The browser takes most of a processor, of which there may be two: what that costs other clients is
@@ -298,7 +298,7 @@ class Search:
     ],
     ids=lambda it: " ".join(it) if isinstance(it, dict) else None,
 )
-def test_a_search_that_finds_nothing_holds_up_nobody(
+def test_search_without_matches_barely_delays_other_clients(
     large: dict[str, Any], query: dict[str, str], looks_max: int
 ) -> None:
     port = address(large).port
@@ -317,7 +317,7 @@ def test_a_search_that_finds_nothing_holds_up_nobody(
     assert beside_it["worst"] <= WORST_SECONDS_MAX
 
 
-def test_a_page_says_how_far_a_search_has_come(browser: Browser, large: dict[str, Any]) -> None:
+def test_page_shows_progress_of_search(browser: Browser, large: dict[str, Any]) -> None:
     with browser.new_context() as context:
         page = context.new_page()
         page.goto(f"{large['http']}/console/#/topics/large/messages?from=oldest&contains=nowhere")

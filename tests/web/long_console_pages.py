@@ -181,7 +181,7 @@ def shown(browser: Browser, server: dict[str, Any]) -> Iterator[Shown]:
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("width", [width for width, _ in SIZES])
-def test_no_page_is_wider_than_the_window(shown: Shown, theme: Any, width: int) -> None:
+def test_pages_are_not_wider_than_window(shown: Shown, theme: Any, width: int) -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
     shown.page.set_viewport_size({"width": width, "height": dict(SIZES)[width]})
     shown.page.emulate_media(color_scheme=theme)
@@ -192,7 +192,9 @@ def test_no_page_is_wider_than_the_window(shown: Shown, theme: Any, width: int) 
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_axe_finds_nothing_serious(browser: Browser, server: dict[str, Any], theme: Any) -> None:
+def test_axe_finds_no_serious_violation(
+    browser: Browser, server: dict[str, Any], theme: Any
+) -> None:
     with browser.new_context(bypass_csp=True, color_scheme=theme) as context:
         it = Shown(context.new_page(), server["http"])
         found = []
@@ -204,7 +206,7 @@ def test_axe_finds_nothing_serious(browser: Browser, server: dict[str, Any], the
         assert found == []
 
 
-def test_it_is_painted_at_once_and_small(shown: Shown) -> None:
+def test_overview_is_painted_quickly_and_is_small(shown: Shown) -> None:
     page = shown.go("#/")
     size = page.evaluate(
         "performance.getEntries().reduce((sum, each) => sum + (each.transferSize || 0), 0)"
@@ -222,7 +224,7 @@ def test_it_is_painted_at_once_and_small(shown: Shown) -> None:
 
 
 @pytest.mark.parametrize("severity", [WARNING, ERROR])
-def test_a_warning_is_named_and_no_error(shown: Shown, severity: str) -> None:
+def test_warning_is_listed_but_state_stays_good(shown: Shown, severity: str) -> None:
     row = {"what": "directory", "where": "1:/data", "problem": "nearly full", "action": "make room"}
 
     def with_problem(route: Route) -> None:
@@ -236,7 +238,7 @@ def test_a_warning_is_named_and_no_error(shown: Shown, severity: str) -> None:
     expect(page.locator("main table").first).to_contain_text("nearly full")
 
 
-def test_hostile_texts_stay_texts(shown: Shown) -> None:
+def test_hostile_texts_are_rendered_as_text(shown: Shown) -> None:
     page = shown.go("#/topics/payments/messages")
     page.locator("tr.pick").nth(1).focus()
     page.keyboard.press("Enter")
@@ -250,7 +252,7 @@ def test_hostile_texts_stay_texts(shown: Shown) -> None:
     assert page.locator("main img").count() == 0
 
 
-def test_values_are_told_by_their_schemas_or_why_not(shown: Shown) -> None:
+def test_values_are_shown_decoded_or_with_reason(shown: Shown) -> None:
     page = shown.go("#/topics/typed/messages")
     rows, dialog = page.locator("tr.pick"), page.locator("dialog")
     rows.nth(2).click()
@@ -269,7 +271,7 @@ def test_values_are_told_by_their_schemas_or_why_not(shown: Shown) -> None:
     assert page.locator("main img, dialog img").count() == 0
 
 
-def test_a_long_value_is_cut_and_loaded_whole(shown: Shown) -> None:
+def test_long_value_is_truncated_and_loaded_on_demand(shown: Shown) -> None:
     page = shown.go("#/topics/payments/messages")
     page.locator("tr.pick").first.click()
     assert "the end" not in page.locator("dialog").inner_text()
@@ -277,7 +279,7 @@ def test_a_long_value_is_cut_and_loaded_whole(shown: Shown) -> None:
     expect(page.locator("dialog")).to_contain_text("the end")
 
 
-def test_oversized_record_is_shown_by_its_size_and_left_out_of_saved_file(shown: Shown) -> None:
+def test_oversized_record_is_shown_by_size_and_omitted_from_saved_file(shown: Shown) -> None:
     page = shown.go("#/topics/oversized/messages")
     row = page.locator("tr.pick").first
     size = row.locator("td.mono").last.inner_text().partition(" ")[0]
@@ -299,7 +301,7 @@ def test_oversized_record_is_shown_by_its_size_and_left_out_of_saved_file(shown:
     expect(page.locator("#notes")).to_contain_text("1 records are too large to read")
 
 
-def test_the_address_has_the_query(shown: Shown) -> None:
+def test_url_contains_query(shown: Shown) -> None:
     page = shown.go("#/topics/orders/messages")
     page.locator("input[name=where]").fill('value.country == "FR"')
     page.locator("select[name=from]").select_option("oldest")
@@ -312,7 +314,7 @@ def test_the_address_has_the_query(shown: Shown) -> None:
     assert page.locator("input[name=where]").input_value() == 'value.country == "FR"'
 
 
-def test_a_search_goes_on_to_its_end(shown: Shown) -> None:
+def test_continued_search_reaches_the_end(shown: Shown) -> None:
     page = shown.go("#/topics/orders/messages?from=oldest&contains=nowhere&bytes=1")
     said = page.locator("main [role=status]")
     expect(said).to_contain_text("0 records found, 100 scanned")
@@ -323,13 +325,13 @@ def test_a_search_goes_on_to_its_end(shown: Shown) -> None:
     assert page.get_by_role("button", name="Continue search").count() == 0
 
 
-def test_all_rows_of_a_first_page_are_drawn_without_scrolling(shown: Shown) -> None:
+def test_all_rows_of_first_page_are_rendered_without_scrolling(shown: Shown) -> None:
     page = shown.go("#/topics/orders/messages")
     expect(page.locator("main [role=status]")).to_contain_text("200 records")
     expect(page.locator("tbody tr.pick")).to_have_count(200)
 
 
-def test_config_table_shows_its_last_setting_at_its_end(shown: Shown) -> None:
+def test_config_table_scrolls_to_last_setting(shown: Shown) -> None:
     page = shown.go("#/topics/orders/config")
     page.wait_for_selector("tbody strong")
     page.locator("main .scroll").evaluate("each => { each.scrollTop = each.scrollHeight; }")
@@ -351,7 +353,7 @@ def test_untouched_produce_form_writes_nothing(shown: Shown) -> None:
     assert written.value.ok
 
 
-def test_send_again_asks_before_it_writes(shown: Shown) -> None:
+def test_resend_asks_for_confirmation(shown: Shown) -> None:
     page = shown.go("#/topics/written/messages?from=oldest")
     posts: list[str] = []
     page.on("request", lambda asked: posts.append(asked.url) if asked.method == "POST" else None)
@@ -398,7 +400,7 @@ def test_page_says_that_broker_is_unreachable_and_recovers(
         expect(banner).to_be_hidden(timeout=15_000)
 
 
-def test_only_rows_that_can_be_seen_are_made(shown: Shown) -> None:
+def test_only_visible_rows_of_long_table_are_rendered(shown: Shown) -> None:
     page = shown.go("#/topics/orders/messages")
     for _ in range(2):
         page.get_by_role("button", name="Load more").click()
@@ -408,7 +410,7 @@ def test_only_rows_that_can_be_seen_are_made(shown: Shown) -> None:
     expect(page.locator("main tbody")).to_contain_text('"order": 0,')
 
 
-def test_records_are_written_and_seen_live(shown: Shown) -> None:
+def test_produced_record_appears_in_live_view(shown: Shown) -> None:
     page = shown.go("#/topics/orders/messages?from=live&contains=by-hand")
     expect(page.locator("main [role=status]")).to_contain_text("Live")
     other = page.context.new_page()
@@ -418,7 +420,7 @@ def test_records_are_written_and_seen_live(shown: Shown) -> None:
     page.wait_for_selector("td:has-text('written by-hand')")
 
 
-def test_a_group_is_moved_after_a_rehearsal(shown: Shown) -> None:
+def test_group_offsets_are_reset_after_preview(shown: Shown) -> None:
     page = shown.go("#/groups/billing")
     page.locator("select[name=to]").select_option("start")
     page.get_by_role("button", name="Preview").click()
@@ -426,7 +428,7 @@ def test_a_group_is_moved_after_a_rehearsal(shown: Shown) -> None:
     page.wait_for_selector("text=Offsets reset:")
 
 
-def test_faults_are_disarmed_and_a_clock_goes_on(shown: Shown) -> None:
+def test_faults_are_disarmed_and_clock_is_advanced(shown: Shown) -> None:
     page = shown.go("#/tests")
     rows = page.locator("tbody tr:has(button)")
     expect(rows).to_have_count(2)
@@ -442,7 +444,7 @@ def test_faults_are_disarmed_and_a_clock_goes_on(shown: Shown) -> None:
     page.screenshot(path=PICTURES / "tests-moved.png")
 
 
-def test_themes_and_keys_work(shown: Shown) -> None:
+def test_theme_is_kept_and_keyboard_shortcuts_open_pages(shown: Shown) -> None:
     page = shown.go("#/")
     before = page.evaluate("document.documentElement.dataset.theme")
     page.locator("#theme").click()

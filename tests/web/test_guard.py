@@ -31,13 +31,11 @@ RULES = Rules(frozenset({"kafka.example.org"}), False, 10, math.inf)
         ("localhost.evil.org:8080", False),
     ],
 )
-def test_names_that_somebody_elsewhere_may_own_are_none_of_this_server(
-    host: str, known: bool
-) -> None:
+def test_foreign_host_names_are_rejected(host: str, known: bool) -> None:
     assert RULES.accepts_host(host) is known
 
 
-async def test_a_browser_that_a_page_elsewhere_sends_here_learns_nothing() -> None:
+async def test_cross_origin_request_is_rejected() -> None:
     async with served() as (_, http):
         there = http.endpoint_of(1)
         for path in ("/livez", "/readyz", "/metrics", "/nothing"):
@@ -51,13 +49,13 @@ async def test_a_browser_that_a_page_elsewhere_sends_here_learns_nothing() -> No
         assert answer.headers["content-security-policy"].startswith("default-src 'self'")
 
 
-async def test_a_name_that_was_allowed_is_served() -> None:
+async def test_allowed_host_name_is_served() -> None:
     async with served(http_allowed_hosts="kafka.example.org") as (_, http):
         answer = await get(http.endpoint_of(1), "/livez", Host="kafka.example.org:8080")
         assert answer.status == 200
 
 
-async def test_nothing_is_changed_from_beyond_this_machine() -> None:
+async def test_write_on_exposed_address_is_rejected() -> None:
     async with served(http_host="0.0.0.0") as (_, http):
         async with asking(http.endpoint_of(1)) as client:
             answer = await client.ask("/livez", "POST")
@@ -68,7 +66,7 @@ async def test_nothing_is_changed_from_beyond_this_machine() -> None:
         assert (await get(http.endpoint_of(1), "/livez")).status == 200
 
 
-async def test_what_nobody_serves_is_not_found_and_looks_change_nothing() -> None:
+async def test_unknown_path_is_not_found_and_get_changes_nothing() -> None:
     async with served() as (_, http), asking(http.endpoint_of(1)) as client:
         assert (await client.ask("/nothing")).status == 404
         assert (await client.ask("/livez", "DELETE")).status == 405
@@ -107,7 +105,7 @@ async def status_of(*parts: bytes, **headers: str) -> int:
     return status
 
 
-async def test_a_body_has_a_limit_whether_or_not_its_length_is_said() -> None:
+async def test_request_body_is_limited_with_and_without_content_length() -> None:
     assert await status_of(b"12345", b"67890") == 200
     assert await status_of(b"12345", b"678901") == 413
     assert await status_of(**{"content-length": "11"}) == 413

@@ -55,7 +55,7 @@ async def running(
                 await server.close()
 
 
-async def test_who_was_still_for_the_longest_gives_way() -> None:
+async def test_longest_idle_connection_is_closed_at_the_limit() -> None:
     async with running(connections=3) as (server, there):
         held = [await trio.open_tcp_stream(*there) for _ in range(3)]
         await until(lambda: server.connections == 3)
@@ -68,14 +68,14 @@ async def test_who_was_still_for_the_longest_gives_way() -> None:
             await stream.aclose()
 
 
-async def test_who_takes_nothing_of_an_answer_is_given_up() -> None:
+async def test_client_that_does_not_read_its_response_is_disconnected() -> None:
     async with running(seconds=0.2) as (server, there), asking(there) as slow:
         await slow.stream.send_all(b"GET /much HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await until(lambda: server.connections == 1)
         await until(lambda: server.connections == 0)
 
 
-async def test_the_end_waits_for_nobody() -> None:
+async def test_close_does_not_wait_for_requests() -> None:
     async with (
         running() as (server, there),
         asking(there) as slow,
@@ -91,20 +91,20 @@ async def test_the_end_waits_for_nobody() -> None:
             await trio.open_tcp_stream(*there)
 
 
-async def test_what_takes_too_long_is_answered_so() -> None:
+async def test_slow_request_gets_timeout_response() -> None:
     async with running(seconds=0.1) as (_, there):
         answer = await get(there, "/waits")
         assert (answer.status, "too long" in answer.text) == (503, True)
 
 
-async def test_a_request_that_fails_is_the_only_one(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_request_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     async with running() as (_, there):
         assert (await get(there, "/fails")).status == 500
         assert (await get(there, "/little")).status == 200
     assert "planted" in caplog.text
 
 
-async def test_a_head_has_a_limit() -> None:
+async def test_request_head_is_limited() -> None:
     async with running() as (_, there):
         assert (await get(there, "/little", X_Long="x" * (HEAD_BYTES_MAX // 2))).status == 200
         assert (await get(there, "/little", X_Long="x" * 2 * HEAD_BYTES_MAX)).status == 431
@@ -120,7 +120,7 @@ async def test_a_head_has_a_limit() -> None:
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(64),
     ],
 )
-async def test_nonsense_ends_one_connection(nonsense: bytes) -> None:
+async def test_malformed_request_closes_only_its_connection(nonsense: bytes) -> None:
     async with running() as (server, there):
         async with asking(there) as client:
             await client.stream.send_all(nonsense)
@@ -130,7 +130,7 @@ async def test_nonsense_ends_one_connection(nonsense: bytes) -> None:
         assert (await get(there, "/little")).status == 200
 
 
-async def test_a_port_that_is_taken_is_named_with_the_way_out() -> None:
+async def test_port_in_use_is_reported_with_fix() -> None:
     async with running() as (_, there):
         other = HttpServer(app, there, Limits(1, 1), "--http")
         with pytest.raises(CannotListen, match=f"port {there.port} .* --http-port 0"):
@@ -138,7 +138,7 @@ async def test_a_port_that_is_taken_is_named_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "localhost"])
-async def test_http_listens_on_both_families(host: str) -> None:
+async def test_http_listens_on_ipv4_and_ipv6(host: str) -> None:
     server = HttpServer(app, Endpoint(host, 0), Limits(1, 1), "--http")
     await server.bind()
     try:
@@ -148,6 +148,6 @@ async def test_http_listens_on_both_families(host: str) -> None:
         await server.close()
 
 
-async def test_a_place_that_is_not_here_is_named() -> None:
+async def test_foreign_address_is_reported() -> None:
     with pytest.raises(CannotListen, match="--http-host"):
         await HttpServer(app, Endpoint("192.0.2.1", 0), Limits(1, 1), "--http").bind()

@@ -35,7 +35,7 @@ async def ask(there: Endpoint, path: str, headers: Mapping[str, str] | None = No
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-async def test_the_users_of_the_broker_log_in_and_nobody_else(mechanism: str) -> None:
+async def test_only_users_of_the_broker_are_authenticated(mechanism: str) -> None:
     async with secured(mechanism) as (_, there):
         for headers in (
             {},
@@ -53,7 +53,7 @@ async def test_the_users_of_the_broker_log_in_and_nobody_else(mechanism: str) ->
         assert (await ask(there, "/livez")).status == 200
 
 
-async def test_each_of_them_does_what_the_acls_allow() -> None:
+async def test_authenticated_users_are_limited_by_acls() -> None:
     async with secured("PLAIN") as (_, there), asking(there) as client:
         admin, alice = basic_auth("admin", "hush"), basic_auth("alice", "secret")
         token = (await client.ask(f"{API}/session", headers=admin)).json()["token"]
@@ -69,14 +69,14 @@ async def test_each_of_them_does_what_the_acls_allow() -> None:
         assert (await client.ask(f"{API}/topics", headers=alice)).json()["topics"] == []
 
 
-async def test_beyond_this_machine_no_password_is_asked_for() -> None:
+async def test_password_is_not_requested_on_exposed_address() -> None:
     async with secured("PLAIN", http_host="0.0.0.0") as (_, there):
         answer = await ask(there, f"{API}/topics", basic_auth("admin", "hush"))
         assert answer.status == 403
         assert "passwords over unencrypted HTTP" in answer.json()["error"]
 
 
-async def test_who_is_refused_waits_alone() -> None:
+async def test_failed_login_delays_only_its_client() -> None:
     delay = {"connection_failed_authentication_delay_ms": str(FAILURE_MS)}
     async with secured("PLAIN", **delay) as (_, there), trio.open_nursery() as nursery:
         for _ in range(5):

@@ -64,12 +64,12 @@ def rules() -> Any:
     return yaml.safe_load((MONITORING / "kbroker.rules.yml").read_text())
 
 
-async def test_the_page_names_what_is_served_and_nothing_else(tmp_path: Path) -> None:
+async def test_metrics_page_lists_exactly_the_exposed_metrics(tmp_path: Path) -> None:
     page = set(NAME.findall((ROOT / "docs/reference/metrics.md").read_text())) - IN_PROSE
     assert page - RARE == {without_end(each) for each in await served_names(tmp_path)}
 
 
-async def test_rules_and_dashboard_ask_for_what_is_served(tmp_path: Path, rules: Any) -> None:
+async def test_rules_and_dashboard_use_exposed_metrics_only(tmp_path: Path, rules: Any) -> None:
     there = await served_names(tmp_path)
     dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text())
     asked = {name for each in expressions([rules, dashboard]) for name in NAME.findall(each)}
@@ -77,14 +77,14 @@ async def test_rules_and_dashboard_ask_for_what_is_served(tmp_path: Path, rules:
     assert len(asked) > 25
 
 
-def test_each_alert_is_explained(rules: Any) -> None:
+def test_each_alert_is_documented(rules: Any) -> None:
     alerts = {each["alert"]: each["labels"]["severity"] for each in rules["groups"][0]["rules"]}
     page = (ROOT / "docs/how-to/alerts.md").read_text()
     rows = dict(re.findall(r"^\| (Kbroker\w+) \| (\w+) \|", page, re.MULTILINE))
     assert rows == alerts
 
 
-def test_each_panel_of_the_dashboard_has_a_place_of_its_own() -> None:
+def test_dashboard_panels_do_not_overlap() -> None:
     dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text())
     taken: set[tuple[int, int]] = set()
     for panel in dashboard["panels"]:

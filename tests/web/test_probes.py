@@ -16,7 +16,7 @@ from ..brokers import LOOPBACK
 from .client import get, served
 
 
-async def test_a_node_that_serves_is_ready() -> None:
+async def test_serving_node_is_ready() -> None:
     async with served() as (_, http):
         there = http.endpoint_of(1)
         alive = await get(there, "/livez")
@@ -33,7 +33,7 @@ async def test_a_node_that_serves_is_ready() -> None:
             }
 
 
-async def test_each_node_speaks_for_itself() -> None:
+async def test_each_node_reports_its_own_readiness() -> None:
     async with served(nodes=3) as (broker, http):
         places = [http.endpoint_of(each.id) for each in broker.nodes]
         assert len({each.port for each in places}) == 3
@@ -50,7 +50,7 @@ async def test_each_node_speaks_for_itself() -> None:
         assert [(await get(each, "/readyz")).status for each in places] == [200] * 3
 
 
-async def test_a_directory_that_takes_no_records_is_the_reason(tmp_path: Path) -> None:
+async def test_read_only_log_directory_makes_node_not_ready(tmp_path: Path) -> None:
     async with served(tmp_path) as (broker, http):
         (manager,) = broker.node.partitions.logs.managers
         manager.make_read_only("there is no room")
@@ -58,7 +58,7 @@ async def test_a_directory_that_takes_no_records_is_the_reason(tmp_path: Path) -
         assert (answer.status, answer.json()["reason"]) == (503, "data: there is no room")
 
 
-async def test_a_node_that_nobody_can_connect_to_is_not_ready() -> None:
+async def test_node_with_closed_listeners_is_not_ready() -> None:
     async with served() as (broker, http):
         broker.server.stop_accepting()
         answer = await get(http.endpoint_of(1), "/readyz")
@@ -68,7 +68,7 @@ async def test_a_node_that_nobody_can_connect_to_is_not_ready() -> None:
         assert checks["round_trip"].startswith("the broker accepts no connections at")
 
 
-async def test_readiness_is_told_to_the_end_of_a_stop() -> None:
+async def test_readiness_is_reported_until_stop_completes() -> None:
     """An orchestrator learns that a node leaves while it still answers its clients."""
     config = BrokerConfig.load(options={"http.port": "0"})
     http = HttpService(config)

@@ -22,7 +22,7 @@ def status_of(url: str) -> int:
         return status
 
 
-def test_banner_and_event_say_where_it_is(tmp_path: Path) -> None:
+def test_banner_and_event_contain_http_address(tmp_path: Path) -> None:
     port_file = tmp_path / "ready.json"
     flags = ("--memory", "--port", "0", "--http-port", "0", "--port-file", str(port_file))
     with serving(*flags) as process:
@@ -37,7 +37,7 @@ def test_banner_and_event_say_where_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_served_where_tests_give_orders_too(tmp_path: Path) -> None:
+def test_http_is_served_with_control_port(tmp_path: Path) -> None:
     port_file = tmp_path / "ready.json"
     flags = ("--memory", "--port", "0", "--http-port", "0", "--control-port", "0", "--nodes", "2")
     with serving(*flags, "--port-file", str(port_file)) as process:
@@ -51,7 +51,7 @@ def test_it_is_served_where_tests_give_orders_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_each_process_has_its_own(tmp_path: Path) -> None:
+def test_each_process_serves_its_own_http(tmp_path: Path) -> None:
     port_file = tmp_path / "ready.json"
     flags = ("--processes", "2", "--data-dir", str(tmp_path / "data"), "--port", "0")
     with serving(*flags, "--http-port", "0", "--port-file", str(port_file)) as process:
@@ -65,7 +65,7 @@ def test_each_process_has_its_own(tmp_path: Path) -> None:
     assert f"{urls[1]}/metrics  (node 2)" in output
 
 
-def test_beyond_this_machine_it_is_worth_a_word_or_refused() -> None:
+def test_exposed_address_is_warned_about_or_rejected() -> None:
     flags = ("--memory", "--port", "0", "--http-host", "0.0.0.0", "--http-port", "0")
     done = refused(*flags, "--strict")
     assert done.returncode == 3
@@ -81,7 +81,7 @@ main(sys.argv[3:])
 """
 
 
-def test_without_the_extra_the_command_that_helps_is_named() -> None:
+def test_missing_extra_is_reported_with_install_command() -> None:
     command = [sys.executable, "-c", RUN, "-", "hypercorn,starlette,prometheus_client"]
     flags = ["serve", "--memory", "--port", "0", "--http-port", "0"]
     done = subprocess.run(
@@ -108,7 +108,7 @@ serving.run_server(ServeOptions(memory=True, port=0))
 """
 
 
-def test_where_it_is_off_a_start_imports_nothing_of_it() -> None:
+def test_start_without_http_imports_no_web_modules() -> None:
     done = subprocess.run(
         [sys.executable, "-c", COUNT], capture_output=True, text=True, check=True, timeout=SECONDS
     )

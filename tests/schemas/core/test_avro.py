@@ -81,18 +81,20 @@ REFUSES: list[tuple[str, Any, Any, list[str]]] = [
 @pytest.mark.parametrize(
     ("reader", "writer"), [row[1:] for row in READS], ids=[row[0] for row in READS]
 )
-def test_a_reader_takes(reader: Any, writer: Any) -> None:
+def test_reader_accepts_compatible_writer_schema(reader: Any, writer: Any) -> None:
     assert kinds(reader, writer) == []
 
 
 @pytest.mark.parametrize(
     ("reader", "writer", "why"), [row[1:] for row in REFUSES], ids=[row[0] for row in REFUSES]
 )
-def test_a_reader_does_not_take(reader: Any, writer: Any, why: list[str]) -> None:
+def test_reader_rejects_incompatible_writer_schema(
+    reader: Any, writer: Any, why: list[str]
+) -> None:
     assert kinds(reader, writer)[: len(why)] == why
 
 
-def test_a_field_is_found_by_an_alias() -> None:
+def test_field_is_matched_by_alias() -> None:
     reader = record("R", ("new", "int"))
     reader["fields"][0]["aliases"] = ["old"]
     assert kinds(reader, record("R", ("old", "int"))) == []
@@ -117,18 +119,18 @@ INVALID: list[Any] = [
 
 
 @pytest.mark.parametrize("value", INVALID, ids=json.dumps)
-def test_what_is_no_schema_is_refused(value: Any) -> None:
+def test_malformed_schema_is_rejected(value: Any) -> None:
     with pytest.raises(RegistryError):
         schema(value)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"a":NaN}'])
-def test_what_is_no_json_is_refused(text: str) -> None:
+def test_malformed_json_is_rejected(text: str) -> None:
     with pytest.raises(RegistryError):
         AvroSchema(text)
 
 
-def test_its_text_is_the_same_however_it_was_written() -> None:
+def test_canonical_text_is_independent_of_formatting() -> None:
     inner = {"name": "I", "type": "record", "fields": []}
     loose = {
         "fields": [{"type": {"type": "string"}, "name": "a"}, {"name": "b", "type": inner}],
@@ -144,7 +146,7 @@ def test_its_text_is_the_same_however_it_was_written() -> None:
     assert AvroSchema(schema(loose).canonical).canonical == schema(loose).canonical
 
 
-def test_unions_too_large_to_be_compared_are_refused() -> None:
+def test_too_large_unions_are_rejected() -> None:
     union = [{"type": "fixed", "name": f"F{index}", "size": 1} for index in range(1000)]
     with pytest.raises(RegistryError, match="too large"):
         kinds(union[::-1], union)
@@ -181,7 +183,7 @@ def wrapped(kind: Any) -> list[Any]:
         ("a.b", "Other", "a.b.Old", False),
     ],
 )
-def test_aliases_of_named_types_count_by_their_full_names(
+def test_aliases_of_named_types_match_by_full_name(
     kind: str, space: str, alias: str, written: str, fits: bool
 ) -> None:
     reader = aliased(kind, "New", space, alias)
@@ -191,7 +193,7 @@ def test_aliases_of_named_types_count_by_their_full_names(
         assert (kinds(ours, theirs) == []) is fits, (ours, theirs)
 
 
-def test_alias_of_a_record_that_refers_to_itself_counts_everywhere() -> None:
+def test_alias_of_recursive_record_is_matched_everywhere() -> None:
     def tree(name: str, **more: Any) -> dict[str, Any]:
         children = {"type": "array", "items": name}
         fields = [{"name": "children", "type": children}, {"name": "up", "type": ["null", name]}]
@@ -201,14 +203,14 @@ def test_alias_of_a_record_that_refers_to_itself_counts_everywhere() -> None:
     assert kinds(tree("New"), tree("Old")) != []
 
 
-def test_field_that_stands_for_several_of_the_writer_is_refused() -> None:
+def test_ambiguous_alias_of_reader_field_is_rejected() -> None:
     reader = record("R", ("a", "int"))
     reader["fields"][0]["aliases"] = ["b"]
     writer = record("R", ("a", "int"), ("b", "int"))
     assert kinds(reader, writer) == ["READER_FIELD_AMBIGUOUS"]
 
 
-def test_same_alias_is_kept_once() -> None:
+def test_duplicate_alias_is_stored_once() -> None:
     text = '{"type":"fixed","name":"F","namespace":"n","size":1,"aliases":["A","n.A","m.A"]}'
     assert AvroSchema(text).canonical.endswith('"aliases":["A","m.A"]}')
 

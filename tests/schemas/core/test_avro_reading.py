@@ -10,7 +10,7 @@ from kbroker.schemas.core.work import Refused, run
 from ..attacks import Attack
 
 
-def test_records_that_refer_to_each_other_in_a_long_chain_are_refused() -> None:
+def test_long_chain_of_mutually_recursive_records_is_rejected() -> None:
     chain = ['{"type":"record","name":"R0","fields":[]}']
     for i in range(1, 1000):
         fields = f'[{{"name":"a","type":"R{i - 1}"}}]'

@@ -44,17 +44,17 @@ def avro_bytes(text: bytes) -> bytes:
         ({"type": "long", "logicalType": "timestamp-millis"}, b"\2", 1),
     ],
 )  # fmt: skip
-def test_values_of_avro_are_read(schema: Any, body: bytes, value: Any) -> None:
+def test_avro_values_are_decoded(schema: Any, body: bytes, value: Any) -> None:
     assert read(schema, body) == value
 
 
-def test_a_uuid_of_sixteen_bytes_is_a_text() -> None:
+def test_avro_uuid_of_16_bytes_is_decoded_to_string() -> None:
     found = uuid.UUID(int=7)
     schema = {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}
     assert read(schema, found.bytes) == str(found)
 
 
-def test_a_schema_that_has_itself_in_it_is_read() -> None:
+def test_recursive_avro_value_is_decoded() -> None:
     schema = record("R", ("next", ["null", "R"]))
     assert read(schema, b"\2\2\0") == {"next": {"next": {"next": None}}}
 
@@ -76,7 +76,7 @@ NULLS = {"type": "array", "items": "null"}
         ({"type": "array", "items": record("R", ("f" * 50_000, "null"))}, zigzag(3000) + b"\0"),
     ],
 )
-def test_few_bytes_do_not_become_much(schema: Any, body: bytes) -> None:
+def test_few_bytes_cannot_decode_to_huge_value(schema: Any, body: bytes) -> None:
     with pytest.raises(LimitExceeded):
         read(schema, body)
 
@@ -100,6 +100,6 @@ def test_few_bytes_do_not_become_much(schema: Any, body: bytes) -> None:
         ({"type": "array", "items": "long"}, b"\2", "invalid varint"),
     ],
 )
-def test_bytes_that_are_no_value_of_avro_are_told_why(schema: Any, body: bytes, why: str) -> None:
+def test_invalid_avro_value_is_rejected_with_reason(schema: Any, body: bytes, why: str) -> None:
     with pytest.raises(InvalidValue, match=why):
         read(schema, body)

@@ -121,24 +121,24 @@ REFUSES: list[tuple[str, Any, Any, str]] = [
 
 
 @pytest.mark.parametrize(("new", "old"), [row[1:] for row in FITS], ids=[row[0] for row in FITS])
-def test_it_takes_all_that_was_allowed(new: Any, old: Any) -> None:
+def test_json_schema_accepts_everything_that_was_allowed(new: Any, old: Any) -> None:
     assert kinds(new, old) == []
 
 
 @pytest.mark.parametrize(
     ("new", "old", "why"), [row[1:] for row in REFUSES], ids=[row[0] for row in REFUSES]
 )
-def test_it_takes_less_than_was_allowed(new: Any, old: Any, why: str) -> None:
+def test_json_schema_rejects_something_that_was_allowed(new: Any, old: Any, why: str) -> None:
     assert why in kinds(new, old)
 
 
 @pytest.mark.parametrize("value", [5, "x", {"type": "some"}, {"properties": 3}, {"$schema": 4}])
-def test_what_is_no_schema_is_refused(value: Any) -> None:
+def test_malformed_schema_is_rejected(value: Any) -> None:
     with pytest.raises(RegistryError):
         JsonSchema(json.dumps(value))
 
 
-def test_circles_of_references_come_to_an_end() -> None:
+def test_circular_references_terminate() -> None:
     tree = thing({"child": {"$ref": "#"}, "name": TEXT})
     assert kinds(tree, tree) == []
     loop = {"definitions": {"a": {"$ref": "#/definitions/a"}}, "$ref": "#/definitions/a"}
@@ -146,7 +146,7 @@ def test_circles_of_references_come_to_an_end() -> None:
         kinds(loop, loop)
 
 
-def test_references_to_other_schemas_are_found_by_name() -> None:
+def test_references_to_other_schemas_are_resolved_by_name() -> None:
     outer = json.dumps(thing({"a": {"$ref": "other.json"}}))
     reader = JsonSchema(outer, {"other.json": json.dumps(TEXT)})
     writer = JsonSchema(outer, {"other.json": json.dumps(NUMBER)})
@@ -154,7 +154,7 @@ def test_references_to_other_schemas_are_found_by_name() -> None:
 
 
 @pytest.mark.parametrize("place", ["0", "1", "01", "9" * 5000, "²", "٣", "-1", "x", ""])
-def test_reference_to_place_in_list_is_found_or_refused(place: str) -> None:
+def test_reference_to_array_index_is_resolved_or_rejected(place: str) -> None:
     text = json.dumps({"allOf": [TEXT], "properties": {"a": {"$ref": f"#/allOf/{place}"}}})
     one = JsonSchema(text)
     if place == "0":
@@ -173,7 +173,7 @@ def test_reference_to_place_in_list_is_found_or_refused(place: str) -> None:
         {"type": "number", "exclusiveMinimum": True, "divisibleBy": 3},
     ],
 )
-def test_keywords_of_other_drafts_are_no_errors(schema: dict[str, Any]) -> None:
+def test_keywords_of_other_drafts_are_ignored(schema: dict[str, Any]) -> None:
     for draft in ("draft-03", "draft-04", "draft-07"):
         told = {"$schema": f"http://json-schema.org/{draft}/schema#", "properties": {"a": schema}}
         try:
@@ -183,14 +183,14 @@ def test_keywords_of_other_drafts_are_no_errors(schema: dict[str, Any]) -> None:
         assert [*one.differences(one, Budget())] == []
 
 
-def test_same_anchor_is_found_in_each_way() -> None:
+def test_duplicate_anchor_is_resolved_consistently() -> None:
     anchored = {"$defs": {"x": {"$anchor": "name", **TEXT}, "y": {"$id": "#other", **NUMBER}}}
     new = {**anchored, "properties": {"a": {"$ref": "#name"}, "b": {"$ref": "#other"}}}
     assert kinds(new, {"properties": {"a": TEXT, "b": NUMBER}}) == []
     assert kinds(new, {"properties": {"a": NUMBER, "b": NUMBER}}) == ["TYPE_CHANGED"]
 
 
-def test_parts_of_products_are_not_taken_for_each_other() -> None:
+def test_parts_of_all_of_are_not_confused() -> None:
     """Each part is known by its identity, so it has to stay in memory while schemas are compared."""
 
     def products(kind: str) -> dict[str, Any]:

@@ -71,12 +71,12 @@ REFUSES = [
 
 
 @pytest.mark.parametrize(("new", "old"), [row[1:] for row in FITS], ids=[row[0] for row in FITS])
-def test_a_reader_takes(new: str, old: str) -> None:
+def test_reader_accepts_compatible_writer_schema(new: str, old: str) -> None:
     assert kinds(new, old) == []
 
 
 @pytest.mark.parametrize(
     ("new", "old", "why"), [row[1:] for row in REFUSES], ids=[row[0] for row in REFUSES]
 )
-def test_a_reader_does_not_take(new: str, old: str, why: str) -> None:
+def test_reader_rejects_incompatible_writer_schema(new: str, old: str, why: str) -> None:
     assert why in kinds(new, old)

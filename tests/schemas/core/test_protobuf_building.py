@@ -37,7 +37,7 @@ def classes(*files: FileDescriptorProto) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("module", [struct_pb2, timestamp_pb2, wrappers_pb2, type_pb2, api_pb2])
-def test_descriptors_are_those_that_the_compiler_makes(module: ModuleType) -> None:
+def test_descriptors_equal_those_of_protoc(module: ModuleType) -> None:
     known = FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
     texts = {
         each.name: text_of_descriptor(each.serialized_pb) for each in module.DESCRIPTOR.dependencies
@@ -48,14 +48,14 @@ def test_descriptors_are_those_that_the_compiler_makes(module: ModuleType) -> No
     assert made == known
 
 
-def test_messages_of_a_descriptor_read_what_was_written() -> None:
+def test_messages_of_descriptor_decode_encoded_data() -> None:
     made = classes(built(WHOLE))["p.M"](m={"k": {"s": [1, -1]}}, a=7, e=0, at={"seconds": 1})
     again = classes(built(WHOLE))["p.M"].FromString(made.SerializeToString())
     assert (again.m["k"].s, again.WhichOneof("choice"), again.at.seconds) == ([1, -1], "a", 1)
     assert again.HasField("e")
 
 
-def test_a_descriptor_has_all_that_the_file_says() -> None:
+def test_descriptor_contains_all_declarations() -> None:
     (m,), (service,) = built(WHOLE).message_type, built(WHOLE).service
     assert built(WHOLE).options.java_package == "x"
     assert [each.name for each in m.nested_type] == ["MEntry", "N"]
@@ -88,7 +88,7 @@ extend M { optional int64 more_of_it = 100; }
 OTHER = 'syntax = "proto2"; package other; message O { required int32 a = 1; } enum K { U = 0; }'
 
 
-def test_a_descriptor_of_proto2_has_defaults_groups_and_extensions() -> None:
+def test_proto2_descriptor_contains_defaults_groups_and_extensions() -> None:
     file, other = built(PROTO2, {"other.proto": OTHER}), built(OTHER)
     other.name = "other.proto"
     found = classes(other, file)["q.M"]()
@@ -111,7 +111,7 @@ def test_a_descriptor_of_proto2_has_defaults_groups_and_extensions() -> None:
     assert file.syntax == ""
 
 
-def test_a_type_of_a_file_that_is_not_here_keeps_its_name() -> None:
+def test_type_of_missing_file_keeps_its_name() -> None:
     text = HEAD + 'import "google/type/money.proto"; message M { google.type.Money m = 1; }'
     (field,) = built(text).message_type[0].field
     assert field.type_name == "google.type.Money"
@@ -129,14 +129,14 @@ def test_a_type_of_a_file_that_is_not_here_keeps_its_name() -> None:
         ('message M { optional int32 a = 1 [json_name = "B" b]; }', "instead of ']'"),
     ],
 )
-def test_descriptor_of_malformed_option_is_refused(text: str, why: str) -> None:
+def test_descriptor_with_malformed_option_is_rejected(text: str, why: str) -> None:
     """An option ends where its statement ends, although registering a schema does not read it."""
     ProtobufSchema(text)
     with pytest.raises(RegistryError, match=why):
         descriptor_of(text, {})
 
 
-def test_there_is_no_descriptor_of_a_file_of_editions() -> None:
+def test_file_with_editions_has_no_descriptor() -> None:
     made = ProtobufSchema('edition = "2023"; message M { int32 a = 1; }')
     assert made.own.messages["M"].fields[1].name == "a"
     with pytest.raises(RegistryError, match="editions"):

@@ -15,7 +15,7 @@ from kbroker.schemas.core.protobuf_descriptor import text_of_descriptor
 from .protobuf_files import built, message
 
 
-def test_descriptors_are_read_as_the_text_that_they_are_of() -> None:
+def test_descriptor_is_converted_to_its_source_text() -> None:
     made = ProtobufSchema(base64.b64encode(DESCRIPTOR.serialized_pb).decode())
     assert made.own.package == "google.protobuf"
     assert made.own.messages["google.protobuf.Struct"].fields[1].map_key == "string"
@@ -26,7 +26,7 @@ def test_descriptors_are_read_as_the_text_that_they_are_of() -> None:
     assert ProtobufSchema(text).canonical == ProtobufSchema(message("int32 a = 1;")).canonical
 
 
-def test_messages_and_maps_keep_their_places_when_a_descriptor_becomes_a_text() -> None:
+def test_descriptor_text_keeps_order_of_messages_and_maps() -> None:
     text = message("N n = 1; message N {} map<string, N> m = 2; message O {} enum E { X = 0; }")
     first = built(text)
     (m,) = first.message_type
@@ -35,7 +35,7 @@ def test_messages_and_maps_keep_their_places_when_a_descriptor_becomes_a_text() 
     assert [each.name for each in again.message_type[0].nested_type] == ["N", "MEntry", "O"]
 
 
-def test_defaults_are_kept_when_a_descriptor_becomes_a_text() -> None:
+def test_descriptor_text_keeps_defaults() -> None:
     """Those of bytes are escaped in a descriptor, those of texts are not."""
     file = FileDescriptorProto(name="default", package="p", syntax="proto2")
     message = file.message_type.add(name="M")
@@ -59,7 +59,7 @@ def test_defaults_are_kept_when_a_descriptor_becomes_a_text() -> None:
     ]
 
 
-def test_text_with_blanks_is_told_from_a_descriptor_at_once() -> None:
+def test_text_with_blanks_is_distinguished_from_descriptor_quickly() -> None:
     for text in ("A" + " " * 1_000_000 + "!", "A" * 500_000 + " " * 500_000 + "="):
         with pytest.raises(RegistryError):
             ProtobufSchema(text)

@@ -30,12 +30,12 @@ from .protobuf_files import HEAD, WHOLE, message
         base64.b64encode(b"nonsense").decode(),
     ],
 )
-def test_what_is_no_file_is_refused(text: str) -> None:
+def test_malformed_protobuf_file_is_rejected(text: str) -> None:
     with pytest.raises(RegistryError):
         ProtobufSchema(text)
 
 
-def test_comments_and_white_space_do_not_make_another_file() -> None:
+def test_comments_and_white_space_do_not_change_canonical_text() -> None:
     made = ProtobufSchema(WHOLE)
     assert "about it" not in made.canonical
     assert ProtobufSchema(made.canonical).canonical == made.canonical
@@ -65,7 +65,7 @@ HEX = "0x" + "f" * 6000
         'option java_package = "x"; option optimize_for = %s;',
     ],
 )
-def test_number_of_any_length_is_read_or_refused(text: str, number: str) -> None:
+def test_number_of_any_length_is_parsed_or_rejected(text: str, number: str) -> None:
     told = ""
     try:
         descriptor_of(f'syntax = "proto2"; {text % number}', {})

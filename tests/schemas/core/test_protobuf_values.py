@@ -24,7 +24,7 @@ SECOND = b"\2\2"
 """The message behind the first one."""
 
 
-def test_messages_of_protobuf_are_read_as_google_reads_them() -> None:
+def test_protobuf_messages_are_decoded_like_googles_library() -> None:
     file = FileDescriptorProto()
     descriptor_pb2.DESCRIPTOR.CopyToProto(file)
     text = text_of_descriptor(file.SerializeToString())
@@ -37,7 +37,7 @@ def test_messages_of_protobuf_are_read_as_google_reads_them() -> None:
     assert told == json_format.MessageToDict(file, preserving_proto_field_name=True)
 
 
-def test_what_everybody_has_is_known() -> None:
+def test_well_known_types_are_decoded() -> None:
     told = struct_pb2.Struct()
     told.update({"a": [1, None, {"b": "x"}]})
     text = 'import "google/protobuf/struct.proto"; message M { google.protobuf.Struct s = 1; }'
@@ -47,7 +47,7 @@ def test_what_everybody_has_is_known() -> None:
     assert inner["values"][1] == {"null_value": "NULL_VALUE"}
 
 
-def test_fields_that_are_not_written_have_the_values_of_proto3() -> None:
+def test_missing_proto3_fields_have_default_values() -> None:
     zeros = {"e": "NONE", "packed": [], "named": {}}
     assert read(FILE, SECOND, PROTOBUF) == zeros
     assert read(FILE, b"\0", PROTOBUF) == {}
@@ -71,7 +71,7 @@ def test_fields_that_are_not_written_have_the_values_of_proto3() -> None:
         (b"\x0a\x01x", {"1": ["eA=="]}),
     ],
 )
-def test_fields_of_protobuf_are_read(body: bytes, told: Any) -> None:
+def test_protobuf_fields_are_decoded(body: bytes, told: Any) -> None:
     found = read(FILE, SECOND + body, PROTOBUF)
     assert {name: found[name] for name in told} == told
 
@@ -90,7 +90,7 @@ def test_fields_of_protobuf_are_read(body: bytes, told: Any) -> None:
         (b"\4\2", None),
     ],
 )
-def test_the_message_is_the_one_that_is_named(indexes: bytes, message: str | None) -> None:
+def test_message_is_selected_by_indexes(indexes: bytes, message: str | None) -> None:
     schema = values(FILE, PROTOBUF)
     for frame in (Frame(1, None, indexes), Frame(1, indexes, b"")):
         if message is None:
@@ -123,12 +123,12 @@ def nested(depth: int) -> bytes:
         (b"\x2a\x7f", "expected 127 bytes"),
     ],
 )
-def test_bytes_that_are_no_message_are_told_why(body: bytes, why: str) -> None:
+def test_invalid_protobuf_message_is_rejected_with_reason(body: bytes, why: str) -> None:
     with pytest.raises(InvalidValue, match=why):
         read(FILE, SECOND + body, PROTOBUF)
 
 
-def test_few_bytes_do_not_become_many_fields() -> None:
+def test_few_bytes_cannot_decode_to_many_fields() -> None:
     fields = " ".join(f"int32 f{n} = {n};" for n in range(1, 200))
     text = f"message M {{ repeated N all = 1; }} message N {{ {fields} }}"
     with pytest.raises(LimitExceeded):

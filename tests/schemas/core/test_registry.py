@@ -432,7 +432,7 @@ def test_registry_histories_with_compaction_agree_with_model(pytestconfig: pytes
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_version_deleted_for_good_stays_deleted_for_every_key_form(
+def test_permanently_deleted_version_stays_deleted_for_every_key_form(
     form: Callable[[Key], bytes],
 ) -> None:
     topic = Topic()
@@ -451,7 +451,7 @@ def test_version_deleted_for_good_stays_deleted_for_every_key_form(
         topic.store.content_of_id(1)
 
 
-def test_id_of_version_that_another_registry_deleted_is_not_assigned_again() -> None:
+def test_id_of_version_deleted_by_another_registry_is_not_reused() -> None:
     topic = Topic()
     topic.write(karapace(schema_key("s", 1)), {"subject": "s", "id": 7, "schema": '"int"'})
     topic.write(karapace(schema_key("s", 1)), None)
@@ -480,7 +480,7 @@ def test_highest_id_survives_noop_of_another_registry() -> None:
         (setting_key("CONFIG", "s"), {"compatibilityLevel": "SOME"}),
     ],
 )
-def test_senseless_record_of_another_writer_is_rejected(key: Key, value: dict[str, Any]) -> None:
+def test_malformed_record_of_another_writer_is_rejected(key: Key, value: dict[str, Any]) -> None:
     store = SchemaStore()
     with pytest.raises((ValueError, TypeError)):
         store.replay(Entry(key, value))

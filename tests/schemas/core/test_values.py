@@ -30,7 +30,7 @@ EVERYTHING = record(
 
 
 @given(st.binary(max_size=80))
-def test_no_bytes_do_anything_but_fit_or_not(body: bytes) -> None:
+def test_random_bytes_are_decoded_or_rejected(body: bytes) -> None:
     for each, kind in ((EVERYTHING, AVRO), (FILE, PROTOBUF), (True, JSON)):
         try:
             read(each, body, kind, steps=500)
@@ -41,7 +41,7 @@ def test_no_bytes_do_anything_but_fit_or_not(body: bytes) -> None:
 # -- frames
 
 
-def test_a_header_goes_before_what_bytes_begin_with() -> None:
+def test_schema_header_takes_precedence_over_prefix() -> None:
     guid = uuid.UUID(int=5)
     assert frame_of(b"\0\0\0\0\7x", None) == Frame(7, None, b"x")
     assert frame_of(b"\1" + guid.bytes + b"x", None) == Frame(str(guid), None, b"x")
@@ -53,18 +53,18 @@ def test_a_header_goes_before_what_bytes_begin_with() -> None:
 
 
 @pytest.mark.parametrize("content", [Content(AVRO, "{"), Content("XML", "<a/>")])
-def test_what_is_no_schema_reads_nothing(content: Content) -> None:
+def test_malformed_schema_has_no_decoder(content: Content) -> None:
     with pytest.raises(RegistryError):
         values_of(content, {})
 
 
-def test_json_is_what_it_is_and_no_deeper_than_it_may_be() -> None:
+def test_json_value_is_returned_unchanged_up_to_nesting_limit() -> None:
     assert read({"type": "object"}, b'{"a": [1]}', JSON) == {"a": [1]}
     for wrong in (b"", b"{", b"\xff", b"[" * 5_000):
         with pytest.raises(InvalidValue, match="invalid JSON"):
             read(True, wrong, JSON)
 
 
-def test_what_is_long_is_the_same_json() -> None:
+def test_long_value_is_serialized_to_equal_json() -> None:
     schema = {"type": "array", "items": "string"}
     assert read(schema, b"\xa0\x1f" + b"\4\xc3\xa9" * 2_000 + b"\0") == ["é"] * 2_000

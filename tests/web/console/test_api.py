@@ -21,7 +21,7 @@ from ...wire import ANSWER_SECONDS
 from .consoles import API, console, record, values
 
 
-async def test_topics_are_told_with_size_rate_groups_and_lag() -> None:
+async def test_topics_are_listed_with_size_rate_groups_and_lag() -> None:
     async with console() as it:
         await it.topic("orders", *(record(b"v%d" % n) for n in range(5)))
         await commit_offsets(it.cluster, "shop", {("orders", 0): 3})
@@ -69,7 +69,7 @@ async def test_records_are_found_by_text_key_header_and_expression(
         assert found["scanned"] == 20
 
 
-async def test_names_and_headers_that_are_hostile_are_data() -> None:
+async def test_hostile_names_and_headers_are_returned_as_data() -> None:
     async with console() as it:
         evil = "<script>alert(1)</script>\x1b[31m\u2028"
         await it.topic(
@@ -107,7 +107,7 @@ async def test_names_and_headers_that_are_hostile_are_data() -> None:
         "/explain/partition/t/99999999999999",
     ],
 )
-async def test_what_makes_no_sense_is_refused_with_a_sentence(path: str) -> None:
+async def test_malformed_request_is_rejected_with_reason(path: str) -> None:
     async with console() as it:
         await it.topic("t", record(b"v"))
         answer = await it.http.ask(API + path)
@@ -115,7 +115,7 @@ async def test_what_makes_no_sense_is_refused_with_a_sentence(path: str) -> None
         assert answer.json()["error"]
 
 
-async def test_clients_are_told_with_their_requests_errors_and_ends() -> None:
+async def test_activity_lists_requests_errors_and_disconnects_of_clients() -> None:
     async with console() as it:
         async with open_cluster([it.broker.nodes[0].endpoint], "shop-1") as cluster:
             await create_topics(cluster, [NewTopic("t"), NewTopic("bad name!")])
@@ -149,7 +149,7 @@ async def test_overview_counts_outage_in_cluster_too_large_to_check_each_partiti
                 await trio.sleep(0.05)
 
 
-async def test_the_whole_is_told_of_every_node() -> None:
+async def test_cluster_view_lists_every_node() -> None:
     async with console(nodes=3) as it:
         await create_topics(it.cluster, [NewTopic("t", 6, 3)])
         overview = await it.get("/overview")

@@ -9,7 +9,7 @@ from kbroker.client.groups import commit_offsets
 from .consoles import console, record
 
 
-async def test_bytes_are_told_by_what_they_mean_and_cut_where_they_are_long() -> None:
+async def test_bytes_are_decoded_by_guess_and_truncated() -> None:
     async with console() as it:
         await it.topic(
             "t",
@@ -38,7 +38,7 @@ async def test_bytes_are_told_by_what_they_mean_and_cut_where_they_are_long() ->
         assert whole.headers["content-type"] == "application/octet-stream"
 
 
-async def test_records_of_coordinators_are_told_in_words() -> None:
+async def test_coordinator_records_are_decoded() -> None:
     async with console() as it:
         await it.topic("t", record(b"v"))
         await commit_offsets(it.cluster, "shop", {("t", 0): 1})

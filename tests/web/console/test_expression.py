@@ -69,7 +69,7 @@ look = Looked()
         "value.yes != 1",
     ],
 )
-def test_what_is_true_of_a_record(text: str) -> None:
+def test_expression_matches_record(text: str) -> None:
     assert parse(text)(look)
     assert not parse(f"not ({text})")(look)
 
@@ -78,7 +78,7 @@ def test_what_is_true_of_a_record(text: str) -> None:
     "text",
     ["value.s > 3", 'value.n < "x"', "value.none > 0", "value.yes == 1", 'value.s.deeper == "t"'],
 )
-def test_what_cannot_be_compared_is_not_so(text: str) -> None:
+def test_expression_with_incomparable_values_is_false(text: str) -> None:
     assert not parse(text)(look)
 
 
@@ -88,7 +88,7 @@ def test_what_cannot_be_compared_is_not_so(text: str) -> None:
      "offset = 7", 'key == "open', "(" * 100 + "offset" + ")" * 100, "not " * 100 + "offset",
      "offset == 7 offset == 8", "x" * 2_000, "value.n == 1e9"],
 )  # fmt: skip
-def test_what_is_no_expression_is_refused_with_a_sentence(text: str) -> None:
+def test_malformed_expression_is_rejected_with_reason(text: str) -> None:
     with pytest.raises(BadExpression):
         parse(text)
 
@@ -112,7 +112,7 @@ WORDS = [
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join) | st.text(max_size=80))
-def test_no_text_does_anything_but_be_refused_or_answer(text: str) -> None:
+def test_random_expression_is_rejected_or_evaluated(text: str) -> None:
     try:
         test = parse(text)
     except BadExpression:

@@ -9,7 +9,7 @@ from kbroker.client.groups import commit_offsets
 from .consoles import console, record
 
 
-async def test_a_group_is_moved_after_a_rehearsal_and_deleted() -> None:
+async def test_group_offsets_are_previewed_and_reset_and_group_is_deleted() -> None:
     async with console() as it:
         await it.topic("t", *(record(b"v") for _ in range(9)))
         await commit_offsets(it.cluster, "g/with%odd", {("t", 0): 1})

@@ -24,7 +24,7 @@ from ..client import HttpClient, asking
 from .consoles import API, Console, console, record
 
 
-async def test_a_live_view_has_what_comes_and_goes_on_where_it_was() -> None:
+async def test_live_view_shows_new_records_and_resumes() -> None:
     async with console() as it:
         await it.topic("t", record(b"before"))
         stream = it.http.stream
@@ -66,7 +66,7 @@ class LiveView:
 
 
 @pytest.mark.parametrize("query", [{}, {"contains": "v"}])
-async def test_a_live_view_has_the_newest_of_what_comes_too_fast(query: dict[str, str]) -> None:
+async def test_live_view_keeps_newest_records_if_too_many_arrive(query: dict[str, str]) -> None:
     async with console() as it:
         await it.topic("t")
         view = LiveView(it, **query)
@@ -83,7 +83,7 @@ async def test_a_live_view_has_the_newest_of_what_comes_too_fast(query: dict[str
         assert max(len(each["records"]) for each in events) <= 200
 
 
-async def test_a_live_view_opens_only_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_live_view_decompresses_only_shown_records(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
 
     def counted(
@@ -108,7 +108,7 @@ async def test_a_live_view_opens_only_what_it_shows(monkeypatch: pytest.MonkeyPa
         assert sum(opened) < 5_000
 
 
-async def test_live_views_that_open_at_once_are_bounded() -> None:
+async def test_concurrently_opened_live_views_are_limited() -> None:
     async with console() as it:
         await it.topic("t")
         there, statuses = it.service.endpoint_of(1), []

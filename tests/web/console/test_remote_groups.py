@@ -11,7 +11,7 @@ from kbroker.web.console.trends import UNSEEN_MAX
 from .trends import GROUPS, PARTITIONS, followed
 
 
-async def test_of_a_node_that_does_not_answer_nothing_is_known_for_a_while() -> None:
+async def test_groups_of_unresponsive_node_have_unknown_lag() -> None:
     async with followed() as it:
         await it.write(10)
         for group in GROUPS:
@@ -31,7 +31,7 @@ async def test_of_a_node_that_does_not_answer_nothing_is_known_for_a_while() -> 
         assert it.trends.groups.keys() == it.here
 
 
-async def test_a_node_with_very_many_groups_is_left_alone_for_a_while(
+async def test_node_with_too_many_groups_is_skipped_for_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(remote_groups, "GROUPS_MAX", 1)
@@ -45,7 +45,7 @@ async def test_a_node_with_very_many_groups_is_left_alone_for_a_while(
         assert it.trends.groups.keys() == it.here
 
 
-async def test_a_group_of_very_many_partitions_is_left_alone_for_a_while(
+async def test_group_with_too_many_partitions_is_skipped_for_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(remote_groups, "LARGE_GROUP_ROWS", 2)

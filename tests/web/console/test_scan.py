@@ -14,7 +14,7 @@ from ...loop_latency import STEP_SECONDS_MAX, longest_step
 from .consoles import console, record, values
 
 
-async def test_records_are_looked_at_from_either_end_an_offset_or_a_time() -> None:
+async def test_records_are_scanned_from_either_end_an_offset_or_a_timestamp() -> None:
     async with console() as it:
         await it.topic("t", *(record(b"v%d" % n, at_ms=1000 + n) for n in range(50)))
         path = "/topics/t/messages"
@@ -35,7 +35,7 @@ async def test_records_are_looked_at_from_either_end_an_offset_or_a_time() -> No
         assert len(everything["records"]) == 50
 
 
-async def test_oversized_record_is_listed_with_its_size_alone(
+async def test_oversized_record_is_listed_with_size_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(topics, "RECORD_BYTES_MAX", 1000)
@@ -48,7 +48,7 @@ async def test_oversized_record_is_listed_with_its_size_alone(
         assert "oversized_bytes" not in small
 
 
-async def test_partitions_are_merged_by_time() -> None:
+async def test_partitions_are_merged_by_timestamp() -> None:
     async with console() as it:
         await it.topic(
             "t", *(record(b"a%d" % n, at_ms=1000 + 2 * n) for n in range(40)), partitions=2
@@ -65,7 +65,7 @@ async def test_partitions_are_merged_by_time() -> None:
         assert values(await it.get("/topics/t/messages", partition=1, limit=1)) == ["b39"]
 
 
-async def test_a_look_ends_with_its_budget_and_goes_on_from_there() -> None:
+async def test_scan_stops_at_its_budget_and_resumes_by_cursor() -> None:
     async with console() as it:
         await it.topic("t")
         producer = Producer(it.cluster)
@@ -90,7 +90,7 @@ async def test_a_look_ends_with_its_budget_and_goes_on_from_there() -> None:
 
 
 @pytest.mark.parametrize("query", [{"contains": "nowhere"}, {"where": "size > 100"}])
-async def test_a_look_backwards_opens_each_batch_once(query: dict[str, str]) -> None:
+async def test_backward_scan_decompresses_each_batch_once(query: dict[str, str]) -> None:
     async with console() as it:
         await it.topic("t")
         producer, size = Producer(it.cluster), 0
@@ -121,9 +121,7 @@ async def test_a_look_backwards_opens_each_batch_once(query: dict[str, str]) -> 
         {"where": "value.n < 0", "from_": "oldest"},
     ],
 )
-async def test_a_look_through_much_lets_others_have_their_turn(
-    query: dict[str, str], codec: Codec
-) -> None:
+async def test_long_scan_does_not_block_event_loop(query: dict[str, str], codec: Codec) -> None:
     async with console() as it:
         await it.topic("t")
         records = [record(b'{"n": %d, "text": "%s"}' % (n, b"x" * 60)) for n in range(5_000)]

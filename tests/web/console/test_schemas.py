@@ -74,7 +74,7 @@ def order(country: str, *lines: int) -> bytes:
     return bytes([2 * len(country)]) + country.encode() + items + b"\0"
 
 
-async def test_keys_and_values_are_told_and_found_by_their_schemas() -> None:
+async def test_keys_and_values_are_decoded_and_searched_by_schema() -> None:
     async with shop() as it:
         text = await it.registry.register("t-key", '"string"')
         avro = await it.registry.register("t-value", ORDER)
@@ -109,7 +109,7 @@ async def test_keys_and_values_are_told_and_found_by_their_schemas() -> None:
         assert await it.offsets("value.n > 9007199254740992") == [2]
 
 
-async def test_the_subject_of_the_topic_is_told_where_several_have_a_schema() -> None:
+async def test_subject_of_topic_is_preferred_if_several_have_the_schema() -> None:
     async with shop() as it:
         schema_id = await it.registry.register("a", ORDER)
         await it.registry.register("t-value", ORDER)
@@ -119,7 +119,7 @@ async def test_the_subject_of_the_topic_is_told_where_several_have_a_schema() ->
         assert row["value_schema"]["subject"] == "t-value"
 
 
-async def test_a_header_names_a_schema_by_its_guid() -> None:
+async def test_schema_guid_in_header_is_resolved() -> None:
     async with shop() as it:
         await it.registry.register("s", PROTO, schemaType="PROTOBUF")
         guid = (await it.registry.get("/schemas/ids/1"))["guid"]
@@ -141,7 +141,7 @@ async def test_a_header_names_a_schema_by_its_guid() -> None:
         assert "value_trouble" not in rows[3]
 
 
-async def test_what_no_schema_fits_is_shown_as_bytes_with_a_reason() -> None:
+async def test_undecodable_value_is_shown_as_bytes_with_reason() -> None:
     async with shop() as it:
         await it.registry.register("t-value", ORDER)
         await it.console.topic(
@@ -166,7 +166,7 @@ async def test_what_no_schema_fits_is_shown_as_bytes_with_a_reason() -> None:
         assert (found["records"], found["too_large"]) == ([], 1)
 
 
-async def test_what_was_registered_at_another_node_is_known() -> None:
+async def test_schema_registered_at_another_node_is_used() -> None:
     async with shop(nodes=2) as it:
         schema_id = await it.registry.register("t-value", '"string"')
         await it.console.topic("t", record(framed(schema_id, b"\4DE")))
@@ -174,7 +174,7 @@ async def test_what_was_registered_at_another_node_is_known() -> None:
         assert row["value_text"] == '"DE"'
 
 
-async def test_a_long_text_is_cut_and_loaded_whole() -> None:
+async def test_long_decoded_value_is_truncated_and_loaded_on_demand() -> None:
     async with shop() as it:
         await it.registry.register("t-value", {"type": "array", "items": "int"})
         await it.console.topic("t", record(framed(1, b"\xd0\x8c\x01" + b"\2" * 9_000 + b"\0")))
@@ -188,7 +188,7 @@ async def test_a_long_text_is_cut_and_loaded_whole() -> None:
         assert (answer.status, answer.json()["error"]) == (404, "it has no schema")
 
 
-async def test_a_live_view_tells_what_comes_by_its_schema() -> None:
+async def test_live_view_decodes_records_by_schema() -> None:
     async with shop() as it:
         await it.registry.register("t-value", ORDER)
         await it.console.topic("t", record(framed(1, order("DE"))), record(framed(1, order("FR"))))
@@ -204,7 +204,7 @@ async def test_a_live_view_tells_what_comes_by_its_schema() -> None:
 
 
 @pytest.mark.parametrize(("origin", "scanned"), [("oldest", 1), ("newest", FIRST_WINDOW)])
-async def test_values_that_stand_for_much_hold_up_nobody_and_end_a_look(
+async def test_costly_values_do_not_block_event_loop_and_spend_budget(
     origin: str, scanned: int
 ) -> None:
     async with shop() as it:
@@ -225,7 +225,7 @@ async def test_values_that_stand_for_much_hold_up_nobody_and_end_a_look(
 # -- without a broker
 
 
-def test_the_console_does_without_what_the_registry_needs() -> None:
+def test_console_does_not_import_registry_dependencies() -> None:
     code = (
         "import sys, kbroker.web.service; "
         "print([each for each in ('jsonschema', 'google.protobuf') if each in sys.modules])"
@@ -262,16 +262,14 @@ async def told(decoder: SchemaDecoder, schema_id: int, body: bytes = b"") -> Any
         (Content(AVRO, json.dumps("x" * TEXT_MAX)), "Not decoded: its schema is larger"),
     ],
 )
-async def test_a_schema_of_another_registry_that_cannot_be_used_is_told(
-    content: Content, why: str
-) -> None:
+async def test_unusable_schema_of_another_registry_is_reported(content: Content, why: str) -> None:
     async with schema_workers() as workers:
         decoder = SchemaDecoder(Topic(content), workers)  # type: ignore[arg-type]
         for _ in range(2):
             assert (await told(decoder, 1)).startswith(why)
 
 
-async def test_schemas_that_were_parsed_are_kept_up_to_a_size() -> None:
+async def test_parsed_schemas_are_cached_up_to_size_limit() -> None:
     half = TEXT_MAX // 2
     contents = [
         Content(AVRO, json.dumps({"type": "int", "doc": "x" * half, "n": n})) for n in range(40)
@@ -285,7 +283,7 @@ async def test_schemas_that_were_parsed_are_kept_up_to_a_size() -> None:
         assert await told(decoder, 1, b"\4") == 2
 
 
-async def test_records_without_a_schema_are_no_affair_of_it() -> None:
+async def test_record_without_schema_is_not_decoded() -> None:
     decoder = SchemaDecoder(Topic(), SchemaWorkers())  # type: ignore[arg-type]
     for data in (b"", b"text", b"\0", b"\1" * 40):
         assert await decoder.decoded(data, None, "t-value") is None

@@ -22,7 +22,7 @@ from ...ports import free_ports
 from .trends import GROUPS, PARTITIONS, followed, write
 
 
-async def test_records_are_counted_wherever_they_are_led() -> None:
+async def test_record_rate_includes_partitions_of_other_nodes() -> None:
     async with followed() as it:
         leaders = {each.leader for each in it.broker.node.cluster.topics["t"].partitions}
         assert leaders == {1, 2}
@@ -38,7 +38,7 @@ async def test_records_are_counted_wherever_they_are_led() -> None:
         assert it.trends.topics["t"].records_per_second == 0
 
 
-async def test_what_is_led_here_alone_has_a_rate_of_bytes() -> None:
+async def test_byte_rate_is_known_only_for_topics_led_by_this_process() -> None:
     async with followed(nodes=1) as it:
         await it.write(1)
         await it.trends.sample()
@@ -47,7 +47,7 @@ async def test_what_is_led_here_alone_has_a_rate_of_bytes() -> None:
         assert (it.trends.topics["t"].bytes_per_second or 0) > 0
 
 
-async def test_groups_have_a_lag_wherever_they_are_coordinated() -> None:
+async def test_group_lag_is_known_for_every_coordinator() -> None:
     async with followed() as it:
         await it.write(10)
         for group in GROUPS:
@@ -66,7 +66,7 @@ async def test_groups_have_a_lag_wherever_they_are_coordinated() -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-async def test_share_groups_have_a_lag(nodes: int) -> None:
+async def test_share_group_lag_is_sampled(nodes: int) -> None:
     async with followed(nodes) as it:
         await it.write(10)
         for group in GROUPS:
@@ -92,7 +92,7 @@ async def groups_of_many(address: Endpoint) -> None:
 
 
 @pytest.mark.slow
-def test_each_process_tells_of_all_groups_and_of_whom_to_ask_for_the_rest(tmp_path: Path) -> None:
+def test_each_process_lists_all_groups_and_the_other_nodes(tmp_path: Path) -> None:
     ready = tmp_path / "ready.json"
     flags = ("--processes", "2", "--data-dir", str(tmp_path / "data"))
     ports = ("--port", str(free_ports(2)), "--http-port", "0")

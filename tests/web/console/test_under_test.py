@@ -63,7 +63,7 @@ def page(broker: tuple[LocalBroker, HttpService]) -> Iterator[Page]:
     under_test.disarm_faults()
 
 
-def test_faults_are_told_with_their_hits_and_disarmed(page: Page) -> None:
+def test_armed_faults_are_listed_with_hits_and_disarmed(page: Page) -> None:
     assert page.get("/session")["under_test"] is True
     page.broker.fault("Produce", topic="a", error="NOT_LEADER_OR_FOLLOWER").optional()
     page.broker.fault("Fetch").delay(5).optional()
@@ -83,7 +83,7 @@ def test_faults_are_told_with_their_hits_and_disarmed(page: Page) -> None:
     assert (told["faults"], told["fault_count"]) == ([], 0)
 
 
-def test_clocks_are_told_and_go_on(page: Page) -> None:
+def test_clocks_are_shown_and_advanced(page: Page) -> None:
     before = page.get("/tests")
     assert page.post("/tests/advance", seconds=3600) == 200
     assert page.post("/tests/advance", clock="coordinator", seconds=60) == 200
@@ -111,20 +111,22 @@ def test_clocks_are_told_and_go_on(page: Page) -> None:
         ("/tests/disarm", {"fault": "all"}),
     ],
 )
-def test_what_makes_no_sense_changes_nothing(page: Page, path: str, words: dict[str, Any]) -> None:
+def test_malformed_test_command_changes_nothing(
+    page: Page, path: str, words: dict[str, Any]
+) -> None:
     before = page.get("/tests")
     assert page.post(path, **words) == 400
     after = page.get("/tests")
     assert after["log_added_ms"] == before["log_added_ms"]
 
 
-def test_nothing_is_changed_without_the_token(page: Page) -> None:
+def test_test_command_without_token_is_rejected(page: Page) -> None:
     page.token = "no token"
     assert page.post("/tests/advance", seconds=1) == 403
     assert page.post("/tests/disarm") == 403
 
 
-async def test_a_broker_that_takes_no_orders_has_none_of_it() -> None:
+async def test_broker_without_control_port_has_no_test_page() -> None:
     async with console() as it:
         assert (await it.get("/session"))["under_test"] is False
         assert (await it.ask("/tests")).status == 404

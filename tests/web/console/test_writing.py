@@ -7,7 +7,7 @@ import pytest
 from .consoles import API, console, record
 
 
-async def test_records_are_written_and_sent_again_by_who_knows_the_token() -> None:
+async def test_records_are_produced_and_resent_with_token() -> None:
     async with console() as it:
         await it.topic("t", partitions=2)
         lines = b'{"key": "k", "value": "a", "partition": 1}\n{"value_base64": "/w==", "partition": 0}\n'
@@ -20,7 +20,7 @@ async def test_records_are_written_and_sent_again_by_who_knows_the_token() -> No
         assert (await it.post("/topics/absent/records", b'{"value": "x"}\n')).status == 404
 
 
-async def test_nothing_is_written_without_the_token_or_from_another_page() -> None:
+async def test_write_without_token_or_from_other_origin_is_rejected() -> None:
     async with console() as it:
         await it.topic("t", record(b"v"))
         path, line = f"{API}/topics/t/records", b'{"value": "x"}\n'
@@ -36,7 +36,7 @@ async def test_nothing_is_written_without_the_token_or_from_another_page() -> No
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-async def test_beyond_this_machine_it_writes_only_where_that_is_allowed(allowed: bool) -> None:
+async def test_console_on_exposed_address_writes_only_if_allowed(allowed: bool) -> None:
     async with console(http_host="0.0.0.0", http_console_write=str(allowed).lower()) as it:
         await it.topic("t")
         assert (await it.get("/session"))["may_write"] is allowed

@@ -33,7 +33,7 @@ async def rows(there: Endpoint) -> dict[tuple[str, str], float]:
     return found
 
 
-async def test_what_a_client_has_sent_last_is_told() -> None:
+async def test_newest_push_of_client_is_exposed() -> None:
     async with served() as (broker, http), connected(broker.endpoint) as wire:
         await subscribe(wire, "all", metrics="*")
         topic = attribute("topic", field(1, b'or"ders'))
@@ -48,7 +48,7 @@ async def test_what_a_client_has_sent_last_is_told() -> None:
     assert found == {("a.rate", 'topic=or"ders'): 0.25, ("a.rate", ""): 2.0}
 
 
-async def test_names_and_rows_of_one_client_are_bounded() -> None:
+async def test_names_and_series_of_one_client_are_limited() -> None:
     async with served() as (broker, http), connected(broker.endpoint) as wire:
         await subscribe(wire, "all", metrics="*")
         many = [gauge(f"{'x' * TEXT_MAX}{number}", field(4, 1.0)) for number in range(5)]
@@ -59,7 +59,7 @@ async def test_names_and_rows_of_one_client_are_bounded() -> None:
     assert ("x" * TEXT_MAX, "") in found
 
 
-async def test_rows_of_all_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_series_of_all_clients_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_metrics, "ROWS_MAX", 2)
     async with served() as (broker, http), connected(broker.endpoint) as wire:
         await subscribe(wire, "all", metrics="*")
@@ -71,7 +71,7 @@ async def test_rows_of_all_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     assert look("kbroker_metrics_dropped_series", what="client_metrics") == 2
 
 
-async def test_what_is_no_metric_is_told_of_nobody() -> None:
+async def test_malformed_push_is_not_exposed() -> None:
     async with served() as (broker, http), connected(broker.endpoint) as wire:
         await subscribe(wire, "all", metrics="*")
         assert await push(wire, await ask(wire), b"nonsense") == 0
@@ -111,7 +111,7 @@ async def test_pushes_of_many_fields_do_not_block_the_event_loop(
     assert measured.seconds < STEP_SECONDS_MAX, measured
 
 
-async def test_one_look_reads_new_pushes_for_a_bounded_time(
+async def test_one_scrape_parses_new_pushes_for_limited_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(client_metrics, "READ_SECONDS", 1e-9)

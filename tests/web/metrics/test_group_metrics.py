@@ -10,7 +10,7 @@ from ..client import served
 from .nodes import commit, create
 
 
-async def test_groups_are_bounded() -> None:
+async def test_group_series_are_limited() -> None:
     async with served() as (broker, _), connected(broker.endpoint) as wire:
         await create(broker, "orders", 3)
         for index in range(4):

@@ -22,7 +22,7 @@ from .nodes import Seen, commit, create, samples_of, seen
 OPEN = "application/openmetrics-text; version=1.0.0"
 
 
-async def test_the_names_of_kafka_exporter() -> None:
+async def test_kafka_exporter_metric_names_are_exposed() -> None:
     async with served() as (broker, http), connected(broker.endpoint) as wire:
         topic = await create(broker, "orders", 2)
         await produce(wire, topic, batch([b"a", b"b", b"c"]))
@@ -49,7 +49,7 @@ async def test_the_names_of_kafka_exporter() -> None:
     assert look("kafka_consumergroup_members", consumergroup="billing") == 0
 
 
-async def test_the_names_of_kafkas_beans_in_both_spellings() -> None:
+async def test_kafka_jmx_metric_names_are_exposed_in_both_spellings() -> None:
     async with served() as (broker, http), connected(broker.endpoint) as wire:
         topic = await create(broker, "orders")
         records = batch([b"a", b"b", b"c"])
@@ -99,7 +99,7 @@ async def test_the_names_of_kafkas_beans_in_both_spellings() -> None:
     assert not any(name.startswith("jvm_") for name in look.names())
 
 
-async def test_how_late_the_loop_wakes_up_is_counted(
+async def test_event_loop_lag_is_recorded(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     beat = LoopMonitor()
@@ -113,7 +113,7 @@ async def test_how_late_the_loop_wakes_up_is_counted(
     assert beat.lateness.seconds == pytest.approx(1 - BEAT_SECONDS / 2)
 
 
-async def test_the_names_of_our_own(tmp_path: Path) -> None:
+async def test_kbroker_metric_names_are_exposed(tmp_path: Path) -> None:
     async with served(tmp_path) as (broker, http), connected(broker.endpoint) as wire:
         topic = await create(broker, "orders")
         await produce(wire, topic, batch([b"a"]))
@@ -139,7 +139,7 @@ async def test_the_names_of_our_own(tmp_path: Path) -> None:
     assert look("kbroker_metrics_dropped_series", what="groups") == 0
 
 
-async def test_both_formats_say_the_same() -> None:
+async def test_both_exposition_formats_have_equal_values() -> None:
     async with served() as (broker, http), connected(broker.endpoint) as wire:
         topic = await create(broker, "orders", 3)
         await produce(wire, topic, batch([b"a"]))
@@ -164,7 +164,7 @@ async def test_both_formats_say_the_same() -> None:
         ("text/plain;version=1.0.0;escaping=dots", "text/plain; version=0.0.4"),
     ],
 )
-async def test_an_accept_header_chooses(accept: str, content_type: str) -> None:
+async def test_accept_header_selects_exposition_format(accept: str, content_type: str) -> None:
     async with served() as (_, http):
         answer = await get(http.endpoint_of(1), "/metrics", Accept=accept)
         assert answer.headers["content-type"].startswith(content_type)
@@ -172,7 +172,7 @@ async def test_an_accept_header_chooses(accept: str, content_type: str) -> None:
         assert answer.body.endswith(b"# EOF\n") is ("openmetrics" in content_type)
 
 
-async def test_the_sum_over_all_nodes_has_each_partition_once() -> None:
+async def test_sum_over_all_nodes_counts_each_partition_once() -> None:
     async with served(nodes=3) as (broker, http), connected(broker.endpoint):
         await create(broker, "orders", 6, 3)
         looks = [await seen(http.endpoint_of(each.id)) for each in broker.nodes]
@@ -190,7 +190,7 @@ async def test_the_sum_over_all_nodes_has_each_partition_once() -> None:
         assert sum(look("kafka_server_replicamanager_leadercount") for look in looks) == 6
 
 
-async def test_a_node_that_is_down_says_only_what_its_process_does() -> None:
+async def test_stopped_node_exposes_process_metrics_only() -> None:
     async with served(nodes=2) as (broker, http):
         await broker.nodes[1].stop()
         look = await seen(http.endpoint_of(2))
@@ -198,7 +198,7 @@ async def test_a_node_that_is_down_says_only_what_its_process_does() -> None:
         assert "kafka_brokers" not in look.names()
 
 
-async def test_counters_go_on_when_a_leader_comes_back() -> None:
+async def test_counters_continue_when_leader_returns() -> None:
     async with served() as (broker, http), connected(broker.endpoint) as wire:
         topic = await create(broker, "orders")
         await produce(wire, topic, batch([b"a", b"b"]))
@@ -217,7 +217,7 @@ async def test_counters_go_on_when_a_leader_comes_back() -> None:
         assert look("kafka_server_brokertopicmetrics_bytesin_total", topic="orders") == size
 
 
-async def test_clients_that_call_themselves_many_things_are_bounded() -> None:
+async def test_client_software_series_are_limited() -> None:
     async with served() as (broker, http), connected(broker.endpoint) as wire:
         await metadata(wire)
         connections = broker.server.connections
@@ -241,7 +241,7 @@ async def test_clients_that_call_themselves_many_things_are_bounded() -> None:
 
 
 @pytest.mark.slow
-async def test_ten_thousand_partitions_do_not_keep_the_loop() -> None:
+async def test_scrape_of_ten_thousand_partitions_does_not_block_event_loop() -> None:
     async with served() as (broker, http), connected(broker.endpoint) as wire:
         topics = [await create(broker, f"topic-{index}", 1000) for index in range(10)]
         for topic in topics:
@@ -257,7 +257,7 @@ async def test_ten_thousand_partitions_do_not_keep_the_loop() -> None:
         assert look("kafka_server_replicamanager_leadercount") == 10_000
 
 
-async def test_who_asks_at_the_same_time_is_told_the_same() -> None:
+async def test_concurrent_scrapes_share_one_result() -> None:
     async with served() as (broker, http):
         await create(broker, "orders", 100)
         answers: list[Answer] = []
@@ -271,7 +271,7 @@ async def test_who_asks_at_the_same_time_is_told_the_same() -> None:
         assert len({each.body for each in answers}) == 1
 
 
-def test_times_are_told_as_histograms() -> None:
+def test_times_are_exposed_as_histograms() -> None:
     from kbroker.runtime.timings import Timings
     from kbroker.web.metrics.node_metrics import _buckets
 

@@ -130,7 +130,7 @@ def numbers_of(request: ExportMetricsServiceRequest) -> dict[tuple[str, frozense
     return found
 
 
-async def test_a_collector_gets_what_metrics_say(collector: Collector) -> None:
+async def test_collector_receives_the_values_of_metrics_endpoint(collector: Collector) -> None:
     config = config_of(collector.url)
     async with (
         broker_with(OtlpService(config), config, None, 2) as broker,
@@ -159,7 +159,7 @@ async def test_a_collector_gets_what_metrics_say(collector: Collector) -> None:
     assert known == numbers.keys()
 
 
-async def test_counters_are_sums_that_only_rise(collector: Collector) -> None:
+async def test_counters_are_exported_as_monotonic_sums(collector: Collector) -> None:
     config = config_of(collector.url)
     async with (
         broker_with(OtlpService(config), config, None, None) as broker,
@@ -178,7 +178,7 @@ async def test_counters_are_sums_that_only_rise(collector: Collector) -> None:
     assert by_name["kbroker_request_seconds"].histogram.data_points
 
 
-def test_buckets_of_histograms_are_counted_each_by_itself() -> None:
+def test_histogram_buckets_are_exported_non_cumulative() -> None:
     (metric,) = metrics_of(HISTOGRAM, 1, 2)
     assert (metric.name, metric.description) == ("seconds", "How long it took.")
     assert isinstance(metric.data, Histogram)
@@ -189,7 +189,7 @@ def test_buckets_of_histograms_are_counted_each_by_itself() -> None:
     assert produced.bucket_counts == [1, 0, 0]
 
 
-async def test_a_collector_that_takes_nothing_is_told_of_once(
+async def test_failing_collector_is_logged_once(
     collector: Collector, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "kbroker.web.metrics.otlp")
@@ -207,7 +207,7 @@ async def test_a_collector_that_takes_nothing_is_told_of_once(
     assert "again" in said[1]
 
 
-async def test_a_stop_waits_for_no_collector() -> None:
+async def test_stop_does_not_wait_for_collector() -> None:
     """One that is not there is asked again and again by the library, for seconds."""
     config = config_of("http://127.0.0.1:9/v1/metrics")
     async with broker_with(OtlpService(config), config, None, None):
@@ -216,7 +216,7 @@ async def test_a_stop_waits_for_no_collector() -> None:
     assert trio.current_time() - began < 3
 
 
-def test_serve_sends(collector: Collector, tmp_path: Path) -> None:
+def test_serve_exports_to_collector(collector: Collector, tmp_path: Path) -> None:
     words = ["serve", "--memory", "--port", "0", "-o", f"otlp.endpoint={collector.url}"]
     command = [sys.executable, "-m", "kbroker", *words, "-o", "otlp.interval.ms=1000"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as broker:
@@ -230,7 +230,7 @@ def test_serve_sends(collector: Collector, tmp_path: Path) -> None:
     assert attributes_of(collector.requests[0])["kbroker.node.id"] == 1
 
 
-def test_without_the_library_it_says_what_to_install() -> None:
+def test_missing_otlp_library_is_reported_with_install_command() -> None:
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
         "from kbroker.cli import main\n"

@@ -149,7 +149,7 @@ async def test_user_commands_reject_invalid_arguments(cli: Cli) -> None:
     said = await cli("security", "user", "add", "bob", *few, *LOGIN, stdin="brush", status=2)
     assert "4096<=x<=16384" in said.stderr
     said = await cli("security", "user", "add", "", *LOGIN, stdin="brush", status=1)
-    assert "A user needs a name" in said.stderr
+    assert "User name must not be empty" in said.stderr
     for option in ("--password", "--password=brush"):
         said = await cli("security", "user", "add", "bob", option, *LOGIN, status=2)
         assert "No such option" in said.stderr

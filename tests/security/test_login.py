@@ -320,7 +320,7 @@ async def test_authentication_logs_no_secret(caplog: pytest.LogCaptureFixture) -
     ("settings", "message"),
     [
         (["sasl.enabled.mechanisms=GSSAPI"], "valid: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
-        (["listeners=SASL_PLAINTEXT://0.0.0.0:0"], "PLAIN sends passwords as they are"),
+        (["listeners=SASL_PLAINTEXT://0.0.0.0:0"], "PLAIN sends passwords in plain text"),
         (["sasl.jaas.config=x"], "sasl.jaas.config of PLAIN: it does not begin with a login"),
         (
             ["sasl.jaas.config=com.mine.Module required;"],

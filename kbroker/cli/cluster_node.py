@@ -103,7 +103,7 @@ def mark_dead(address: str, directories: tuple[str, ...]) -> None:
         return end_node(address, directories)
 
     ended = or_fail(end)
-    was = "is marked dead" if ended.was_there else "was already marked dead"
+    was = "is marked dead" if ended.was_registered else "was already marked dead"
     say(f"node {ended.node_id} {was}")
 
 

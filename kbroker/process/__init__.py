@@ -1,1 +1,1 @@
-"""One running server."""
+"""Server process: startup, supervision and shutdown of `kbroker serve` and `kbroker run`."""

@@ -1,4 +1,4 @@
-"""Topics and records that the command line declares; they exist before the broker is ready."""
+"""Creation of the topics and records that the command line declares, before the broker is ready."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ logger = logging.getLogger(__name__)
 async def declare(broker: Broker, topics: Iterable[NewTopic], seeds: Iterable[str]) -> None:
     """Create topics, then write the records of seed files.
 
-    Topics that are there stay as they are. Raises StartFailed.
+    Existing topics are not changed.
+
+    Args:
+        broker: The broker.
+        topics: Topics to create.
+        seeds: Paths of seed files.
+
+    Raises:
+        StartFailed: A topic cannot be created, or a seed file cannot be read or written.
     """
     for new in topics:
         known = broker.node.cluster.topics.get(new.name)
@@ -24,12 +32,12 @@ async def declare(broker: Broker, topics: Iterable[NewTopic], seeds: Iterable[st
             await create(broker, new, f"--topic {new.name}")
         elif len(known.partitions) != new.partitions != DEFAULT or new.configs:
             logger.warning(
-                "--topic %s: the topic exists with %d partitions and stays as it is",
+                "--topic %s: the topic exists with %d partitions and is not changed",
                 new.name,
                 len(known.partitions),
             )
     for path in seeds:
-        from .seeding import write_seed  # a client of the broker; most starts need none
+        from .seeding import write_seed  # imported here: most starts need no client
 
         written = await write_seed(broker, path)
-        logger.info("%d records of %s written", written, path)
+        logger.info("wrote %d records of %s", written, path)

@@ -1,6 +1,6 @@
-"""What clients need to come in, as each of them takes it.
+"""Settings with which clients connect to a `--tls-dev` server, for each kind of client.
 
-What people are told has no password in it: it reads one from a file, or names a file that has it.
+Printed snippets contain no password. They read it from a file, or name a file that contains it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,16 @@ from .dev_files import JAVA, LIBRDKAFKA
 
 
 class Access(NamedTuple):
-    """Where clients come in (HOST:PORT,...), who they are, and whom they trust."""
+    """Access of clients to the server.
+
+    Attributes:
+        addresses: Bootstrap servers (HOST:PORT,...).
+        user: User name.
+        password: Password.
+        password_file: File with the password.
+        mechanism: SASL mechanism.
+        trusted: File with the CA certificate.
+    """
 
     addresses: str
     user: str
@@ -25,19 +34,24 @@ class Access(NamedTuple):
     trusted: Path
 
     def __repr__(self) -> str:
-        """Without the password."""
+        """Return a representation without the password."""
         return f"Access({self.addresses}, {self.user})"
 
 
 class Snippet(NamedTuple):
-    """What a person can paste, for one kind of client."""
+    """Example for one kind of client, to copy and paste."""
 
     client: str
     text: str
 
 
 def snippets(access: Access, directory: Path) -> Sequence[Snippet]:
-    """For each kind of client that is known; `directory` has the `client_files`."""
+    """Return a snippet for each kind of client.
+
+    Args:
+        access: Access of clients.
+        directory: Directory with the `client_files`.
+    """
     java, librdkafka = _quoted(directory / JAVA), _quoted(directory / LIBRDKAFKA)
     with_java = f"--bootstrap-server {access.addresses} --command-config {java}"
     return (
@@ -51,7 +65,7 @@ def snippets(access: Access, directory: Path) -> Sequence[Snippet]:
 
 
 def client_files(access: Access) -> Mapping[str, str]:
-    """What clients read, by the names of files."""
+    """Return the contents of the client settings files by file name."""
     return {
         JAVA: _java(access),
         LIBRDKAFKA: _librdkafka(access),

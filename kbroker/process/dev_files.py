@@ -1,13 +1,13 @@
-"""The files of `kbroker serve --tls-dev`, which lie in a directory of the first data directory."""
+"""File names of `kbroker serve --tls-dev`, in a subdirectory of the first log directory."""
 
 from __future__ import annotations
 
 DIRECTORY = "tls-dev"
 AUTHORITY, AUTHORITY_KEY = "ca.pem", "ca.key"
+# Server certificate and its key.
 SERVER = "server.pem"
-"""The server's certificate and its key."""
 PASSWORD = "admin.password"
+# Client settings with the password.
 JAVA, LIBRDKAFKA = "client.properties", "librdkafka.conf"
-"""Settings of clients, with the password in them."""
+# Files that only the owner may read.
 SECRETS = (AUTHORITY_KEY, SERVER, PASSWORD, JAVA, LIBRDKAFKA)
-"""What nobody but the owner may read."""

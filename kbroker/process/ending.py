@@ -1,4 +1,4 @@
-"""The word of a supervisor that the process of a node has ended."""
+"""Removal of the registration of a node whose process has ended, on behalf of a supervisor."""
 
 from __future__ import annotations
 
@@ -17,24 +17,32 @@ from .on_etcd import on_etcd
 
 
 class Ended(NamedTuple):
-    """`was_there` says that the cluster had not missed the node yet."""
+    """Outcome: the node's ID, and True if the cluster still had its registration."""
 
     node_id: int
-    was_there: bool
+    was_registered: bool
 
 
 def end_node(address: str, directories: Sequence[str]) -> Ended:
-    """Let a cluster know that the process is gone which had some data directories.
+    """Remove the registration of the node that had some log directories.
 
-    Parameters: `address` is that of the cluster, `directories` are all data directories of one node. Raises
-    ConfigError, and StorageError: they are of no node, or a process uses them.
+    Args:
+        address: Address of the cluster's etcd.
+        directories: All log directories of the node.
+
+    Returns:
+        The node, and whether it was registered.
+
+    Raises:
+        ConfigError: The address is invalid.
+        StorageError: The directories belong to no node, or a process uses them.
     """
     files, paths = OsFiles(), absolute_paths(directories)
     node_id = lone_node(files, paths)
     found = [] if node_id is None else [found_directory(files, path, node_id) for path in paths]
     if node_id is None or None in found:
         raise StorageError(
-            f"{' and '.join(paths)}: here is no node's data; name all its directories"
+            f"{' and '.join(paths)}: found no node's data; name all log directories of the node"
         )
     directories = [each.meta.directory_id for each in found if each is not None]
     with locked(files, paths):

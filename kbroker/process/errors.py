@@ -1,4 +1,4 @@
-"""What a start says when it cannot go on."""
+"""Errors of the server startup, and their messages."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from kbroker.runtime.memory_errors import NEXT_ACTION, OutOfMemory, is_out_of_me
 
 
 class StartFailed(Exception):
-    """The server cannot start; the message names the cause and the next action."""
+    """The server cannot start. The message contains the cause and the next action."""
 
 
+# Errors that are reported to the operator without a traceback.
 ANSWERABLE = (StartFailed, KafkaError, CannotListen, OSError, ValueError)
-"""Errors that a person can do something about."""
 
 
 def cause_of(group: ExceptionGroup[Exception]) -> Exception:
-    """The one error inside that a person can do something about; else the group is raised."""
+    """Return the first error in a group that is reported without a traceback.
+
+    Raises:
+        ExceptionGroup: The group itself, if it contains no such error.
+    """
     for error in group.exceptions:
         if isinstance(error, ExceptionGroup):
             return cause_of(error)
@@ -26,7 +30,7 @@ def cause_of(group: ExceptionGroup[Exception]) -> Exception:
 
 
 def text_of(error: Exception) -> str:
-    """The message of such an error."""
+    """Return the message of an error that `cause_of` returned."""
     if isinstance(error, KafkaError) and error.message:
         return error.message
     if is_out_of_memory(error) and not isinstance(error, OutOfMemory):

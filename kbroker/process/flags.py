@@ -1,4 +1,4 @@
-"""The settings of a server from its flags, the environment and a file."""
+"""Server settings from command-line flags, environment variables and a file."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kbroker.config import BrokerConfig, ConfigError, KafkaEnvironment, read_kaf
 
 from .listeners import parse_endpoint, protocol_of, split_address
 
+# Listener name of `--host-port`.
 HOST_LISTENER = "HOST"
-"""The name of the listener of `--host-port`."""
 
 
 @dataclass(slots=True)
 class SettingFlags:
-    """What a command line says about settings; see the help of `kbroker serve` for each."""
+    """Command-line flags for settings; see the help of `kbroker serve`."""
 
     host: str | None = None
     port: int | None = None
@@ -36,14 +36,19 @@ class SettingFlags:
 
 
 def kafka_environment(flags: SettingFlags, environ: Mapping[str, str]) -> KafkaEnvironment:
-    """What `KAFKA_*` says; nothing unless it is asked for. Raises ConfigError."""
+    """Read the `KAFKA_*` variables if `--env-config` is given.
+
+    Raises:
+        ConfigError: A variable is invalid.
+    """
     return read_kafka_environment(environ if flags.env_config else {})
 
 
 def load_settings(flags: SettingFlags, environ: Mapping[str, str]) -> BrokerConfig:
-    """Merge all places, strongest first: flags, `KBROKER_*`, `KAFKA_*`, the file.
+    """Merge all sources in order of precedence: flags, `KBROKER_*`, `KAFKA_*`, the file.
 
-    Raises ConfigError.
+    Raises:
+        ConfigError: A setting is invalid.
     """
     config = BrokerConfig.load(
         options=flags.overrides,
@@ -58,10 +63,10 @@ def load_settings(flags: SettingFlags, environ: Mapping[str, str]) -> BrokerConf
 
 
 def _settings_of_flags(flags: SettingFlags, config: BrokerConfig) -> Iterator[tuple[str, str, str]]:
-    """The flags that stand for a setting: their origin, the setting, its value."""
+    """Yield flag, setting name and value for each flag that sets a setting."""
     if flags.data_dir is not None:
         if {"log.dir", "log.dirs"} & flags.overrides.keys():
-            raise ConfigError("--data-dir and -o log.dirs both say where data is; leave one out")
+            raise ConfigError("--data-dir and -o log.dirs both set the log directories; omit one")
         yield "--data-dir", "log.dirs", flags.data_dir
     if flags.node_id is not None:
         yield "--node-id", "node.id", str(flags.node_id)
@@ -89,26 +94,26 @@ def _settings_of_flags(flags: SettingFlags, config: BrokerConfig) -> Iterator[tu
             for each in config.all_advertised_listeners
             if split_address(each, "advertised.listeners")[0] != name
         ]
-        told = f"{name}://{parse_endpoint(flags.advertise)}"
-        yield "--advertise", "advertised.listeners", ",".join([told, *others])
+        own = f"{name}://{parse_endpoint(flags.advertise)}"
+        yield "--advertise", "advertised.listeners", ",".join([own, *others])
 
 
 def _listen_for_host(config: BrokerConfig, port: int) -> BrokerConfig:
-    """With one more listener, for clients of the machine that a container is on.
+    """Add the listener of `--host-port`, for clients on the host of a container.
 
-    It is like the first one, but for its port and for what its clients are told.
+    It is a copy of the first listener with another port, advertised as localhost.
     """
     first, address = split_address(config.listeners[0], "listeners")
     if HOST_LISTENER in {split_address(each, "listeners")[0] for each in config.listeners}:
         raise ConfigError(
-            f"listeners has {HOST_LISTENER} already; leave out --host-port, or name it otherwise"
+            f"listeners already contains {HOST_LISTENER}; omit --host-port, or rename that listener"
         )
     listener = f"{HOST_LISTENER}://{address._replace(port=port)}"
-    told = f"{HOST_LISTENER}://localhost:{port}"
+    advertised = f"{HOST_LISTENER}://localhost:{port}"
     protocols = config.listener_security_protocol_map
     values = {
         "listeners": ",".join([*config.all_listeners, listener]),
-        "advertised.listeners": ",".join([*config.all_advertised_listeners, told]),
+        "advertised.listeners": ",".join([*config.all_advertised_listeners, advertised]),
         "listener.security.protocol.map": (
             f"{protocols},{HOST_LISTENER}:{protocol_of(config, first)}"
         ),

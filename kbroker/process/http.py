@@ -1,4 +1,4 @@
-"""What a server serves by HTTP, and sends, where it is asked to."""
+"""Optional HTTP services of a server: console and metrics, schema registry, and OTLP export."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the nodes of a process do by HTTP; a `kbroker.broker.Service` as well."""
+    """HTTP services of all nodes of a process; implements `kbroker.broker.Service`."""
 
     http: HttpService | None = None
     registry: RegistryService | None = None
     otlp: OtlpService | None = None
 
     def http_at(self, node_id: int) -> Endpoint | None:
-        """Where a node serves metrics and probes."""
+        """Return the address of a node's metrics and probes, or None."""
         return None if self.http is None else self.http.endpoint_of(node_id)
 
     def registry_at(self, node_id: int) -> Endpoint | None:
-        """Where a node serves schemas."""
+        """Return the address of a node's schema registry, or None."""
         return None if self.registry is None else self.registry.endpoint_of(node_id)
 
     @property
@@ -44,7 +44,11 @@ class Served:
         return [each for each in (self.http, self.registry, self.otlp) if each is not None]
 
     async def bind(self, nodes: Sequence[LocalNode]) -> None:
-        """Take the addresses of all, or of none. Raises CannotListen."""
+        """Bind the addresses of all services, or none.
+
+        Raises:
+            CannotListen: An address cannot be bound.
+        """
         try:
             for each in self._services:
                 await each.bind(nodes)
@@ -60,16 +64,17 @@ class Served:
                 nursery.start_soon(each.run)
 
     async def close(self) -> None:
-        """End all of it, at the same time."""
+        """Close all services concurrently."""
         async with trio.open_nursery() as nursery:
             for each in self._services:
                 nursery.start_soon(each.close)
 
 
 def http_service(config: BrokerConfig, listeners: Sequence[Listener]) -> Served | None:
-    """What is done by HTTP beside the listeners of a node; None where nothing of it is asked for.
+    """Return the configured HTTP services, or None if none is configured.
 
-    Raises StartFailed when it cannot be.
+    Raises:
+        StartFailed: A service cannot be used, or its port is that of a listener.
     """
     _check_ports(config, listeners)
     registry = _registry(config, listeners) if config.registry_port >= 0 else None
@@ -79,7 +84,7 @@ def http_service(config: BrokerConfig, listeners: Sequence[Listener]) -> Served 
 
 
 def _check_ports(config: BrokerConfig, listeners: Sequence[Listener]) -> None:
-    """Raise StartFailed for a port of HTTP that is also that of a listener, or of both services."""
+    """Raise StartFailed if two HTTP services, or one and a listener, have the same port."""
     http = Listener("http.port", config.http_host, config.http_port)
     registry = Listener("registry.port", config.registry_host, config.registry_port)
     for one, other in combinations((http, registry, *listeners), 2):
@@ -91,7 +96,7 @@ def _check_ports(config: BrokerConfig, listeners: Sequence[Listener]) -> None:
 
 def _http(config: BrokerConfig, registry: RegistryService | None) -> HttpService:
     try:
-        from kbroker.web.service import HttpService  # what it needs most installations do not have
+        from kbroker.web.service import HttpService  # optional dependencies
     except ModuleNotFoundError as error:
         missing = f"--http-port needs {error.name}: pip install 'kbroker[console]'"
         raise StartFailed(missing) from None
@@ -100,7 +105,7 @@ def _http(config: BrokerConfig, registry: RegistryService | None) -> HttpService
 
 def _otlp(config: BrokerConfig) -> OtlpService:
     try:
-        from kbroker.web.metrics.otlp import OtlpService  # as above
+        from kbroker.web.metrics.otlp import OtlpService  # optional dependencies
     except ModuleNotFoundError as error:
         missing = f"otlp.endpoint needs {error.name}: pip install 'kbroker[otlp]'"
         raise StartFailed(missing) from None
@@ -109,7 +114,7 @@ def _otlp(config: BrokerConfig) -> OtlpService:
 
 def _registry(config: BrokerConfig, listeners: Sequence[Listener]) -> RegistryService:
     try:
-        from kbroker.schemas.service import RegistryService, why_not  # as above
+        from kbroker.schemas.service import RegistryService, why_not  # optional dependencies
     except ModuleNotFoundError as error:
         missing = f"--registry-port needs {error.name}: pip install 'kbroker[registry]'"
         raise StartFailed(missing) from None

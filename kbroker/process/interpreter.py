@@ -1,4 +1,4 @@
-"""How the interpreter works in a process that is a server, and nothing else."""
+"""Settings of the Python interpreter for a dedicated server process."""
 
 from __future__ import annotations
 
@@ -10,40 +10,35 @@ import trio
 
 from kbroker.broker import Broker
 
+# Collection thresholds of the three generations. A burst of pipelined requests creates thousands of
+# objects that are freed with their responses. Python's default threshold of 700 takes 1/6 of the time
+# of a burst, in pauses of up to 100 ms, and 1/2 of the time of a start with many topics. The second
+# generation is collected with the first one because ten first generations together take 40 ms.
 GC_THRESHOLDS = 20_000, 1, 1000
-"""Thresholds of the three generations.
-
-A burst of pipelined requests makes thousands of objects that are freed with their responses. Python's
-own threshold of 700 takes a sixth of the time of a burst, in pauses of up to 100 ms, and half of the
-time of a start with many topics. The second generation is collected with the first one because ten
-first ones together take 40 ms.
-"""
+# Seconds between two collections of young objects that each take longer than YOUNG_COST_SECONDS.
 YOUNG_SECONDS = 0.02
-"""Time between two collections of young objects that each take longer than `YOUNG_COST_SECONDS`."""
+# Maximum seconds between two collections of young objects, while few objects are created.
 YOUNG_SECONDS_MAX = 0.64
-"""Maximum time between two collections of young objects, reached while there are few of them."""
+# CPU seconds of a collection above which the next one follows soon.
 YOUNG_COST_SECONDS = 0.001
-"""CPU time of a collection above which the next one follows soon."""
 FREEZE_SECONDS = 0.2
+# Seconds after which a thread must release the interpreter lock to a waiting thread. The time restarts
+# whenever the thread releases the lock, even for a system call. A busy event loop makes a system call
+# after each iteration, which takes about as long as Python's default of 5 ms. With that default, a
+# thread with an fsync to do waited for 300 ms.
 SWITCH_SECONDS = 0.0005
-"""For how long a thread that has the interpreter keeps it from one that wants it.
-
-That starts to count anew whenever the first one has let go of it, if only for a system call. An event
-loop with much to do makes one at the end of each turn, of as many milliseconds as Python's own 5: a
-thread with a sync to do waited for 300 ms until it began.
-"""
 
 
 def set_up_interpreter() -> None:
-    """Set the garbage collector and the switching of threads up for a server."""
+    """Configure the garbage collector and thread switching for a server."""
     gc.set_threshold(*GC_THRESHOLDS)
     sys.setswitchinterval(SWITCH_SECONDS)
 
 
 async def freeze_long_lived_objects(broker: Broker) -> None:
-    """Exclude the objects that live as long as the process from collections, and keep those short.
+    """Exclude long-lived objects from garbage collections, and keep collections short.
 
-    Such objects exist at the start, or are loaded in the background.
+    Long-lived objects are created at startup, or loaded in the background.
     """
     gc.freeze()
     gc.enable()

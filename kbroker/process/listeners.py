@@ -1,4 +1,4 @@
-"""Which listeners a configuration asks for."""
+"""Listeners from settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNROUTABLE = "0.0.0.0"
 
 
 def configured_listeners(config: BrokerConfig) -> list[Listener]:
-    """The listeners of `listeners`, each with its address of `advertised.listeners` if it has one.
+    """Return the configured listeners with their advertised addresses.
 
     Raises:
         ConfigError: An address cannot be read or used, two listeners have one name or one address,
@@ -45,21 +45,33 @@ def configured_listeners(config: BrokerConfig) -> list[Listener]:
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """Read HOST:PORT, with brackets around an IPv6 address. Raises ConfigError."""
+    """Parse HOST:PORT, with brackets around an IPv6 address.
+
+    Raises:
+        ConfigError: The text is invalid.
+    """
     return split_address(f"{SecurityProtocol.PLAINTEXT}://{text}", "the advertised address")[1]
 
 
 def split_address(text: str, setting: str) -> tuple[str, Endpoint]:
-    """Read NAME://host:port of a setting; names have upper case, as in Kafka. Raises ConfigError."""
+    """Parse NAME://host:port. The name is converted to upper case, as in Kafka.
+
+    Args:
+        text: The text.
+        setting: Name of the setting, for errors.
+
+    Raises:
+        ConfigError: The text is invalid.
+    """
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > PORT_MAX:
-        raise ConfigError(f"{setting}: {text!r} is not NAME://host:port")
+        raise ConfigError(f"{setting}: invalid address {text!r} (expected NAME://host:port)")
     host = match["six"] if match["host"] is None else match["host"]
     return match["name"].upper(), Endpoint(host, int(match["port"]))
 
 
 def _by_name(texts: Sequence[str], setting: str) -> dict[str, Endpoint]:
-    """Read the addresses of a setting. Raises ConfigError: two have the same name."""
+    """Parse the addresses of a setting, and check that their names are unique."""
     found: dict[str, Endpoint] = {}
     for text in texts:
         name, endpoint = split_address(text, setting)
@@ -79,8 +91,8 @@ def _advertised_endpoint(advertised: Endpoint | None) -> Endpoint | None:
         return advertised
     if advertised.host == _UNROUTABLE:
         raise ConfigError(
-            f"advertised.listeners: clients cannot connect to {advertised}; name an address that they can "
-            "reach, or leave the listener out to advertise to each client the address that it connected to"
+            f"advertised.listeners: clients cannot connect to {advertised}; set an address that they "
+            "can reach, or omit the listener to advertise the address that each client connected to"
         )
     return advertised._replace(host=canonical_host_name())
 
@@ -99,8 +111,8 @@ def canonical_host_name() -> str:
         address = _addresses(own)[0]
     except OSError as error:
         raise ConfigError(
-            f"advertised.listeners: the name of this machine, {own}, does not resolve "
-            f"({error.strerror}); name a host"
+            f"advertised.listeners: the host name of this machine, {own}, does not resolve "
+            f"({error.strerror}); set a host"
         ) from None
     try:
         name = socket.getnameinfo((address, 0), socket.NI_NAMEREQD)[0]
@@ -110,28 +122,28 @@ def canonical_host_name() -> str:
 
 
 def _addresses(host: str) -> list[str]:
-    """The addresses of a host, those of IPv4 first. Raises OSError."""
+    """Return the addresses of a host, IPv4 first."""
     rows = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return [str(row[4][0]) for row in sorted(rows, key=lambda row: row[0] != socket.AF_INET)]
 
 
 def _check_names(config: BrokerConfig, bound: Collection[str], advertised: Collection[str]) -> None:
-    """Raise ConfigError for a name of another setting that is no listener."""
+    """Raise ConfigError if another setting names an unknown listener."""
     unknown = [name for name in advertised if name not in bound]
     if unknown:
         raise ConfigError(
-            f"advertised.listeners names {', '.join(unknown)}, which listeners does not"
+            f"advertised.listeners: unknown listeners {', '.join(unknown)} (valid: "
+            f"{', '.join(bound)})"
         )
     between = config.inter_broker_listener_name
     if between and between not in bound:
         raise ConfigError(
-            f"inter.broker.listener.name is {between}, which listeners does not name (valid: "
-            f"{', '.join(bound)})"
+            f"inter.broker.listener.name: unknown listener {between} (valid: {', '.join(bound)})"
         )
 
 
 def _check_apart(one: Listener, other: Listener) -> None:
-    """Raise ConfigError for a port of two listeners, but for one of IPv4 and one of IPv6 (KIP-797)."""
+    """Raise ConfigError if two listeners share a port, except an IPv4 and an IPv6 one (KIP-797)."""
     if not one.port or one.port != other.port:
         return
     if {_family(one.host), _family(other.host)} != {4, 6} or one.overlaps(other):
@@ -157,7 +169,11 @@ def _listener_security(config: BrokerConfig, name: str, host: str) -> ListenerSe
 
 
 def protocol_of(config: BrokerConfig, name: str) -> SecurityProtocol:
-    """What clients of a listener speak. Raises ConfigError."""
+    """Return the security protocol of a listener.
+
+    Raises:
+        ConfigError: `listener.security.protocol.map` is invalid or lacks the listener.
+    """
     protocols = _protocols(config.listener_security_protocol_map)
     if name not in protocols:
         raise ConfigError(f"listener {name} has no entry in listener.security.protocol.map")
@@ -165,7 +181,7 @@ def protocol_of(config: BrokerConfig, name: str) -> SecurityProtocol:
 
 
 def _protocols(text: str) -> dict[str, SecurityProtocol]:
-    """Read NAME:PROTOCOL,... in any case. Raises ConfigError."""
+    """Parse NAME:PROTOCOL,... case-insensitively."""
     protocols = {}
     for pair in filter(None, map(str.strip, text.split(","))):
         name, colon, protocol = (each.strip() for each in pair.rpartition(":"))
@@ -175,7 +191,7 @@ def _protocols(text: str) -> dict[str, SecurityProtocol]:
             colon = ""
         if not colon or not name:
             raise ConfigError(
-                f"listener.security.protocol.map: {pair!r} is not NAME:PROTOCOL (valid protocols: "
-                f"{', '.join(SecurityProtocol)})"
+                f"listener.security.protocol.map: invalid entry {pair!r} (expected NAME:PROTOCOL; "
+                f"valid protocols: {', '.join(SecurityProtocol)})"
             )
     return protocols

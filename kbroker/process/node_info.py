@@ -18,12 +18,12 @@ from kbroker.storage.naming import LOG
 if TYPE_CHECKING:
     from .http import Served
 
+# Maximum number of partitions for which the banner shows the data size; a scan of more takes too long.
 SIZED_MAX = 1000
-"""Partitions of which the banner says the size; to look at the files of more takes too long."""
 
 
 class Address(NamedTuple):
-    """A listener, where it listens, and the address that is told to clients if it is another one."""
+    """A listener with its configured host, its bound address, and its advertised address if set."""
 
     listener: str
     host: str
@@ -32,12 +32,21 @@ class Address(NamedTuple):
 
 
 class NodeInfo(NamedTuple):
-    """The information about one node in the startup output.
+    """Information about one node in the startup output.
 
     Attributes:
+        node_id: Node ID.
+        cluster_id: Cluster ID.
+        addresses: Listeners.
         endpoint: Address at which this machine reaches the node.
-        loss: Description of the records that a crash may lose, or None for none.
+        data_dirs: Log directories.
+        topics: Number of topics of the cluster.
+        partitions: Number of partitions on the node.
         has_crashed: True if the last run of the node did not shut down cleanly.
+        loss: Description of the records that a crash may lose, or None for none.
+        nodes: IDs of the registered nodes of the cluster.
+        http: Address of metrics and probes.
+        registry: Address of the schema registry.
     """
 
     node_id: int
@@ -50,11 +59,8 @@ class NodeInfo(NamedTuple):
     has_crashed: bool
     loss: str | None
     nodes: Sequence[int]
-    """The nodes of its cluster that run."""
     http: Endpoint | None = None
-    """Where it serves metrics and probes."""
     registry: Endpoint | None = None
-    """Where it serves schemas."""
 
 
 def info_of(local: LocalNode, http: Served | None = None) -> NodeInfo:
@@ -86,8 +92,8 @@ def info_of_all(broker: Broker, http: Served | None) -> list[NodeInfo]:
     return [info_of(each, http) for each in broker.nodes]
 
 
-def dialled(node: NodeInfo) -> Endpoint:
-    """The address of a node for people, and for clients that go on with what it tells."""
+def bootstrap_address(node: NodeInfo) -> Endpoint:
+    """Return the bootstrap address of a node to show to users."""
     _, host, endpoint, advertised = node.addresses[0]
     if advertised is not None:
         return advertised if advertised.port else advertised._replace(port=endpoint.port)
@@ -96,7 +102,7 @@ def dialled(node: NodeInfo) -> Endpoint:
 
 
 def ready_event(nodes: Sequence[NodeInfo], data_dirs: Sequence[str]) -> dict[str, object]:
-    """What a program is told of a server that is ready."""
+    """Return the `ready` event for programs."""
     rows = [
         {
             "node_id": each.node_id,
@@ -128,7 +134,14 @@ def banner_lines(
     is_new: bool,
     more: Sequence[tuple[str, str]] = (),
 ) -> Iterator[str]:
-    """What a person is told of a server that is ready; `more` are further things, by name."""
+    """Yield the lines of the startup banner.
+
+    Args:
+        nodes: Information about all nodes.
+        data_dirs: Log directories; empty for in-memory storage.
+        is_new: The log directories were empty.
+        more: Names and texts of additional lines.
+    """
     ids = ", ".join(str(each.node_id) for each in nodes)
     head = f"nodes {ids}" if len(nodes) > 1 else f"node {ids}"
     yield f"kbroker {__version__} · {head} · cluster {nodes[0].cluster_id}"
@@ -154,20 +167,22 @@ def banner_lines(
 
 
 def _url(http: Endpoint | None) -> str | None:
-    """Where this machine reaches it."""
+    """Return the URL at which this machine reaches an HTTP address."""
     if http is None:
         return None
     return f"http://{http.as_seen_locally}"
 
 
 def kafka_log_lines(nodes: Sequence[NodeInfo], now: float) -> Iterator[str]:
-    """What Kafka's log says of nodes that are ready, which other programs wait for.
+    """Yield the startup lines of Kafka's log, which health checks of other programs look for.
 
-    Parameters: `now` is in seconds since the epoch.
+    Args:
+        nodes: Information about all nodes.
+        now: Current time in seconds since the epoch.
     """
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
     for each in nodes:
-        for said, whose in (
+        for text, whose in (
             (f"[KafkaRaftServer nodeId={each.node_id}] Kafka Server started", "KafkaRaftServer"),
             (
                 f"[BrokerServer id={each.node_id}] Transitioning from RECOVERY to RUNNING",
@@ -175,7 +190,7 @@ def kafka_log_lines(nodes: Sequence[NodeInfo], now: float) -> Iterator[str]:
             ),
             (f"[KafkaServer id={each.node_id}] started", "KafkaServer"),
         ):
-            yield f"[{moment},{int(now * 1000) % 1000:03}] INFO {said} (kafka.server.{whose})"
+            yield f"[{moment},{int(now * 1000) % 1000:03}] INFO {text} (kafka.server.{whose})"
 
 
 def _data_line(nodes: Sequence[NodeInfo], data_dirs: Sequence[str], *, is_new: bool) -> str:
@@ -198,9 +213,9 @@ def _data_line(nodes: Sequence[NodeInfo], data_dirs: Sequence[str], *, is_new: b
 
 
 def _loss_window(config: BrokerConfig, *, in_memory: bool) -> str | None:
-    """Say what may be lost, for every set-up but the durable one."""
+    """Describe the records that a crash may lose; None for durable settings."""
     if in_memory:
-        return "everything is gone when this process ends"
+        return "all data is lost when this process ends"
     policy = config.flush_policy
     if policy == "interval":
         return f"power loss: up to {config.flush_interval_ms} ms (flush.policy=interval)"
@@ -210,11 +225,11 @@ def _loss_window(config: BrokerConfig, *, in_memory: bool) -> str | None:
 
 
 def _segment_bytes(directory: str) -> int:
-    """Return the size of all records below a data directory; what cannot be read counts as empty."""
+    """Return the size of all segments in a log directory. Unreadable directories count as empty."""
     total = 0
     with suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
-            # A directory that cannot be read is offline, and is reported when its partition is opened.
+            # An unreadable directory is offline, and is reported when its partition is opened.
             with suppress(OSError):
                 if entry.is_dir():
                     total += _partition_bytes(entry.path)

@@ -1,6 +1,7 @@
-"""One node of a server with several processes: `supervising` starts it, with an order in a file.
+"""Main program of a node process of a multi-process server.
 
-See `node_words` for what they say to each other.
+`supervising` starts it with the path of a pickled `NodeOrder`. `node_messages` defines the messages
+between them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from .http import http_service
 from .interpreter import freeze_long_lived_objects, set_up_interpreter
 from .listeners import configured_listeners
 from .node_info import info_of
-from .node_words import DECLARE, Declared, Joined, NodeOrder, Refused, tell
+from .node_messages import DECLARE, Declared, Joined, NodeError, NodeOrder, send_message
 from .options import ServeOptions
 
 START_FAILED = 3
@@ -38,19 +39,19 @@ RECEIVE_BYTES = 4096
 
 
 def main() -> None:
-    """Run a node until its process is told to stop."""
+    """Run a node until a stop signal or the end of stdin."""
     order: NodeOrder = pickle.loads(Path(sys.argv[1]).read_bytes())
     options = order.options
     audit_file = options.audit_file and f"{options.audit_file}.node-{order.node_id}"
     set_up_logging(options.log_levels, options.log_format, audit_file)
     raise_limit()
     set_up_interpreter()
-    gc.disable()  # until it is ready: what a start makes stays
+    gc.disable()  # until ready: startup objects are long-lived
     try:
         trio.run(_run, order, strict_exception_groups=True)
     except (StorageError, ExceptionGroup) as error:
         cause = cause_of(error) if isinstance(error, ExceptionGroup) else error
-        tell(Refused(text_of(cause)))
+        send_message(NodeError(text_of(cause)))
         sys.exit(START_FAILED)
 
 
@@ -65,7 +66,7 @@ async def _run(order: NodeOrder) -> None:
 
 
 async def _stop_on_signal(stop: trio.CancelScope, task_status: trio.TaskStatus[None]) -> None:
-    """One node stops in order, and others take over; a second signal ends it at once."""
+    """Stop gracefully at the first signal, with controlled shutdown; exit at the second one."""
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         task_status.started()
         async for number in signals:
@@ -77,12 +78,12 @@ async def _stop_on_signal(stop: trio.CancelScope, task_status: trio.TaskStatus[N
 async def _serve(order: NodeOrder, store: RemoteStore) -> None:
     options = order.options
     config = load_settings(options, os.environ)
-    words = _words()
+    commands = _commands()
 
     async def others() -> None:
-        tell(Joined())
-        if await anext(words, None) is None:  # the end instead of BEGIN
-            raise StartFailed("the server stops before its nodes have begun")
+        send_message(Joined())
+        if await anext(commands, None) is None:  # end of stdin instead of BEGIN
+            raise StartFailed("the server stopped before its nodes started")
 
     listeners = configured_listeners(config)
     http = http_service(config, listeners)
@@ -97,10 +98,10 @@ async def _serve(order: NodeOrder, store: RemoteStore) -> None:
         service=http,
     )
     async with opened as broker, trio.open_nursery() as nursery:
-        tell(info_of(broker.nodes[0], http))
+        send_message(info_of(broker.nodes[0], http))
         nursery.start_soon(freeze_long_lived_objects, broker)
-        async for word in words:
-            if word == DECLARE:
+        async for command in commands:
+            if command == DECLARE:
                 await _declare(broker, options)
         broker.stop_with_cluster()
         nursery.cancel_scope.cancel()
@@ -110,18 +111,18 @@ async def _declare(broker: Broker, options: ServeOptions) -> None:
     try:
         await declare(broker, options.topics, options.seeds)
     except StartFailed as error:
-        tell(Refused(str(error)))
+        send_message(NodeError(str(error)))
     else:
-        tell(Declared(len(broker.node.cluster.topics)))
+        send_message(Declared(len(broker.node.cluster.topics)))
 
 
-async def _words() -> AsyncIterator[bytes]:
-    """The lines of stdin, until its end."""
+async def _commands() -> AsyncIterator[bytes]:
+    """Yield the lines of stdin until its end."""
     lines = Lines()
     async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stream:
         while part := await stream.receive_some(RECEIVE_BYTES):
-            for word in lines.feed(part):
-                yield word
+            for command in lines.feed(part):
+                yield command
 
 
 if __name__ == "__main__":

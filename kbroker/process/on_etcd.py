@@ -1,4 +1,4 @@
-"""What a command does with the metadata of a cluster on etcd."""
+"""Access of commands to cluster metadata on etcd."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ T = TypeVar("T")
 
 
 def on_etcd(address: str, work: Callable[[MetadataStore], Awaitable[T]]) -> T:
-    """Connect, do the work, and return what it returns. Raises ConfigError, and StorageError."""
+    """Connect to a cluster's etcd, run a function with its metadata store, and return the result.
+
+    Args:
+        address: Address of the cluster's etcd.
+        work: The function.
+
+    Raises:
+        ConfigError: The address is invalid.
+        StorageError: The metadata cannot be read or changed.
+    """
     found = EtcdAddress.parse(address)
 
     async def run() -> T:

@@ -1,4 +1,4 @@
-"""What the command line of `kbroker serve` says."""
+"""Command-line options of `kbroker serve`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .flags import SettingFlags
 
 @dataclass(slots=True)
 class ServeOptions(SettingFlags):
-    """What the command line of `kbroker serve` says; see its help for each."""
+    """Command-line options of `kbroker serve`; see its help."""
 
     memory: bool = False
     tls_dev: bool = False

@@ -1,4 +1,4 @@
-"""A command that runs beside a broker of its own: `kbroker run`."""
+"""`kbroker run`: a command with a temporary broker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PASSED_ON = [
 
 @dataclass(slots=True)
 class RunOptions:
-    """What the command line of `kbroker run` says; `data_dir` None keeps all in memory."""
+    """Command-line options of `kbroker run`. If `data_dir` is None, data is kept in memory."""
 
     command: Sequence[str]
     topics: list[NewTopic] = field(default_factory=list)
@@ -43,9 +43,15 @@ class RunOptions:
 
 
 def run_command(options: RunOptions) -> int:
-    """Run a command while a broker runs; returns its exit code, 128 + n after signal n.
+    """Run a command while a broker is running.
 
-    Raises StartFailed, ConfigError, or OSError when the command cannot be started.
+    Returns:
+        The exit code of the command, 128 + n after signal n.
+
+    Raises:
+        StartFailed: The broker cannot start.
+        ConfigError: A setting is invalid.
+        OSError: The command cannot be started.
     """
     return trio.run(_run, options, strict_exception_groups=True)
 
@@ -75,7 +81,7 @@ async def _plain(
 async def _controlled(
     options: RunOptions, config: BrokerConfig
 ) -> AsyncIterator[tuple[Broker, Variables]]:
-    """A broker that takes commands of tests, and the variables that say where."""
+    """Run a broker with a control port, and yield it with the variables of its address."""
     from kbroker.testing.control import run_controlled_broker
 
     async def prepare(broker: Broker) -> None:
@@ -99,6 +105,6 @@ async def _run_child(command: Sequence[str], environment: dict[str, str]) -> int
 
 async def _pass_on(signals: AsyncIterator[int], process: trio.Process) -> None:
     async for number in signals:
-        # Ctrl+C on a terminal reaches the command by itself.
+        # The terminal sends Ctrl+C to the command too.
         if number != signal.SIGINT or not sys.stdin.isatty():
             process.send_signal(number)

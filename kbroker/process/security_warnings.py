@@ -23,22 +23,24 @@ def open_listeners(listeners: Iterable[Listener]) -> Iterator[str]:
         if each.host in LOOPBACK_NAMES:
             continue
         if each.certificates is None:
-            lacks = "no TLS" if each.requires_client_certificate else "neither TLS nor a login"
-            advice = "use SASL_SSL, for which --tls-dev makes all that it takes"
+            lacks = (
+                "no TLS" if each.requires_client_certificate else "neither TLS nor authentication"
+            )
+            advice = "use SASL_SSL (--tls-dev generates all that it needs)"
         elif not each.requires_client_certificate:
-            lacks = "TLS, but asks for no login"
+            lacks = "TLS, but no authentication"
             advice = "use SASL_SSL, or set ssl.client.auth=required"
         else:
             continue
         what = "read and write everything"
         if each.users is not None:
             reads_passwords = "PLAIN" in each.users.mechanisms
-            what = "read along, passwords included" if reads_passwords else "read along"
+            what = "eavesdrop, passwords included" if reads_passwords else "eavesdrop"
         elif each.requires_client_certificate:
-            what = "read along"
+            what = "eavesdrop"
         yield (
-            f"anyone who can reach {each.host or 'this machine'} can {what}: listener {each.name} has {lacks}; listen on "
-            f"localhost unless the network is trusted, or {advice}"
+            f"anyone who can reach {each.host or 'this machine'} can {what}: listener {each.name} "
+            f"has {lacks}; listen on localhost unless the network is trusted, or {advice}"
         )
 
 
@@ -46,15 +48,15 @@ def open_http(config: BrokerConfig) -> Iterator[str]:
     """Return a warning for each HTTP port that other machines can reach."""
     if config.http_port >= 0 and config.http_host not in LOOPBACK_NAMES:
         yield (
-            f"anyone who can reach {config.http_host} can read metrics, with the names of topics, groups "
-            "and clients, and all records in the console: HTTP asks for no login; leave --http-host at 127.0.0.1 unless the network is "
-            "trusted, or let a proxy ask for one"
+            f"anyone who can reach {config.http_host} can read metrics, with the names of topics, "
+            "groups and clients, and all records in the console: HTTP has no authentication; keep "
+            "--http-host at 127.0.0.1 unless the network is trusted, or use an authenticating proxy"
         )
     if config.registry_port >= 0 and config.registry_host not in LOOPBACK_NAMES:
         yield (
-            f"anyone who can reach {config.registry_host} can register and delete schemas: the registry "
-            "asks for no login; leave --registry-host at 127.0.0.1 unless the network is trusted, or let "
-            "a proxy ask for one"
+            f"anyone who can reach {config.registry_host} can register and delete schemas: the "
+            "registry has no authentication; keep --registry-host at 127.0.0.1 unless the network is "
+            "trusted, or use an authenticating proxy"
         )
 
 
@@ -65,8 +67,8 @@ def open_files(
     for path in dict.fromkeys(_secret_files(config, listeners, data_dirs)):
         if _is_open(path):
             yield (
-                f"{path} has secrets, and others than its owner can use it: chmod 600 {path}, and let "
-                "it belong to who runs kbroker"
+                f"{path} contains secrets, and users other than its owner can access it; run chmod 600 "
+                f"{path}, and make the user that runs kbroker its owner"
             )
 
 
@@ -74,7 +76,9 @@ def open_directories(data_dirs: Iterable[str]) -> Iterator[str]:
     """Return a warning for each log directory that other users can enter."""
     for each in data_dirs:
         if _is_open(Path(each)):
-            yield f"data directory {each} can be entered by others than its owner: chmod 700 {each}"
+            yield (
+                f"users other than its owner can access log directory {each}; run chmod 700 {each}"
+            )
 
 
 def _secret_files(
@@ -82,7 +86,7 @@ def _secret_files(
 ) -> Iterator[Path]:
     for layer in config.layers:
         if any(map(_is_secret, layer.values)):
-            yield Path(layer.origin)  # where it is no file there is none of that name
+            yield Path(layer.origin)  # an origin other than a file does not exist as a path
     for listener in listeners:
         location = config.lookup_for_listener(listener.name)(KEY_STORE)
         if listener.certificates is not None and location:
@@ -99,10 +103,10 @@ def _is_secret(name: str) -> bool:
 
 
 def _is_open(path: Path) -> bool:
-    # Windows has no such modes.
+    # Windows has no POSIX file modes.
     if os.name != "posix":
         return False
     try:
         return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
     except OSError:
-        return False  # who needs it says so
+        return False  # the reader of the file reports it

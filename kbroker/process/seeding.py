@@ -1,4 +1,4 @@
-"""Records of a file that are written into a broker before it is ready."""
+"""Seed files: records that are written to a broker before it is ready."""
 
 from __future__ import annotations
 
@@ -27,12 +27,18 @@ CHUNK_RECORDS = 1_000
 
 
 async def write_seed(broker: Broker, path: str) -> int:
-    """Write the records of a file, as `kbroker topic consume --json` prints them; returns how many.
+    """Write the records of a file in the format of `kbroker topic consume --json`.
 
-    Topics that do not exist are made. Topics that hold records already are left alone, so that a
-    restart does not write everything twice. Raises StartFailed.
+    Missing topics are created. Topics with records are not changed, so that a restart does not
+    write the records again.
+
+    Returns:
+        The number of records.
+
+    Raises:
+        StartFailed: The file cannot be read, or the records cannot be written.
     """
-    # This process asks itself: what it advertises need not work from here.
+    # Connect in-process: the advertised addresses may not be reachable from this machine.
     async with open_cluster([broker.endpoint], direct=True, dial=broker.dial_inside) as cluster:
         try:
             return await _Seeding(broker, cluster, path).run()
@@ -41,7 +47,7 @@ async def write_seed(broker: Broker, path: str) -> int:
 
 
 class _Seeding:
-    """One seed file on its way into the log."""
+    """Writer of one seed file."""
 
     def __init__(self, broker: Broker, cluster: ClusterClient, path: str) -> None:
         self._broker = broker
@@ -59,7 +65,7 @@ class _Seeding:
             except BadLine as error:
                 raise BadLine(f"line {number}: {error}") from None
             if line.topic is None:
-                raise BadLine(f'line {number} names no topic; write {{"topic": ...}}')
+                raise BadLine(f'line {number}: the topic is missing; add {{"topic": ...}}')
             if not await self._is_fresh(line.topic):
                 continue
             wanted = ANY_PARTITION if line.partition is None else line.partition
@@ -73,7 +79,7 @@ class _Seeding:
         return count
 
     async def _is_fresh(self, name: str) -> bool:
-        """Whether a topic had no records when its first line came."""
+        """Return True if a topic had no records before this seed file. Create a missing topic."""
         if name not in self._fresh:
             topic = self._broker.node.cluster.topics.get(name)
             if topic is None:
@@ -84,12 +90,12 @@ class _Seeding:
                 ends = await offsets_at(self._cluster, partitions, LATEST)
                 self._fresh[name] = not any(ends.values())
                 if not self._fresh[name]:
-                    logger.info("--seed: topic %s holds records already, it stays as it is", name)
+                    logger.info("--seed: topic %s already has records and is not changed", name)
         return self._fresh[name]
 
 
 def _lines(path: str) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file that are not empty, with their numbers."""
+    """Yield number and text of each non-empty line of a file."""
     with Path(path).open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():

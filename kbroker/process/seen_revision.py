@@ -1,7 +1,7 @@
-"""The newest metadata revision that a node has seen, stored in its first data directory.
+"""The newest metadata revision that a node has seen, stored in its first log directory.
 
-In an older state of etcd, the ISR may contain replicas that lack acknowledged records, and topics are missing.
-A starting node can detect an older state only by its own file.
+If etcd is restored to an older state, the ISR may contain replicas that lack acknowledged records, and
+topics are missing. A starting node can detect an older state only by its own file.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import trio
 from kbroker.data_dirs.found_directories import SEEN_REVISION
 from kbroker.storage.errors import StorageError
 
+# Seconds between two checks for a newer revision to write to the file.
 KEEP_SECONDS = 5.0
-"""Interval at which a newer revision is written to the file."""
 
 
 class Written(Protocol):
@@ -34,9 +34,9 @@ async def seen_revision(directory: str, store: Written, address: str) -> AsyncIt
     """Check that the metadata is not older than the stored revision, and store newer revisions.
 
     Args:
-        directory: The first data directory of the node.
+        directory: The first log directory of the node.
         store: A store that has read the metadata.
-        address: Where the metadata is, for messages.
+        address: Address of the metadata, for messages.
 
     Raises:
         StorageError: The metadata is older, or the file cannot be read.
@@ -45,10 +45,11 @@ async def seen_revision(directory: str, store: Written, address: str) -> AsyncIt
     seen = _read(path)
     if store.written < seen:
         raise StorageError(
-            f"{address} holds an older state of the metadata (revision {store.written}) than this node "
-            f"has seen (revision {seen}): replicas that lack acknowledged records may count as in sync "
-            "there. Restore the newest snapshot of etcd. If there is no newer one, stop all nodes, copy "
-            f"their data directories, and remove {path} on each node to start with the older state"
+            f"{address} holds an older state of the metadata (revision {store.written}) than this "
+            f"node has seen (revision {seen}); its ISRs may contain replicas that lack acknowledged "
+            "records. Restore the newest snapshot of etcd. If there is no newer one, stop all nodes, "
+            f"copy their log directories, and remove {path} on each node to start with the older "
+            "state"
         )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_keep, path, store, seen)
@@ -64,8 +65,8 @@ def _read(path: Path) -> int:
         return 0
     except (OSError, ValueError) as error:
         raise StorageError(
-            f"cannot read {path}, which tells the newest metadata that this node has seen: {error}; "
-            "remove the file if etcd holds the newest state"
+            f"cannot read {path}, which contains the newest metadata revision that this node has "
+            f"seen: {error}; remove the file if etcd has the newest state"
         ) from None
 
 
@@ -78,7 +79,7 @@ async def _keep(path: Path, store: Written, seen: int) -> None:
 
 
 def _write_newer(path: Path, newest: int, seen: int) -> None:
-    """Replace the file. A disk that refuses is named by whoever appends records to it."""
+    """Replace the file. Ignore disk errors, which appends report."""
     if newest <= seen or not path.parent.is_dir():
         return
     temporary = path.with_name(path.name + ".tmp")

@@ -1,4 +1,4 @@
-"""A broker as a process: configuration, banner, ready signals, events, signals, exit."""
+"""`kbroker serve`: configuration, banner, readiness notification, events, signals and shutdown."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from kbroker.storage.errors import StorageError
 from kbroker.storage.files import OsFiles
 from kbroker.storage.naming import META_PROPERTIES
 
-from .between_nodes import check_between_nodes
 from .bootstrap_topics import declare
 from .dev_files import DIRECTORY
 from .errors import StartFailed, cause_of, text_of
 from .flags import kafka_environment, load_settings
 from .http import http_service
+from .inter_broker_checks import check_inter_broker_security
 from .interpreter import freeze_long_lived_objects, set_up_interpreter
 from .listeners import configured_listeners
 from .node_info import (
     NodeInfo,
     banner_lines,
-    dialled,
+    bootstrap_address,
     info_of_all,
     kafka_log_lines,
     ready_event,
 )
 from .options import ServeOptions
-from .own_files import write_own
+from .private_files import write_private
 from .security_warnings import open_directories, open_files, open_http, open_listeners
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Settings(TypedDict):
-    """How a broker is opened: parameters of `open_broker`."""
+    """Arguments of `open_broker`."""
 
     data_dir: Sequence[str] | None
     listeners: list[Listener]
@@ -77,16 +77,21 @@ class _Settings(TypedDict):
     distributed: NotRequired[DistributedNodeOptions]
 
 
+# File in the first log directory with the control port's address, for the command line.
 CONTROL_FILE = "control.json"
-"""In the first data directory, where commands are taken: the command line looks for it."""
 PARENT_CHECK_SECONDS = 0.5
 IDLE_CHECK_SECONDS = 1
+# Maximum time in seconds until the first response, which may wait for log recovery.
 START_SECONDS_MAX = 120
-"""How long the first answer may take, on a busy machine too: logs are recovered meanwhile."""
 
 
 def run_server(options: ServeOptions) -> None:
-    """Serve until a signal. Raises StartFailed or ConfigError."""
+    """Serve until a signal.
+
+    Raises:
+        StartFailed: The server cannot start.
+        ConfigError: A setting is invalid.
+    """
     found = kafka_environment(options, os.environ)
     options.topics += [
         NewTopic(each.name, each.partitions, each.replication_factor, configs=each.configs)
@@ -95,14 +100,14 @@ def run_server(options: ServeOptions) -> None:
     options.cluster_id = found.cluster_id
     options.log_levels = options.log_levels or tuple(filter(None, [found.log_level]))
     try:
-        # Nodes in processes of their own have files of their own.
+        # Node processes have their own audit files.
         audit_file = None if options.processes else options.audit_file
         set_up_logging(options.log_levels, options.log_format, audit_file)
     except (ValueError, OSError) as error:
         raise StartFailed(str(error)) from None
     raise_limit()
     set_up_interpreter()
-    gc.disable()  # until it is ready: what a start makes stays
+    gc.disable()  # until ready: startup objects are long-lived
     try:
         trio.run(_Serving(options).run, strict_exception_groups=True)
     finally:
@@ -115,20 +120,20 @@ class _Serving:
     def __init__(self, options: ServeOptions) -> None:
         self.options = options
         self.started = time.perf_counter()
-        # Now, because the parent may be gone before the server is ready.
+        # Read now, because the parent may end before the server is ready.
         self.parent = os.getppid()
         self.stop = trio.CancelScope()
         self.is_new = False
         self.control: ControlPort | None = None
         self.connections: Callable[[], int] = int
         self.data_dirs: tuple[str, ...] = ()
+        # Generated certificates and password of `--tls-dev`.
         self.dev: DevSecurity | None = None
-        """With `--tls-dev`."""
         self.dev_directory: Path | None = None
-        self.told: Sequence[Snippet] = ()
-        """What clients need, for people."""
+        # Client examples for the banner.
+        self.snippets: Sequence[Snippet] = ()
+        # Address of the metadata of a cluster with nodes on other machines.
         self.metadata_at: str | None = None
-        """Where nodes elsewhere find it too."""
 
     async def run(self) -> None:
         options = self.options
@@ -158,16 +163,16 @@ class _Serving:
             print("stopped", flush=True)
 
     def _prepare_port_file(self) -> None:
-        """Take away the file of an earlier run: it may name a port that is somebody else's now."""
+        """Remove the file of an earlier run, whose port another process may use now."""
         path = self.options.port_file
         if not path:
             return
         probe = _temporary(path)
         try:
-            probe.touch()  # and not the file itself: who waits for that may see it for a moment
+            probe.touch()  # not the file itself: other processes may wait for it
             probe.unlink()
         except OSError as error:
-            raise StartFailed(f"--port-file {path} cannot be written: {error.strerror}") from None
+            raise StartFailed(f"cannot write --port-file {path}: {error.strerror}") from None
         self._remove_port_file()
 
     def _remove_port_file(self) -> None:
@@ -175,15 +180,15 @@ class _Serving:
             Path(self.options.port_file).unlink(missing_ok=True)
 
     def _with_dev_security(self, config: BrokerConfig) -> BrokerConfig:
-        """The settings as `--tls-dev` makes them. Raises StartFailed, ConfigError, StorageError."""
+        """Return the settings with those of `--tls-dev`, if it is given."""
         if not self.options.tls_dev:
             return config
-        from .tls_dev import DevSecurity  # most servers never need it
+        from .tls_dev import DevSecurity  # imported here: most servers do not need it
 
         directory = None if self.options.memory else Path(config.log_dirs[0], DIRECTORY)
         self.dev = DevSecurity(config, directory)
         if self.options.processes is not None:
-            # Nodes read settings by themselves, from these.
+            # Node processes load the settings again from these options.
             self.options.host = self.options.port = self.options.advertise = None
             self.options.overrides |= self.dev.values
         return self.dev.config
@@ -207,21 +212,21 @@ class _Serving:
 
     @contextlib.contextmanager
     def _kept_security(self, nodes: Sequence[NodeInfo]) -> Iterator[None]:
-        """What `--tls-dev` has made, in files while clients may need it."""
+        """Write the files of `--tls-dev` for clients, if it is given."""
         if self.dev is None:
             yield
             return
-        addresses = ",".join(str(dialled(each)) for each in nodes)
-        with self.dev.kept(addresses) as (self.dev_directory, self.told):
+        addresses = ",".join(str(bootstrap_address(each)) for each in nodes)
+        with self.dev.kept(addresses) as (self.dev_directory, self.snippets):
             yield
 
     async def _supervise(self, config: BrokerConfig) -> None:
-        """Let each node be a process of its own, and have the metadata here."""
+        """Run each node in its own process, with the metadata in this one."""
         from .supervising import supervised
 
         listeners = configured_listeners(config)
         self._check_listeners(config, listeners)
-        http_service(config, listeners)  # each node has its own; that it can is to be known before
+        http_service(config, listeners)  # check the settings; each node process creates its own
         async with supervised(self.options, config) as nodes, trio.open_nursery() as nursery:
             with self._kept_security(nodes):
                 await self._announce(nodes)
@@ -257,7 +262,7 @@ class _Serving:
 
     @contextlib.asynccontextmanager
     async def _metadata(self, cluster: str) -> AsyncIterator[MetadataStore]:
-        """That of a cluster that has nodes elsewhere too. Raises StartFailed, ConfigError."""
+        """Connect to the metadata store of a cluster on several machines."""
         try:
             from kbroker.cluster.etcd import EtcdAddress, connected
 
@@ -285,7 +290,7 @@ class _Serving:
     async def _controlled(
         self, port: int, config: BrokerConfig, http: Served | None, settings: _Settings
     ) -> AsyncIterator[Broker]:
-        """A broker that takes commands of tests."""
+        """Open a broker with a control port."""
         from kbroker.testing.control import run_controlled_broker
         from kbroker.testing.shown import ConsoleBroker
 
@@ -306,30 +311,30 @@ class _Serving:
                     yield local.running.broker
         except* OSError as group:
             raise StartFailed(
-                f"--control-port {port} cannot be used ({group.exceptions[0]}); name another one, "
-                "0 is a free one"
+                f"cannot use --control-port {port} ({group.exceptions[0]}); choose another port (0 "
+                "for a free one)"
             ) from group
 
     @contextlib.contextmanager
     def _findable_control(self, control: ControlPort) -> Iterator[None]:
-        """Let commands on this machine find it by the data directory."""
+        """Write the control port's address to the log directory, for commands on this machine."""
         if not self.data_dirs:
             yield
             return
         path = Path(self.data_dirs[0], CONTROL_FILE)
         text = json.dumps({"control": control.address, "control_token_file": control.token_file})
-        write_own(path, text + "\n")
+        write_private(path, text + "\n")
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
 
     async def _prepare(self, broker: Broker) -> None:
-        """What there has to be before anybody is told of the broker."""
+        """Check users, and create the declared topics, before the broker is ready."""
         options = self.options
         if options.cluster_id not in (None, broker.node.cluster.id):
             logger.warning(
-                "CLUSTER_ID=%s is left out: the data directory belongs to cluster %s",
+                "ignoring CLUSTER_ID=%s: the log directory belongs to cluster %s",
                 options.cluster_id,
                 broker.node.cluster.id,
             )
@@ -343,8 +348,8 @@ class _Serving:
             if security is not None and security.users is not None and security.lacks_users:
                 mechanism = security.users.mechanisms[0].lower()
                 message = (
-                    f"nobody can log in at {listener.address}: it has no users; name them in "
-                    f"listener.name.{listener.name.lower()}.{mechanism}.sasl.jaas.config"
+                    f"clients cannot authenticate at {listener.address}: it has no users; define them "
+                    f"in listener.name.{listener.name.lower()}.{mechanism}.sasl.jaas.config"
                 )
                 logger.warning("%s", message)
                 self.event("warning", message=message)
@@ -352,11 +357,11 @@ class _Serving:
     def _check_listeners(self, config: BrokerConfig, listeners: Sequence[Listener]) -> None:
         self._first_listener = listeners[0]
         if self._has_others(config):
-            check_between_nodes(config, listeners)
+            check_inter_broker_security(config, listeners)
         self._log_security_warnings(config, listeners)
 
     def _has_others(self, config: BrokerConfig) -> bool:
-        """Whether the cluster has more nodes than one."""
+        """Return True if the cluster has more than one node."""
         options = self.options
         if options.cluster is not None or options.processes is not None:
             return True
@@ -365,16 +370,16 @@ class _Serving:
         try:
             return len(node_directories(OsFiles(), absolute_paths(config.log_dirs))) > 1
         except StorageError:
-            return False  # what is wrong with them is said when they are opened
+            return False  # opening the directories reports the error
 
     def _log_security_warnings(self, config: BrokerConfig, listeners: Sequence[Listener]) -> None:
-        """What is open to others is worth a loud word, or refused."""
+        """Log warnings about insecure settings, or reject them with `--strict`."""
         found = [*open_listeners(listeners), *open_http(config)]
         found += open_files(config, listeners, self.data_dirs)
         if self.options.strict:
             found += open_directories(self.data_dirs)
             if found:
-                raise StartFailed("\n".join(f"{each} (refused by --strict)" for each in found))
+                raise StartFailed("\n".join(f"{each} (rejected by --strict)" for each in found))
         for message in found:
             logger.warning("%s", message)
             self.event("warning", message=message)
@@ -400,9 +405,9 @@ class _Serving:
                 nodes, data_dirs=self.data_dirs, is_new=self.is_new, more=more
             ):
                 print(line)
-            for client, text in self.told:
+            for client, text in self.snippets:
                 print(f"\n# {client}\n{text}")
-            if self.told:
+            if self.snippets:
                 print()
             print(f"ready in {took:.1f} s — Ctrl+C to stop", flush=True)
             if self.options.log_compat is not None:
@@ -411,28 +416,32 @@ class _Serving:
         self._signal_ready(ready)
 
     async def _check(self, endpoint: Endpoint) -> None:
-        """Ask a node as its clients do. Raises OSError."""
+        """Send a request to a node as its clients do.
+
+        Raises:
+            OSError: The node does not respond.
+        """
         if self.dev is not None:
             await check_round_trip(*endpoint, START_SECONDS_MAX, self.dev.own)
             return
         certificates = self._first_listener.certificates
         if self._first_listener.requires_client_certificate:
-            # It is no user, and its own certificate need not be one that clients may have.
+            # This process has no user, and its server certificate may not be a client certificate.
             await (await trio.open_tcp_stream(*endpoint)).aclose()
             return
         tls = None if certificates is None else certificates.self_client_context()
         await check_round_trip(*endpoint, START_SECONDS_MAX, Security(tls))
 
     def _more_info(self, nodes: Sequence[NodeInfo]) -> Iterator[tuple[str, str]]:
-        """What the banner says beside addresses and data."""
+        """Yield the additional lines of the banner."""
         if self.metadata_at is not None:
             ids = ", ".join(map(str, nodes[0].nodes))
-            yield "Cluster", f"{self.metadata_at}  nodes that run: {ids}"
+            yield "Cluster", f"{self.metadata_at}  running nodes: {ids}"
         if self.control:
             where, file = self.control
             yield "Control", f"{where}  (faults, clocks and nodes; token in {file})"
         if self.dev_directory:
-            from .tls_dev import ADMIN, MECHANISM  # as above
+            from .tls_dev import ADMIN, MECHANISM  # imported here: most servers do not need it
 
             yield (
                 "Login",
@@ -460,7 +469,7 @@ class _Serving:
     async def _watch_signals(
         self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """The first signal begins a graceful stop, the second ends the process at once."""
+        """Begin a graceful shutdown at the first signal, and exit at the second one."""
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async for number in signals:
@@ -475,9 +484,9 @@ class _Serving:
         self.stop.cancel()
 
     async def _stop_with_parent(self) -> None:
-        while os.getppid() == self.parent:  # noqa: ASYNC110 - nothing tells us when that changes
+        while os.getppid() == self.parent:  # noqa: ASYNC110 - the system has no event for this
             await trio.sleep(PARENT_CHECK_SECONDS)
-        self._begin_stop("the parent process is gone")
+        self._begin_stop("the parent process has ended")
 
     async def _stop_when_idle(self, seconds: float) -> None:
         used_at = trio.current_time()
@@ -489,7 +498,7 @@ class _Serving:
 
 
 def load_config(options: ServeOptions) -> BrokerConfig:
-    """Merge command line, environment and file, and say what is noteworthy about the result."""
+    """Merge command line, environment and file, and log notices about the settings."""
     config = load_settings(options, os.environ)
     for notice in config.notices:
         logger.log(logging.getLevelNamesMapping()[notice.level.upper()], "%s", notice.text)
@@ -497,7 +506,7 @@ def load_config(options: ServeOptions) -> BrokerConfig:
 
 
 def _has_data(directory: str) -> bool:
-    """Whether somebody ran on this directory before."""
+    """Return True if a node has used a log directory before."""
     return any(Path(directory, name).exists() for name in (META_PROPERTIES, METADATA_JOURNAL))
 
 

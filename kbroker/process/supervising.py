@@ -1,7 +1,7 @@
-"""A server whose nodes are processes: the supervisor has the metadata and keeps the nodes running.
+"""Supervisor of a multi-process server: it serves the metadata and restarts node processes.
 
-Nodes share nothing but the metadata, so each uses a processor core of its own. One that dies is started
-again; others lead what it led at once, because its lease ends with its process.
+Nodes share only the metadata, so each can use its own CPU core. A node process that dies is
+restarted. Other nodes take over its leaderships at once, because its lease ends with its process.
 """
 
 from __future__ import annotations
@@ -37,31 +37,37 @@ from kbroker.text.lines import Lines
 
 from .errors import StartFailed
 from .node_info import NodeInfo
-from .node_words import BEGIN, DECLARE, Declared, Joined, NodeOrder, Refused, news_of
+from .node_messages import BEGIN, DECLARE, Declared, Joined, NodeError, NodeOrder, parse_message
 from .options import ServeOptions
 
 logger = logging.getLogger(__name__)
 
-News = TypeVar("News")
+Message = TypeVar("Message")
 
 RECEIVE_BYTES = 64 * 1024
+# Maximum time in seconds that joined nodes wait for the other nodes at startup.
 JOIN_SECONDS_MAX = 60
-"""How long nodes that have joined wait for those that have not, when all start."""
+# First and maximum pause in seconds before a node is restarted.
 RESTART_BACKOFF_SECONDS = 0.5, 30.0
-"""Pause before a node is restarted: the first one, and the longest one."""
-SOUND_SECONDS = 60
-"""Who has run for so long starts again as if it were the first time."""
+# Uptime in seconds after which the restart pause is reset.
+STABLE_SECONDS = 60
+# Seconds that a stopping process gets in addition to its grace period.
 EXIT_SECONDS = 5
-"""What a process has beyond the grace of its stop."""
 
 
 @asynccontextmanager
 async def supervised(
     options: ServeOptions, config: BrokerConfig
 ) -> AsyncIterator[Sequence[NodeInfo]]:
-    """Start all nodes, yield what is told of them, stop them at the end.
+    """Start all nodes, yield their information, and stop them at the end.
 
-    Raises StartFailed or StorageError.
+    Args:
+        options: Command-line options.
+        config: Settings.
+
+    Raises:
+        StartFailed: A node cannot start.
+        StorageError: The metadata cannot be read.
     """
     files, paths = OsFiles(at_once=at_once), absolute_paths(config.log_dirs)
     finish(files, paths)
@@ -74,7 +80,7 @@ async def supervised(
         with TemporaryDirectory(prefix="kbroker-") as directory:
             async with running(store), trio.open_nursery() as nursery:
                 supervisor = _Supervisor(options, ids, Path(directory), nursery)
-                # Nodes that stop have something to say to it.
+                # Serve until all nodes have stopped: stopping nodes change the metadata.
                 serving = trio.CancelScope(shield=True)
                 nursery.start_soon(_serve, store, supervisor.socket, serving)
                 try:
@@ -102,7 +108,7 @@ async def _serve(store: LocalStore, path: str, serving: trio.CancelScope) -> Non
 
 
 class _Supervisor:
-    """All nodes of a server."""
+    """Supervisor of all nodes of a server."""
 
     def __init__(
         self, options: ServeOptions, ids: Sequence[int], directory: Path, nursery: trio.Nursery
@@ -119,42 +125,46 @@ class _Supervisor:
         self._declares = bool(options.topics or options.seeds)
 
     async def start(self) -> Sequence[NodeInfo]:
-        """Start all nodes; returns when all serve. Raises StartFailed."""
+        """Start all nodes, and return their information when all are ready.
+
+        Raises:
+            StartFailed: A node cannot start.
+        """
         for each in self._nodes:
             await each.launch()
             self._nursery.start_soon(each.keep)
         with trio.move_on_after(JOIN_SECONDS_MAX):
             for each in self._nodes:
-                await each.news(Joined)
+                await each.next_message(Joined)
         for each in self._nodes:
-            await each.say(BEGIN)
-        infos = [await each.news(NodeInfo) for each in self._nodes]
+            await each.send_command(BEGIN)
+        infos = [await each.next_message(NodeInfo) for each in self._nodes]
         if self._declares:
-            await self._nodes[0].say(DECLARE)
-            declared = await self._nodes[0].news(Declared)
+            await self._nodes[0].send_command(DECLARE)
+            declared = await self._nodes[0].next_message(Declared)
             infos[0] = infos[0]._replace(topics=declared.topics)
         for each in self._nodes:
             each.is_supervised = True
         return infos
 
     async def stop(self) -> None:
-        """Stop all nodes, at once: none takes over from another one."""
+        """Stop all nodes concurrently, without moving leaderships."""
         async with trio.open_nursery() as nursery:
             for each in self._nodes:
                 nursery.start_soon(each.stop)
 
 
 class _NodeProcess:
-    """One node, over as many processes as it has."""
+    """One node, across restarts of its process."""
 
     def __init__(self, node_id: int, order: Path, grace_seconds: float) -> None:
         self.id = node_id
+        # The first start succeeded, so the node is restarted when its process ends.
         self.is_supervised = False
-        """It has been started once, and is started again when it ends."""
         self._order = order
         self._grace_seconds = grace_seconds
         self._process: trio.Process | None = None
-        self._news, self._told = trio.open_memory_channel[object](100)
+        self._messages, self._received = trio.open_memory_channel[object](100)
         self._stops = False
 
     async def launch(self) -> None:
@@ -164,72 +174,76 @@ class _NodeProcess:
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl+C on a terminal is for the supervisor
+            start_new_session=True,  # only the supervisor gets Ctrl+C of the terminal
         )
 
-    async def say(self, word: bytes) -> None:
-        """Say something to the process; whether it hears it is seen otherwise."""
+    async def send_command(self, word: bytes) -> None:
+        """Send a command to the process. Ignore an error if it has ended; `keep` detects that."""
         assert self._process is not None
         assert self._process.stdin is not None
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             await self._process.stdin.send_all(word + b"\n")
 
-    async def news(self, kind: type[News]) -> News:
-        """Wait until the process tells something of a kind. Raises StartFailed."""
+    async def next_message(self, type_: type[Message]) -> Message:
+        """Wait for a message of a type from the process.
+
+        Raises:
+            StartFailed: The process reported an error.
+        """
         while True:
-            told = await self._told.receive()
-            if isinstance(told, kind):
-                return told
-            if isinstance(told, Refused):
-                raise StartFailed(told.message)
+            message = await self._received.receive()
+            if isinstance(message, type_):
+                return message
+            if isinstance(message, NodeError):
+                raise StartFailed(message.message)
 
     async def keep(self) -> None:
-        """Hear what the process tells, and start it again when it ends, until `stop`."""
+        """Receive messages, and restart the process when it ends, until `stop`."""
         wait_seconds, longest = RESTART_BACKOFF_SECONDS
         while not self._stops:
             began = trio.current_time()
             assert self._process is not None
-            await self._hear(self._process)
+            await self._receive_messages(self._process)
             status = await self._process.wait()
             if self._stops:
                 return
             if not self.is_supervised:
-                self._news.send_nowait(Refused(f"node {self.id} ended with status {status}"))
+                self._messages.send_nowait(NodeError(f"node {self.id} exited with status {status}"))
                 return
-            if trio.current_time() - began > SOUND_SECONDS:
+            if trio.current_time() - began > STABLE_SECONDS:
                 wait_seconds = RESTART_BACKOFF_SECONDS[0]
-            text = "node %d ended with status %d; it is started again in %g s"
+            text = "node %d exited with status %d; restarting it in %g s"
             logger.error(text, self.id, status, wait_seconds)
             await trio.sleep(wait_seconds)
             wait_seconds = min(2 * wait_seconds, longest)
             if not self._stops:
                 await self.launch()
-                await self.say(BEGIN)
+                await self.send_command(BEGIN)
 
-    async def _hear(self, process: trio.Process) -> None:
+    async def _receive_messages(self, process: trio.Process) -> None:
         assert process.stdout is not None
         lines = Lines()
         while part := await process.stdout.receive_some(RECEIVE_BYTES):
             for line in lines.feed(part):
-                self._on_message(news_of(line))
+                self._on_message(parse_message(line))
 
-    def _on_message(self, news: object) -> None:
+    def _on_message(self, next_message: object) -> None:
         if not self.is_supervised:
-            self._news.send_nowait(news)
-        elif isinstance(news, Refused):
-            logger.error("node %d: %s", self.id, news.message)
+            self._messages.send_nowait(next_message)
+        elif isinstance(next_message, NodeError):
+            logger.error("node %d: %s", self.id, next_message.message)
 
     async def stop(self) -> None:
-        """End the process, in order if it can."""
+        """Stop the process gracefully, or kill it after a timeout."""
         self._stops = True
         process = self._process
         if process is None:
             return
         assert process.stdin is not None
         await process.stdin.aclose()
-        with trio.move_on_after(2 * self._grace_seconds + EXIT_SECONDS) as patience:
+        with trio.move_on_after(2 * self._grace_seconds + EXIT_SECONDS) as timeout:
             await process.wait()
-        if patience.cancelled_caught:
-            logger.error("node %d does not stop: its process is killed", self.id)
+        if timeout.cancelled_caught:
+            logger.error("node %d did not stop in time; killing its process", self.id)
             process.kill()
             await process.wait()

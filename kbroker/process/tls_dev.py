@@ -1,8 +1,8 @@
-"""`kbroker serve --tls-dev`: a server that asks for TLS and a login, without anything to prepare.
+"""`kbroker serve --tls-dev`: a server with TLS, SCRAM and ACLs that needs no preparation.
 
-An authority, the server's certificate and the password of an administrator lie in a directory of the data
-directory, for their owner alone, and are used again by later starts. Nothing is written before the server
-has the data directory for itself: a start that is refused leaves no file.
+A CA, the server certificate and the administrator's password are stored in a subdirectory of the log
+directory, readable only by their owner, and reused by later starts. Files are written only after the
+server has locked the log directory, so a failed start leaves no files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .client_settings import Access, Snippet, client_files, snippets
 from .dev_files import AUTHORITY, AUTHORITY_KEY, DIRECTORY, PASSWORD, SERVER
 from .errors import StartFailed
 from .listeners import protocol_of, split_address
-from .own_files import write_own
+from .private_files import write_private
 
 if TYPE_CHECKING:
     from kbroker.security.certificate_authority import CertificateAuthority, Pair
@@ -38,9 +38,9 @@ ADMIN = "admin"
 MECHANISM = ScramMechanism.SHA_512
 PASSWORD_BYTES = 24
 _END_OF_CERTIFICATE = "-----END CERTIFICATE-----\n"
+# Documentation addresses (RFC 5737, RFC 3849) for a route lookup; nothing is sent.
 _OUTSIDE = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
-"""Addresses of documentation (RFC 5737, RFC 3849): nothing is sent there."""
-_ITS_OWN = (
+_MANAGED_SETTINGS = (
     "allow.everyone.if.no.acl.found",
     "authorizer.class.name",
     "sasl.enabled.mechanisms",
@@ -55,26 +55,35 @@ _ITS_OWN = (
 
 
 class DevSecurity:
-    """What `--tls-dev` makes of a configuration: `config` has it.
+    """Certificates, password and settings of `--tls-dev`.
 
-    Parameters: `directory` is where it is kept, None for nowhere: then it is in a directory of temporary files
-    while the server runs. Raises ConfigError or StartFailed.
+    Args:
+        config: Settings of the server.
+        directory: Directory of the files; None for a temporary directory while the server runs.
+
+    Attributes:
+        values: Settings that `--tls-dev` sets.
+        config: Settings including `values`.
+
+    Raises:
+        ConfigError: The settings conflict with `--tls-dev`.
+        StartFailed: The stored files cannot be used, or a certificate cannot be issued.
     """
 
     def __init__(self, config: BrokerConfig, directory: Path | None) -> None:
         self._directory = directory
         now = datetime.now(UTC)
-        listeners = _with_logins(config)
-        self._authority, self._password = _kept_or_new(directory, now)
+        listeners = _with_sasl_ssl(config)
+        self._authority, self._password = _load_or_generate(directory, now)
         if self._authority.ends_at <= now:
             raise StartFailed(
-                f"the authority in {directory} has ended; remove that directory, and let clients trust the "
-                "new one that the next start makes"
+                f"the CA in {directory} has expired; remove that directory, and let clients trust the "
+                "new CA that the next start generates"
             )
         self._server = self._server_pair(hosts_of(config), now)
         module = "org.apache.kafka.common.security.scram.ScramLoginModule required"
         others = config.super_users.strip().rstrip(";")
-        # Nodes log in at each other as the administrator, too.
+        # Nodes authenticate with each other as the administrator.
         own = f'username="{ADMIN}" password="{self._password}"'
         self.values = {
             **listeners,
@@ -87,11 +96,10 @@ class DevSecurity:
             "ssl.keystore.key": self._server.key,
             "ssl.truststore.certificates": self._authority.pair.certificate,
         }
-        """The settings that it sets."""
         self.config = config.overlay(self.values, origin="--tls-dev")
 
     def _server_pair(self, hosts: Sequence[str], now: datetime) -> Pair:
-        """The server's certificate: that of the last start, if it is still good for these hosts."""
+        """Return the stored server certificate if it is valid for these hosts, or a new one."""
         known = self._directory and _read_pair(self._directory / SERVER)
         try:
             if known and self._authority.issued(known, hosts, now):
@@ -102,13 +110,13 @@ class DevSecurity:
             return self._authority.issue(hosts, now)
         except ValueError as error:
             raise StartFailed(
-                f"no certificate can have these names: {', '.join(hosts)} ({error}); change "
-                "listeners, advertised.listeners or the name of this machine"
+                f"cannot issue a certificate for {', '.join(hosts)} ({error}); change listeners, "
+                "advertised.listeners or the host name of this machine"
             ) from None
 
     @property
     def own(self) -> Security:
-        """With which the server asks itself."""
+        """Client security settings with which the server connects to itself."""
         return security_of(
             {
                 "security.protocol": SecurityProtocol.SASL_SSL,
@@ -122,9 +130,16 @@ class DevSecurity:
 
     @contextlib.contextmanager
     def kept(self, addresses: str) -> Iterator[tuple[Path, Sequence[Snippet]]]:
-        """Write what there is to be kept, and what clients need for these addresses.
+        """Write the files of the server and of clients.
 
-        Yields the directory, and what to tell people. Raises StartFailed.
+        Args:
+            addresses: Bootstrap servers for clients.
+
+        Yields:
+            The directory, and examples for clients.
+
+        Raises:
+            StartFailed: A file cannot be written.
         """
         with contextlib.ExitStack() as stack:
             try:
@@ -134,13 +149,13 @@ class DevSecurity:
                 else:
                     directory = self._directory.absolute()
                     directory.mkdir(mode=0o700, exist_ok=True)
-                told = self._write(directory, addresses)
+                examples = self._write(directory, addresses)
             except OSError as error:
                 raise StartFailed(
-                    f"--tls-dev: {error.filename} cannot be written: {error.strerror}; free some "
-                    "space there, or see whose it is"
+                    f"--tls-dev: cannot write {error.filename}: {error.strerror}; free some disk "
+                    "space, or check its permissions"
                 ) from None
-            yield directory, told
+            yield directory, examples
 
     def _write(self, directory: Path, addresses: str) -> Sequence[Snippet]:
         own, password = self._authority.pair, self._password
@@ -155,12 +170,12 @@ class DevSecurity:
             **client_files(access),
         }
         for name, text in files.items():
-            write_own(directory / name, text)
+            write_private(directory / name, text)
         return snippets(access, directory)
 
 
 def hosts_of(config: BrokerConfig) -> list[str]:
-    """The names and addresses by which clients may reach the listeners."""
+    """Return the host names and addresses at which clients may reach the listeners."""
     told = [split_address(each, "advertised.listeners")[1] for each in config.advertised_listeners]
     bound = [split_address(each, "listeners")[1] for each in config.listeners]
     found = {each.host for each in (*told, *bound)}
@@ -170,20 +185,23 @@ def hosts_of(config: BrokerConfig) -> list[str]:
 
 
 def _own_addresses() -> Iterator[str]:
-    """Those by which this machine reaches others."""
+    """Yield the source addresses of this machine's outgoing connections."""
     for family, other in _OUTSIDE:
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((other, 9))
             yield probe.getsockname()[0]
 
 
-def _with_logins(config: BrokerConfig) -> dict[str, str]:
-    """The settings of listeners, with TLS and logins at all of them. Raises ConfigError."""
-    for name in _ITS_OWN:
+def _with_sasl_ssl(config: BrokerConfig) -> dict[str, str]:
+    """Return the listener settings with SASL_SSL for all listeners.
+
+    Raises:
+        ConfigError: A setting conflicts with `--tls-dev`.
+    """
+    for name in _MANAGED_SETTINGS:
         if config.origin(name) is not None:
             raise ConfigError(
-                f"--tls-dev sets {name} by itself, and it is set ({config.origin(name)}): leave one "
-                "of them out"
+                f"--tls-dev sets {name}, which is also set in {config.origin(name)}; omit one of them"
             )
     secure = SecurityProtocol.SASL_SSL
     renamed: dict[str, str] = {}
@@ -192,28 +210,35 @@ def _with_logins(config: BrokerConfig) -> dict[str, str]:
         protocol = protocol_of(config, name)
         if protocol not in (SecurityProtocol.PLAINTEXT, secure):
             raise ConfigError(
-                f"--tls-dev makes listeners {secure}, and {name} asks for {protocol}: leave one of "
-                "them out"
+                f"--tls-dev sets the protocol of listeners to {secure}, but {name} has {protocol}; "
+                "omit one of them"
             )
         renamed[name] = secure if name == SecurityProtocol.PLAINTEXT else name
     if len({*renamed.values()}) < len(renamed):
-        raise ConfigError(f"--tls-dev makes {SecurityProtocol.PLAINTEXT} the second {secure}")
+        raise ConfigError(
+            f"--tls-dev renames listener {SecurityProtocol.PLAINTEXT} to {secure}, which exists; "
+            "rename one of them"
+        )
 
-    def told(texts: Iterable[str]) -> str:
+    def with_new_names(texts: Iterable[str]) -> str:
         parts = (text.partition("://") for text in texts)
         return ",".join(f"{renamed.get(name.upper(), name)}://{rest}" for name, _, rest in parts)
 
     protocols = {name: secure for name in renamed.values()}
     return {
-        "listeners": told(config.listeners),
-        "advertised.listeners": told(config.advertised_listeners),
+        "listeners": with_new_names(config.listeners),
+        "advertised.listeners": with_new_names(config.advertised_listeners),
         "listener.security.protocol.map": ",".join(":".join(each) for each in protocols.items()),
         "inter.broker.listener.name": next(iter(protocols)),
     }
 
 
-def _kept_or_new(directory: Path | None, now: datetime) -> tuple[CertificateAuthority, str]:
-    """The authority and the password of the last start, or new ones. Raises StartFailed."""
+def _load_or_generate(directory: Path | None, now: datetime) -> tuple[CertificateAuthority, str]:
+    """Return the stored CA and password, or generate new ones.
+
+    Raises:
+        StartFailed: The stored files cannot be used.
+    """
     try:
         from kbroker.security.certificate_authority import CertificateAuthority, Pair
     except ModuleNotFoundError as error:
@@ -226,7 +251,7 @@ def _kept_or_new(directory: Path | None, now: datetime) -> tuple[CertificateAuth
     try:
         certificate, key, password = (each.read_text(encoding="ascii").strip() for each in kept)
         if not (password and set(password) <= _SAFE):
-            raise ValueError(f"{PASSWORD} has none, or one with signs other than {_SAFE_WORDS}")
+            raise ValueError(f"{PASSWORD} is empty or has characters other than {_SAFE_TEXT}")
         return CertificateAuthority(Pair(certificate + "\n", key + "\n")), password
     except OSError as error:
         raise _unusable(directory, f"{error.filename}: {error.strerror}") from None
@@ -234,19 +259,19 @@ def _kept_or_new(directory: Path | None, now: datetime) -> tuple[CertificateAuth
         raise _unusable(directory, str(error)) from None
 
 
-_SAFE_WORDS = "letters, digits, - and _"
+_SAFE_TEXT = "letters, digits, - and _"
 _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
 def _unusable(directory: Path | None, reason: str) -> StartFailed:
     return StartFailed(
-        f"--tls-dev cannot use what is in {directory} ({reason}); bring it back, or remove that directory: "
-        "the next start makes all of it anew, and clients need the new files"
+        f"--tls-dev cannot use the files in {directory} ({reason}); restore them, or remove that "
+        "directory: the next start then generates new files, which clients need"
     )
 
 
 def _read_pair(path: Path) -> Pair | None:
-    """A certificate and its key; None when there are none yet."""
+    """Read a certificate and its key, or return None if the file does not exist."""
     from kbroker.security.certificate_authority import Pair
 
     try:

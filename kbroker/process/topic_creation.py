@@ -10,7 +10,16 @@ from .errors import StartFailed
 
 
 async def create(broker: Broker, new: NewTopic, what: str) -> None:
-    """Create a topic that `what` asked for. Raises StartFailed."""
+    """Create a topic.
+
+    Args:
+        broker: The broker.
+        new: The topic.
+        what: The option that declares it, for errors.
+
+    Raises:
+        StartFailed: The topic cannot be created.
+    """
     try:
         node = broker.node
         await create_topic(node.cluster, node.config, new, cause="declared at the start")

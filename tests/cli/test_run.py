@@ -113,7 +113,7 @@ async def test_seed_is_not_written_again_after_restart(tmp_path: Path) -> None:
     ("line", "words"),
     [
         ("nonsense", "line 2: invalid JSON"),
-        ('{"value": "x"}', "line 2 names no topic"),
+        ('{"value": "x"}', "line 2: the topic is missing"),
         ('{"topic": "t", "partition": 8}', "no partition 8"),
         ('{"topic": "a b"}', "the topic name 'a b'"),
     ],

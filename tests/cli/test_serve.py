@@ -114,7 +114,7 @@ def test_serve_with_port_in_use_names_option_and_creates_no_directory(tmp_path: 
 @pytest.mark.parametrize(
     ("flags", "status", "message"),
     [
-        (["--memory", "--port", "0", "--strict", "--host", "0.0.0.0"], 3, "refused by --strict"),
+        (["--memory", "--port", "0", "--strict", "--host", "0.0.0.0"], 3, "rejected by --strict"),
         (["--memory", "--port", "0", "--topic", "t:0"], 3, "use at least 1"),
         (["--memory", "--port", "0", "--topic", "t:1:foo=1"], 3, "foo"),
         (["--memory", "--host", "no.such.host.invalid"], 3, "--host"),

@@ -212,5 +212,5 @@ def test_server_warns_of_listener_without_users() -> None:
     with serving("--memory", *words) as process:
         assert process.stderr is not None
         told = next(line for line in process.stderr if "log in" in line)
-    assert "nobody can log in at SASL_PLAINTEXT://localhost:" in told
+    assert "clients cannot authenticate at SASL_PLAINTEXT://localhost:" in told
     assert "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config" in told

@@ -80,7 +80,7 @@ def test_the_listener_of_the_first_node_keeps_what_its_clients_are_told() -> Non
 
 def test_a_listener_of_that_name_is_not_taken_over() -> None:
     settings = {"listeners": "HOST://:1", "listener.security.protocol.map": "HOST:PLAINTEXT"}
-    with pytest.raises(ConfigError, match="listeners has HOST already; leave out --host-port"):
+    with pytest.raises(ConfigError, match="listeners already contains HOST; omit --host-port"):
         load_settings(SettingFlags(host_port=2, overrides=settings), {})
 
 
@@ -91,5 +91,5 @@ def test_the_data_directory_is_a_setting() -> None:
 
 @pytest.mark.parametrize("name", ["log.dir", "log.dirs"])
 def test_two_places_for_data_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="leave one out"):
+    with pytest.raises(ConfigError, match="omit one"):
         load_settings(SettingFlags(data_dir="/x", overrides={name: "/y"}), {})

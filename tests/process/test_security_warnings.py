@@ -35,14 +35,14 @@ def test_listeners_that_others_reach(authority: Authority) -> None:
     (plain,) = told("listeners=PLAINTEXT://10.0.0.1:0")
     assert plain == (
         "anyone who can reach 10.0.0.1 can read and write everything: listener PLAINTEXT has neither "
-        "TLS nor a login; listen on localhost unless the network is trusted, or use SASL_SSL, for "
-        "which --tls-dev makes all that it takes"
+        "TLS nor authentication; listen on localhost unless the network is trusted, or use SASL_SSL "
+        "(--tls-dev generates all that it needs)"
     )
     (login,) = told("listeners=SASL_PLAINTEXT://:0", *SCRAM)
-    assert login.startswith("anyone who can reach this machine can read along")
+    assert login.startswith("anyone who can reach this machine can eavesdrop")
     assert "has no TLS" in login
     (tls,) = told("listeners=SSL://:0", own)
-    assert "has TLS, but asks for no login" in tls
+    assert "has TLS, but no authentication" in tls
     assert tls.endswith("use SASL_SSL, or set ssl.client.auth=required")
     assert told("listeners=SASL_SSL://:0", own, *SCRAM) == []
     trusted = f"ssl.truststore.location={authority.trusted}"
@@ -93,7 +93,7 @@ def test_strict_refuses_all_of_it_at_once(tmp_path: Path) -> None:
     assert done.returncode == 3
     lines = done.stderr.splitlines()
     assert len(lines) == 4, lines
-    assert all(each.endswith("(refused by --strict)") for each in lines)
+    assert all(each.endswith("(rejected by --strict)") for each in lines)
     assert [*data.iterdir()] == []
 
 
@@ -109,7 +109,7 @@ def test_without_strict_it_is_a_warning(tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=SECONDS)
     assert [each["event"] for each in events] == ["starting", "warning", "warning", "ready"]
     assert "anyone who can reach 0.0.0.0" in events[1]["message"]
-    assert events[2]["message"].startswith(f"{file} has secrets")
+    assert events[2]["message"].startswith(f"{file} contains secrets")
     assert errors.count("WARNING") == 2
 
 

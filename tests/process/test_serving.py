@@ -116,7 +116,7 @@ def test_a_directory_that_is_new_has_not_crashed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--memory"], "everything is gone when this process ends"),
+        (["--memory"], "all data is lost when this process ends"),
         (["-o", "flush.policy=interval", "-o", "flush.interval.ms=250"], "up to 250 ms"),
         (["-o", "flush.policy=os"], "whatever the kernel has not written back"),
         (["-o", "flush.policy=fsync"], None),

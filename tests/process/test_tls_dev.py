@@ -145,12 +145,15 @@ def test_a_start_that_is_refused_leaves_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("-o", "sasl.enabled.mechanisms=PLAIN"), "sets sasl.enabled.mechanisms by itself"),
-        (("-o", "ssl.truststore.location=x"), "sets ssl.truststore.location by itself"),
-        (("-o", "listeners=SSL://localhost:0"), "SSL asks for SSL: leave one of them out"),
+        (
+            ("-o", "sasl.enabled.mechanisms=PLAIN"),
+            "sets sasl.enabled.mechanisms, which is also set",
+        ),
+        (("-o", "ssl.truststore.location=x"), "sets ssl.truststore.location, which is also set"),
+        (("-o", "listeners=SSL://localhost:0"), "SSL has SSL; omit one of them"),
         (
             ("-o", "listeners=PLAINTEXT://localhost:0,SASL_SSL://localhost:0"),
-            "--tls-dev makes PLAINTEXT the second SASL_SSL",
+            "--tls-dev renames listener PLAINTEXT to SASL_SSL",
         ),
     ],
 )
@@ -202,7 +205,7 @@ def test_what_cannot_be_used_names_its_directory(
     else:
         (directory / name).write_text(content)
     with pytest.raises(
-        StartFailed, match=f"cannot use what is in {directory} .*remove that directory"
+        StartFailed, match=f"cannot use the files in {directory} .*remove that directory"
     ):
         DevSecurity(BrokerConfig.load(), directory)
 
@@ -312,7 +315,7 @@ def test_an_authority_that_has_ended(tmp_path: Path) -> None:
     old = CertificateAuthority.new("mine", datetime.now(UTC) - timedelta(days=4000))
     (directory / "ca.pem").write_text(old.pair.certificate)
     (directory / "ca.key").write_text(old.pair.key)
-    with pytest.raises(StartFailed, match="has ended; remove that directory"):
+    with pytest.raises(StartFailed, match="has expired; remove that directory"):
         DevSecurity(BrokerConfig.load(), directory)
     shutil.rmtree(directory)
     DevSecurity(BrokerConfig.load(), directory)

@@ -101,7 +101,7 @@ def test_stopped_node_hands_over_leaderships(address: str, tmp_path: Path) -> No
         wait_until(lambda: "ready in" in nodes[1].log_path.read_text())
         banner = nodes[1].log_path.read_text()
         assert "clean shutdown" in banner
-        assert f"{address}  nodes that run: 1, 2, 3" in banner
+        assert f"{address}  running nodes: 1, 2, 3" in banner
 
 
 def test_killing_all_nodes_loses_no_records(address: str, tmp_path: Path) -> None:

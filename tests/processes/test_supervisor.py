@@ -93,11 +93,11 @@ def test_killed_node_is_restarted_without_lease_timeout(
         os.kill(server.pid_of(2), signal.SIGKILL)
         produce(nodes[0], 100, 200)  # within seconds, although the lease lasts nine
         wait_until_healthy(nodes[1])
-        assert "node 2 ended with status -9; it is started again" in server.log
+        assert "node 2 exited with status -9; restarting it" in server.log
         produce(nodes[1], 200, 300)
         assert consume(nodes[2]) == [*range(300)]
         server.stop()
-        assert "ERROR" not in server.log.partition("it is started again")[2]
+        assert "ERROR" not in server.log.partition("restarting it")[2]
 
 
 def test_directory_layout_matches_single_process_nodes(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_stopped_node_is_restarted(tmp_path: Path) -> None:
     with supervised(tmp_path) as server:
         server.ready()
         os.kill(server.pid_of(3), signal.SIGTERM)
-        wait_until(lambda: "node 3 ended with status 0" in server.log)
+        wait_until(lambda: "node 3 exited with status 0" in server.log)
         assert "node 3 is leaving" in server.log
         wait_until_healthy(server.bootstrap)
 

@@ -1,4 +1,4 @@
-"""Whether nodes would come in at each other, before they are started."""
+"""Startup checks of inter-broker authentication and authorization."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from .errors import StartFailed
 logger = logging.getLogger(__name__)
 
 
-def check_between_nodes(config: BrokerConfig, listeners: Sequence[Listener]) -> None:
-    """Raise StartFailed where no node could log in at another one, or would be let do nothing there.
+def check_inter_broker_security(config: BrokerConfig, listeners: Sequence[Listener]) -> None:
+    """Check that nodes can authenticate with each other and replicate.
 
-    `listeners` are those of each of the nodes.
+    Args:
+        config: Settings of the nodes.
+        listeners: Listeners of each node.
+
+    Raises:
+        StartFailed: Nodes cannot authenticate, or would be anonymous while ACLs are enforced.
     """
     by_name = {each.name: each for each in listeners}
     listener = by_name[listener_of_nodes(config, by_name)]
@@ -31,20 +36,20 @@ def check_between_nodes(config: BrokerConfig, listeners: Sequence[Listener]) -> 
         principal = str(Principal(USER, name))
         if principal not in supers:
             logger.warning(
-                "nodes log in at each other as %s, who is none of super.users: they follow nobody "
-                "without an ACL that allows them CLUSTER_ACTION on the cluster",
+                "the inter-broker principal %s is not in super.users; followers cannot replicate "
+                "without an ACL that allows CLUSTER_ACTION on the cluster",
                 principal,
             )
     elif not listener.requires_client_certificate and str(ANONYMOUS) not in supers:
         raise StartFailed(
-            f"nodes reach each other by listener {listener.name} and show nobody who they are there, so "
-            "that none could follow another one with authorizer.class.name: name one with a login, or of "
-            "SSL with ssl.client.auth=required, by inter.broker.listener.name"
+            f"inter-broker listener {listener.name} does not authenticate nodes, so followers cannot "
+            "replicate with authorizer.class.name; set inter.broker.listener.name to a SASL listener, "
+            "or to an SSL listener with ssl.client.auth=required"
         )
 
 
 def _login_name(listener: Listener) -> str | None:
-    """As whom nodes log in; None where they do not, or a token says it."""
+    """Return the user name of inter-broker authentication, or None without SASL or with a token."""
     if listener.security is None or listener.users is None:
         return None
     from kbroker.client.security import BadSecurity  # most nodes never need it
@@ -53,8 +58,8 @@ def _login_name(listener: Listener) -> str | None:
         credentials = listener.security.credentials()
     except BadSecurity as error:
         raise StartFailed(
-            f"nodes log in at each other on listener {listener.name}, and these cannot: {error}. Set "
-            "sasl.mechanism.inter.broker.protocol, and username=... and password=... in that listener's "
-            "sasl.jaas.config, or name another one by inter.broker.listener.name"
+            f"nodes cannot authenticate on inter-broker listener {listener.name}: {error}; set "
+            "sasl.mechanism.inter.broker.protocol, and username=... and password=... in the "
+            "listener's sasl.jaas.config, or set inter.broker.listener.name to another listener"
         ) from None
     return (credentials.name or None) if credentials else None

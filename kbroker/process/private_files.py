@@ -6,8 +6,12 @@ import os
 from pathlib import Path
 
 
-def write_own(path: Path, text: str) -> None:
-    """Write a file, at once or not at all. Raises OSError."""
+def write_private(path: Path, text: str) -> None:
+    """Write a file with mode 600 atomically.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
     fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     fresh.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL

@@ -11,8 +11,8 @@ import pytest
 from kbroker.broker import Broker, open_broker
 from kbroker.cluster.peers import listener_of_nodes
 from kbroker.config import BrokerConfig
-from kbroker.process.between_nodes import check_between_nodes
 from kbroker.process.errors import StartFailed
+from kbroker.process.inter_broker_checks import check_inter_broker_security
 from kbroker.process.listeners import configured_listeners
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.topics import CreateTopicsRequest
@@ -173,12 +173,12 @@ async def test_the_listener_of_nodes_is_found_by_its_protocol(authority: Authori
 
 def checked(*settings: str) -> None:
     config = BrokerConfig.load(options=[*TWO_LISTENERS, *settings])
-    check_between_nodes(config, configured_listeners(config))
+    check_inter_broker_security(config, configured_listeners(config))
 
 
 def test_who_could_not_log_in_is_told_at_the_start() -> None:
     mechanism, *_ = settings = login("PLAIN")
-    with pytest.raises(StartFailed, match=r"listener IN, and these cannot: sasl\.mechanism=GSSAPI"):
+    with pytest.raises(StartFailed, match=r"inter-broker listener IN: sasl\.mechanism=GSSAPI"):
         checked(mechanism, settings[1], settings[3])
     with pytest.raises(StartFailed, match=r"set username=\.\.\. and password=\.\.\."):
         checked(
@@ -188,11 +188,11 @@ def test_who_could_not_log_in_is_told_at_the_start() -> None:
 
 def test_who_would_be_nobody_is_told_at_the_start() -> None:
     open_to_all = "listener.security.protocol.map=OPEN:PLAINTEXT,IN:PLAINTEXT"
-    with pytest.raises(StartFailed, match="listener IN and show nobody who they are"):
+    with pytest.raises(StartFailed, match="listener IN does not authenticate nodes"):
         checked(open_to_all)
     checked(open_to_all, "super.users=User:x; User:ANONYMOUS")
 
 
 def test_who_needs_an_acl_is_told_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
     checked(*login("PLAIN"))
-    assert "nodes log in at each other as User:node, who is none of super.users" in caplog.text
+    assert "the inter-broker principal User:node is not in super.users" in caplog.text

@@ -1,4 +1,4 @@
-"""Fixtures: one broker for a process of the run, client processes, and the time that each client took."""
+"""Fixtures: one broker per pytest process, client processes, and the time that each client took."""
 
 from __future__ import annotations
 
@@ -25,14 +25,18 @@ from harness.tools import Tools
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+# A short minimum session timeout makes killed members and overdue transactions visible soon
+# (kbroker checks transactions without this setting). Small segments make some segments roll.
 PROPERTIES = {
     "group.min.session.timeout.ms": "1000",
     "log.segment.bytes": "1048576",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
 }
-"""Short sessions so that a killed member is noticed soon, as are transactions that take too long
-(kbroker needs no telling); small segments so that some roll."""
 
+# Settings of brokers that tests kill. Apache Kafka restarts soon after SIGKILL, but aborts overdue
+# transactions only every 5 s. If it did so earlier, it would report some as aborted without writing
+# a marker, and their partitions would hang. Compaction and the expiry of share group members happen
+# soon.
 KILLED = {
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
@@ -43,10 +47,8 @@ KILLED = {
     "group.share.min.heartbeat.interval.ms": "1000",
     "group.share.heartbeat.interval.ms": "1000",
 }
-"""Apache Kafka is back soon after SIGKILL, and looks for transactions to abort only then: before,
-it would call some of them aborted without a marker, and their partitions would hang for ever.
-What is to be compacted is compacted soon, and members of share groups are missed soon."""
 
+# Files whose tests run in one process, so that the dump contains everything that they wrote.
 DUMPED = frozenset(
     (
         "test_admin.py",
@@ -65,7 +67,6 @@ DUMPED = frozenset(
         "test_wrong_requests.py",
     )
 )
-"""The files whose tests run in one process, so that the dump has what all of them wrote."""
 
 Spawn = Callable[[str], ClientProcess]
 
@@ -74,9 +75,22 @@ _broker_logs = pytest.StashKey[list[Broker]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--broker", choices=sorted(BROKERS), default="kbroker")
-    parser.addoption("--cluster", choices=sorted(CLUSTERS), help="of three nodes; else of --broker")
-    parser.addoption("--kills", type=int, default=1, help="of Kafka Streams at work")
-    parser.addoption("--bless", action="store_true", help="write the answers into transcripts")
+    parser.addoption(
+        "--cluster",
+        choices=sorted(CLUSTERS),
+        help="cluster of three nodes to test (default: a single --broker)",
+    )
+    parser.addoption(
+        "--kills",
+        type=int,
+        default=1,
+        help="number of times to kill a running Kafka Streams application",
+    )
+    parser.addoption(
+        "--bless",
+        action="store_true",
+        help="overwrite the transcripts with the responses of the broker",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -84,9 +98,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`client` is every Python library, and where a mark `everyone` stands all others as well.
+    """Parametrize `client` with every Python library.
 
-    A mark `java` adds Java's own client. A mark `needs` leaves out those that cannot do it at all.
+    The mark `everyone` adds all other libraries, and the mark `java` adds the Java client. The mark
+    `needs` excludes libraries that lack an ability.
     """
     if "client" not in metafunc.fixturenames:
         return
@@ -105,19 +120,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Faults are made by kbroker's test kit, and users of SCRAM stand in its settings: no other broker
-    has them."""
+    """Skip tests of kbroker's own features for other brokers.
+
+    Only kbroker has the fault injection of its test kit, and SCRAM users in its settings.
+    """
     is_about_kbroker = collection_path.name in ("test_fault_kinds.py", "test_security.py")
     return True if is_about_kbroker and config.getoption("--broker") != "kbroker" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The dump of everything that was written comes last: it stops the broker."""
+    """Run the dump of all written logs last, because it stops the broker."""
     items.sort(key=lambda item: item.path.name == "test_dump_log.py")
 
 
 class FilesInProcesses(LoadScopeScheduling):
-    """Hands out one file after the other, and those of the dump together."""
+    """Scheduler that assigns whole files to processes, and the files of the dump to one process."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
@@ -132,7 +149,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesIn
 def make_broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Broker]]:
-    """Make (not start) a broker of the kind that is tested; all end with the run."""
+    """Create, but do not start, brokers of the kind under test. The end of the run kills them."""
     kind = BROKERS[request.config.getoption("--broker")]
     made = request.config.stash[_broker_logs]
 
@@ -148,7 +165,7 @@ def make_broker(
 
 @pytest.fixture(scope="session")
 def broker(make_broker: Callable[..., Broker]) -> Broker:
-    """The broker that most tests share; restarted when a test left it dead."""
+    """Broker that most tests share."""
     one = make_broker("shared")
     one.start()
     return one
@@ -156,7 +173,7 @@ def broker(make_broker: Callable[..., Broker]) -> Broker:
 
 @pytest.fixture
 def own_broker(make_broker: Callable[..., Broker]) -> Iterator[Broker]:
-    """A broker of one test, which may kill it."""
+    """Broker of a single test, which may kill it."""
     one = make_broker("own", KILLED)
     one.start()
     yield one
@@ -165,7 +182,7 @@ def own_broker(make_broker: Callable[..., Broker]) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
-    """Kafka's tools of 4.3 in one JVM."""
+    """Command-line tools of Kafka 4.3 in one JVM."""
     one = Tools("kafka-4.3", tmp_path_factory.mktemp("tools") / "jvm.err")
     yield one
     one.close()
@@ -173,7 +190,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
 
 @pytest.fixture(scope="session")
 def old_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
-    """Kafka's tools of 3.9 in one JVM."""
+    """Command-line tools of Kafka 3.9 in one JVM."""
     one = Tools("kafka-3.9", tmp_path_factory.mktemp("old-tools") / "jvm.err")
     yield one
     one.close()
@@ -181,7 +198,7 @@ def old_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
 
 @pytest.fixture(scope="session")
 def workers(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spawn]:
-    """One long-lived process per library for everything that need not be killed."""
+    """One long-lived process per library, for tests that do not kill their clients."""
     directory = tmp_path_factory.mktemp("workers")
     running: dict[str, ClientProcess] = {}
 
@@ -197,12 +214,13 @@ def workers(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="session")
 def written(workers: Callable[[str], ClientProcess]) -> dict[str, Any]:
-    """Write every topic once; the answer or the exception of each."""
+    """Write each topic of the codec matrix once and return the result or exception per topic."""
     outcome: dict[str, Any] = {}
     for library, codec in WRITERS:
         worker, topic = workers(library.name), topic_of(library, codec)
         try:
-            # Some of the records are from long ago, and the last of these tests come minutes later.
+            # Some records have old timestamps, and the last of these tests run minutes later:
+            # disable retention.
             workers("confluent-kafka").admin(
                 "create_topic", name=topic, configs={"retention.ms": "-1"}
             )
@@ -217,7 +235,7 @@ def written(workers: Callable[[str], ClientProcess]) -> dict[str, Any]:
 
 @pytest.fixture
 def spawn(tmp_path: Path, broker: Broker) -> Iterator[Callable[..., ClientProcess]]:
-    """Start processes of one test: spawn(library, address=the shared broker's)."""
+    """Start client processes of one test: spawn(library, address=that of the shared broker)."""
     numbers = itertools.count(1)
     running: list[ClientProcess] = []
 
@@ -233,13 +251,13 @@ def spawn(tmp_path: Path, broker: Broker) -> Iterator[Callable[..., ClientProces
 
 @pytest.fixture
 def bless(request: pytest.FixtureRequest) -> bool:
-    """True when transcripts take the broker's answers instead of comparing them."""
+    """Return True if transcripts are to be overwritten with the broker's responses."""
     return bool(request.config.getoption("--bless"))
 
 
 @pytest.fixture
 def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """Names of topics and groups that no other test uses."""
+    """Return a function that makes topic and group names unique to this test."""
     test = "".join(c if c.isalnum() else "-" for c in request.node.name).strip("-")
     return lambda what: f"{what}-{test}"
 
@@ -248,7 +266,7 @@ def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Iterator[pytest.TestReport]:
-    """A failed test shows the end of each broker's log; every report names its client."""
+    """Add the end of each broker's log to failed tests, and the client to every report."""
     report: pytest.TestReport = yield
     callspec = getattr(item, "callspec", None)
     client = callspec.params.get("client") if callspec is not None else None
@@ -261,7 +279,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The time that each client took, so that a budget can be kept."""
+    """Print the time that each client took, to compare with the time budget."""
     seconds: dict[str, float] = defaultdict(float)
     tests: dict[str, set[str]] = defaultdict(set)
     for reports in terminalreporter.stats.values():

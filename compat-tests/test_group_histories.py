@@ -50,7 +50,7 @@ def test_groups_go_the_same_ways(twins: Twins, request: pytest.FixtureRequest) -
     failures: list[str] = []
     ended: list[str] = []
     for seed in range(FIRST, FIRST + SEEDS):
-        twins.renew()
+        twins.begin_history()
         try:
             History(seed, twins).run(CALLS)
         except Differs as difference:

@@ -1,8 +1,8 @@
-"""A world of users and ACLs, and a request of every API that its users may make, or may not.
+"""Users and ACLs, and a request builder for every API.
 
-What requests do when they are allowed is either nothing that lasts, or the same on both brokers: a
-wrong member, a wrong producer id, a group that is not there. So each can be made by anybody, any
-number of times.
+An allowed request either changes nothing, or has the same effect on both brokers: it names an
+unknown member, an unknown producer ID, or a missing group. So any user may send it any number of
+times.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from kbroker.security.rights import VALID_OPERATIONS
 from .admin_calls import NODE, NOWHERE, STARTED_MS, World, of, request
 
 ADMIN, PASSWORD = "admin", "a password of the test"
+# Names of topics, groups and transactional IDs. Some are prefixes of others, for prefixed ACLs.
 NAMES = ("orders", "orders-eu", "order", "billing", "bills")
-"""Of topics, groups and transactional ids, so that prefixes cover several."""
+# Transactional ID with an open transaction that contains one partition of each topic.
 OPEN = "orders-open"
-"""A transactional id whose transaction stays open, with a partition of each topic."""
+# User with ALLOW ALL on all resources. Only DENY ACLs for all users restrict it.
 OPERATOR = "operator-all"
-"""Who may do everything that is not denied to all."""
+# Principal of the ACLs that requests create and delete.
 NOBODY = "User:nobody"
-"""About whom the ACLs are that requests make and remove."""
 Build = Callable[["Setting", random.Random, int], Any]
+# Request builder of each API.
 BUILDERS: dict[ApiKey, Build] = {}
-"""How each API is asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a request can be about: what one of the brokers knows, and the number of the request."""
+    """What a request can refer to: the state of one broker, and the number of the request."""
 
     world: World
     number: int
@@ -53,7 +53,7 @@ class Setting:
         return rng.choice((*NAMES, "nowhere"))
 
     def topics(self, rng: random.Random) -> list[str]:
-        """Some, each once."""
+        """Return one to three different topic names."""
         return rng.sample((*NAMES, "nowhere"), rng.randint(1, 3))
 
     def id_of(self, topic: str) -> Any:
@@ -64,14 +64,14 @@ class Setting:
 
 
 def users(count: int) -> list[str]:
-    """The names of some."""
+    """Return the names of `count` users."""
     return [f"user-{number}" for number in range(count)]
 
 
 def operators() -> list[Acl]:
-    """Of users who may do one thing to the cluster each, and of one who may do everything.
+    """Return the ACLs of users with one cluster operation each, and of one with all operations.
 
-    Few others may do much to the cluster, so that by chance all who ask for something are refused.
+    Few others get cluster operations, so that many random requests are denied.
     """
     cluster = Pattern(AclResourceType.CLUSTER, PatternType.LITERAL, CLUSTER_NAME)
     rows = [
@@ -89,7 +89,7 @@ def operators() -> list[Acl]:
 
 
 def acls(rng: random.Random, principals: Sequence[str], count: int) -> list[Acl]:
-    """Different ones, a fifth of which denies."""
+    """Return `count` different ACLs, about a fifth of which deny."""
     made: set[Acl] = set()
     while len(made) < count:
         made.add(_acl(rng, principals))
@@ -103,7 +103,7 @@ def _acl(rng: random.Random, principals: Sequence[str]) -> Acl:
     operations = sorted(VALID_OPERATIONS[kind])
     who = rng.choice(principals)
     if rng.random() < 0.2 and kind not in (AclResourceType.CLUSTER, AclResourceType.USER):
-        who = WILDCARD  # and not everything: nothing else would decide
+        who = WILDCARD  # without ALL, which would decide every request
     else:
         operations += [AclOperation.ALL] * 3
     return Acl(
@@ -123,7 +123,7 @@ _KINDS = (
 
 
 def _pattern(rng: random.Random, kind: AclResourceType, denies: bool) -> Pattern:
-    """What denies is never about everything: then nothing else would decide."""
+    """Return a resource pattern. A pattern of a DENY ACL never matches everything."""
     if kind is AclResourceType.CLUSTER:
         return Pattern(kind, PatternType.LITERAL, CLUSTER_NAME)
     drawn, before = rng.random(), "User:" if kind is AclResourceType.USER else ""
@@ -136,7 +136,7 @@ def _pattern(rng: random.Random, kind: AclResourceType, denies: bool) -> Pattern
 
 
 def creation_of(acl: Acl) -> Any:
-    """The row of CreateAcls."""
+    """Return the row of CreateAcls for an ACL."""
     return of(
         ApiKey.CREATE_ACLS,
         "Acl",
@@ -154,7 +154,7 @@ def creation_of(acl: Acl) -> Any:
 
 
 def builds(key: ApiKey) -> Callable[[Build], Build]:
-    """The function that makes requests of an API."""
+    """Return a decorator that registers the request builder of an API."""
 
     def register(build: Build) -> Build:
         BUILDERS[key] = build
@@ -319,7 +319,7 @@ def _describe_groups(at: Setting, rng: random.Random, version: int) -> Any:
 
 @builds(ApiKey.CREATE_TOPICS)
 def _create_topics(at: Setting, rng: random.Random, version: int) -> Any:
-    """Some that are there, or one that nobody asks about."""
+    """Create topics that exist, and one that no other request uses."""
     key = ApiKey.CREATE_TOPICS
     names = [*rng.sample(NAMES, 2), f"new-{at.number}"]
     rows = [of(key, "Topic", name=each, num_partitions=1, replication_factor=1) for each in names]
@@ -328,7 +328,7 @@ def _create_topics(at: Setting, rng: random.Random, version: int) -> Any:
 
 @builds(ApiKey.DELETE_TOPICS)
 def _delete_topics(at: Setting, rng: random.Random, version: int) -> Any:
-    """None that is there."""
+    """Delete only topics that do not exist."""
     key = ApiKey.DELETE_TOPICS
     names = ["nowhere", "order-nowhere", "bill"]
     rows = [of(key, "Topic", name=each) for each in names]
@@ -474,8 +474,8 @@ def _delete_acls(at: Setting, rng: random.Random, version: int) -> Any:
     return request(key, filters=[row])
 
 
+# Types of resources that have settings.
 _TOPIC, _BROKER, _GROUP = 2, 4, 32
-"""What settings belong to."""
 _SETTINGS = {
     _TOPIC: ("retention.ms", "100000"),
     _BROKER: ("background.threads", "10"),
@@ -484,7 +484,7 @@ _SETTINGS = {
 
 
 def _configured(at: Setting, rng: random.Random) -> list[tuple[int, str]]:
-    """Resources with settings."""
+    """Return resources that have settings."""
     found = [(_TOPIC, name) for name in at.topics(rng)]
     return [*found, (_BROKER, str(NODE))] if rng.random() < 0.5 else found
 
@@ -696,7 +696,7 @@ def _consumer_group_describe(at: Setting, rng: random.Random, version: int) -> A
 
 @builds(ApiKey.STREAMS_GROUP_HEARTBEAT)
 def _streams_group_heartbeat(at: Setting, rng: random.Random, version: int) -> Any:
-    """Of a member that nobody knows, or one that cannot join: what it says is refused."""
+    """Send a heartbeat of an unknown member, or of one that cannot join."""
     key = ApiKey.STREAMS_GROUP_HEARTBEAT
     part = of(key, "Subtopology", subtopology_id="0", source_topics=at.topics(rng))
     topology = of(key, "Topology", subtopologies=[part])
@@ -741,7 +741,7 @@ def _share_group_describe(at: Setting, rng: random.Random, version: int) -> Any:
 
 @builds(ApiKey.SHARE_FETCH)
 def _share_fetch(at: Setting, rng: random.Random, version: int) -> Any:
-    """In a session that is not there, as the acknowledgements."""
+    """Fetch in a share session that does not exist, like the acknowledgements below."""
     return _in_no_session(ApiKey.SHARE_FETCH, rng)
 
 
@@ -765,7 +765,10 @@ def _describe_share_group_offsets(at: Setting, rng: random.Random, version: int)
 
 @builds(ApiKey.ALTER_SHARE_GROUP_OFFSETS)
 def _alter_share_group_offsets(at: Setting, rng: random.Random, version: int) -> Any:
-    """Of a topic that is not there: of a partition that is not there Kafka would make the group."""
+    """Alter offsets of a topic that does not exist.
+
+    For an unknown partition of an existing topic, Kafka would create the group.
+    """
     key = ApiKey.ALTER_SHARE_GROUP_OFFSETS
     rows = [of(key, "Partition", partition_index=77, start_offset=0)]
     topics = [of(key, "Topic", topic_name="nowhere", partitions=rows)]
@@ -781,7 +784,7 @@ def _delete_share_group_offsets(at: Setting, rng: random.Random, version: int) -
 
 @builds(ApiKey.CREATE_DELEGATION_TOKEN)
 def _create_delegation_token(at: Setting, rng: random.Random, version: int) -> Any:
-    """One that nobody can make, because of who would renew it."""
+    """Request a token that is always rejected, because its renewer is not a user."""
     key = ApiKey.CREATE_DELEGATION_TOKEN
     renewer = of(key, "Renewer", principal_type="Group", principal_name="nobody")
     owner = {"owner_principal_type": "User", "owner_principal_name": rng.choice(NAMES)}
@@ -826,7 +829,7 @@ def _list_config_resources(at: Setting, rng: random.Random, version: int) -> Any
 
 @builds(ApiKey.INITIALIZE_SHARE_GROUP_STATE)
 def _initialize_share_group_state(at: Setting, rng: random.Random, version: int) -> Any:
-    """For a topic that is not there, as the others about share partitions."""
+    """Use an unknown topic, like all requests about share-group state."""
     return _share_state(ApiKey.INITIALIZE_SHARE_GROUP_STATE, rng)
 
 
@@ -855,5 +858,5 @@ def _share_state(key: ApiKey, rng: random.Random) -> Any:
     return request(key, group_id=rng.choice(NAMES), topics=[topic])
 
 
+# APIs that clients use before they are authenticated.
 LOGIN_APIS = {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
-"""Who asks these has no name yet."""

@@ -1,7 +1,7 @@
-"""The calls of the differential test: every admin API in every version, with good and bad input.
+"""Requests of the differential test: every admin API and version, with valid and invalid input.
 
-They build on each other: topics and groups that one makes are what the next ones ask about. `World`
-holds what only the broker at hand knows, such as ids.
+Later requests refer to topics and groups that earlier ones created. `World` contains what is
+specific to one broker, such as IDs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.records import Record, encode_batch
 from kbroker.protocol.schema import ZERO_UUID
 
+# A topic ID that no topic has.
 NOWHERE = UUID(int=77)
-"""The id of no topic."""
 NODE = 1
 METADATA_TOPIC = "__cluster_metadata"
 STARTED_MS = int(time.time() * 1000)
@@ -26,18 +26,18 @@ STARTED_MS = int(time.time() * 1000)
 
 @dataclass(slots=True)
 class World:
-    """What calls refer to that differs between brokers."""
+    """Values of one broker that requests refer to."""
 
     cluster_id: str = ""
     topic_ids: dict[str, UUID] = field(default_factory=dict)
     directories: list[str] = field(default_factory=list)
     member_id: str = ""
     generation: int = -1
+    # Producer ID and epoch by transactional ID.
     producers: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Producer id and epoch by transactional id."""
 
     def learn(self, key: ApiKey, response: Any) -> None:
-        """Remember what later calls need."""
+        """Store the values of a response that later requests need."""
         if key is ApiKey.METADATA:
             self.cluster_id = response.cluster_id or self.cluster_id
             for row in response.topics:
@@ -47,7 +47,7 @@ class World:
             self.member_id, self.generation = response.member_id, response.generation_id
 
     def names(self) -> dict[str, str]:
-        """Texts of this broker's own, and what stands for them in a comparison."""
+        """Return the strings of this broker and their placeholders in a comparison."""
         return {path: f"<directory {number}>" for number, path in enumerate(self.directories)}
 
 
@@ -58,11 +58,15 @@ Build = Callable[[World, int], Any]
 class Call:
     """One request to both brokers.
 
-    again: whether it may be asked again until both brokers are done with what was asked before:
-        Kafka spreads news with a delay, and replicas move in the background.
-    versions: those to ask in; None for all.
-    until: the answer that is waited for, from each broker for itself; None: the first one.
-    learn: remembers what later calls need of an answer.
+    Attributes:
+        name: Name in reports and rules.
+        key: API of the request.
+        build: Builds the request for one broker and version.
+        again: True if the request may be repeated until both brokers have applied earlier changes.
+            Kafka propagates metadata with a delay, and replicas move in the background.
+        versions: Versions to send, or None for all.
+        until: Predicate of the response to wait for, per broker. None accepts the first response.
+        learn: Stores the values of a response that later requests need.
     """
 
     name: str
@@ -79,17 +83,17 @@ def request(key: ApiKey, /, **values: Any) -> Any:
 
 
 def ask(name: str, key: ApiKey, /, versions: range | None = None, **values: Any) -> Call:
-    """A call that reads, with the same fields in all versions."""
+    """Return a read-only call with the same fields in all versions."""
     return Call(name, key, lambda world, version: request(key, **values), True, versions)
 
 
 def change(name: str, key: ApiKey, /, versions: range | None = None, **values: Any) -> Call:
-    """A call that may change something, with the same fields in all versions."""
+    """Return a call that may change something, with the same fields in all versions."""
     return Call(name, key, lambda world, version: request(key, **values), False, versions)
 
 
 def of(key: ApiKey, part: str, /, **values: Any) -> Any:
-    """A struct of a request: `of(ApiKey.CREATE_TOPICS, "Topic", name="a")`."""
+    """Return a struct of a request: `of(ApiKey.CREATE_TOPICS, "Topic", name="a")`."""
     return getattr(messages.request_class(key), part)(**values)
 
 
@@ -109,7 +113,7 @@ def _new(name: str, partitions: int = 1, factor: int = 1, **more: Any) -> Any:
 
 
 def _create(name: str, *topics: Any, validate_only: bool = False) -> Call:
-    """Create topics whose names get the version at their end."""
+    """Create topics; `{v}` in a name is replaced by the version of the request."""
 
     def build(world: World, version: int) -> Any:
         rows = [_with_version(topic, version) for topic in topics]
@@ -543,7 +547,7 @@ def log_dirs() -> Iterator[Call]:
 
 
 def cordons() -> Iterator[Call]:
-    """Directories that take no new partitions (KIP-1066)."""
+    """Yield calls about cordoned log directories, which take no new partitions (KIP-1066)."""
     key = ApiKey.INCREMENTAL_ALTER_CONFIGS
     name = "cordoned.log.dirs"
 
@@ -589,7 +593,7 @@ def cordons() -> Iterator[Call]:
     yield cordon("unknown directory", lambda world: "/no/such/directory")
     yield cordon("both", lambda world: ",".join(world.directories))
     yield described("both are cordoned")
-    # Kafka's controller hears of it from its broker, a moment later.
+    # Kafka's controller learns about it from the broker's next heartbeat.
     checked = _create(
         "all directories cordoned, checked", _new("nowhere{v}", 2), validate_only=True
     )
@@ -609,7 +613,7 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
 def _settings(key: ApiKey, kind: int, name: str, *rows: tuple[Any, ...]) -> Any:
-    """A resource of AlterConfigs (name, value) or IncrementalAlterConfigs (name, what, value)."""
+    """Return a resource with rows of (name, value) or (name, operation, value)."""
     if key is ApiKey.ALTER_CONFIGS:
         configs = [of(key, "Config", name=n, value=v) for n, v in rows]
     else:
@@ -657,7 +661,7 @@ def settings() -> Iterator[Call]:
 
 
 def _altered() -> Iterator[Call]:
-    """AlterConfigs: settings of topics and brokers, valid or not."""
+    """Yield AlterConfigs calls with valid and invalid settings of topics and brokers."""
     yield _alter("topic", (TOPIC, "one7", ("retention.ms", "1000"), ("segment.ms", "5000")))
     yield _alter("only checked", (TOPIC, "one7", ("retention.ms", "9")), validate_only=True)
     yield _alter("unknown topic", (TOPIC, "nothing", ("retention.ms", "1000")))
@@ -674,7 +678,7 @@ def _altered() -> Iterator[Call]:
 
 
 def _incremented() -> Iterator[Call]:
-    """IncrementalAlterConfigs: each operation, valid or not."""
+    """Yield IncrementalAlterConfigs calls with each operation, valid and invalid."""
     yield _increment("set", (TOPIC, "one6", ("retention.ms", SET, "60000")))
     yield _increment("delete", (TOPIC, "set7", ("retention.ms", DELETE, None)))
     yield _increment("delete what is not set", (TOPIC, "one6", ("segment.ms", DELETE, None)))
@@ -793,7 +797,7 @@ _NO_DATA = b"\xff\xff\xff\xff"
 
 
 def committed_epochs() -> Iterator[Call]:
-    """The leader epoch of a record that was read, which comes back with its offset."""
+    """Yield calls that commit and fetch the leader epoch of an offset."""
     commit, fetch = ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH
     rows = [
         of(
@@ -814,7 +818,7 @@ def committed_epochs() -> Iterator[Call]:
 
 
 def internal_topics() -> Iterator[Call]:
-    """That of groups, which is there since there is a coordinator."""
+    """Yield calls about `__consumer_offsets`, which exists once a coordinator was requested."""
     name = "__consumer_offsets"
     yield ask("metadata: internal", ApiKey.METADATA, topics=[_by_name(name)])
     key = ApiKey.DESCRIBE_TOPIC_PARTITIONS
@@ -823,7 +827,7 @@ def internal_topics() -> Iterator[Call]:
 
 
 def _join(group: str, version: int, subscription: bytes, instance: str | None = None) -> Call:
-    """The only member of a group joins; `version` is what its subscription says it is of."""
+    """Join a group as its only member. `version` is the version that its subscription declares."""
     key = ApiKey.JOIN_GROUP
     metadata = version.to_bytes(2, "big") + subscription
     return change(
@@ -840,7 +844,7 @@ def _join(group: str, version: int, subscription: bytes, instance: str | None = 
 
 
 def _sync(group: str, instance: str | None = None) -> Call:
-    """The member that joined last gets all that it wants."""
+    """Assign one partition to the member that joined last."""
     key = ApiKey.SYNC_GROUP
 
     def build(world: World, version: int) -> Any:
@@ -908,7 +912,7 @@ def offset_deletions() -> Iterator[Call]:
 
 
 def short_subscriptions() -> Iterator[Call]:
-    """Of members that leave out the last fields of the version that they name."""
+    """Yield calls with subscriptions that lack the last fields of their declared version."""
     for what, version, subscription in (
         ("no owned partitions", 1, _SUBSCRIBED + _NO_DATA),
         ("half an array of them", 1, _SUBSCRIBED + _NO_DATA + b"\0\0"),
@@ -937,7 +941,7 @@ def group_deletions() -> Iterator[Call]:
 
 
 def logins() -> Iterator[Call]:
-    """Of a client that comes in by a listener where nobody logs in."""
+    """Yield SASL calls on a listener without SASL."""
     yield ask("login: no mechanism is needed", ApiKey.SASL_HANDSHAKE, mechanism="PLAIN")
     yield ask("login: a message of it", ApiKey.SASL_AUTHENTICATE, auth_bytes=b"\0alice\0pencil")
 
@@ -946,7 +950,10 @@ def logins() -> Iterator[Call]:
 
 
 def delegation_tokens() -> Iterator[Call]:
-    """Of a client that has shown nothing of itself; of others: test_delegation_tokens.py."""
+    """Yield token calls of an unauthenticated client.
+
+    For authenticated clients see test_delegation_tokens.py.
+    """
     key = ApiKey.CREATE_DELEGATION_TOKEN
     renewer = of(key, "Renewer", principal_type="User", principal_name="bob")
     yield change("tokens: one", key, renewers=[], max_lifetime_ms=-1)
@@ -1064,7 +1071,10 @@ def _quotas_that_cannot_be() -> Iterator[Call]:
 
 
 def client_quotas() -> Iterator[Call]:
-    """Of nobody who is here, but for the default of all users: that holds back nobody."""
+    """Yield quota calls for entities that no client of this test belongs to.
+
+    The only exception is the default of all users, which has a value that limits nobody.
+    """
     produced, consumed = "producer_byte_rate", "consumer_byte_rate"
     yield from _quotas_that_are_set()
     yield from _filters_of_quotas()
@@ -1237,7 +1247,7 @@ def acls() -> Iterator[Call]:
 
 
 def admin_calls() -> Iterator[Call]:
-    """All calls in the order in which they build on each other."""
+    """Yield all calls in an order in which later ones can refer to earlier ones."""
     yield ask("metadata: at first", ApiKey.METADATA, range(1, 99), topics=[])
     yield from creations()
     yield from growth()

@@ -1,7 +1,7 @@
-"""Pairs of schemas of Avro whose named types have aliases, by a seed.
+"""Random pairs of Avro schemas whose named types have aliases.
 
-Records, errors, enums and fixed types stand in fields, arrays, maps and unions, refer to themselves, and
-have full and relative names, namespaces and aliases.
+Records, errors, enums and fixed types occur in fields, arrays, maps and unions. They refer to
+themselves, and have full and relative names, namespaces and aliases.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NAMES = ("R", "S", "T", "U", "V", "W")
 
 
 class AliasCases:
-    """A source of pairs: the writer's schema is the reader's under other names."""
+    """Generator of pairs in which the writer's schema is the reader's schema with other names."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -86,7 +86,7 @@ class AliasCases:
         return kind
 
     def _add_aliases(self, each: dict[str, Any], name: str) -> None:
-        """Let a type of the reader be known by a name that may be the writer's."""
+        """Add aliases to a type of the reader, one of which may be the writer's name."""
         chance = self._random
         choices = [name, *(f"{space}.{name}" for space in SPACES if space), "Other", f"x.{name}"]
         if chance.random() < 0.75:
@@ -97,7 +97,7 @@ class AliasCases:
 
 
 def definitions(schema: Any) -> Iterator[dict[str, Any]]:
-    """All named types that a schema defines."""
+    """Yield all named types that a schema defines."""
     if isinstance(schema, list):
         for each in schema:
             yield from definitions(each)
@@ -111,7 +111,7 @@ def definitions(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def _rename(schema: Any, names: dict[str, str]) -> None:
-    """Let references lead to the new names."""
+    """Replace the old names in references by the new ones."""
     if isinstance(schema, list):
         schema[:] = [names.get(each, each) if isinstance(each, str) else each for each in schema]
         for each in schema:

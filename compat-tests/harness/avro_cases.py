@@ -1,4 +1,4 @@
-"""Pairs of schemas of Avro by a seed: a reader's, and a writer's that is mostly a change of it."""
+"""Random pairs of Avro schemas: a reader's, and a writer's that is usually a changed copy of it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ DEFAULTS = {"int": 1, "long": 2, "string": "x", "boolean": True, "double": 1.5, 
 
 
 class Cases:
-    """A source of schemas."""
+    """Generator of schema pairs."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 
     def pair(self) -> tuple[str, str]:
-        """A reader's and a writer's schema."""
+        """Return a reader's and a writer's schema."""
         reader = self._schema(3, [])
         writer = (
             self._changed(copy.deepcopy(reader))
@@ -85,7 +85,7 @@ class Cases:
         return made
 
     def _changed(self, schema: Any) -> Any:
-        """With a few changes at random places."""
+        """Return the schema with up to two random changes."""
         for _ in range(self._random.randint(0, 2)):
             places = [*_places(schema)]
             if not places:

@@ -1,7 +1,7 @@
-"""A broker to test against: kbroker as a process, or Apache Kafka as the measure of truth.
+"""Broker processes under test: kbroker, or Apache Kafka as the reference.
 
-Both are driven the same way: start, stop (graceful), kill (SIGKILL), start again on the same port
-and the same data directory.
+Both have the same interface: start, stop (graceful), kill (SIGKILL), and start again on the same
+port with the same data directory.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ STOP_SECONDS = 30.0
 
 
 class BrokerFailed(Exception):
-    """The broker did not start, or ended by itself; carries the end of its log."""
+    """The broker did not start, or ended unexpectedly. The message contains the end of its log."""
 
 
+# UDP sockets bound to the chosen port numbers. They reserve a port among test processes until this
+# process ends; brokers use TCP only.
 _taken: list[socket.socket] = []
-"""Of UDP, which no broker speaks: who has the port there has it until this process ends."""
 
 
 def free_port() -> int:
-    """A TCP port for brokers that cannot report one of their own.
+    """Return a free TCP port, for brokers that cannot report the port they chose.
 
-    It is below those from which systems take the other end of a connection: while its broker is down,
-    nobody else gets it.
+    The port is below the ephemeral port range, so no outgoing connection takes it while the broker
+    is down.
     """
     while True:
         port = random.randrange(9500, 14_000)
@@ -55,15 +56,16 @@ def free_port() -> int:
 class Broker:
     """One broker process on 127.0.0.1.
 
-    directory: where its data, port file and log lie; made when missing.
-    properties: Kafka's own names, for example {"group.min.session.timeout.ms": "1000"}.
-    advertise: "host:port" that Metadata answers instead of the listener (for a proxy), or None.
-    data_dirs: how many directories its partitions are spread over.
+    Args:
+        directory: Directory of its data, port file and log; created if missing.
+        properties: Kafka's settings, for example {"group.min.session.timeout.ms": "1000"}.
+        advertise: "host:port" that Metadata returns instead of the listener (for a proxy), or None.
+        data_dirs: Number of log directories.
     """
 
     name = "abstract"
+    # How long metadata may be outdated after a response, in seconds.
     settle_seconds = 0.0
-    """How long after an answer metadata may still be old."""
 
     def __init__(
         self,
@@ -82,12 +84,12 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """host:port of the listener, whatever is advertised."""
+        """host:port of the listener, regardless of `advertise`."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def data_dir(self) -> Path:
-        """The directory with one directory per partition; the first of several."""
+        """The first log directory."""
         return self.data_dirs[0]
 
     @property
@@ -95,18 +97,22 @@ class Broker:
         return self.directory / "broker.log"
 
     def log_tail(self, lines: int = 40) -> str:
-        """The last lines that the broker wrote, for failure reports."""
+        """Return the last lines of the broker's log, for failure reports."""
         if not self.log_path.exists():
             return "(no log)"
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
 
     def start(self) -> None:
-        """Start and wait until clients can connect; raises BrokerFailed."""
+        """Start and wait until clients can connect.
+
+        Raises:
+            BrokerFailed: The broker ended, or was not ready in time.
+        """
         self.launch()
         self.wait_until_ready()
 
     def launch(self) -> None:
-        """Start the process, without waiting for anything."""
+        """Start the process without waiting until it is ready."""
         self._prepare()
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
@@ -119,7 +125,11 @@ class Broker:
             )
 
     def wait_until_ready(self) -> None:
-        """Wait until clients can connect; raises BrokerFailed."""
+        """Wait until clients can connect.
+
+        Raises:
+            BrokerFailed: The broker ended, or was not ready in time.
+        """
         assert self._process is not None
         deadline = time.monotonic() + START_SECONDS
         while not self._is_ready():
@@ -130,7 +140,11 @@ class Broker:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """Graceful stop (SIGTERM); a broker that does not end in time is killed and reported."""
+        """Stop gracefully with SIGTERM, and kill the broker if that takes too long.
+
+        Raises:
+            BrokerFailed: The broker did not end in time, or ended with an error.
+        """
         process, self._process = self._process, None
         if process is None:
             return
@@ -145,7 +159,7 @@ class Broker:
             raise BrokerFailed(f"{self.name} stopped with status {status}\n{self.log_tail()}")
 
     def kill(self) -> None:
-        """SIGKILL: nothing of the broker gets to run any more."""
+        """Kill the process with SIGKILL."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -166,7 +180,7 @@ class Broker:
 
 
 class KbrokerBroker(Broker):
-    """`python -m kbroker serve`; its port comes from the port file."""
+    """`python -m kbroker serve`, which reports its port in a port file."""
 
     name = "kbroker"
 
@@ -201,8 +215,8 @@ class ApacheBroker(Broker):
 
     name = "apache"
     settle_seconds = 10.0
+    # Ports of the client listener and of the controller listener; 0 chooses a free port.
     listener_port = controller_port = 0
-    """Where clients connect, and other voters of the metadata quorum; 0 is a free port."""
 
     def _prepare(self) -> None:
         if self.port:
@@ -237,7 +251,7 @@ class ApacheBroker(Broker):
     format_options = ("--standalone",)
 
     def _quorum(self, controller: int) -> dict[str, str]:
-        """Who keeps the metadata: a quorum that could grow."""
+        """Return the settings of the metadata quorum, here one that can grow."""
         return {"controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}"}
 
     def _command(self) -> list[str]:
@@ -249,7 +263,7 @@ class ApacheBroker(Broker):
         ]
 
     def _is_ready(self) -> bool:
-        """Kafka opens its listeners one after the other."""
+        """Return True if all listeners accept connections (Kafka opens them one by one)."""
         given = re.findall(r"127\.0\.0\.1:(\d+)", self.properties.get("listeners", ""))
         try:
             for port in {self.port, *map(int, given)}:
@@ -260,7 +274,7 @@ class ApacheBroker(Broker):
 
 
 class FixedQuorumBroker(ApacheBroker):
-    """Apache Kafka with voters that are named in its configuration: they cannot change."""
+    """Apache Kafka with a static metadata quorum (`controller.quorum.voters`)."""
 
     format_options = ()
 

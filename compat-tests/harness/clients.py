@@ -1,4 +1,4 @@
-"""Client processes as the tests see them."""
+"""Client processes, as the tests use them, and the abilities of each client library."""
 
 from __future__ import annotations
 
@@ -17,90 +17,98 @@ from typing import Any
 from .java import command_line
 from .places import CLIENTS, COMPAT, environment, environment_python
 
+# Timeout of a verb, in seconds. It is long because the first verb includes the client's start.
 VERB_SECONDS = 180.0
-"""Only for what hangs: the first verb also waits until the client has started."""
+# Retriable error codes: COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
 COORDINATOR_MOVES = frozenset({14, 15, 16})
-"""Loading, not available, not coordinator: an application asks again."""
 UNKNOWN_TOPIC = frozenset({3})
+# True in the soak run, which runs every test with the non-Python clients only.
 OTHERS_ONLY = bool(os.environ.get("KBROKER_COMPAT_OTHERS"))
-"""The soak part: every test with the clients that are not Python's, instead of the marked ones."""
 ALL_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @dataclass(frozen=True)
 class Library:
-    """One pinned client and what it cannot do by itself (whatever the broker)."""
+    """One pinned client library, and its limitations regardless of the broker.
+
+    A field that is False names an ability that the library lacks.
+    """
 
     name: str
+    # What runs the library: ("python", its adapter), ("go",), ("node", its adapter), ("rust",), or
+    # ("java", its jars).
     driver: tuple[str, ...]
-    """What runs it: ("python", its adapter), ("go",), ("node", its adapter), ("rust",), or
-    ("java", its jars)."""
+    # Takes long to build, so only the soak run includes it.
     by_soak: bool = False
-    """Takes long to build, so only the soak part runs it."""
     codecs: tuple[str, ...] = ALL_CODECS
+    # "list" keeps pairs in order; "grouped" groups them by name; "map" keeps the last value per
+    # name.
     headers: str = "list"
-    """A "list" of pairs; "grouped" by name (their order is lost); or a "map" (last one wins)."""
     null_headers: bool = True
+    # Writes correct timestamps that are months away from the first one of the batch.
     far_timestamps: bool = True
-    """Writes times right that are months away from the first one of the batch."""
     reads_null_headers: bool = True
+    # Returns the log append time if the topic uses it.
     append_time: bool = True
-    """Hands out the broker's time where the topic says so."""
+    # Distinguishes empty keys, values and headers from null.
     reads_empty: bool = True
-    """Tells an empty key, value or header from a null one."""
+    # Lets the user choose partitions, acks and automatic topic creation.
     chooses: bool = True
-    """Chooses partitions, waits for as many acks as asked, has topics created."""
+    # Supports read_committed.
     isolation: bool = True
-    """Reads committed records only, when told to."""
     idempotent: bool = True
+    # Retries InitProducerId if the response is lost.
     asks_again: bool = True
-    """Asks again when the answer to its question for a producer id is lost."""
+    # The adapter supports TLS.
     tls: bool = True
-    """Its adapter speaks TLS."""
+    # Supports SCRAM without another library.
     scram: bool = True
-    """Logs in by SCRAM without another library."""
+    # Supports OAUTHBEARER without another library.
     oauth: bool = True
-    """Logs in by a token without another library."""
     transactional: bool = True
+    # Can reuse a transactional ID that the broker already knows, and so fence the older producer.
     fences: bool = True
-    """Takes over a transactional id that is known to the broker."""
     groups: bool = True
+    # Default assignor of its group members.
     strategy: str = "range"
-    """What its members use when a test asks for nothing else."""
     describes_strategy: bool = True
+    # Retries a commit if the response is lost.
     commits_again: bool = True
-    """Commits again when the answer to a commit is lost."""
+    # Delivers no record twice while members join and leave and all offsets are committed.
     exact: bool = True
-    """No record comes twice when members join and leave and all positions are committed."""
+    # Keeps its member ID when the broker restarts.
     stays: bool = True
-    """Goes on as the same member when the broker comes back."""
+    # Continues to consume and commit after a broker restart without help from the application.
     survives: bool = True
-    """Gets records, and commits them, when the broker comes back, with no help of its user."""
+    # Encodes its subscription so that other libraries can lead its group.
     mixes: bool = True
-    """Its subscription can be read by other libraries that lead the group."""
     patterns: bool = True
     static: bool = True
+    # Detects that another member took over its group.instance.id.
     fencing: bool = True
-    """Notices that another member took its instance id."""
     cooperative: bool = True
     auto_commit: bool = True
+    # Can run the crash scripts of clients/driver.py.
     scripts: bool = True
-    """Runs the whole scripts that crash (clients/driver.py has them)."""
+    # Maximum age of the metadata that it returns, in seconds.
     cache_seconds: float = 0.0
-    """How old the metadata may be that it answers with."""
+    # Describes topics, brokers and groups. If False: creates, deletes and lists topics only.
     admin: bool = True
-    """Describes topics, brokers and groups; False: creates, deletes and lists topics only."""
+    # Can set configs of a new topic.
     configs: bool = True
-    """Gives a new topic configs."""
     alters_configs: bool = True
+    # Altering replaces all configs of a topic (AlterConfigs) instead of the named ones only.
     replaces_configs: bool = False
-    """Altering sets all configs of a topic anew (AlterConfigs), not only the named ones."""
     deletes_groups: bool = True
     deletes_offsets: bool = False
     deletes_records: bool = True
 
     def command(self, bootstrap: str) -> list[str]:
-        """The command line of its driver; raises EnvironmentMissing."""
+        """Return the command line of the driver.
+
+        Raises:
+            EnvironmentMissing: The library is not installed.
+        """
         match self.driver:
             case ("python", adapter):
                 python = str(environment_python(self.name))
@@ -148,7 +156,7 @@ _OTHER_CLIENTS = (
     Library(
         "franz-go", ("go",), scripts=False, asks_again=False, stays=False, deletes_offsets=True
     ),
-    # sarama rebalances cooperatively, but does not tell what was revoked.
+    # sarama rebalances cooperatively, but does not report revoked partitions.
     Library(
         "sarama",
         ("go",),
@@ -235,18 +243,18 @@ _OTHER_CLIENTS = (
 )
 
 OTHER_CLIENTS = tuple(one for one in _OTHER_CLIENTS if OTHERS_ONLY or not one.by_soak)
-# Each speaks one of the two protocols of transactions; the tools stand for Java elsewhere.
+# Each uses one of the two transaction protocols. Other tests use Kafka's tools as Java clients.
 JAVA_CLIENTS = (
     Library("java-3.9", ("java", "kafka-3.9")),
     Library("java-4.3", ("java", "kafka-4.3")),
 )
 LIBRARIES = {one.name: one for one in PYTHON_CLIENTS + OTHER_CLIENTS}
+# All libraries that a process can run.
 WORKERS = {**LIBRARIES, **{one.name: one for one in JAVA_CLIENTS}}
-"""All that a process can be made of."""
 
 
 class ClientError(Exception):
-    """A verb failed in the client; code is Kafka's error number or None."""
+    """A verb failed in the client; `code` is Kafka's error code or None."""
 
     def __init__(self, verb: str, error: dict[str, Any], stderr: str) -> None:
         super().__init__(
@@ -259,13 +267,18 @@ class ClientError(Exception):
 
 
 class ClientDied(Exception):
-    """The process ended, or did not answer in time."""
+    """The process ended, or did not respond in time."""
 
 
 class ScriptProcess:
-    """A process that answers verbs as JSON lines (clients/driver.py or spark/driver.py).
+    """A process that executes verbs, with requests and responses as NDJSON.
 
-    name: for messages; command: what runs; log: where its stderr goes.
+    It runs clients/driver.py, spark/driver.py or a program of another language.
+
+    Args:
+        name: Name in messages.
+        command: Command line to run.
+        log: File for its stderr.
     """
 
     def __init__(self, name: str, command: list[str], log: Path) -> None:
@@ -288,12 +301,17 @@ class ScriptProcess:
     def __call__(
         self, verb: str, *, seconds_allowed: float = VERB_SECONDS, **arguments: Any
     ) -> Any:
-        """Ask and wait; raises ClientError or ClientDied."""
+        """Execute a verb and return its result.
+
+        Raises:
+            ClientError: The verb failed.
+            ClientDied: The process ended, or did not respond in time.
+        """
         self.send(verb, **arguments)
         return self.receive(verb, seconds_allowed)
 
     def send(self, verb: str, **arguments: Any) -> None:
-        """Ask without waiting."""
+        """Send a verb without waiting for the result."""
         assert self._process.stdin is not None
         line = json.dumps({"verb": verb, "arguments": arguments}) + "\n"
         try:
@@ -303,24 +321,24 @@ class ScriptProcess:
             raise ClientDied(f"{self.name} is gone\n{self.stderr_tail()}") from None
 
     def receive(self, verb: str = "answer", seconds: float = VERB_SECONDS) -> Any:
-        """The answer to what was sent before."""
+        """Return the result of a verb that was sent before."""
         answer = json.loads(self._line(verb, seconds))
         if "error" in answer:
             raise ClientError(verb, answer["error"], self.stderr_tail())
         return answer["result"]
 
     def kill(self) -> None:
-        """SIGKILL: the application's machine lost its power."""
+        """Kill the process with SIGKILL."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGKILL)
         self._release()
 
     def wait_for_crash(self, seconds: float = VERB_SECONDS) -> int:
-        """Wait until the process has ended by itself; returns its status."""
+        """Wait until the process ends by itself and return its exit status."""
         return self._process.wait(seconds)
 
     def close(self) -> None:
-        """End the process (stdin closed), by force if need be."""
+        """Close stdin so that the process ends, and kill it if it does not."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -339,12 +357,12 @@ class ScriptProcess:
                 pipe.close()
 
     def stderr_tail(self, lines: int = 15) -> str:
-        """The last lines of stderr; the many about refused connections left out."""
+        """Return the last lines of stderr, without those about connections."""
         said = self.log.read_text(errors="replace").splitlines()
         return "\n".join([line for line in said if "onnect" not in line][-lines:])
 
     def _stacks(self) -> str:
-        """What its threads are doing (clients/driver.py dumps them on SIGUSR1)."""
+        """Return the stack traces of all threads (clients/driver.py dumps them on SIGUSR1)."""
         if self.name in {one.name for one in PYTHON_CLIENTS}:
             self._process.send_signal(signal.SIGUSR1)
             time.sleep(0.5)
@@ -369,13 +387,13 @@ class ScriptProcess:
 
 
 class ClientProcess(ScriptProcess):
-    """One process with one client library; bootstrap: "host:port"."""
+    """One process with one client library. `bootstrap` is "host:port"."""
 
     def __init__(self, library: Library, bootstrap: str, log: Path) -> None:
         super().__init__(library.name, library.command(bootstrap), log)
 
     def admin(self, call: str, **arguments: Any) -> Any:
-        """An admin call of base.Client."""
+        """Execute an admin call of base.Client."""
         return self("admin", call=call, **arguments)
 
 
@@ -386,10 +404,14 @@ def eventually(
     seconds: float = 30.0,
     not_yet: frozenset[int | None] = COORDINATOR_MOVES,
 ) -> Any:
-    """Look again and again until `holds`; fails with the last thing seen.
+    """Poll until a condition holds, and return the value that fulfilled it.
 
-    Returns what was seen. seconds: how long to try. not_yet: errors that count as not holding;
-    all others are raised.
+    Args:
+        look: Returns the current value.
+        holds: Returns True if the value is as expected.
+        what: Name of the value in the failure message.
+        seconds: How long to poll.
+        not_yet: Error codes to retry on. Other errors are raised.
     """
     deadline = time.monotonic() + seconds
     while True:

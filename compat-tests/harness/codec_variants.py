@@ -1,4 +1,4 @@
-"""Compressed streams of all kinds that a library can write, and streams that none should."""
+"""Compressed streams of every form that a library can write, and invalid ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Variant(NamedTuple):
 
 
 def variants(data: bytes) -> Iterator[Variant]:
-    """All variants of the uncompressed records `data`, which take more than 64 KiB."""
+    """Yield all variants of the uncompressed records `data`, which exceed 64 KiB."""
     for codec, streams in (
         (Codec.GZIP, _gzip(data)),
         (Codec.SNAPPY, _snappy(data)),
@@ -42,7 +42,7 @@ Streams = Iterator[tuple[str, bytes]]
 
 
 def _common(stream: bytes, empty: bytes) -> Streams:
-    """What can be done to a stream of any codec; `empty` is a stream of nothing."""
+    """Yield variants that apply to any codec. `empty` is a compressed empty stream."""
     yield "plain", stream
     yield "a byte behind it", stream + b"x"
     yield "zeros behind it", stream + bytes(8)
@@ -164,7 +164,7 @@ def _lz4(data: bytes) -> Streams:
 
 
 def _lz4_headers(data: bytes, frame: bytearray) -> Streams:
-    """Frames whose descriptor is not that of their blocks."""
+    """Yield frames whose descriptor does not match their blocks."""
     for name, place, value in (
         ("wrong header checksum", 6, frame[6] ^ 1),
         ("version 2", 4, frame[4] & 0x3F | 0x80),
@@ -189,7 +189,7 @@ def _lz4_headers(data: bytes, frame: bytearray) -> Streams:
 
 
 def _lz4_blocks(data: bytes, frame: bytearray) -> Streams:
-    """Frames with checksums and blocks that are wrong, or that few libraries write."""
+    """Yield frames with wrong checksums, and with blocks that are wrong or unusual."""
     for name, place in (("block", -9), ("content", -1)):
         summed = bytearray(
             lz4.frame.compress(

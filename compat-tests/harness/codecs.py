@@ -1,4 +1,4 @@
-"""What the codec matrix writes: every library, every codec, the same records."""
+"""Records of the codec matrix: every library writes the same records with every codec."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from .clients import LIBRARIES, Library
 
 WRITERS = [(library, codec) for library in LIBRARIES.values() for codec in library.codecs]
 
+# Records with edge cases, and enough compressible data for batches of several records.
 RECORDS: list[dict[str, Any]] = [
     {"key": "plain", "value": "plain"},
     {"key": None, "value": "null key"},
@@ -21,16 +22,15 @@ RECORDS: list[dict[str, Any]] = [
     {"key": "back in time", "value": "x", "timestamp": 1_357_020_000_000},
     *({"key": f"key {i}", "value": f"value {i} " * 20} for i in range(200)),
 ]
-"""Mixed on purpose; compressible, and enough for real batches."""
 
 
 def topic_of(library: Library, codec: str) -> str:
-    """The topic that one library writes with one codec."""
+    """Return the topic that a library writes with a codec."""
     return f"codecs-{library.name}-{codec}"
 
 
 def records_of(library: Library) -> list[dict[str, Any]]:
-    """What this library writes: RECORDS without what it cannot do."""
+    """Return RECORDS, adapted to what the library can write."""
     return [_adapted(record, library) for record in RECORDS]
 
 
@@ -44,7 +44,7 @@ def _adapted(record: dict[str, Any], library: Library) -> dict[str, Any]:
 
 
 def read_through(record: dict[str, Any], writer: Library, reader: Library) -> dict[str, Any]:
-    """Key, value and headers of a record as far as these libraries keep them, to compare."""
+    """Return the parts of a record that both libraries preserve, for comparison."""
     kinds = {writer.headers, reader.headers}
     kept = (lambda text: text) if reader.reads_empty else (lambda text: text or None)
     headers = [(name, kept(value)) for name, value in record.get("headers", [])]

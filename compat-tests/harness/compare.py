@@ -1,10 +1,11 @@
-"""Compare two brokers' answers field by field, by rules that say where they may differ.
+"""Field-by-field comparison of two brokers' responses, with rules for allowed differences.
 
-An answer is taken apart into places such as ``topics[orders].partitions[0].error_code``, each with
-its value. Rows of a list are matched by what identifies them (a name, an index), and the order of
-rows is a place of its own: ``topics.order``. What no rule covers must be equal.
+A response is split into places such as ``topics[orders].partitions[0].error_code``, each with its
+value. Rows of a list are matched by an identifying field such as a name or an index. The order of
+rows is a place of its own: ``topics.order``. Values without a matching rule must be equal.
 
-The comparison remembers which fields it has seen, so that one which nobody compared shows.
+The comparison records which fields it has seen, so that a test can report fields that were never
+compared.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.records import iter_headers, read_records
 from kbroker.protocol.schema import Field, Struct, fields
 
+# Fields that identify a row of a list. The first one that a row has is used.
 IDENTITIES = (
     "name", "topic", "topic_name", "group_id", "feature", "resource_name", "log_dir", "key", "user", "mechanism",
     "transactional_id", "producer_id", "partition_index", "partition_id", "partition", "node_id", "broker_id", "replica_id", "api_key",
     "entity_type",
 )  # fmt: skip
-"""Fields that tell one row of a list from the others; the first that a row has counts."""
 
 RECENT_MS = 300_000
 
@@ -37,31 +38,32 @@ class _Absent:
         return "(no such row)"
 
 
+# Value of a place that a response lacks.
 ABSENT = _Absent()
-"""The value of a place that one answer does not have."""
 
+# Values that carry no information, such as all fields of an error response.
 NOTHING = (None, "", 0, -1, False, [], b"", UUID(int=0))
-"""Values that say nothing: what a refusal has everywhere."""
 
+# Suffixes of field names for which such a value does carry information.
 NOTHING_IS_WELL = ("error_code", "error_message", "throttle_time_ms")
-"""Ends of names of fields that say something by such a value."""
 
+# Returns True if kbroker's and Kafka's values may differ like this.
 Check = Callable[["Comparison", Any, Any], bool]
-"""Whether kbroker's and Kafka's value may stand beside each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Where answers may differ, how, and why.
+    """An allowed difference between responses.
 
-    api, place: patterns (``*``) of an API's name and of a field without row names, such as
-        ``topics.partitions.error_code``.
-    how: what is still demanded of the two values, in words.
-    why: the reason: a KIP, or a choice of kbroker's.
-    check: the demand.
-    call: pattern of the calls that it is about.
-    row: pattern of the whole place, row names included.
-    may_be_equal: the values are the same now and then.
+    Attributes:
+        api: Pattern (``*``) of API names.
+        place: Pattern of fields without row names, such as ``topics.partitions.error_code``.
+        how: What must still hold for the two values, as text for the documentation.
+        why: The reason: a KIP, or a decision of kbroker.
+        check: Returns True if the difference is allowed.
+        call: Pattern of call names.
+        row: Pattern of the whole place, including row names.
+        may_be_equal: True if the values are sometimes equal.
     """
 
     api: str
@@ -83,12 +85,12 @@ class Rule:
 
 
 def texts(comparison: Comparison, ours: Any, theirs: Any) -> bool:
-    """Texts for people: where Kafka has one, kbroker has one."""
+    """Return True if kbroker has a message wherever Kafka has one."""
     return bool(ours) or theirs in (None, "", "NONE")
 
 
 def paired(comparison: Comparison, ours: Any, theirs: Any) -> bool:
-    """Names that each broker gives: one of ours stands for the same one of theirs all the time."""
+    """Return True if the same two generated names or IDs always correspond."""
     if _is_none(ours) or _is_none(theirs):
         return bool(ours == theirs)
     return (
@@ -102,24 +104,24 @@ def _is_none(value: Any) -> bool:
 
 
 def recent(comparison: Comparison, ours: Any, theirs: Any) -> bool:
-    """Both are times (ms) of this run."""
+    """Return True if both are timestamps (ms) of this run."""
     now_ms = time.time() * 1000
     return all(now_ms - RECENT_MS < value <= now_ms + 1000 for value in (ours, theirs))
 
 
 def any_order(comparison: Comparison, ours: Any, theirs: Any) -> bool:
-    """The same rows in whatever order."""
+    """Return True if both have the same rows, in any order."""
     return Counter(ours) == Counter(theirs)
 
 
 def named_once(comparison: Comparison, ours: Any, theirs: Any) -> bool:
-    """A row for each thing, and theirs as often as the request names it; in whatever order."""
+    """Return True if kbroker has one row per item, and Kafka one per mention in the request."""
     once = [each for each in theirs if " again " not in each]
     return len(once) < len(theirs) and Counter(ours) == Counter(once)
 
 
 def same_batches(comparison: Comparison, ours: Any, theirs: Any) -> bool:
-    """The same batches, of producers that stand for each other; transactions end when they do."""
+    """Return True if the batches are equal except producer IDs, CRCs and marker timestamps."""
     mine, other = _batches(ours), _batches(theirs)
     return [batch for _, batch in mine] == [batch for _, batch in other] and all(
         paired(comparison, ("producer", our), ("producer", their))
@@ -128,7 +130,7 @@ def same_batches(comparison: Comparison, ours: Any, theirs: Any) -> bool:
 
 
 def _batches(raw: bytes) -> list[tuple[int, Any]]:
-    """Producer id of each batch, and what of it must be equal."""
+    """Return each batch's producer ID, and the parts that must be equal."""
     found = []
     for position, header in iter_headers(raw):
         records = list(read_records(raw[position : position + header.size]))
@@ -141,68 +143,68 @@ def _batches(raw: bytes) -> list[tuple[int, Any]]:
 
 
 def positive(comparison: Comparison, ours: Any, theirs: Any) -> bool:
-    """Numbers of each broker's own, both above 0."""
+    """Return True if both values are above 0."""
     return bool(ours > 0 and theirs > 0)
 
 
 def refused_alone(comparison: Comparison, ours: Any, theirs: Any) -> bool:
-    """kbroker refuses what is wrong, or goes on with the rest, where Kafka fails altogether."""
+    """Return True if kbroker rejects only the invalid row and Kafka fails the whole request."""
     return ours in (0, 42) and theirs == -1
 
 
 def exactly(ours: Any, theirs: Any) -> Check:
-    """These two values and no others."""
+    """Return a check for exactly these two values."""
     return lambda comparison, our, their: (our, their) == (ours, theirs)
 
 
 def lower(comparison: Comparison, ours: Any, theirs: Any) -> bool:
-    """kbroker's number is the smaller one."""
+    """Return True if kbroker's value is lower."""
     return bool(ours < theirs)
 
 
 def not_more(comparison: Comparison, ours: Any, theirs: Any) -> bool:
-    """kbroker's number is not the larger one."""
+    """Return True if kbroker's value is at most Kafka's."""
     return bool(ours <= theirs)
 
 
 def higher(comparison: Comparison, ours: Any, theirs: Any) -> bool:
-    """kbroker's number is the larger one."""
+    """Return True if kbroker's value is higher."""
     return bool(ours > theirs)
 
 
 def close(comparison: Comparison, ours: Any, theirs: Any) -> bool:
-    """The same to a tenth."""
+    """Return True if the values differ by at most 10 %."""
     return bool(abs(ours - theirs) <= max(ours, theirs) / 10)
 
 
 def both_some(comparison: Comparison, ours: Any, theirs: Any) -> bool:
-    """Lists of each broker's own, neither empty."""
+    """Return True if neither list is empty."""
     return bool(ours and theirs)
 
 
 def own_settings(comparison: Comparison, ours: Any, theirs: Any) -> bool:
-    """kbroker lacks only settings that it knows to mean nothing to it."""
+    """Return True if kbroker lacks only settings that have no effect in kbroker."""
     return all(find_kafka_only(name) is not None for name in set(theirs) - set(ours))
 
 
 def unlike(comparison: Comparison, ours: Any, theirs: Any) -> bool:
-    """Whatever each broker was started with."""
+    """Return True: any values are allowed."""
     return True
 
 
 def made_up_id(comparison: Comparison, ours: Any, theirs: Any) -> bool:
-    """Kafka names an id, kbroker none."""
+    """Return True if only Kafka returns an ID."""
     return ours == UUID(int=0) != theirs
 
 
 def some_missing(comparison: Comparison, ours: Any, theirs: Any) -> bool:
-    """kbroker lacks some of Kafka's rows."""
+    """Return True if kbroker's rows are a proper subset of Kafka's."""
     return set(ours) < set(theirs)
 
 
 @dataclass(slots=True)
 class Difference:
-    """Two values that must not stand beside each other."""
+    """Two values whose difference no rule allows."""
 
     call: str
     version: int
@@ -219,14 +221,14 @@ class Difference:
 
 @dataclass(slots=True)
 class Comparison:
-    """What was compared, by which rules, and what differs."""
+    """State of a comparison: rules, compared fields, and paired IDs."""
 
     rules: Sequence[Rule]
+    # Fields that had a meaningful value on both sides.
     seen: set[tuple[ApiKey, str]] = field(default_factory=set)
-    """Fields that said something on both sides."""
     asked: set[tuple[ApiKey, int]] = field(default_factory=set)
+    # Number of compared values.
     values: int = 0
-    """How many values were compared."""
     used: set[Rule] = field(default_factory=set)
     pairs: dict[Any, Any] = field(default_factory=dict)
     reverse_pairs: dict[Any, Any] = field(default_factory=dict)
@@ -234,9 +236,9 @@ class Comparison:
     def compare(
         self, call: str, key: ApiKey, version: int, ours: Struct, theirs: Struct
     ) -> list[Difference]:
-        """All differences between two answers that no rule allows."""
+        """Return all differences between two responses that no rule allows."""
         mine, other = dict(places(ours, version)), dict(places(theirs, version))
-        # Where one side lacks a whole row, the order of rows says so.
+        # If one side lacks a whole row, only the order of rows reports that.
         rows = {_row(place) for place in mine} & {_row(place) for place in other}
         differences = []
         for row in {**mine, **other}:
@@ -256,7 +258,7 @@ class Comparison:
     def compare_presence(
         self, call: str, key: ApiKey, version: int, ours: Struct | None, theirs: Struct | None
     ) -> list[Difference]:
-        """As `compare`, where at least one broker closed the connection instead of answering."""
+        """Compare responses if at least one broker closed the connection instead (None)."""
         our, their = ("closed" if side is None else "answered" for side in (ours, theirs))
         if self._allowed(key, call, "answer", "answer", our, their):
             return []
@@ -274,14 +276,14 @@ class Comparison:
         return False
 
     def never_compared(self, key: ApiKey, response: type[Struct], versions: range) -> list[str]:
-        """Fields of a response of which both sides never had a value that says something."""
+        """Return fields of a response that never had a meaningful value on both sides."""
         return [
             place for place in field_places(response, versions) if (key, place) not in self.seen
         ]
 
 
 def places(message: Struct, version: int, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Each place of an answer and its value."""
+    """Yield each place of a response and its value."""
     for each in fields(type(message)):
         if not each.present(version):
             continue
@@ -314,14 +316,14 @@ def _list_places(
 
 
 def _identity(row: Struct, position: int) -> str:
-    if "permission_type" in type(row).DEFAULTS:  # an ACL is what it says
+    if "permission_type" in type(row).DEFAULTS:  # all fields identify an ACL
         return " ".join(
             str(getattr(row, name, ""))
             for name in ("resource_name", "principal", "host", "operation", "permission_type")
         )
-    if "pattern_type" in type(row).DEFAULTS:  # what ACLs are about
+    if "pattern_type" in type(row).DEFAULTS:  # the resource of ACLs
         return f"{row.resource_type} {row.pattern_type} {row.resource_name}"  # type: ignore[attr-defined]
-    if "entity" in type(row).DEFAULTS:  # a quota is for all parts of its entity
+    if "entity" in type(row).DEFAULTS:  # all parts of the entity identify a quota
         parts = ((each.entity_type, each.entity_name) for each in row.entity)  # type: ignore[attr-defined]
         return " ".join(sorted(f"{kind}={name}" for kind, name in parts))
     for name in IDENTITIES:
@@ -332,12 +334,12 @@ def _identity(row: Struct, position: int) -> str:
 
 
 def _row(path: str) -> str:
-    """The row that a place is in: ``topics[a].partitions[0].error_code`` is in partition 0 of a."""
+    """Return the row of a place: for ``topics[a].partitions[0].error_code``, partition 0 of a."""
     return path.rpartition("]")[0]
 
 
 def without_rows(path: str) -> str:
-    """``topics[a].partitions[0].error_code`` is ``topics.partitions.error_code``."""
+    """Return ``topics.partitions.error_code`` for ``topics[a].partitions[0].error_code``."""
     kept, depth = [], 0
     for character in path:
         depth += character == "["
@@ -348,7 +350,7 @@ def without_rows(path: str) -> str:
 
 
 def field_places(cls: type[Struct], versions: range, prefix: str = "") -> Iterator[str]:
-    """The places of all fields that a class has in any of `versions`."""
+    """Yield the places of all fields that a class has in any of `versions`."""
     for each in fields(cls):
         if not any(each.present(version) for version in versions):
             continue

@@ -1,4 +1,4 @@
-"""Kafka Connect and MirrorMaker 2 as processes, and the workers' REST interface."""
+"""Kafka Connect and MirrorMaker 2 processes, and the REST interface of the workers."""
 
 from __future__ import annotations
 
@@ -23,15 +23,19 @@ PLAIN = {
 
 
 def write_properties(path: Path, properties: Mapping[str, str]) -> str:
-    """A file of properties; returns its name."""
+    """Write a properties file and return its path."""
     path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
     return str(path)
 
 
 class Worker(JavaProcess):
-    """A worker of Kafka Connect.
+    """A Kafka Connect worker.
 
-    main: the class that runs. more: files for its command line, after that of its properties.
+    Args:
+        main: Name of the main class.
+        directory: Directory of its files.
+        properties: Settings of the worker.
+        more: Further files for the command line.
     """
 
     def __init__(
@@ -45,12 +49,12 @@ class Worker(JavaProcess):
         super().__init__(command, directory / "connect.log")
 
     def configure(self, name: str, connector: Mapping[str, str]) -> None:
-        """Make a connector, as soon as the worker takes it, and wait until its task runs."""
+        """Create a connector once the worker accepts it, and wait until its task runs."""
         self._until(lambda: self._ask("PUT", f"/connectors/{name}/config", connector), bool)
         self._until(lambda: self._ask("GET", f"/connectors/{name}/status"), _runs)
 
     def _until(self, ask: Callable[[], Any], holds: Callable[[Any], bool]) -> None:
-        """Ask again while the worker starts or rebalances."""
+        """Retry while the worker starts or rebalances."""
 
         def answer() -> Any:
             self.check()
@@ -73,12 +77,12 @@ class Worker(JavaProcess):
 
 
 def _runs(status: Any) -> bool:
-    """A connector has one task, and it runs."""
+    """Return True if the connector has exactly one task and it runs."""
     return [task["state"] for task in status["tasks"]] == ["RUNNING"]
 
 
 def mirror_maker(directory: Path, properties: Mapping[str, str]) -> JavaProcess:
-    """MirrorMaker 2 by itself, in all directions that its properties name."""
+    """Start a dedicated MirrorMaker 2 for all replication flows in its properties."""
     file = write_properties(directory / "mirror.properties", properties)
     command = command_line(JAR_SET, "org.apache.kafka.connect.mirror.MirrorMaker", file)
     return JavaProcess(command, directory / "mirror.log")

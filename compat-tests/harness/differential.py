@@ -1,4 +1,4 @@
-"""Make the same calls to kbroker and to Apache Kafka, side by side, and compare the answers."""
+"""Sends the same calls to kbroker and to Apache Kafka, and compares the responses."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .admin_calls import Call, World, request
 from .compare import Comparison, Difference
 from .raw import NoAnswer, RawConnection
 
+# Maximum time until a change is visible everywhere, in seconds.
 SETTLE_SECONDS = 10.0
-"""How long a broker may take until what was changed shows everywhere."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,11 @@ class Side:
         }
 
     def ask(self, key: ApiKey, version: int, message: Any) -> Any:
-        """Ask on a connection that is made anew after the broker closed it; raises NoAnswer."""
+        """Send a request, on a new connection if the broker closed the previous one.
+
+        Raises:
+            NoAnswer: The broker closed the connection.
+        """
         if self._connection is None:
             self._connection = RawConnection(self.address)
         try:
@@ -55,7 +59,7 @@ class Side:
 def run(
     calls: Iterable[Call], ours: Side, theirs: Side, comparison: Comparison
 ) -> Iterator[Difference]:
-    """Make all calls in all versions that both serve; yields what differs."""
+    """Make all calls in all versions that both brokers support, and yield the differences."""
     for call in calls:
         for version in shared_versions(call.key, ours, theirs):
             if call.versions is None or version in call.versions:
@@ -63,7 +67,7 @@ def run(
 
 
 def shared_versions(key: ApiKey, ours: Side, theirs: Side) -> list[int]:
-    """The versions of an API that both brokers serve."""
+    """Return the versions of an API that both brokers support."""
     other = theirs.served.get(key, range(0))
     return [version for version in ours.served.get(key, range(0)) if version in other]
 
@@ -85,7 +89,7 @@ def _compare_one(
 
 
 def _answer(call: Call, version: int, side: Side) -> Any:
-    """The answer with the broker's own names replaced; None when the connection was closed."""
+    """Return the response with broker-specific names replaced, or None if the connection closed."""
     try:
         response = _awaited(call, version, side)
     except NoAnswer:
@@ -98,7 +102,11 @@ def _answer(call: Call, version: int, side: Side) -> Any:
 
 
 def _awaited(call: Call, version: int, side: Side) -> Any:
-    """The answer that the call waits for, or the last one; raises NoAnswer."""
+    """Return the first response that fulfils `call.until`, or the last one.
+
+    Raises:
+        NoAnswer: The broker closed the connection.
+    """
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
         response = side.ask(call.key, version, call.build(side.world, version))
@@ -108,7 +116,7 @@ def _awaited(call: Call, version: int, side: Side) -> Any:
 
 
 def renamed(value: Any, names: Mapping[str, str], producers: Mapping[int, str]) -> Any:
-    """A copy with all texts that `names` knows replaced, and producer ids by who has them."""
+    """Return a copy with the strings in `names`, and the producer IDs in `producers`, replaced."""
     if isinstance(value, Struct):
         parts = {
             each.name: producers.get(part, part)
@@ -130,7 +138,10 @@ def never_compared(
     keys: Iterable[ApiKey],
     excused: Mapping[ApiKey, Iterable[str]],
 ) -> list[str]:
-    """Versions and fields of these APIs that no call compared; `excused` has patterns of fields."""
+    """Return the versions and fields of these APIs that no call compared.
+
+    `excused` has patterns of fields to ignore.
+    """
     missing = []
     for key in keys:
         versions = shared_versions(key, ours, theirs)

@@ -1,8 +1,8 @@
-"""Random histories of groups: members of both protocols, offsets, operators and topics, from one seed.
+"""Random histories of groups from a seed: members of both protocols, offsets, admins and topics.
 
-Nothing hangs on time or on hashes, so two brokers can be asked in step: sessions and rebalances last
-longer than a history, targets may follow each other at once, members share by `range` (`uniform`
-serves members that are alone), and news of topics is waited for.
+No result depends on time or on hash order, so that two brokers can be compared call by call.
+Sessions and rebalances outlast a history, assignments are computed without delay, members use
+`range` (`uniform` in groups with one member), and topic changes are awaited.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from .admin_calls import of, request
 from .twins import SETTLE_SECONDS, Differs, Twin, Twins
 
 LONG_MS = 600_000
-BEAT, JOIN, SYNC, OLD_BEAT, LEAVE = (
+BEAT, JOIN, SYNC, CLASSIC_BEAT, LEAVE = (
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
     ApiKey.JOIN_GROUP,
     ApiKey.SYNC_GROUP,
     ApiKey.HEARTBEAT,
     ApiKey.LEAVE_GROUP,
 )
+# Settings of both brokers. The low size limits make some groups full.
 PROPERTIES = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
@@ -44,11 +45,10 @@ PROPERTIES = {
     "group.consumer.max.size": "6",
     "group.max.size": "6",
 }
-"""Of both brokers; with few members a group is full now and then."""
+# Topics that never change. Patterns match only these.
 FIXED = {"fixed-a": 3, "fixed-b": 2}
-"""Topics that stay as they are: those that regular expressions fit."""
+# Topic whose committed offsets are never deleted.
 PIN = "fixed-b"
-"""The topic of offsets that nobody deletes."""
 CHANGING = ("moving-a", "moving-b", "moving-c")
 PATTERNS = ("fixed-.*", "fixed-a", "fixed-[ab]", "nothing-.*")
 BAD_PATTERNS = ("(", "[", "a{2,1}", "a**", "\\")
@@ -72,25 +72,35 @@ GONE = (
 
 
 @dataclass
-class Newer:
-    """A member of the protocol of KIP-848, as it knows itself."""
+class ConsumerMember:
+    """State of a member of the consumer protocol (KIP-848), as the client sees it.
+
+    Attributes:
+        epoch_may_differ: True if its epoch may differ by one between the brokers, because it was
+            returned with the topics that match a pattern.
+    """
 
     id: str
     group: str
     instance: str | None = None
     epoch: int = 0
-    told: dict[UUID, list[int]] = field(default_factory=dict)
+    assigned: dict[UUID, list[int]] = field(default_factory=dict)
     owned: dict[UUID, list[int]] = field(default_factory=dict)
     is_in: bool = False
-    is_blurred: bool = False
-    """Its last epoch came with topics that fit a pattern: on each broker after another one."""
+    epoch_may_differ: bool = False
 
 
 @dataclass
-class Older:
-    """A member of the classic protocol, with the name of its connection."""
+class ClassicMember:
+    """A member of the classic protocol.
 
-    line: str
+    Attributes:
+        connection: Name of its connection.
+        leads: Members of its generation, if it is the leader.
+        wants: Its next request: "join", "sync" or "beat".
+    """
+
+    connection: str
     group: str
     topics: list[str]
     protocols: tuple[str, ...]
@@ -98,41 +108,43 @@ class Older:
     id: str = ""
     generation: int = -1
     leads: list[str] | None = None
-    """The members of its generation, if it leads."""
     protocol: str | None = None
     wants: str = "join"
 
     @property
     def is_expected(self) -> bool:
-        """It was given an id, and has not come with it yet."""
+        """True if it got a member ID, but has not joined with it yet."""
         return bool(self.id) and self.generation < 0
 
     @property
-    def must_stay(self) -> bool:
-        """Kafka makes everybody join again when an id goes that never joined, and never answers the
-        SyncGroup of a member that goes meanwhile."""
+    def cannot_be_removed(self) -> bool:
+        """True if the member must not be removed now.
+
+        If a member ID that never joined is removed, Kafka starts another rebalance. If a member is
+        removed during its SyncGroup, Kafka never responds to that.
+        """
         return self.is_expected or self.wants == "sync"
 
 
 class History:
-    """One history; `run` makes so many calls on both brokers. Raises Differs."""
+    """One history. `run` makes a number of calls to both brokers, and raises Differs."""
 
     def __init__(self, seed: int, twins: Twins) -> None:
         self.rng = random.Random(seed)
         self.twins = twins
         self.seed = seed
         self.groups = [f"s{seed}-{name}" for name in ("one", "two", "three", "solo")]
-        self.newer: list[Newer] = []
-        self.older: list[Older] = []
+        self.consumer_members: list[ConsumerMember] = []
+        self.classic_members: list[ClassicMember] = []
         self.topics: dict[str, tuple[UUID, int]] = {}
         self._pinned: set[str] = set()
         self._patterns: dict[str, str] = {}
-        self._parted: set[str] = set()
-        """Classic groups with another leader on each broker."""
+        # Classic groups whose leaders differ between the brokers.
+        self._diverged: set[str] = set()
         self._numbers = 0
 
     def run(self, calls: int) -> None:
-        self.twins.scope = self._own("")
+        self.twins.group_prefix = self._own("")
         self._canary = Canary(
             self.twins, f"s{self.seed}-canary", [*map(self._own, (*FIXED, *CHANGING))]
         )
@@ -141,16 +153,16 @@ class History:
             self._make(self._own(name), partitions)
         self._make(self._own(CHANGING[0]), 4)
         moves: dict[Callable[[], None], int] = {
-            self.newer_joins: 6,
-            self.newer_beats: 40,
-            self.newer_errs: 8,
-            self.newer_changes: 6,
-            self.newer_leaves: 4,
-            self.older_joins: 5,
-            self.older_goes_on: 40,
-            self.older_errs: 5,
-            self.older_leaves: 3,
-            self.operator_removes: 2,
+            self.consumer_member_joins: 6,
+            self.consumer_member_beats: 40,
+            self.consumer_member_errs: 8,
+            self.consumer_member_changes: 6,
+            self.consumer_member_leaves: 4,
+            self.classic_member_joins: 5,
+            self.classic_member_continues: 40,
+            self.classic_member_errs: 5,
+            self.classic_member_leaves: 3,
+            self.admin_removes_members: 2,
             self.commit: 12,
             self.fetch: 8,
             self.delete_offsets: 3,
@@ -162,26 +174,27 @@ class History:
         until = self.twins.calls + calls
         while self.twins.calls < until:
             self.rng.choices(list(moves), list(moves.values()))[0]()
-            self._empty_parted_groups()
+            self._empty_diverged_groups()
         self.end()
 
     def end(self) -> None:
-        """Everybody goes, so that the next history finds nobody waiting.
+        """Remove all members, so that none is pending in the next history.
 
-        Some are held back by both brokers until sessions end that are longer than a history: of who was
-        given an id and never joined. They must be in the same state then.
+        Both brokers hold back some responses beyond the end of a history, if a member ID was
+        returned and never joined. In that case the groups must be in the same state on both
+        brokers.
         """
         deadline = time.monotonic() + SETTLE_SECONDS
-        while self.newer or self.older:
-            for member in list(self.newer):
+        while self.consumer_members or self.classic_members:
+            for member in list(self.consumer_members):
                 self._leave(member, -1)
-            for old in list(self.older):
-                if old.line not in self.twins.parked:
-                    self._old_leave(old)
-            self.twins.hear()
+            for old in list(self.classic_members):
+                if old.connection not in self.twins.pending:
+                    self._classic_leave(old)
+            self.twins.receive_pending()
             if time.monotonic() > deadline:
                 self._ask(ApiKey.DESCRIBE_GROUPS, groups=self.groups)
-                self.twins.hang_up()
+                self.twins.drop_pending()
                 return
 
     # -- chances
@@ -198,33 +211,36 @@ class History:
         return self.rng.choice([*known, known[-1], known[-1]])
 
     def _names(self, *, some: bool = False) -> list[str]:
-        """Topics to read; `some` where a member joins: one that reads nothing gets Kafka's `range` to
-        give nothing to the others either."""
+        """Return random topics to subscribe to.
+
+        `some` is True for a member that joins: if a member subscribes to nothing, Kafka's `range`
+        assigns nothing to the other members either.
+        """
         every = [*FIXED, *CHANGING, "never"]
         count = self.rng.choice((int(some), 1, 1, 1, 2, 2, 3))
         return list(map(self._own, self.rng.sample(every, count)))
 
     def _own(self, name: str) -> str:
-        """A topic or a pattern of this history."""
+        """Return the name of a topic, group or pattern of this history."""
         return f"s{self.seed}-{name}"
 
     def _topic_id(self, name: str) -> UUID:
         return self.topics[name][0] if name in self.topics else UUID(int=999_999)
 
-    # -- members of the newer protocol
+    # -- members of the consumer protocol
 
-    def newer_joins(self) -> None:
+    def consumer_member_joins(self) -> None:
         group = self.rng.choice(self.groups)
         if group.endswith("solo") and self._has_members(group):
             return
         number = self._number()
-        member = Newer(f"new-{number:04}", group)
+        member = ConsumerMember(f"new-{number:04}", group)
         if self._chance(0.4):
             member.instance = f"instance-{self.rng.randrange(3)}"
-        self.newer.append(member)
+        self.consumer_members.append(member)
         self._join(member)
 
-    def _join(self, member: Newer) -> None:
+    def _join(self, member: ConsumerMember) -> None:
         version = self._version(BEAT)
         values: dict[str, Any] = {
             "member_id": member.id,
@@ -244,17 +260,17 @@ class History:
         names = self._names(some=True)
         if version < 1 or self._chance(0.7):
             return {"subscribed_topic_names": names}
-        # Kafka holds patterns of one group against the topics every ten seconds at most: so there is
-        # one for each group. It does so later, and raises the epoch once more: so nothing else is
-        # new with it.
+        # Kafka resolves the patterns of a group at most every ten seconds, so each group uses only
+        # one. It resolves them asynchronously and then increments the epoch again, so this request
+        # changes nothing else.
         pattern = self._patterns.setdefault(group, self._own(self.rng.choice(PATTERNS)))
         return {
             "subscribed_topic_regex": self.rng.choice((pattern, pattern, pattern, *BAD_PATTERNS))
         }
 
-    def _see_topics(self, group: str) -> bool:
-        """Let a group have the news of its topics; whether it has them."""
-        for member in self.newer:
+    def _refresh_topics(self, group: str) -> bool:
+        """Make the group coordinator process topic changes and return True if that succeeded."""
+        for member in self.consumer_members:
             if member.group == group and member.is_in:
                 values = {"member_id": member.id, "instance_id": member.instance}
                 self._beat(member, self._version(BEAT), member.epoch, values)
@@ -262,26 +278,26 @@ class History:
                     return True
         return not self._has_members(group)
 
-    def newer_beats(self) -> None:
-        if not self.newer:
+    def consumer_member_beats(self) -> None:
+        if not self.consumer_members:
             return
-        member = self.rng.choice(self.newer)
+        member = self.rng.choice(self.consumer_members)
         if not member.is_in:
             if member.instance is not None or self._chance(0.5):
-                self.newer.remove(member)
+                self.consumer_members.remove(member)
             else:
                 self._join(member)
             return
         values: dict[str, Any] = {"member_id": member.id, "instance_id": member.instance}
         if self._chance(0.6):
-            member.owned = dict(member.told)
+            member.owned = dict(member.assigned)
             values["topic_partitions"] = self._rows(member.owned)
         elif self._chance(0.3):
             values["topic_partitions"] = self._rows(member.owned)
         self._beat(member, self._version(BEAT), member.epoch, values)
 
-    def newer_changes(self) -> None:
-        member = self._living_newer()
+    def consumer_member_changes(self) -> None:
+        member = self._joined_consumer_member()
         if member is None:
             return
         version = self._version(BEAT)
@@ -298,21 +314,25 @@ class History:
         elif member.group.endswith("solo"):
             values["server_assignor"] = self.rng.choice(("uniform", "range"))
         if self._chance(0.5):
-            member.owned = dict(member.told)
+            member.owned = dict(member.assigned)
             values["topic_partitions"] = self._rows(member.owned)
         self._beat(member, version, member.epoch, values)
 
-    def newer_errs(self) -> None:
-        """Heartbeats as they ought not to be."""
-        member = self._living_newer() or Newer("nobody", self.rng.choice(self.groups))
+    def consumer_member_errs(self) -> None:
+        """Send an invalid heartbeat."""
+        member = self._joined_consumer_member() or ConsumerMember(
+            "nobody", self.rng.choice(self.groups)
+        )
         values: dict[str, Any] = {"member_id": member.id, "instance_id": member.instance}
         epoch = member.epoch
         what = self.rng.randrange(16)
         if what == 0:
             epoch += self.rng.choice((-1, 1, 5, -2))
-        elif what == 1 and not member.is_blurred:
+        elif what == 1 and not member.epoch_may_differ:
             epoch -= 1
-            values["topic_partitions"] = self._rows(self.rng.choice((member.told, member.owned)))
+            values["topic_partitions"] = self._rows(
+                self.rng.choice((member.assigned, member.owned))
+            )
         elif what == 2:
             epoch = self.rng.choice((-3, -100))
         elif what == 3:
@@ -324,7 +344,7 @@ class History:
         elif what == 6:
             values["server_assignor"] = self.rng.choice(("nonsense", ""))
         elif what == 7:
-            values["topic_partitions"] = self._rows({UUID(int=999_999): [0], **member.told})
+            values["topic_partitions"] = self._rows({UUID(int=999_999): [0], **member.assigned})
         elif what == 8:
             epoch, values["member_id"] = 0, "nobody"
         elif what == 9:
@@ -358,42 +378,44 @@ class History:
             values["subscribed_topic_regex"] = self.rng.choice(BAD_PATTERNS)
         self._beat(member, self._version(BEAT), epoch, values)
 
-    def newer_leaves(self) -> None:
-        member = self._living_newer()
+    def consumer_member_leaves(self) -> None:
+        member = self._joined_consumer_member()
         if member is None:
             return
         epoch = -2 if member.instance is not None and self._chance(0.6) else -1
         self._leave(member, epoch)
         if epoch == -2 and self._chance(0.8):
-            back = Newer(member.id, member.group, member.instance)
+            back = ConsumerMember(member.id, member.group, member.instance)
             if self._chance(0.5):
                 back.id = f"new-{self._number():04}"
             if self._chance(0.5):
                 self.look()
-            self.newer.append(back)
+            self.consumer_members.append(back)
             self._join(back)
 
-    def _leave(self, member: Newer, epoch: int) -> None:
+    def _leave(self, member: ConsumerMember, epoch: int) -> None:
         values = {"member_id": member.id, "instance_id": member.instance}
         self._ask(BEAT, group_id=member.group, member_epoch=epoch, **values)
-        self.newer.remove(member)
+        self.consumer_members.remove(member)
 
-    def _living_newer(self) -> Newer | None:
-        living = [each for each in self.newer if each.is_in]
+    def _joined_consumer_member(self) -> ConsumerMember | None:
+        living = [each for each in self.consumer_members if each.is_in]
         return self.rng.choice(living) if living else None
 
-    def _beat(self, member: Newer, version: int, epoch: int, values: dict[str, Any]) -> None:
+    def _beat(
+        self, member: ConsumerMember, version: int, epoch: int, values: dict[str, Any]
+    ) -> None:
         if version < 1:
             values.pop("subscribed_topic_regex", None)
         if epoch >= 0 and values.get("subscribed_topic_regex"):
             before = member.epoch
-            if not self._see_topics(member.group) or (before and not member.is_in):
+            if not self._refresh_topics(member.group) or (before and not member.is_in):
                 return
             epoch += member.epoch - before
         message = request(BEAT, group_id=member.group, member_epoch=epoch, **values)
         if epoch >= 0 and values.get("subscribed_topic_regex"):
             answer = self.twins.ask_slow(
-                BEAT, version, message, lambda each: self._all(member, values, each)
+                BEAT, version, message, lambda each: self._full_heartbeat(member, values, each)
             )
         else:
             answer = self.twins.ask(BEAT, version, message)
@@ -402,19 +424,19 @@ class History:
             return
         if answer.error_code:
             if answer.error_code in GONE or not member.is_in:
-                member.is_in, member.epoch, member.told, member.owned = False, 0, {}, {}
+                member.is_in, member.epoch, member.assigned, member.owned = False, 0, {}, {}
             return
         if answer.member_epoch != member.epoch:
-            member.is_blurred = bool(values.get("subscribed_topic_regex"))
+            member.epoch_may_differ = bool(values.get("subscribed_topic_regex"))
         member.is_in, member.id, member.epoch = True, answer.member_id, answer.member_epoch
         if epoch == 0:
             member.owned = {}
         if answer.assignment is not None:
             rows = answer.assignment.topic_partitions
-            member.told = {row.topic_id: row.partitions for row in rows}
+            member.assigned = {row.topic_id: row.partitions for row in rows}
 
-    def _all(self, member: Newer, values: dict[str, Any], answer: Any) -> Any:
-        """A heartbeat that says everything and owns nothing, after an answer to the same member."""
+    def _full_heartbeat(self, member: ConsumerMember, values: dict[str, Any], answer: Any) -> Any:
+        """Build a full heartbeat without owned partitions, after a response to the same member."""
         said = {"subscribed_topic_regex": values["subscribed_topic_regex"], "topic_partitions": []}
         return request(
             BEAT,
@@ -434,7 +456,7 @@ class History:
 
     # -- members of the classic protocol
 
-    def older_joins(self) -> None:
+    def classic_member_joins(self) -> None:
         group = self.rng.choice(self.groups[:3])
         kind = self.rng.choice(
             (
@@ -446,16 +468,18 @@ class History:
             )
         )
         number = self._number()
-        member = Older(f"old-{number:04}", group, self._names(some=True), kind)
+        member = ClassicMember(f"old-{number:04}", group, self._names(some=True), kind)
         if self._chance(0.35):
             member.instance = f"instance-{self.rng.randrange(3)}"
-        self.older.append(member)
+        self.classic_members.append(member)
         self._pin(group)
-        self._old_join(member)
+        self._classic_join(member)
 
     def _pin(self, group: str) -> None:
-        """Let a group have an offset: one that nothing is kept of kbroker forgets at once, and Kafka
-        minutes later."""
+        """Commit an offset so that the group is kept.
+
+        kbroker deletes a group without any state at once, and Kafka some minutes later.
+        """
         if group in self._pinned:
             return
         key, name = ApiKey.OFFSET_COMMIT, self._own(PIN)
@@ -467,30 +491,28 @@ class History:
         if not answer.topics[0].partitions[0].error_code:
             self._pinned.add(group)
 
-    def _newer_group(self, group: str) -> Any:
-        """What both brokers say of it as a consumer group; an error if it is none."""
+    def _describe_consumer_group(self, group: str) -> Any:
+        """Return the description as a consumer group, or an error for another type."""
         key = ApiKey.CONSUMER_GROUP_DESCRIBE
         return self.twins.ask(key, 1, request(key, group_ids=[group]), again=True).groups[0]
 
     def _has_members(self, group: str) -> bool:
-        return bool(self._newer_group(group).members)
+        return bool(self._describe_consumer_group(group).members)
 
-    def _is_empty_newer(self, group: str) -> bool:
-        found = self._newer_group(group)
+    def _is_empty_consumer_group(self, group: str) -> bool:
+        found = self._describe_consumer_group(group)
         return not (found.error_code or found.members)
 
-    def _old_join(self, member: Older) -> None:
-        if member.id and self._is_empty_newer(member.group):
-            member.id, member.generation = (
-                "",
-                -1,
-            )  # it would let Kafka forget the group, without a record
+    def _classic_join(self, member: ClassicMember) -> None:
+        if member.id and self._is_empty_consumer_group(member.group):
+            # With its ID, Kafka would delete the group without writing a record.
+            member.id, member.generation = "", -1
         if not member.id and member.instance is None and self._has_members(member.group):
-            # The id that it would be given has another place in the order of members.
+            # A generated ID would sort differently among the members on each broker.
             member.instance = f"instance-{self.rng.randrange(3)}"
         version = self._version(JOIN, 5 if member.instance is not None else 0)
         said = [
-            of(JOIN, "Protocol", name=name, metadata=self._said(member))
+            of(JOIN, "Protocol", name=name, metadata=self._subscription_of(member))
             for name in member.protocols
         ]
         message = request(
@@ -507,23 +529,23 @@ class History:
         def joined(answer: Any) -> None:
             member.leads = None
             if self.twins.has_other_leader:
-                self._parted.add(member.group)
+                self._diverged.add(member.group)
             if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
                 member.id = answer.member_id
             elif answer.error_code:
-                self._old_gone(member, answer.error_code)
+                self._handle_classic_error(member, answer.error_code)
             else:
                 member.id, member.generation = answer.member_id, answer.generation_id
                 member.protocol, member.wants = answer.protocol_name, "sync"
                 if answer.leader == answer.member_id:
                     member.leads = [row.member_id for row in answer.members]
 
-        # The id that it is given begins with its client id: so ids have the same order everywhere.
-        # A static member's begins with its instance id; Kafka keeps the client id of who was replaced.
-        client = member.instance or f"{member.line}.{self._number():05}"
-        self._put(member, client, JOIN, version, message, joined)
+        # Generated IDs begin with the client ID, so they sort equally on both brokers. That of a
+        # static member begins with the instance ID. Kafka keeps the client ID of a replaced member.
+        client = member.instance or f"{member.connection}.{self._number():05}"
+        self._send(member, client, JOIN, version, message, joined)
 
-    def _said(self, member: Older) -> bytes:
+    def _subscription_of(self, member: ClassicMember) -> bytes:
         owned = (
             [TopicPartitions(topic=self._own("fixed-a"), partitions=[0])]
             if self._chance(0.2)
@@ -538,19 +560,19 @@ class History:
         )
         return encode_versioned(said, self.rng.choice((0, 1, 2, 3)))
 
-    def older_goes_on(self) -> None:
-        free = [each for each in self.older if each.line not in self.twins.parked]
+    def classic_member_continues(self) -> None:
+        free = [each for each in self.classic_members if each.connection not in self.twins.pending]
         if not free:
             return
         member = self.rng.choice(free)
         if member.wants == "join":
-            self._old_join(member)
+            self._classic_join(member)
         elif member.wants == "sync":
-            self._old_sync(member)
+            self._classic_sync(member)
         else:
-            self._old_beat(member)
+            self._classic_beat(member)
 
-    def _old_sync(self, member: Older) -> None:
+    def _classic_sync(self, member: ClassicMember) -> None:
         parts = []
         for position, each in enumerate(member.leads or ()):
             value = write_assignment(
@@ -570,45 +592,45 @@ class History:
 
         def synced(answer: Any) -> None:
             if answer.error_code:
-                self._old_gone(member, answer.error_code)
+                self._handle_classic_error(member, answer.error_code)
             else:
                 member.wants = "beat"
 
         version = self._version(SYNC, 3 if member.instance is not None else 0)
-        self._put(member, member.instance or member.line, SYNC, version, message, synced)
+        self._send(member, member.instance or member.connection, SYNC, version, message, synced)
 
-    def _old_beat(self, member: Older) -> None:
+    def _classic_beat(self, member: ClassicMember) -> None:
         message = request(
-            OLD_BEAT,
+            CLASSIC_BEAT,
             group_id=member.group,
             generation_id=member.generation,
             member_id=member.id,
             group_instance_id=member.instance,
         )
         least = 3 if member.instance is not None else 0
-        answer = self.twins.ask(OLD_BEAT, self._version(OLD_BEAT, least), message)
+        answer = self.twins.ask(CLASSIC_BEAT, self._version(CLASSIC_BEAT, least), message)
         if answer.error_code:
-            self._old_gone(member, answer.error_code)
+            self._handle_classic_error(member, answer.error_code)
         elif self._chance(0.1):
             member.wants = "join"
             if self._chance(0.5):
                 member.topics = self._names()
 
-    def _old_gone(self, member: Older, code: int) -> None:
+    def _handle_classic_error(self, member: ClassicMember, code: int) -> None:
         member.wants, member.leads = "join", None
         if code in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION):
             return
         if code == ErrorCode.UNKNOWN_MEMBER_ID and self._chance(0.5):
             member.id, member.generation = "", -1
-        elif member in self.older:
-            self.older.remove(member)
+        elif member in self.classic_members:
+            self.classic_members.remove(member)
 
-    def older_errs(self) -> None:
-        free = [each for each in self.older if each.line not in self.twins.parked]
+    def classic_member_errs(self) -> None:
+        free = [each for each in self.classic_members if each.connection not in self.twins.pending]
         member = (
             self.rng.choice(free)
             if free
-            else Older("x", self.rng.choice(self.groups), [], ("range",))
+            else ClassicMember("x", self.rng.choice(self.groups), [], ("range",))
         )
         generation = member.generation + self.rng.choice((-1, 1, 0, 0))
         name = self.rng.choice(("nobody", member.id, member.id, ""))
@@ -620,14 +642,18 @@ class History:
         }  # fmt: skip
         is_right = (generation, name, instance) == (member.generation, member.id, member.instance)
         if self._chance(0.5):
-            self.twins.ask(OLD_BEAT, self._version(OLD_BEAT, least), request(OLD_BEAT, **common))
+            self.twins.ask(
+                CLASSIC_BEAT, self._version(CLASSIC_BEAT, least), request(CLASSIC_BEAT, **common)
+            )
         elif not is_right and instance == member.instance and name == "nobody":
             message = request(SYNC, protocol_type="consumer", protocol_name="range", **common)
             self.twins.ask(SYNC, self._version(SYNC, least), message)
         else:
             row = of(JOIN, "Protocol", name="range", metadata=b"") if self._chance(0.5) else None
-            # An empty consumer group Kafka forgets by it, without a record.
-            has_members = any(each.group == member.group and each.is_in for each in self.newer)
+            # For an empty consumer group, Kafka would delete the group without writing a record.
+            has_members = any(
+                each.group == member.group and each.is_in for each in self.consumer_members
+            )
             message = request(
                 JOIN,
                 group_id=member.group if has_members else "unheard-of",
@@ -639,28 +665,29 @@ class History:
             )
             self.twins.ask(JOIN, self._version(JOIN), message)
 
-    def older_leaves(self) -> None:
-        free = [each for each in self.older if each.line not in self.twins.parked]
+    def classic_member_leaves(self) -> None:
+        free = [each for each in self.classic_members if each.connection not in self.twins.pending]
         if free:
-            self._old_leave(self.rng.choice(free))
+            self._classic_leave(self.rng.choice(free))
 
-    def _old_leave(self, member: Older) -> None:
+    def _classic_leave(self, member: ClassicMember) -> None:
         if member.is_expected:
-            # In Kafka an id that was given, and has not joined yet, makes all join again when it goes.
-            self._old_join(member)
+            # If a member ID that has not joined yet leaves, Kafka starts another rebalance.
+            self._classic_join(member)
             return
         row = of(LEAVE, "Member", member_id=member.id, group_instance_id=member.instance)
         version = self._version(LEAVE, 3 if member.instance is not None else 0)
         message = request(LEAVE, group_id=member.group, member_id=member.id, members=[row])
         self.twins.ask(LEAVE, version, message)
-        self.older.remove(member)
-        self._let_it_empty(member.group)
+        self.classic_members.remove(member)
+        self._wait_until_empty(member.group)
 
-    def _let_it_empty(self, group: str) -> None:
-        """Wait while a group without members ends its rebalance, which takes both brokers a timer of 0 ms.
+    def _wait_until_empty(self, group: str) -> None:
+        """Wait until a group without members has ended its rebalance, after a timer of 0 ms.
 
-        Who joins before it has come is in the generation that it would end, and else in the next one. When
-        a rebalance was on already, and an id is missing in it, it goes on for longer than a history.
+        A member that joins earlier becomes part of that generation, and otherwise of the next one.
+        If a rebalance was already in progress and a member ID is missing, the rebalance outlasts
+        the history.
         """
         key = ApiKey.DESCRIBE_GROUPS
         for _ in range(20):
@@ -670,42 +697,48 @@ class History:
                 break
             time.sleep(0.01)
 
-    def _empty_parted_groups(self) -> None:
-        """Where each broker has another leader, they would wait for different members."""
-        for member in [each for each in self.older if each.group in self._parted]:
-            if member.is_expected or member.line in self.twins.parked:
+    def _empty_diverged_groups(self) -> None:
+        """Remove members of groups with different leaders, which would wait for other members."""
+        for member in [each for each in self.classic_members if each.group in self._diverged]:
+            if member.is_expected or member.connection in self.twins.pending:
                 continue
             if member.id:
                 row = of(LEAVE, "Member", member_id=member.id, group_instance_id=member.instance)
                 self._ask(LEAVE, 3, group_id=member.group, members=[row])
-                self._let_it_empty(member.group)
-            self.older.remove(member)
-        waiting = {each.group for each in self.older if each.line in self.twins.parked}
-        self._parted &= waiting
+                self._wait_until_empty(member.group)
+            self.classic_members.remove(member)
+        waiting = {
+            each.group for each in self.classic_members if each.connection in self.twins.pending
+        }
+        self._diverged &= waiting
 
-    def operator_removes(self) -> None:
-        """As `kafka-consumer-groups` and Java's admin client do: by member id, or by instance id."""
+    def admin_removes_members(self) -> None:
+        """Remove members by member ID or by instance ID, like Kafka's admin client."""
         group = self.rng.choice(self.groups)
         rows = []
         for _ in range(self.rng.choice((1, 2))):
-            new = [each for each in self.newer if each.group == group and each.is_in]
-            old = [each for each in self.older if each.group == group and not each.must_stay]
-            some = self.rng.choice([*new, *old, Newer("nobody", group)])
+            new = [each for each in self.consumer_members if each.group == group and each.is_in]
+            old = [
+                each
+                for each in self.classic_members
+                if each.group == group and not each.cannot_be_removed
+            ]
+            some = self.rng.choice([*new, *old, ConsumerMember("nobody", group)])
             member_id = some.id if self._chance(0.6) or some.instance is None else ""
             rows.append(of(LEAVE, "Member", member_id=member_id, group_instance_id=some.instance))
         self._ask(LEAVE, 3, group_id=group, members=rows)
-        self._let_it_empty(group)
+        self._wait_until_empty(group)
 
-    def _put(
+    def _send(
         self,
-        member: Older,
+        member: ClassicMember,
         client: str,
         key: ApiKey,
         version: int,
         message: Any,
         learn: Callable[[Any], None],
     ) -> None:
-        def stands() -> None:
+        def describe_group() -> None:
             asked = request(ApiKey.DESCRIBE_GROUPS, groups=[member.group])
             self.twins.ask(
                 ApiKey.DESCRIBE_GROUPS,
@@ -714,14 +747,16 @@ class History:
                 again=True,
             )
 
-        self.twins.put(member.line, client, key, version, message, learn, stands)
+        self.twins.send_pending(
+            member.connection, client, key, version, message, learn, describe_group
+        )
 
     # -- offsets
 
     def commit(self) -> None:
         key = ApiKey.OFFSET_COMMIT
         version = self._version(key)
-        group, member_id, epoch, instance = self._somebody()
+        group, member_id, epoch, instance = self._random_member()
         self._pin(group)
         topics = []
         for name in self.rng.sample([*self.topics, "never"], self.rng.choice((1, 2))):
@@ -743,14 +778,14 @@ class History:
             values["group_instance_id"] = instance
         self.twins.ask(key, version, request(key, topics=topics, **values))
 
-    def _somebody(self) -> tuple[str, str, int, str | None]:
-        """Group, member, epoch, instance id: of a member, of one that lags, or of nobody."""
-        new = self._living_newer()
+    def _random_member(self) -> tuple[str, str, int, str | None]:
+        """Return group, member ID, epoch and instance ID of a random (or unknown) member."""
+        new = self._joined_consumer_member()
         if new is not None and self._chance(0.5):
             epoch = new.epoch + self.rng.choice((0, 0, 0, -1, -2, 1))
             return new.group, new.id, epoch, self.rng.choice((new.instance, None))
-        if self.older and self._chance(0.5):
-            old = self.rng.choice(self.older)
+        if self.classic_members and self._chance(0.5):
+            old = self.rng.choice(self.classic_members)
             return old.group, old.id, old.generation + self.rng.choice((0, 0, -1, 1)), old.instance
         group = self.rng.choice([*self.groups, f"s{self.seed}-simple"])
         return group, self.rng.choice(("", "nobody")), self.rng.choice((-1, -1, 0, 7)), None
@@ -758,7 +793,7 @@ class History:
     def fetch(self) -> None:
         key = ApiKey.OFFSET_FETCH
         version = self._version(key)
-        group, member_id, epoch, _ = self._somebody()
+        group, member_id, epoch, _ = self._random_member()
         topics = [
             of(key, "Topic", name=name, topic_id=self._topic_id(name), partition_indexes=[0, 1, 99])
             for name in [*self.topics, "never"]
@@ -780,7 +815,7 @@ class History:
         topics = [of(key, "Topic", name=name, partitions=rows) for name in names]
         self._ask(key, group_id=self.rng.choice([*self.groups, "unheard-of"]), topics=topics)
 
-    # -- operators
+    # -- admins
 
     def delete_group(self) -> None:
         names = self.rng.sample([*self.groups, f"s{self.seed}-simple", "unheard-of"], 2)
@@ -827,9 +862,9 @@ class History:
 
 
 class Canary:
-    """A member that reads all topics: what it is given shows that a coordinator has the news.
+    """A member that subscribes to all topics, to see when a coordinator has applied a topic change.
 
-    All groups are in one shard, so they have it then, too.
+    All groups share one shard of the coordinator, so the change is then visible to all of them.
     """
 
     def __init__(self, twins: Twins, group: str, topics: list[str]) -> None:
@@ -840,18 +875,18 @@ class Canary:
         self._epochs: dict[str, int] = {}
 
     def find(self) -> None:
-        """The first question for a coordinator makes the topic in which groups are kept."""
+        """Find the coordinator. The first FindCoordinator creates `__consumer_offsets`."""
         key = ApiKey.FIND_COORDINATOR
         message = request(key, key_type=0, coordinator_keys=[self._group])
         for twin in self._sides():
             deadline = time.monotonic() + SETTLE_SECONDS * 3
             while twin.ask(key, 4, message).coordinators[0].error_code:
                 if time.monotonic() > deadline:
-                    raise Differs(f"{twin.address} has no coordinator of groups")
+                    raise Differs(f"{twin.address} has no group coordinator")
                 time.sleep(0.05)
 
     def make(self, name: str, partitions: int) -> UUID:
-        """Make a topic, or find it as it is; returns the name of its id in the history."""
+        """Create a topic if it does not exist, and return its common ID in the history."""
         for twin in self._sides():
             row = of(
                 ApiKey.CREATE_TOPICS,

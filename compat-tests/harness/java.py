@@ -1,4 +1,4 @@
-"""Run one class of a jar set: Kafka's own command-line tools."""
+"""Runs a main class with a set of jars, such as Kafka's command-line tools."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ STOP_SECONDS = 30.0
 
 
 class ToolFailed(Exception):
-    """A tool ended with a status that the test did not expect."""
+    """A tool ended with an unexpected exit status."""
 
 
 def command_line(jar_set: str, main: str, *arguments: str) -> list[str]:
-    """How a small JVM that starts fast is run; main: a class, or a file of one class."""
+    """Return the command line of a small JVM that starts fast.
+
+    `main` is a class, or a source file with a single class.
+    """
     return [
         *("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"),
         f"-Dlog4j2.configurationFile={COMPAT / 'java' / 'log4j2.properties'}",
-        *("--add-opens", "java.base/java.lang=ALL-UNNAMED"),  # for ToolRunner: shutdown hooks
+        *("--add-opens", "java.base/java.lang=ALL-UNNAMED"),  # ToolRunner reads the shutdown hooks
         *("-cp", jars(jar_set), main, *arguments),
     ]
 
@@ -33,11 +36,21 @@ def java(
     ok: bool = True,
     seconds: float = TOOL_SECONDS,
 ) -> str:
-    """Run `main` with the jars of `jar_set`; returns stdout followed by stderr.
+    """Run a main class with a set of jars.
 
-    ok: False when the tool is expected to fail (then a success raises).
-    seconds: how long the tool may take.
-    Raises ToolFailed with everything the tool wrote.
+    Args:
+        jar_set: Name of the set of jars.
+        main: Main class.
+        arguments: Its arguments.
+        stdin: Its input.
+        ok: False if the tool is expected to fail. Then a success raises ToolFailed.
+        seconds: Timeout in seconds.
+
+    Returns:
+        stdout followed by stderr.
+
+    Raises:
+        ToolFailed: Unexpected exit status or timeout. The message contains the tool's output.
     """
     try:
         done = subprocess.run(
@@ -59,9 +72,11 @@ def java(
 
 
 class JavaProcess:
-    """A program that runs until it is stopped, and can be killed and started again.
+    """A long-running Java program that can be killed and started again.
 
-    command: see `command_line`. log: where everything goes that it writes.
+    Args:
+        command: Command line, see `command_line`.
+        log: File for its output.
     """
 
     def __init__(self, command: list[str], log: Path) -> None:
@@ -70,7 +85,7 @@ class JavaProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, without waiting for anything."""
+        """Start the program without waiting until it is ready."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -81,25 +96,25 @@ class JavaProcess:
             )
 
     def kill(self) -> None:
-        """SIGKILL; what it kept on disk stays."""
+        """Kill the program with SIGKILL. Its files on disk stay."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.wait()
 
     def stop(self) -> None:
-        """SIGTERM: it ends in good order."""
+        """Stop the program gracefully with SIGTERM."""
         process, self._process = self._process, None
         assert process is not None
         process.terminate()
         process.wait(STOP_SECONDS)
 
     def said(self) -> str:
-        """The last that it wrote."""
+        """Return the end of its output."""
         return self._log.read_text(errors="replace")[-4000:]
 
     def check(self) -> None:
-        """Fail when it has ended by itself."""
+        """Fail if the program has ended by itself."""
         assert self._process is not None
         status = self._process.poll()
         assert status is None, f"it ended with {status}\n{self.said()}"

@@ -1,4 +1,7 @@
-"""Three nodes of kbroker in one process or in three, or three of Apache Kafka, driven the same way."""
+"""Clusters of three nodes with a common interface.
+
+The nodes are kbroker in one process, kbroker in three processes, or Apache Kafka.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +39,13 @@ class Nodes(Protocol):
 
     @property
     def address(self) -> str:
-        """All of them as bootstrap servers."""
+        """Bootstrap servers: the addresses of all nodes."""
         ...
 
     def start(self) -> None: ...
 
     def stop_node(self, node: int) -> None:
-        """A graceful stop."""
+        """Stop a node gracefully."""
         ...
 
     def start_node(self, node: int) -> None: ...
@@ -51,7 +54,7 @@ class Nodes(Protocol):
 
 
 class KbrokerNodes(KbrokerBroker):
-    """`kbroker serve --nodes 3`."""
+    """`kbroker serve --nodes 3`, in one process."""
 
     def __init__(self, directory: Path, properties: Mapping[str, str]) -> None:
         super().__init__(directory, {**REPLICATED, **properties})
@@ -69,7 +72,7 @@ class KbrokerNodes(KbrokerBroker):
         return [*super()._command(), *nodes, *token]
 
     def _is_ready(self) -> bool:
-        return self._port_file.exists()  # the port is known
+        return self._port_file.exists()  # the ports were chosen before
 
     def stop_node(self, node: int) -> None:
         self._order("stop_node", node)
@@ -83,7 +86,7 @@ class KbrokerNodes(KbrokerBroker):
 
 
 class _QuorumNode(ApacheBroker):
-    """One of several, each of them a broker and a voter."""
+    """A node of Apache Kafka that is a broker and a voter of a three-node quorum."""
 
     format_options = ()
 
@@ -101,7 +104,12 @@ class _QuorumNode(ApacheBroker):
 
 
 class Processes:
-    """Nodes that are processes. Parameters: `nodes` are they, by id; `name` is that of the broker."""
+    """Nodes in one process each.
+
+    Args:
+        name: Name of the kind of broker.
+        nodes: The nodes by ID.
+    """
 
     def __init__(self, name: str, nodes: Mapping[int, Broker]) -> None:
         self.name = name
@@ -142,7 +150,7 @@ class ApacheNodes(Processes):
 
 
 class _Etcd(Broker):
-    """The only member of an etcd."""
+    """Single-member etcd."""
 
     name = "etcd"
 
@@ -167,7 +175,7 @@ class _Etcd(Broker):
 
 
 class _NodeApart(KbrokerBroker):
-    """`kbroker serve --cluster`."""
+    """A node of `kbroker serve --cluster`."""
 
     def __init__(
         self, directory: Path, properties: Mapping[str, str], node: int, port: int, etcd: Broker
@@ -183,7 +191,7 @@ class _NodeApart(KbrokerBroker):
 
 
 class KbrokerApart(Processes):
-    """Three processes of kbroker with their metadata on etcd."""
+    """Three processes of kbroker that store their metadata in etcd."""
 
     def __init__(self, directory: Path, properties: Mapping[str, str]) -> None:
         self._etcd = _Etcd(directory / "etcd")
@@ -207,7 +215,7 @@ CLUSTERS = {"kbroker": KbrokerNodes, "kbroker-apart": KbrokerApart, "apache": Ap
 
 
 def wait_until_in_sync(nodes: Nodes) -> None:
-    """Wait until every replica of every partition is in sync, and each has a leader."""
+    """Wait until each partition has a leader and all of its replicas are in sync."""
     deadline = time.monotonic() + IN_SYNC_SECONDS
     while (lagging := _lagging(nodes.address)) != []:
         assert time.monotonic() < deadline, f"not in sync: {lagging}"
@@ -215,7 +223,10 @@ def wait_until_in_sync(nodes: Nodes) -> None:
 
 
 def _lagging(address: str) -> list[Any] | None:
-    """The partitions that lack a leader or a replica; None when no node answers."""
+    """Return the partitions without a leader or with replicas out of sync.
+
+    Returns None if no node responds.
+    """
     for each in address.split(","):
         try:
             connection = RawConnection(each)
@@ -240,10 +251,10 @@ def _lagging(address: str) -> list[Any] | None:
 
 
 def _ports_in_a_row(count: int) -> int:
-    """The first of some free ports.
+    """Return the first of `count` consecutive free ports.
 
-    They are below those from which systems take the other end of a connection, and brokers their
-    free ones: while a node is down, nobody else gets its port.
+    They are below the ephemeral port range and below the ports that brokers choose themselves, so
+    nobody takes the port of a node while it is down.
     """
     while True:
         first = random.randrange(9500, FIRST_PORT - count)

@@ -1,4 +1,4 @@
-"""Where environments, jars and logs lie, and the sentence to say when one is missing."""
+"""Paths of client environments, jars and logs, and the error for a missing environment."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ CLIENTS = COMPAT / "clients"
 
 
 class EnvironmentMissing(Exception):
-    """An environment was never made, or only half of it."""
+    """An environment was not created, or not completely."""
 
 
 def environment(name: str) -> Path:
-    """The directory of one client's environment.
+    """Return the directory of a client's environment.
 
-    Raises EnvironmentMissing with the command that makes it.
+    Raises:
+        EnvironmentMissing: It is not complete. The message names the command that creates it.
     """
     if not (WORK / name / "ready").exists():
         raise EnvironmentMissing(
@@ -28,10 +29,18 @@ def environment(name: str) -> Path:
 
 
 def environment_python(name: str) -> Path:
-    """The interpreter of one client's virtual environment; raises EnvironmentMissing."""
+    """Return the Python interpreter of a client's virtual environment.
+
+    Raises:
+        EnvironmentMissing: It is not complete.
+    """
     return environment(name) / "bin" / "python"
 
 
 def jars(name: str) -> str:
-    """The class path (`directory/*`) of one set of jars; raises EnvironmentMissing."""
+    """Return the class path (`directory/*`) of a set of jars.
+
+    Raises:
+        EnvironmentMissing: It is not complete.
+    """
     return f"{environment(name) / 'lib'}/*"

@@ -1,4 +1,4 @@
-"""A TCP proxy between client and broker that loses answers on purpose."""
+"""A TCP proxy between client and broker that drops selected responses."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ CHUNK = 1 << 16
 
 
 class LossyProxy:
-    """Forwards everything; answers to a chosen API are swallowed and the connection is cut.
+    """Forwards everything except selected responses, for which it closes the connection.
 
-    The request was done by then: this is what a lost answer means, and why retries must be
-    recognised. The broker has to advertise the proxy's address.
+    The broker has already executed the request at that point, so clients retry a request that took
+    effect. The broker has to advertise the address of the proxy.
     """
 
     def __init__(self) -> None:
@@ -32,13 +32,13 @@ class LossyProxy:
         return f"127.0.0.1:{self.port}"
 
     def drop(self, api_key: int, count: int) -> None:
-        """Lose the next `count` answers to requests of this API key."""
+        """Drop the next `count` responses to requests with this API key."""
         with self._lock:
             self._to_drop[api_key] = count
             self.dropped[api_key] = 0
 
     def close(self) -> None:
-        """Accept no more connections."""
+        """Stop accepting connections."""
         self._listener.close()
 
     def _accept(self) -> None:

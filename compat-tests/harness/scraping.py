@@ -1,4 +1,4 @@
-"""What programs tell Prometheus, kafka_exporter beside a broker and a broker itself, and what it makes of it."""
+"""Prometheus and kafka_exporter processes, and access to the metrics of brokers and exporters."""
 
 from __future__ import annotations
 
@@ -18,22 +18,26 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from .brokers import free_port
 
+# Timeout of a response or of a program's start, in seconds.
 SECONDS = 60
-"""How long a program may take to answer, or to see what there is."""
 LOOK_SECONDS = 0.1
+# Name and labels of a series.
 Sample = tuple[str, frozenset[tuple[str, str]]]
-"""The name of a series, and its labels."""
 
 
 def text_at(url: str) -> str:
-    """What a server answers. Raises OSError where it answers nothing, or an error."""
+    """Return the body of an HTTP response.
+
+    Raises:
+        OSError: The server did not respond, or responded with an error.
+    """
     with urlopen(url, timeout=SECONDS) as answer:
         told: bytes = answer.read()
     return told.decode()
 
 
 def samples_of(text: str) -> dict[Sample, float]:
-    """All series of Prometheus' text, with their values."""
+    """Return all series in Prometheus' text format, with their values."""
     families = text_string_to_metric_families(text)
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
@@ -44,7 +48,7 @@ def samples_of(text: str) -> dict[Sample, float]:
 
 @contextmanager
 def running(command: list[str], log: Path, url: str) -> Iterator[None]:
-    """A program that answers at `url` before this goes on; it is ended with the block."""
+    """Run a program, wait until it responds at `url`, and end it with the block."""
     with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file) as process:
         try:
             give_up = time.monotonic() + SECONDS
@@ -68,14 +72,14 @@ def _answers(url: str) -> bool:
 
 @contextmanager
 def kafka_exporter(program: str, directory: Path, bootstrap: str) -> Iterator[str]:
-    """kafka_exporter (`program`) beside a broker; the URL of its metrics."""
+    """Run kafka_exporter (`program`) for a broker and yield the URL of its metrics."""
     address = f"127.0.0.1:{free_port()}"
     command = [
         program,
         f"--kafka.server={bootstrap}",
         f"--web.listen-address={address}",
         "--refresh.metadata=1s",
-        "--concurrent.enable",  # where scrapes share what was found, it may lose the last series
+        "--concurrent.enable",  # shared scrapes may lose the last series
     ]
     url = f"http://{address}/metrics"
     with running(command, directory / "kafka_exporter.log", url):
@@ -83,9 +87,13 @@ def kafka_exporter(program: str, directory: Path, bootstrap: str) -> Iterator[st
 
 
 class Prometheus:
-    """A server of Prometheus that runs; `address` is host:port.
+    """A running Prometheus server.
 
-    takes: where it takes what others send it by OTLP.
+    Args:
+        address: host:port of the server.
+
+    Attributes:
+        takes: URL of its OTLP receiver.
     """
 
     def __init__(self, address: str) -> None:
@@ -93,15 +101,15 @@ class Prometheus:
         self.takes = f"{self._url}/otlp/v1/metrics"
 
     def targets(self) -> list[dict[str, Any]]:
-        """Who is scraped, and how that went."""
+        """Return all scrape targets and the results of their last scrapes."""
         return list(self._data("targets")["activeTargets"])
 
     def rules(self) -> list[dict[str, Any]]:
-        """All rules that it has, with what became of them the last time."""
+        """Return all rules and the results of their last evaluation."""
         return [rule for group in self._data("rules")["groups"] for rule in group["rules"]]
 
     def series(self, question: str) -> list[dict[str, Any]]:
-        """What a question in PromQL finds now: rows of `metric` (labels) and `value` (time, text)."""
+        """Evaluate a PromQL query; rows have `metric` (labels) and `value` (time, string)."""
         return list(self._data(f"query?{urlencode({'query': question})}")["result"])
 
     def _data(self, path: str) -> Any:
@@ -112,7 +120,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(program: Path, directory: Path, configuration: Path) -> Iterator[Prometheus]:
-    """A server that keeps what it scrapes below `directory`."""
+    """Run a Prometheus server that stores its data in `directory`."""
     address = f"127.0.0.1:{free_port()}"
     command = [
         str(program),

@@ -1,4 +1,4 @@
-"""A server that runs with `--tls-dev`, and what it tells people to paste."""
+"""A server with `--tls-dev`, and the client settings that it prints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ READY = "ready in"
 
 
 class Told(NamedTuple):
-    """The address of the server, its log, the directory of its certificates, and the texts by client."""
+    """Content of the banner.
+
+    Attributes:
+        address: Address of the server.
+        log: Log file of the server.
+        directory: Directory of certificates and client settings.
+        texts: Example per client.
+    """
 
     address: str
     log: Path
@@ -22,19 +29,19 @@ class Told(NamedTuple):
     texts: Mapping[str, str]
 
     def java(self, *roles: str) -> dict[str, str]:
-        """The administrator's settings of Java's clients, each once more behind each of `roles`."""
+        """Return the administrator's settings for Java, repeated with each prefix in `roles`."""
         settings = _settings(self.directory / "client.properties")
         return {f"{role}{key}": value for role in ("", *roles) for key, value in settings.items()}
 
     def librdkafka(self, **others: str) -> dict[str, Any]:
-        """The administrator's settings of librdkafka; `others` with `_` for their dots."""
+        """Return the administrator's settings for librdkafka. In `others`, `_` stands for a dot."""
         changed = {name.replace("_", "."): value for name, value in others.items()}
         return _settings(self.directory / "librdkafka.conf") | changed
 
 
 @contextmanager
 def secure_server(directory: Path, *flags: str) -> Iterator[Told]:
-    """Run `kbroker serve --tls-dev` below a directory, and read its banner."""
+    """Run `kbroker serve --tls-dev` in a directory and parse its banner."""
     directory.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "kbroker", "serve", "--tls-dev", "--port", "0"]
     command += ["--data-dir", str(directory / "data"), *flags]
@@ -64,7 +71,7 @@ def _settings(file: Path) -> dict[str, Any]:
 
 
 def _told(banner: str, log: Path) -> Told:
-    """The parts of a banner: a text for a client begins with its name after a `#`."""
+    """Split the banner. The example of a client begins with `#` and the client's name."""
     head, *parts = banner.rstrip().split("\n\n# ")
     words = {line.split()[0]: line.split() for line in head.splitlines()}
     texts = (part.partition("\n") for part in parts)

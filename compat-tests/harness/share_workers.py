@@ -1,8 +1,8 @@
-"""Members of a share group that are killed, and what a checker makes of all that they say (KIP-932).
+"""Killed members of a share group, and a checker of everything that they report (KIP-932).
 
-A member says what it got, with the count of its deliveries, before it acknowledges that, and afterwards
-whether the acknowledgement was taken. What a killed one has said still comes. Each says when that was, because
-what two of them say may be heard in another order than it took place, on a machine with much else to do.
+A member reports each record and its delivery count before it acknowledges it, and then whether the
+acknowledgement succeeded. Reports of a killed member still arrive. Each report has a timestamp,
+because reports of two members may arrive in another order than the events.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from .traffic import Reader
 
 LEAVE_SECONDS = 30.0
 ACCEPT, REJECT, RELEASE = "accept", "reject", "release"
+# Error if the member does not hold the record any more.
 NOT_HELD = "InvalidRecordStateException"
-"""The member does not hold the record any more."""
+# An offset above all others.
 END = 2**63 - 1
-"""Beyond every offset."""
+# Partition and offset.
 Place = tuple[int, int]
-"""Partition and offset."""
 
 
 @dataclass
 class _Fate:
-    """What is known of one record.
+    """State of one record.
 
     Attributes:
-      floor: The deliveries that were stored: those of the last release that was taken.
-      top: The most deliveries that a member was told of.
-      kills: How many members had been killed by then. Who is killed later may have the record, and not say so.
-      settled: What was taken and lets nobody have it again.
-      unsure: How many times it was accepted or rejected without an answer that says whether that was taken.
+      floor: Delivery count of the last successful release. Later deliveries have higher counts.
+      top: Highest delivery count that a member reported.
+      kills: Number of members killed so far. Later ones may have received the record unreported.
+      settled: Final acknowledgement that succeeded, or "exhausted".
+      unsure: Number of accepts and rejects whose result is unknown.
     """
 
     floor: int = 0
@@ -55,11 +55,16 @@ class _Fate:
 
 @dataclass
 class ShareChecker:
-    """All that members say, in the order in which it took place; `wrong` counts what must never be.
+    """Checks the members' reports in the order of the events.
 
     Attributes:
-      limit: How often a record is delivered at most.
-      kills: For each member that was killed, where the partitions ended then: it may have had what there was.
+      limit: Maximum number of deliveries of a record.
+      fates: State of each record.
+      wrong: Number of violations by description.
+      done: Number of events by kind.
+      kills: End offsets of the partitions when each member was killed. It may have received any
+        record below them.
+      first_wrong: The first violation.
     """
 
     limit: int
@@ -70,7 +75,7 @@ class ShareChecker:
     first_wrong: str = ""
 
     def got(self, place: Place, deliveries: int, deed: str) -> None:
-        """A member was given a record."""
+        """Check a delivery to a member."""
         fate = self.fates.setdefault(place, _Fate())
         most = fate.top + 1 + self._unseen(place, fate)
         if fate.settled:
@@ -84,7 +89,7 @@ class ShareChecker:
         fate.unsure += deed != RELEASE
 
     def settled(self, place: Place, deliveries: int, deed: str) -> None:
-        """What a member said of a record was taken."""
+        """Record a successful acknowledgement."""
         fate = self.fates[place]
         self.done[deed] += 1
         if fate.settled:
@@ -96,13 +101,13 @@ class ShareChecker:
             fate.settled = "exhausted" if deliveries >= self.limit else ""
 
     def refused(self, place: Place, deed: str, why: str) -> None:
-        """It was not taken, or (with most errors) nobody knows."""
+        """Record a failed acknowledgement. For most errors the result is unknown."""
         self.done[f"refused, {why}"] += 1
         if why == NOT_HELD:
             self.fates[place].unsure -= deed != RELEASE
 
     def ends(self, ends: dict[int, int]) -> dict[str, int]:
-        """The group is done with everything: how each record of the topic ended."""
+        """Return how many records ended in which way, once the group has processed everything."""
         kinds: Counter[str] = Counter()
         for partition, end in ends.items():
             for offset in range(end):
@@ -118,12 +123,12 @@ class ShareChecker:
             return {ACCEPT: "accepted", REJECT: "rejected"}.get(fate.settled, fate.settled)
         if fate.unsure:
             return "accepted or rejected as a kill came"
-        # Members that were killed may have had it as well, as often as it takes.
+        # Killed members may have received the record without reporting it.
         most = fate.top + self._unseen(place, fate)
         return "exhausted by kills" if most >= self.limit else "lost"
 
     def _unseen(self, place: Place, fate: _Fate) -> int:
-        """How many killed members may have had a record since then."""
+        """Return how many members killed since then may have received a record."""
         partition, offset = place
         return sum(offset < ends.get(partition, END) for ends in self.kills[fate.kills :])
 
@@ -133,15 +138,15 @@ class ShareChecker:
 
 
 class ShareWorkers:
-    """Members in processes of their own, and one checker of what they say."""
+    """Members in processes of their own, and a checker of their reports."""
 
     def __init__(
         self, broker: Broker, group: str, topic: str, checker: ShareChecker, log: Path
     ) -> None:
         self.checker = checker
         self.lock = threading.Lock()
+        # Time, sequence number and callback of each report.
         self._heard: list[tuple[int, int, Callable[[], None]]] = []
-        """By time, and by when it was heard where that is the same."""
         self._taken = 0
         program = str(COMPAT / "java" / "ShareWorker.java")
         self._command = command_line("kafka-4.3", program, broker.address, group, topic)
@@ -162,32 +167,32 @@ class ShareWorkers:
         return len(self._running)
 
     def start(self) -> None:
-        """One more member."""
+        """Start another member."""
         self._running.append(_Worker(self._command, self._log, self))
 
     def taken(self) -> int:
-        """How many acknowledgements were taken by now."""
+        """Return the number of successful acknowledgements so far."""
         return self._taken
 
     def hear(self, at: int, deed: Callable[[], None], *, is_taken: bool = False) -> None:
-        """Take note of something for the checker; `at` in ns of the machine's monotonic clock."""
+        """Store a report for the checker. `at` is in ns of the machine's monotonic clock."""
         with self.lock:
             self._heard.append((at, len(self._heard), deed))
             self._taken += is_taken
 
     def tell(self) -> None:
-        """Let the checker know of everything, in its order."""
+        """Pass all stored reports to the checker, sorted by time."""
         for _, _, deed in sorted(self._heard, key=lambda heard: heard[:2]):
             deed()
         self._heard.clear()
 
     def check(self) -> None:
-        """No member has ended by itself."""
+        """Fail if a member has ended by itself."""
         for worker in self._running:
             assert worker.process.poll() is None, self._log.read_text(errors="replace")[-3_000:]
 
     def kill_oldest(self) -> int:
-        """SIGKILL for the member that has worked longest; returns how many records it had at hand."""
+        """Kill the oldest member and return the number of its unacknowledged records."""
         worker = self._running.pop(0)
         ends: dict[int, int] = {}
         self.hear(time.monotonic_ns(), lambda: self.checker.kills.append(ends))
@@ -197,7 +202,7 @@ class ShareWorkers:
         return len(worker.open)
 
     def leave(self) -> None:
-        """All go in good order."""
+        """Stop all members gracefully."""
         for worker in self._running:
             assert worker.process.stdin is not None
             worker.process.stdin.close()
@@ -209,7 +214,7 @@ class ShareWorkers:
 
 
 class _Worker:
-    """One of them. `open` is what it got and has not heard of."""
+    """A member. `open` contains delivered records whose acknowledgement was not reported yet."""
 
     def __init__(self, command: list[str], log: Path, workers: ShareWorkers) -> None:
         with log.open("ab") as errors:
@@ -228,7 +233,7 @@ class _Worker:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait until all is heard that it has said."""
+        """Wait until all reports are read."""
         self._thread.join()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):

@@ -1,4 +1,4 @@
-"""`kbroker compat` in place of Kafka's own tools: for the same transcripts."""
+"""`kbroker compat` as a replacement for Kafka's tools, to run the same transcripts."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from kbroker.cli import main
 from .java import TOOL_SECONDS
 from .tools import Said, Tools
 
+# Part of the message with which it rejects an unsupported option.
 REFUSED = "which works with kbroker"
-"""How it says that it does not know something."""
+# Hints of Java's consumer, and Java's repetitions of an error message.
 _NOISE = re.compile(
     r"The consumer rebalance protocol \(KIP-848\) is production-ready!.*"
     r"|(java\.util\.concurrent\.ExecutionException|Caused by): .*"
     r"|ERROR .*|org\.apache\.kafka\.common\.errors\.\w+(: .*)?"
 )
-"""What Java's consumer says about itself, and how Java says once more what went wrong."""
 
 
 def is_noise(line: str) -> bool:
-    """Whether a line is about Java, or says again what another one said."""
+    """Return True if a line is about Java, or repeats an error message."""
     return _NOISE.fullmatch(line.strip()) is not None
 
 
 @dataclass
 class Shims:
-    """Runs `kbroker compat`, and Kafka's own tool where that refuses; `refused` has those commands."""
+    """Runs `kbroker compat`, or Kafka's tool for commands that it does not support (`refused`)."""
 
     tools: Tools
     refused: list[str] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Shims:
     def run(
         self, command: str, *arguments: str, stdin: str = "", seconds: float = TOOL_SECONDS
     ) -> Said:
-        """As `Tools.run`."""
+        """Run a command and return its result, like `Tools.run`."""
         words = ["compat", command, *arguments]
         ended = CliRunner().invoke(main, words, input=stdin, catch_exceptions=False)
         if REFUSED in ended.stderr:

@@ -1,4 +1,4 @@
-"""An application of Kafka Streams that is started, killed, and loses what it kept on disk."""
+"""A Kafka Streams application that is started and killed, and may lose its local state."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .places import COMPAT
 from .traffic import Feeder, Reader, Record
 
 WORK_SECONDS = 60.0
+# Maximum time to finish a commit that was requested before the kill, in seconds.
 END_SECONDS = 0.5
-"""How long the end of a transaction may take that was asked for before a kill."""
 
 SETTINGS = {
     "commit.interval.ms": "500",
@@ -26,6 +26,8 @@ SETTINGS = {
     "consumer.auto.offset.reset": "earliest",
     "producer.transaction.timeout.ms": "4000",
 }
+# Settings by group protocol. Together with SETTINGS, every update is emitted, and the tasks of a
+# killed application are reassigned soon.
 OF_PROTOCOL = {
     "classic": {
         "consumer.session.timeout.ms": "4000",
@@ -33,22 +35,26 @@ OF_PROTOCOL = {
     },
     "streams": {"group.protocol": "streams"},
 }
-"""Each update comes out, and what a dead application holds is free soon."""
 
+# Timeouts of streams groups (KIP-1071), which are broker settings.
 SHORT_SESSIONS = {
     "group.streams.min.session.timeout.ms": "1000",
     "group.streams.session.timeout.ms": "4000",
     "group.streams.min.heartbeat.interval.ms": "100",
     "group.streams.heartbeat.interval.ms": "500",
 }
-"""The same for streams groups (KIP-1071), whose times are settings of the broker."""
 
 
 class StreamsApplication(JavaProcess):
-    """One process of java/StreamsApplication.java.
+    """A process of java/StreamsApplication.java.
 
-    topology: "words" or "payments". bootstrap: "host:port". directory: for its state and its log.
-    guarantee: of its processing. settings: more of them. protocol: of its group.
+    Args:
+        topology: "words" or "payments".
+        bootstrap: "host:port".
+        directory: Directory of its state and its log.
+        guarantee: Value of `processing.guarantee`.
+        settings: Additional settings.
+        protocol: Group protocol, "classic" or "streams".
     """
 
     def __init__(
@@ -75,14 +81,18 @@ class StreamsApplication(JavaProcess):
         super().__init__(command_line("streams-4.3", source, *arguments), directory / "streams.log")
 
     def wipe(self) -> None:
-        """Remove what it kept on disk."""
+        """Delete its local state."""
         shutil.rmtree(self._state)
 
 
 class Work:
-    """Input that flows, an application that works on it, and the broker of both.
+    """A continuous input, an application that processes it, and the broker of both.
 
-    output: the topic of the results. The feeder and the application must not have started.
+    Args:
+        broker: The broker.
+        application: The application, not started yet.
+        feeder: The source of the input, not started yet.
+        output: Topic of the results.
     """
 
     def __init__(
@@ -105,9 +115,12 @@ class Work:
         self.application.kill()
 
     def kill(self, *, application: bool, broker: bool, wipe: bool = False) -> float:
-        """Kill in an open transaction, start again; the seconds until results came again.
+        """Kill during an open transaction, restart, and return the seconds until the next results.
 
-        wipe: with the application its state on disk goes.
+        Args:
+            application: Kill the application.
+            broker: Kill the broker.
+            wipe: Delete the local state of the application.
         """
         self._kill_in_a_transaction(application)
         if broker:
@@ -123,14 +136,15 @@ class Work:
         return time.monotonic() - started
 
     def wait_for_more(self) -> None:
-        """Wait until more results are committed."""
+        """Wait until further results are committed."""
         before = self._done()
         self._wait_for(self._done, lambda done: done > before, "more results")
 
     def results(self, expected: int) -> tuple[list[Record], int]:
-        """Wait until all that was fed is worked off, and end.
+        """Wait until all input is processed, and stop the application.
 
-        Returns the committed results and how many were aborted.
+        Returns:
+            The committed results, and the number of aborted ones.
         """
         self._wait_for(self._done, lambda done: done >= expected, "all results")
         self.application.stop()
@@ -138,7 +152,10 @@ class Work:
         return committed, len(self._all.read(self._output)) - len(committed)
 
     def _kill_in_a_transaction(self, application: bool) -> None:
-        """A transaction is open when this returns, for good if its application was killed."""
+        """Wait for an open transaction, and kill the application if requested.
+
+        A killed application leaves the transaction open.
+        """
         self._wait_for(self._is_open, bool, "an open transaction")
         while application:
             self.application.kill()
@@ -149,11 +166,11 @@ class Work:
             self._wait_for(self._is_open, bool, "an open transaction")
 
     def _done(self) -> int:
-        """How many results are committed."""
+        """Return the number of committed results."""
         return len(self._committed.read(self._output))
 
     def _is_open(self) -> bool:
-        """Results are there that nobody has committed."""
+        """Return True if there are uncommitted results."""
         return self._all.end(self._output) > self._committed.end(self._output)
 
     def _wait_for(self, look: Callable[[], Any], holds: Callable[[Any], bool], what: str) -> None:

@@ -1,6 +1,6 @@
-"""When records of the tests are from."""
+"""Timestamps of test records."""
 
 import time
 
+# One hour ago, in ms: older than all other records, but within the retention time.
 BASE_MS = int(time.time() - 3600) * 1000
-"""An hour ago: long before any other record, and younger than what retention lets go."""

@@ -1,4 +1,4 @@
-"""Kafka's own command-line tools in one JVM, and transcripts of what they say."""
+"""Kafka's command-line tools in one JVM, and transcripts of their output."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from .java import TOOL_SECONDS, ToolFailed, command_line
 from .places import COMPAT
 
 TOOLS = "org.apache.kafka.tools"
+# Main classes of Kafka's scripts.
 COMMANDS: Mapping[str, str] = {
     "kafka-acls": f"{TOOLS}.AclCommand",
     "kafka-broker-api-versions": f"{TOOLS}.BrokerApiVersionsCommand",
@@ -49,17 +50,16 @@ COMMANDS: Mapping[str, str] = {
     "kafka-verifiable-producer": f"{TOOLS}.VerifiableProducer",
     "kafka-verifiable-share-consumer": f"{TOOLS}.VerifiableShareConsumer",
 }
-"""The names of Kafka's scripts and the classes that they start."""
+# Settings of brokers for transcripts: ACLs are enforced, and the tools are super users.
 WITH_ACLS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
 }
-"""Settings of a broker for transcripts: it has ACLs, and the tools may do everything."""
 
 
 @dataclass(frozen=True)
 class Said:
-    """How a tool ended and what it wrote."""
+    """Exit status and output of a tool."""
 
     status: int
     stdout: str
@@ -67,9 +67,9 @@ class Said:
 
 
 class Tools:
-    """The tools of one jar set, run one at a time in one JVM (java/ToolRunner.java).
+    """Tools of one set of jars, run one at a time in one JVM (java/ToolRunner.java).
 
-    The JVM starts with the first tool, and again after one that did not answer.
+    The JVM starts with the first tool, and again after a tool that did not end.
     """
 
     def __init__(self, jar_set: str, log: Path) -> None:
@@ -80,7 +80,11 @@ class Tools:
     def run(
         self, command: str, *arguments: str, stdin: str = "", seconds: float = TOOL_SECONDS
     ) -> Said:
-        """Run a tool by the name of its script; raises ToolFailed when it never ends."""
+        """Run a tool by the name of its script.
+
+        Raises:
+            ToolFailed: The tool did not end in time.
+        """
         if self._jvm is None:
             runner = command_line(self._jar_set, str(COMPAT / "java" / "ToolRunner.java"))
             self._jvm = ScriptProcess(self._jar_set, runner, self._log)
@@ -106,7 +110,7 @@ class Tools:
 
 @dataclass
 class Step:
-    """One command of a transcript, what goes in, and what must come out."""
+    """A command of a transcript, its stdin, and its expected output."""
 
     prompt: str
     command: str
@@ -114,12 +118,12 @@ class Step:
     expected: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        """As it stands in the file."""
+        """Return the lines of the transcript file."""
         lines = [f"{self.prompt} {self.command}", *(f"< {line}" for line in self.stdin)]
         return "".join(f"{line}\n" for line in [*lines, *self.expected])
 
     def expected_of(self, broker: str) -> list[str]:
-        """What this broker must answer."""
+        """Return the output expected from this broker."""
         marks = [_OF_ONE.fullmatch(line) for line in self.expected]
         return [
             line if mark is None else mark["line"]
@@ -128,7 +132,10 @@ class Step:
         ]
 
     def bless(self, broker: str, seen: list[str]) -> None:
-        """Expect what was seen; where the other broker answers otherwise, both stand there."""
+        """Replace the expected output by `seen`.
+
+        Lines that differ from those of the other broker are marked with the name of the broker.
+        """
         other = next(name for name in ("apache", "kbroker") if name != broker)
         theirs = self.expected_of(other) if self.expected else seen
         ours = [next((one for one in theirs if fits([one], [line])), line) for line in seen]
@@ -146,15 +153,16 @@ class Step:
 class Transcript:
     """Commands with their expected output.
 
-    The text has a line per command, after the prompt `$`, or after `~` when the command only looks
-    and may be asked again until the answer is as expected. Lines after `<` are its stdin. All
-    other lines are what it writes: stdout, stderr, and `[status]` unless that is 0; a line that
-    ends in ` (re)` is a regular expression; one that begins with `apache> ` or `kbroker> ` is
-    expected of that broker only. Lines of `#` and empty lines are comments.
+    The text has a line per command. The prompt is `$`, or `~` for read-only commands that are
+    repeated until the output is as expected. Lines that begin with `<` are the stdin of the
+    command. All other lines are its output: stdout, stderr, and `[status]` unless it is 0. A line
+    that ends in ` (re)` is a regular expression. A line that begins with `apache> ` or `kbroker> `
+    is expected from that broker only. Empty lines and lines that begin with `#` are comments.
 
-    `$NAME` stands for a variable. Blanks of any number count as one; stack traces and lines of
-    logging are left out, and the names in a line of JSON are sorted. What differs from run to run is TIME or ID. A command may end in
-    `| sort [-u]` or `| grep [-o] PATTERN`, and `write FILE` writes its stdin to a file.
+    `$NAME` is a variable. Each run of blanks counts as one. Stack traces and log lines are ignored,
+    and the names in a line of JSON are sorted. Values that differ between runs are replaced by TIME
+    or ID. A command may end in `| sort [-u]` or `| grep [-o] PATTERN`. `write FILE` writes its
+    stdin to a file.
     """
 
     steps: list[Step | str]
@@ -175,7 +183,7 @@ class Transcript:
         return cls(steps)
 
     def text(self) -> str:
-        """As it stands in the file."""
+        """Return the text of the transcript file."""
         return "".join(
             step.text() if isinstance(step, Step) else f"{step}\n" for step in self.steps
         )
@@ -188,9 +196,11 @@ class Transcript:
 class Shell:
     """Runs the steps of transcripts.
 
-    broker: "kbroker" or "apache", whose answers are expected.
-    variables: what `$NAME` stands for, put back into the output.
-    patience: seconds that a step after `~` is asked again.
+    Attributes:
+        tools: Runs the commands.
+        broker: "kbroker" or "apache", whose output is expected.
+        variables: Values of `$NAME`, replaced by the name in the output.
+        patience: Maximum time to repeat a step with the prompt `~`, in seconds.
     """
 
     tools: Tools
@@ -199,7 +209,7 @@ class Shell:
     patience: float = 10.0
 
     def differs(self, step: Step) -> list[str] | None:
-        """Run one step; what it wrote when that is not what is expected, else None."""
+        """Run a step, and return its output if that is not as expected, else None."""
         deadline = time.monotonic() + self.patience
         expected = step.expected_of(self.broker)
         while True:
@@ -238,26 +248,26 @@ class Shell:
         return [line for line in lines if line]
 
 
+# Stack traces and log lines. Clients that earlier tools left in the JVM may log at any time.
 _NOISE = re.compile(r"\s+at [\w.$]+\S*\(|\s*\.\.\. \d+ (more|common)|\d\d:\d\d:\d\d\.\d{3} [A-Z]+ ")
-"""Traces, and log lines: clients that tools left behind in their JVM write some at any time."""
 
 
 def is_java(line: str) -> bool:
-    """Whether a line is one of a trace or of a log rather than what a tool says."""
+    """Return True if a line belongs to a stack trace or a log."""
     return _NOISE.match(line) is not None
 
 
 _OF_ONE = re.compile(r"(?P<broker>apache|kbroker)> (?P<line>.*)")
+# Values that differ between runs, and their replacements.
 _VOLATILE = (
     (re.compile(r"\b1[6-9]\d{11}\b"), "TIME"),
     (re.compile(r'(TopicId: |"topicId":")[\w-]{22}'), r"\1ID"),
     (re.compile(r"console-consumer-[\da-f-]+"), "console-consumer-ID"),
 )
-"""What differs from run to run, and the word that stands for it."""
 
 
 def _in_order(line: str) -> str:
-    """A line that is an object of JSON with its names in order: in Java it differs by JVM."""
+    """Sort the names in a line that is a JSON object, because Java's order varies between JVMs."""
     if not line.startswith("{"):
         return line
     try:
@@ -282,7 +292,7 @@ def _filtered(lines: list[str], command: str, *arguments: str) -> list[str]:
 
 
 def fits(expected: list[str], seen: list[str]) -> bool:
-    """True when every line is as expected."""
+    """Return True if every line is as expected."""
     return len(expected) == len(seen) and all(
         re.fullmatch(line.removesuffix(" (re)"), got) if line.endswith(" (re)") else line == got
         for line, got in zip(expected, seen, strict=True)

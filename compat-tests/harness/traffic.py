@@ -1,4 +1,4 @@
-"""What goes on around an application: input that never stops, and everything a topic holds."""
+"""Continuous producers, transactional writers, and readers of whole topics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BEGINNING = {
 
 @dataclass(frozen=True)
 class Record:
-    """What is written, or was read; timestamp in milliseconds."""
+    """A record to write, or one that was read. The timestamp is in ms."""
 
     topic: str
     key: str | None
@@ -32,7 +32,7 @@ class Record:
 
 
 def create_topics(bootstrap: str, partitions: int, *names: str, **configs: str) -> None:
-    """Create topics; in names of configs, an underscore stands for a dot."""
+    """Create topics. In names of configs, an underscore stands for a dot."""
     named = {key.replace("_", "."): value for key, value in configs.items()}
     admin = AdminClient({"bootstrap.servers": bootstrap})
     wanted = [NewTopic(name, partitions, 1, config=named) for name in names]
@@ -41,7 +41,7 @@ def create_topics(bootstrap: str, partitions: int, *names: str, **configs: str) 
 
 
 def topic_configs(bootstrap: str, topic: str) -> dict[str, str]:
-    """All configs of a topic."""
+    """Return all configs of a topic."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     found = admin.describe_configs([resource])[resource].result(CALL_SECONDS)
@@ -49,15 +49,18 @@ def topic_configs(bootstrap: str, topic: str) -> dict[str, str]:
 
 
 def topics(bootstrap: str) -> set[str]:
-    """The names of all topics."""
+    """Return the names of all topics."""
     listed = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=CALL_SECONDS)
     return set(listed.topics)
 
 
 class Feeder(threading.Thread):
-    """Writes records all the time, each exactly once, while the broker comes and goes.
+    """Writes records continuously, each exactly once, also while the broker restarts.
 
-    make: the records of step 0, 1, 2... pause: seconds between two steps.
+    Args:
+        bootstrap: "host:port".
+        make: Returns the records of step 0, 1, 2 and so on.
+        pause: Pause between two steps, in seconds.
     """
 
     def __init__(
@@ -95,12 +98,12 @@ class Feeder(threading.Thread):
             self._producer.poll(0)
 
     def stop(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         self._over.set()
         self.join()
 
     def finish(self) -> list[Record]:
-        """Stop, and wait until all is written; returns what was."""
+        """Stop, wait until all records are delivered, and return them."""
         self.stop()
         left = self._producer.flush(DELIVERY_SECONDS)
         assert left == 0, f"{left} of {len(self.sent)} records are not written"
@@ -113,7 +116,7 @@ class Feeder(threading.Thread):
 
 
 class TransactionalWriter:
-    """Writes numbers in transactions, spread over the two partitions of a topic."""
+    """Writes integers in transactions to the two partitions of a topic."""
 
     def __init__(self, bootstrap: str, identity: str) -> None:
         self._producer = Producer(
@@ -122,14 +125,14 @@ class TransactionalWriter:
         self._producer.init_transactions(CALL_SECONDS)
 
     def begin(self, topic: str, values: Iterable[int]) -> None:
-        """Begin a transaction and write its records; they are in the log when this returns."""
+        """Begin a transaction, write its records, and wait until they are in the log."""
         self._producer.begin_transaction()
         for value in values:
             self._producer.produce(topic, str(value).encode(), partition=value % 2)
         assert not self._producer.flush(CALL_SECONDS)
 
     def end(self, *, commit: bool) -> None:
-        """Commit or abort it."""
+        """Commit or abort the transaction."""
         if commit:
             self._producer.commit_transaction(CALL_SECONDS)
         else:
@@ -137,7 +140,7 @@ class TransactionalWriter:
 
 
 class Reader:
-    """Looks at topics in one isolation level: "read_committed" or "read_uncommitted"."""
+    """Reads topics with isolation level "read_committed" or "read_uncommitted"."""
 
     def __init__(self, bootstrap: str, isolation: str = "read_committed") -> None:
         self._settings: dict[str, Any] = {
@@ -151,15 +154,18 @@ class Reader:
         }
 
     def exists(self, topic: str) -> bool:
-        """True when there is such a topic."""
+        """Return True if the topic exists."""
         return topic in topics(self._settings["bootstrap.servers"])
 
     def end(self, topic: str) -> int:
-        """The sum of the partitions' ends: where transactions are open, the offset of the first."""
+        """Return the sum of the end offsets of all partitions.
+
+        With read_committed, the end of a partition is its last stable offset.
+        """
         return sum(self.ends(topic).values())
 
     def ends(self, topic: str) -> dict[int, int]:
-        """The end of each partition."""
+        """Return the end offset of each partition."""
         consumer = Consumer(self._settings)
         try:
             return {each.partition: _end(consumer, each) for each in _partitions(consumer, topic)}
@@ -167,7 +173,7 @@ class Reader:
             consumer.close()
 
     def read(self, topic: str) -> list[Record]:
-        """Everything that is there, up to the end of each partition, in its order."""
+        """Return all records up to the end of each partition, in order per partition."""
         consumer = Consumer(self._settings)
         try:
             partitions = _partitions(consumer, topic)
@@ -190,7 +196,7 @@ class Reader:
 
 
 def _end(consumer: Consumer, partition: TopicPartition) -> int:
-    """Asks again while the broker has only just begun to lead the partition."""
+    """Return the end offset of a partition, with retries while its leader is not ready."""
     deadline = time.monotonic() + CALL_SECONDS
     while True:
         try:

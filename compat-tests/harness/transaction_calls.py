@@ -1,7 +1,8 @@
-"""The calls of the differential test about transactions: each API in each version and each state.
+"""Transaction requests of the differential test: each API in each version and state.
 
-A `Producer` makes the calls of one transactional id. What the broker gave it (id and epoch) is kept
-in the `World`; a call may use another epoch, or another producer's id, to see it refused.
+A `Producer` builds the calls of one transactional ID. The producer ID and epoch that the broker
+assigned are stored in `World`. A call may use another epoch, or the ID of another producer, to
+check that it is rejected.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from .clients import COORDINATOR_MOVES
 TOPIC = "transactions"
 FIRST_LATE = 4
 PARTITIONS = FIRST_LATE + 6
+# Added to a producer ID, yields an unknown one.
 OTHER_ID = 1_000_000
-"""Added to a producer id, it is nobody's."""
 NOBODY = (4_000_000, 0)
 TIMEOUT_MS = 60_000
+# Short transaction timeout in ms, long enough to begin a transaction on a busy machine.
 SHORT_MS = 1500
-"""Long enough to begin a transaction on a busy machine."""
 MAX_MS = 900_000
+# Versions for steps that only prepare the state under test: a client of the first protocol.
 NEWEST = {
     ApiKey.INIT_PRODUCER_ID: 5,
     ApiKey.ADD_PARTITIONS_TO_TXN: 3,
@@ -37,14 +39,13 @@ NEWEST = {
     ApiKey.END_TXN: 4,
     ApiKey.PRODUCE: 11,
 }
-"""What steps use that only lead to the state in question: a client of the first protocol."""
 
 BUSY = {ErrorCode.CONCURRENT_TRANSACTIONS, *COORDINATOR_MOVES}
 Until = Callable[[Any], bool]
 
 
 def not_busy(answer: Any) -> bool:
-    """Whether the coordinator was there, and done with what it was asked before."""
+    """Return True if no row has a retriable coordinator error."""
     for each in fields(type(answer)):
         value = getattr(answer, each.name)
         if each.name.endswith("error_code") and value in BUSY:
@@ -57,7 +58,7 @@ def not_busy(answer: Any) -> bool:
 
 @dataclass(slots=True)
 class Producer:
-    """The calls of one transactional id, numbered as they come."""
+    """The calls of one transactional ID, with consecutive numbers in their names."""
 
     identity: str
     sequence: int = 0
@@ -74,7 +75,7 @@ class Producer:
         again: bool = False,
         learn: Callable[[World, Any], None] | None = None,
     ) -> Call:
-        """version: None for the one in `NEWEST`."""
+        """Build a call in `version`, or in that of `NEWEST` if it is None."""
         self.made += 1
         chosen = NEWEST[key] if version is None else version
         name = f"{self.identity} {self.made}: {what}"
@@ -91,7 +92,11 @@ class Producer:
         until: Until | None = not_busy,
         **values: Any,
     ) -> Call:
-        """InitProducerId. resume: send id and epoch, that much beside the epoch we have."""
+        """Build an InitProducerId call.
+
+        `resume` sends the known producer ID and epoch, with this number added to the epoch. `shift`
+        is added to the producer ID.
+        """
 
         def build(world: World, version: int) -> Any:
             known: dict[str, Any] = {}
@@ -130,7 +135,10 @@ class Producer:
         identity: str | None = None,
         verify_only: bool = False,
     ) -> Call:
-        """AddPartitionsToTxn: by a client up to version 3, by a partition's leader from 4 on."""
+        """Build an AddPartitionsToTxn call.
+
+        Versions up to 3 are sent by clients, and versions from 4 on by partition leaders.
+        """
         key = ApiKey.ADD_PARTITIONS_TO_TXN
         topics = [of(key, "Topic", name=name, partitions=numbers) for name, numbers in rows]
 
@@ -173,9 +181,19 @@ class Producer:
         member: int | None = None,
         **more: Any,
     ) -> Call:
-        """TxnOffsetCommit. rows: topic, partition, offset.
+        """Build a TxnOffsetCommit call.
 
-        member: as the member that joined last, in a generation that much beside its own.
+        Args:
+            group: Group ID.
+            rows: Topic, partition and offset.
+            what: Name of the call.
+            version: Version, or None for that of `NEWEST`.
+            epoch: Added to the producer epoch.
+            shift: Added to the producer ID.
+            identity: Transactional ID to send instead of the own one.
+            metadata: Metadata of the offsets.
+            member: None, or what to add to the generation of the member that joined last.
+            more: Further fields of the request.
         """
         key = ApiKey.TXN_OFFSET_COMMIT
         topics = [
@@ -219,7 +237,7 @@ class Producer:
         def build(world: World, version: int) -> Any:
             return request(key, committed=committed, **self._who(world, epoch, shift, identity))
 
-        # Only the second protocol answers an id and an epoch.
+        # Only the second protocol returns a producer ID and an epoch.
         learn = self._learn if version is not None and version >= 5 else None
         verb = "commit" if committed else "abort"
         return self.call(f"{verb} {what}".strip(), key, build, version, learn=learn)
@@ -236,9 +254,10 @@ class Producer:
         transactional: bool = True,
         named: bool = True,
     ) -> Call:
-        """Produce one batch of two records. sequence: None for the next one.
+        """Build a Produce call with one batch of two records.
 
-        named: whether the request names the transactional id.
+        `sequence` is the first sequence number, or None for the next one. `named` is False if the
+        request lacks the transactional ID.
         """
         key = ApiKey.PRODUCE
         first = self.sequence if sequence is None else sequence
@@ -272,7 +291,7 @@ class Producer:
         return self.call(what, key, lambda world, version: asked, 0, until=until, again=True)
 
     def look(self, partition: int = 0) -> Iterator[Call]:
-        """What consumers see of a partition: its ends, its batches and its producers."""
+        """Yield calls that read end offsets, batches and producers of a partition."""
         for isolation, name in enumerate(("uncommitted", "committed")):
             ends, fetch = _ends(partition, isolation), _fetch(partition, isolation)
             yield self.call(f"end {name}", ApiKey.LIST_OFFSETS, ends, 7, again=True)
@@ -306,7 +325,7 @@ HERE = (TOPIC, [0])
 
 
 def transactions() -> Iterator[Call]:
-    """All calls about transactions, in the order in which they build on each other."""
+    """Yield all calls about transactions. Later ones depend on earlier ones."""
     yield from _preparations()
     for version in range(7):
         yield from _inits(version)
@@ -336,7 +355,7 @@ def transactions() -> Iterator[Call]:
 
 
 def _on_the_first_level(mark: str) -> Iterator[Call]:
-    """What clients of the second protocol ask of a cluster that does not offer it (any more)."""
+    """Yield calls of clients with KIP-890 to a cluster at `transaction.version` 1."""
     yield from _inits(5, mark)
     yield from _offset_commits(5, mark)
     yield from _ends_of_transactions(4, mark)
@@ -347,7 +366,7 @@ def _on_the_first_level(mark: str) -> Iterator[Call]:
 
 
 def _level(level: int, upgrade_type: int) -> Iterator[Call]:
-    """Change the level of `transaction.version`, and wait until it shows."""
+    """Change the finalized level of `transaction.version` and wait until it is visible."""
     update, versions = ApiKey.UPDATE_FEATURES, ApiKey.API_VERSIONS
     operator = Producer(f"level-{level}")
     feature = of(
@@ -437,7 +456,7 @@ def _inits(version: int, mark: str = "") -> Iterator[Call]:
 
 
 def _named_producers(version: int) -> Iterator[Call]:
-    """Every way to name, or half name, the producer to go on with, by whom nobody knows."""
+    """Yield InitProducerId calls with every combination of producer ID and epoch."""
     for producer_id, epoch in product((-1, 0, 7, -7), repeat=2):
         values = {"producer_id": producer_id, "producer_epoch": epoch}
         one = Producer(f"init-named-v{version}-{producer_id}-{epoch}")
@@ -449,7 +468,7 @@ def _named_producers(version: int) -> Iterator[Call]:
 
 
 def _first_inits() -> Iterator[Call]:
-    """Calls about transactional ids that nobody has."""
+    """Yield calls for an unknown transactional ID."""
     nobody = Producer("nobody")
     yield nobody.describe()
     yield nobody.add(HERE)
@@ -510,7 +529,7 @@ def _additions(version: int) -> Iterator[Call]:
 
 
 def _batched_additions() -> Iterator[Call]:
-    """Several transactions in one request."""
+    """Yield calls with several transactions in one request."""
     key = ApiKey.ADD_PARTITIONS_TO_TXN
     first, second = Producer("batch-1"), Producer("batch-2")
     for one in (first, second):
@@ -611,7 +630,7 @@ MEMBERS: dict[str, dict[str, Any]] = {
 
 
 def _member_offsets(version: int) -> Iterator[Call]:
-    """A member of a group commits with its generation, and others try to."""
+    """Yield commits with the generation of a member, and with wrong ones."""
     one, group = Producer(f"member-v{version}"), f"members-v{version}"
     join, sync = ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP
     protocol = of(join, "Protocol", name="range", metadata=b"")
@@ -658,7 +677,7 @@ def _committed(one: Producer, group: str, when: str) -> Iterator[Call]:
         for what, topics in (("some", [topic]), ("all", None)):
             row = of(key, "Group", group_id=group, topics=topics)
             asked = request(key, groups=[row], require_stable=stable)
-            # Kafka applies the marker after it answered.
+            # Kafka applies the marker after its response.
             name = f"{when}: {what}{', stable' if stable else ''}"
             yield one.call(name, key, lambda w, v, asked=asked: asked, 9, again=True)
 
@@ -707,7 +726,7 @@ def _writes(version: int, mark: str = "") -> Iterator[Call]:
     yield one.write(1, "the next", version)
     yield one.write(1, "doubled", version, sequence=2)
     yield one.write(1, "gap", version, sequence=9)
-    # Kafka holds the sequence of a refused batch against the next one: so the right one.
+    # Use valid sequence numbers: Kafka also remembers that of a rejected batch.
     yield one.write(1, "old epoch", version, epoch=-1, sequence=4)
     yield one.write(1, "later epoch", version, epoch=1, sequence=4)
     yield one.write(1, "other id", version, shift=OTHER_ID, sequence=4)
@@ -728,7 +747,10 @@ def _writes(version: int, mark: str = "") -> Iterator[Call]:
 
 
 def _second_protocol(mark: str = "") -> Iterator[Call]:
-    """Partitions and groups join by themselves, and each end gives a new epoch (KIP-890)."""
+    """Yield calls of the second protocol (KIP-890).
+
+    Partitions and groups are added implicitly, and each transaction increments the epoch.
+    """
     one, group = Producer(f"{mark}second"), f"{mark}second-group"
     produce, offsets, end = 12, 5, 5
     yield one.init()
@@ -756,8 +778,8 @@ def _second_protocol(mark: str = "") -> Iterator[Call]:
 
 
 def _timeouts(versions: range, mark: str = "") -> Iterator[Call]:
-    """The coordinator aborts what takes too long; the producer's epoch is over with it."""
-    # They end in any order, so each writes to a partition of its own.
+    """Yield calls about transactions that time out, which fences their producers."""
+    # They end in any order, so each of them writes to its own partition.
     late = {version: Producer(f"{mark}late-v{version}") for version in versions}
     place = {version: FIRST_LATE + version for version in late}
     for version, one in late.items():
@@ -788,7 +810,7 @@ def _aborted(response: Any) -> bool:
 
 
 def _markers(version: int) -> Iterator[Call]:
-    """A transaction is ended without its coordinator, as tools do with one that hangs."""
+    """Yield WriteTxnMarkers calls, with which tools end a hanging transaction."""
     one = Producer(f"hanging-v{version}")
     yield one.init()
     yield one.init("again")

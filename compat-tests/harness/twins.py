@@ -1,8 +1,8 @@
-"""Two brokers that are asked the same things in step, each by its own names.
+"""Two brokers that get the same requests in the same order, each with its own generated names.
 
-What a broker makes up (ids of members and topics) has a name in the history, which is replaced by each
-broker's own in requests, and the other way in answers. Answers may be held back, as those of JoinGroup
-are: then both brokers hold them back, and they come from both or from neither.
+A generated name or ID (of members and topics) has a common name in the history. It is replaced by
+the name of the broker in requests, and by the common name in responses. If one broker holds back a
+response, as for JoinGroup, the other one must do so as well until both send it.
 """
 
 from __future__ import annotations
@@ -25,55 +25,68 @@ from .compare import Comparison, Difference
 from .raw import NoAnswer, RawConnection
 
 SETTLE_SECONDS = 10.0
-ABOUT = ("group_id", "name", "topic_id", "member_id", "group_instance_id", "partition_index")
-"""What tells one row of a list from the others."""
+# Fields that identify a row of a list.
+IDENTIFYING_FIELDS = (
+    "group_id",
+    "name",
+    "topic_id",
+    "member_id",
+    "group_instance_id",
+    "partition_index",
+)
 UUID_LENGTH = 36
-MADE_UP = re.compile(r".+-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+GENERATED_ID = re.compile(r".+-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 UNKNOWN_SERVER_ERROR = -1
-TOLD = 120
-"""Calls before a difference that its report tells."""
+# Number of earlier calls in the report of a difference.
+REPORTED_CALLS = 120
 
 
 class Differs(AssertionError):
-    """The brokers have parted: what comes after says nothing."""
+    """The brokers differ. Later responses cannot be compared any more."""
 
 
 class KafkaFailed(Exception):
-    """Kafka alone tripped over itself: its state need not be what it was."""
+    """Only Kafka failed, so its state may differ from now on."""
 
 
 @dataclass
 class Twin:
-    """One of the two brokers; `names` and `ids` are its own for what the history calls otherwise."""
+    """One of the two brokers.
+
+    Attributes:
+        names: Its names by the common names of the history.
+        ids: Its topic IDs by common IDs.
+        seen: Number of member IDs that it generated, by client or instance ID.
+        connections: Connections by name.
+    """
 
     address: str
     names: dict[str, str] = field(default_factory=dict)
     ids: dict[UUID, UUID] = field(default_factory=dict)
     seen: Counter[str] = field(default_factory=Counter)
-    """How many ids a client, or a static member, was given."""
-    lines: dict[str, RawConnection] = field(default_factory=dict)
+    connections: dict[str, RawConnection] = field(default_factory=dict)
 
-    def line(self, name: str) -> RawConnection:
-        """The connection of one client."""
-        if name not in self.lines:
-            self.lines[name] = RawConnection(self.address)
-        return self.lines[name]
+    def connection(self, name: str) -> RawConnection:
+        """Return the connection of one client."""
+        if name not in self.connections:
+            self.connections[name] = RawConnection(self.address)
+        return self.connections[name]
 
-    def ask(self, key: ApiKey, version: int, message: Any, line: str = "admin") -> Any:
-        """The answer with this broker's own names; None when it closed the connection."""
+    def ask(self, key: ApiKey, version: int, message: Any, connection: str = "admin") -> Any:
+        """Return the response with the broker's own names, or None if it closed the connection."""
         try:
-            return self.line(line).ask(key, version, message)
+            return self.connection(connection).ask(key, version, message)
         except (NoAnswer, OSError):
-            self.lines.pop(line).close()
+            self.connections.pop(connection).close()
             return None
 
     def own(self, message: Any) -> Any:
-        """A request in this broker's names."""
+        """Replace the common names in a request by those of this broker."""
         return _renamed(message, self.names, self.ids, keeps_order=True)
 
     def common(self, answer: Any) -> Any:
-        """An answer in the names of the history, its rows in an order that does not depend on hashes."""
-        for name in _made_up(answer):
+        """Replace this broker's names in a response, and sort rows independently of hashes."""
+        for name in _generated_ids(answer):
             if name not in self.names.values():
                 self.seen[name[:-UUID_LENGTH]] += 1
                 self.names[f"{name[:-UUID_LENGTH]}{self.seen[name[:-UUID_LENGTH]]}"] = name
@@ -82,35 +95,40 @@ class Twin:
         return _renamed(answer, names, ids, keeps_order=False)
 
     def close(self) -> None:
-        for line in self.lines.values():
-            line.close()
+        for connection in self.connections.values():
+            connection.close()
 
 
 @dataclass
-class Parked:
-    """A request whose answer both brokers hold back."""
+class PendingRequest:
+    """A request whose response both brokers hold back."""
 
-    line: str
+    connection: str
     key: ApiKey
     version: int
-    told: str
+    description: str
     learn: Callable[[Any], None]
 
 
 class Twins:
-    """Both brokers, and how their answers compare."""
+    """Both brokers and the comparison of their responses.
+
+    Attributes:
+        group_prefix: Prefix of the groups to compare in listings. Groups of earlier histories differ.
+        has_other_leader: True if the leader in the last JoinGroup response differs between brokers.
+        pending: Held back requests by connection name.
+        versions: Versions that both brokers support.
+    """
 
     def __init__(self, ours: str, theirs: str, comparison: Comparison) -> None:
         self.ours, self.theirs = Twin(ours), Twin(theirs)
         self.comparison = comparison
-        self.scope = ""
-        """How the groups that are listed begin: those of other histories have ended."""
+        self.group_prefix = ""
         self.has_other_leader = False
-        """In the last answer, the leader of a classic group is another one than Kafka's."""
-        self.parked: dict[str, Parked] = {}
+        self.pending: dict[str, PendingRequest] = {}
         self.calls = 0
-        self._told: deque[str] = deque(maxlen=TOLD)
-        self._made = 0
+        self._report: deque[str] = deque(maxlen=REPORTED_CALLS)
+        self._paired = 0
         hello = request(
             ApiKey.API_VERSIONS, client_software_name="twins", client_software_version="1"
         )
@@ -131,28 +149,39 @@ class Twins:
     # -- calls
 
     def ask(self, key: ApiKey, version: int, message: Any, *, again: bool = False) -> Any:
-        """Ask both; the answer. What only reads may be asked again until nothing is on its way."""
-        told = self._tell(key, version, message)
+        """Send a request to both brokers and return the response.
+
+        A read-only request (`again`) is repeated while the responses differ, up to SETTLE_SECONDS.
+        """
+        description = self._describe(key, version, message)
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
             answers = [
                 twin.ask(key, version, twin.own(message)) for twin in (self.ours, self.theirs)
             ]
-            found, answer = self._compared(told, key, version, *answers)
+            found, answer = self._compared(description, key, version, *answers)
             if not found or not again or time.monotonic() > deadline:
                 break
             time.sleep(0.02)
         self._must_not_differ(found)
-        self.hear()
+        self.receive_pending()
         return answer
 
     def ask_slow(self, key: ApiKey, version: int, message: Any, then: Callable[[Any], Any]) -> Any:
-        """Ask what one broker does at once and the other one beside its clients; what both come to.
+        """Send a request that one of the brokers executes asynchronously.
 
-        Parameters: `then` makes of an answer what is asked until both answer the same, each in its own
-        state. An error is compared at once.
+        Errors are compared at once.
+
+        Args:
+            key: API of the request.
+            version: Version of the request.
+            message: The request.
+            then: Builds the next request from a response. It is repeated until the responses are equal.
+
+        Returns:
+            The final response.
         """
-        told = self._tell(key, version, message)
+        description = self._describe(key, version, message)
         sides = (self.ours, self.theirs)
         answers = [twin.ask(key, version, twin.own(message)) for twin in sides]
         deadline = time.monotonic() + SETTLE_SECONDS
@@ -166,85 +195,104 @@ class Twins:
                 twin.ask(key, version, each) for twin, each in zip(sides, asked, strict=True)
             ]
             pause = 0.01
-            if not self._compared(told, key, version, *answers)[0] or time.monotonic() > deadline:
+            if (
+                not self._compared(description, key, version, *answers)[0]
+                or time.monotonic() > deadline
+            ):
                 break
-        found, answer = self._compared(told, key, version, *answers)
+        found, answer = self._compared(description, key, version, *answers)
         self._must_not_differ(found)
-        self.hear()
+        self.receive_pending()
         return answer
 
-    def put(
+    def send_pending(
         self,
-        line: str,
+        connection: str,
         client_id: str,
         key: ApiKey,
         version: int,
         message: Any,
         learn: Callable[[Any], None],
-        stands: Callable[[], Any],
+        describe_group: Callable[[], Any],
     ) -> None:
-        """Send what may be held back, and wait until both have answered or both have taken it.
+        """Send a request that may be held back, and wait for both responses or until both hold it.
 
-        Parameters: `learn` takes the answer, now or later. `stands` asks where the group stands; raises
-        Differs when that differs.
+        Args:
+            connection: Name of the connection.
+            client_id: Client ID of the request.
+            key: API of the request.
+            version: Version of the request.
+            message: The request.
+            learn: Receives the response, now or later.
+            describe_group: Describes the group if there is no response yet.
+
+        Raises:
+            Differs: The brokers differ.
         """
-        parked = Parked(line, key, version, self._tell(key, version, message), learn)
-        self.parked[line] = parked
+        pending = PendingRequest(
+            connection, key, version, self._describe(key, version, message), learn
+        )
+        self.pending[connection] = pending
         for twin in (self.ours, self.theirs):
-            twin.line(line).client_id = client_id
-            twin.line(line).send(key, version, twin.own(message))
-        if not self._heard(parked, 0.01):
-            stands()
-            self._heard(parked, 0.005)
+            twin.connection(connection).client_id = client_id
+            twin.connection(connection).send(key, version, twin.own(message))
+        if not self._receive(pending, 0.01):
+            describe_group()
+            self._receive(pending, 0.005)
 
-    def hear(self) -> None:
-        """Take what was held back and comes now."""
-        for parked in list(self.parked.values()):
-            self._heard(parked, 0.001)
+    def receive_pending(self) -> None:
+        """Process responses that were held back and have arrived."""
+        for pending in list(self.pending.values()):
+            self._receive(pending, 0.001)
 
-    def hang_up(self) -> None:
-        """Wait no longer for what both brokers hold back."""
-        for name in self.parked:
+    def drop_pending(self) -> None:
+        """Close the connections of all requests that are still held back."""
+        for name in self.pending:
             for twin in (self.ours, self.theirs):
-                twin.lines.pop(name).close()
-        self.parked.clear()
+                twin.connections.pop(name).close()
+        self.pending.clear()
 
-    def _heard(self, parked: Parked, seconds: float) -> bool:
-        if self.parked.get(parked.line) is not parked:
+    def _receive(self, pending: PendingRequest, seconds: float) -> bool:
+        if self.pending.get(pending.connection) is not pending:
             return True
-        lines = [twin.line(parked.line) for twin in (self.ours, self.theirs)]
-        if not any(line.is_answered(seconds) for line in lines):
+        connections = [twin.connection(pending.connection) for twin in (self.ours, self.theirs)]
+        if not any(connection.is_answered(seconds) for connection in connections):
             return False
-        if not all(line.is_answered(SETTLE_SECONDS) for line in lines):
-            who = [line.is_answered(0) for line in lines]
-            if who == [False, True] and self._is_let_down(parked, lines[1]):
-                raise KafkaFailed(parked.told)
-            self._fail(f"one answers only (kbroker, Kafka: {who}): {parked.told}")
-        answers = [line.answer(parked.key, parked.version) for line in lines]
-        del self.parked[parked.line]
-        found, answer = self._compared(parked.told, parked.key, parked.version, *answers)
+        if not all(connection.is_answered(SETTLE_SECONDS) for connection in connections):
+            who = [connection.is_answered(0) for connection in connections]
+            if who == [False, True] and self._is_spurious_error(pending, connections[1]):
+                raise KafkaFailed(pending.description)
+            self._fail(f"only one broker responded (kbroker, Kafka: {who}): {pending.description}")
+        answers = [connection.answer(pending.key, pending.version) for connection in connections]
+        del self.pending[pending.connection]
+        found, answer = self._compared(pending.description, pending.key, pending.version, *answers)
         self._must_not_differ(found)
-        parked.learn(answer)
+        pending.learn(answer)
         return True
 
-    def _is_let_down(self, parked: Parked, line: RawConnection) -> bool:
-        """Whether Kafka answers who joins, and waits for the others, with an error that is none."""
-        if parked.key is not ApiKey.JOIN_GROUP:
+    def _is_spurious_error(self, pending: PendingRequest, connection: RawConnection) -> bool:
+        """Return True if Kafka responded to a pending JoinGroup with a spurious error."""
+        if pending.key is not ApiKey.JOIN_GROUP:
             return False
-        code = line.answer(parked.key, parked.version).error_code
-        return _is_turned_away(parked.told, code) or self._is_sent_back(code)
+        code = connection.answer(pending.key, pending.version).error_code
+        return _is_full_for_static_member(pending.description, code) or self._is_needless_rejoin(
+            code
+        )
 
-    def _is_sent_back(self, code: int) -> bool:
-        """Members of a classic group join again because of a heartbeat of the newer protocol, which would
-        have made it a consumer group, but was refused."""
-        last = self._told[-1]
+    def _is_needless_rejoin(self, code: int) -> bool:
+        """Return True if Kafka made the members of a classic group rejoin without need.
+
+        The cause is a rejected heartbeat of the consumer protocol that would have upgraded the
+        group.
+        """
+        last = self._report[-1]
         is_refused = "ConsumerGroupHeartbeat" in last and "error_code=0" not in last
         return is_refused and code == ErrorCode.REBALANCE_IN_PROGRESS
 
     # -- comparing
 
     def _compared(
-        self, told: str, key: ApiKey, version: int, mine: Any, other: Any
+        self, description: str, key: ApiKey, version: int, mine: Any, other: Any
     ) -> tuple[list[Difference], Any]:
         name = f"call {self.calls}"
         if mine is None or other is None:
@@ -253,7 +301,7 @@ class Twins:
         if key is ApiKey.LIST_GROUPS:
             for answer in (mine, other):
                 answer.groups = [
-                    row for row in answer.groups if row.group_id.startswith(self.scope)
+                    row for row in answer.groups if row.group_id.startswith(self.group_prefix)
                 ]
         mine, other = self.ours.common(mine), self.theirs.common(other)
         if key is ApiKey.JOIN_GROUP:
@@ -261,65 +309,78 @@ class Twins:
             name += " with another leader" if self.has_other_leader else ""
         codes = [getattr(each, "error_code", 0) for each in (mine, other)]
         if codes[1] == UNKNOWN_SERVER_ERROR != codes[0] and key is not ApiKey.JOIN_GROUP:
-            raise KafkaFailed(told)
-        if key is ApiKey.JOIN_GROUP and codes[0] != codes[1] and _is_turned_away(told, codes[1]):
-            raise KafkaFailed(told)
+            raise KafkaFailed(description)
+        if (
+            key is ApiKey.JOIN_GROUP
+            and codes[0] != codes[1]
+            and _is_full_for_static_member(description, codes[1])
+        ):
+            raise KafkaFailed(description)
         found = self.comparison.compare(name, key, version, mine, other)
-        self._told[-1] = f"{told}\n    -> {other}" if told == self._told[-1] else self._told[-1]
+        self._report[-1] = (
+            f"{description}\n    -> {other}"
+            if description == self._report[-1]
+            else self._report[-1]
+        )
         return found, other
 
     def _pair(self, mine: Any, other: Any) -> None:
-        """Name the ids of members that each broker has made up."""
+        """Assign common names to member IDs that each broker generated."""
         self._pair_ids(getattr(mine, "member_id", None), getattr(other, "member_id", None))
         for ours, theirs in zip(_static_ids(mine), _static_ids(other), strict=False):
             if ours[:2] == theirs[:2]:
                 self._pair_ids(ours[2], theirs[2])
 
     def _pair_ids(self, one: str | None, two: str | None) -> None:
-        if not one or not two or one == two or (MADE_UP.fullmatch(one) and MADE_UP.fullmatch(two)):
+        if (
+            not one
+            or not two
+            or one == two
+            or (GENERATED_ID.fullmatch(one) and GENERATED_ID.fullmatch(two))
+        ):
             return
         if one in self.ours.names.values() or two in self.theirs.names.values():
             return
-        self._made += 1
-        self.ours.names[f"made-{self._made}"] = one
-        self.theirs.names[f"made-{self._made}"] = two
+        self._paired += 1
+        self.ours.names[f"made-{self._paired}"] = one
+        self.theirs.names[f"made-{self._paired}"] = two
 
     def note(self, what: str) -> None:
-        """What else takes place, for reports."""
-        self._told.append(f"({what})")
+        """Add another event to the report."""
+        self._report.append(f"({what})")
 
-    def _tell(self, key: ApiKey, version: int, message: Any) -> str:
+    def _describe(self, key: ApiKey, version: int, message: Any) -> str:
         self.calls += 1
-        told = f"{self.calls}: {key.api_name} v{version} {_shown(message)}"
-        self._told.append(told)
-        return told
+        description = f"{self.calls}: {key.api_name} v{version} {_as_text(message)}"
+        self._report.append(description)
+        return description
 
     def _must_not_differ(self, found: list[Difference]) -> None:
         if found:
             self._fail("\n".join(map(str, found)))
 
     def _fail(self, what: str) -> None:
-        raise Differs("\n".join([*self._told, what]))
+        raise Differs("\n".join([*self._report, what]))
 
-    def renew(self) -> None:
-        """Begin another history: nothing is left of the one before but its groups and topics."""
+    def begin_history(self) -> None:
+        """Begin another history. Only groups and topics of the previous one remain."""
         self.close()
         for twin in (self.ours, self.theirs):
-            twin.lines.clear()
-        self.parked.clear()
-        self._told.clear()
+            twin.connections.clear()
+        self.pending.clear()
+        self._report.clear()
 
     def close(self) -> None:
         self.ours.close()
         self.theirs.close()
 
 
-def _is_turned_away(told: str, code: int) -> bool:
-    """Whether Kafka has no room for a static member that is in the group already.
+def _is_full_for_static_member(description: str, code: int) -> bool:
+    """Return True if Kafka rejected an existing static member because the group is full.
 
-    One that comes back without its id it takes for a new one, while members join again.
+    During a rebalance, Kafka counts a static member that rejoins without its ID as a new member.
     """
-    return "group_instance_id=" in told and code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    return "group_instance_id=" in description and code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
 def _renamed(
@@ -336,7 +397,7 @@ def _renamed(
         return type(value)(**parts)
     if isinstance(value, list):
         rows = [_renamed(each, names, ids, keeps_order=keeps_order) for each in value]
-        return rows if keeps_order else sorted(rows, key=_place)
+        return rows if keeps_order else sorted(rows, key=_sort_key)
     if isinstance(value, UUID):
         return ids.get(value, value)
     if isinstance(value, memoryview):
@@ -345,7 +406,7 @@ def _renamed(
 
 
 def _in_order(assignment: bytes) -> bytes:
-    """What a coordinator gives to a member of the classic protocol, topic by topic."""
+    """Sort the assignment of a classic member by topic and partition."""
     read = read_assignment(assignment)
     if read is None:
         return assignment
@@ -356,7 +417,7 @@ def _in_order(assignment: bytes) -> bytes:
 
 
 def _static_ids(answer: Any) -> list[tuple[str, str, str]]:
-    """Group, instance id and member id of the static members that an answer describes."""
+    """Return group, instance ID and member ID of the static members in a response."""
     return sorted(
         (group.group_id, member.group_instance_id, member.member_id)
         for group in getattr(answer, "groups", ())
@@ -365,38 +426,38 @@ def _static_ids(answer: Any) -> list[tuple[str, str, str]]:
     )
 
 
-def _made_up(value: Any) -> Iterator[str]:
-    """The ids in an answer that a coordinator has made of a client id and a UUID."""
+def _generated_ids(value: Any) -> Iterator[str]:
+    """Yield the generated IDs in a response, which consist of a client ID and a UUID."""
     if isinstance(value, Struct):
         for each in fields(type(value)):
-            yield from _made_up(getattr(value, each.name))
+            yield from _generated_ids(getattr(value, each.name))
     elif isinstance(value, list):
         for row in value:
-            yield from _made_up(row)
-    elif isinstance(value, str) and MADE_UP.fullmatch(value):
+            yield from _generated_ids(row)
+    elif isinstance(value, str) and GENERATED_ID.fullmatch(value):
         yield value
 
 
-def _place(row: Any) -> tuple[str, ...]:
-    """Where a row comes in its list: by what it is about."""
+def _sort_key(row: Any) -> tuple[str, ...]:
+    """Return the sort key of a row: the fields that identify it."""
     if isinstance(row, int):
         return (f"{row:09}",)
     if not isinstance(row, Struct):
-        return (_shown(row),)
-    return tuple(_place(getattr(row, name, ""))[0] for name in ABOUT)
+        return (_as_text(row),)
+    return tuple(_sort_key(getattr(row, name, ""))[0] for name in IDENTIFYING_FIELDS)
 
 
-def _shown(message: Any) -> str:
-    """A message without what it does not say."""
+def _as_text(message: Any) -> str:
+    """Return a message as text, without null fields."""
     if isinstance(message, Struct):
         parts = [
-            f"{each.name}={_shown(value)}"
+            f"{each.name}={_as_text(value)}"
             for each in fields(type(message))
             if (value := getattr(message, each.name)) is not None
         ]
         return f"({' '.join(parts)})"
     if isinstance(message, list):
-        return f"[{', '.join(map(_shown, message))}]"
+        return f"[{', '.join(map(_as_text, message))}]"
     if isinstance(message, UUID):
         return f"#{message.int}" if message.int < 1_000_000 else str(message)
     return repr(message)

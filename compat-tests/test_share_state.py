@@ -18,7 +18,7 @@ from harness.brokers import Broker, FixedQuorumBroker, KbrokerBroker
 from harness.raw import RawConnection
 from harness.tools import Tools
 
-from kbroker.coordinator.share.state_batches import StateBatch, StateBatches
+from kbroker.coordinator.share.state_batches import PersisterStateBatch, PersisterStateBatches
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.records import iter_headers, read_records
 from kbroker.protocol.schema import Struct, fields
@@ -109,8 +109,10 @@ def plain(value: Struct) -> dict[str, Any]:
         row.pop(name, None)
     if "state_batches" in row:
         row["state_batches"] = list(
-            StateBatches(
-                StateBatch(b.first_offset, b.last_offset, b.delivery_state, b.delivery_count)
+            PersisterStateBatches(
+                PersisterStateBatch(
+                    b.first_offset, b.last_offset, b.delivery_state, b.delivery_count
+                )
                 for b in row["state_batches"]
             )
         )

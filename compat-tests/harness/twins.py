@@ -114,7 +114,7 @@ class Twins:
     """Both brokers and the comparison of their responses.
 
     Attributes:
-        group_prefix: Prefix of the groups to compare in listings. Groups of earlier histories differ.
+        group_prefix: Prefix of the groups to compare in listings, without those of other histories.
         has_other_leader: True if the leader in the last JoinGroup response differs between brokers.
         pending: Held back requests by connection name.
         versions: Versions that both brokers support.
@@ -176,7 +176,7 @@ class Twins:
             key: API of the request.
             version: Version of the request.
             message: The request.
-            then: Builds the next request from a response. It is repeated until the responses are equal.
+            then: Builds the next request from a response, until the responses are equal.
 
         Returns:
             The final response.

@@ -61,7 +61,7 @@ def simulated(
         nursery.start_soon(store.run)
         return store
 
-    return World(client, lambda: truth.forget(truth.revision))
+    return World(client, lambda: truth.compact(truth.revision))
 
 
 def remote(nursery: trio.Nursery) -> World:

@@ -1,4 +1,4 @@
-"""Run seeds: `python -m tests.simulation --seed 42 --trace`, or `--seeds 1000` from `--first`."""
+"""Command line of the simulator: `python -m tests.simulation --seed 42 --trace`, or `--seeds N`."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from multiprocessing import get_context
 
 import click
 
-from .world import Outcome, simulate, simulate_aside
+from .world import Outcome, simulate, simulate_in_worker
 
-SEEDS_OF_A_TURN = 10
+SEEDS_PER_CHUNK = 10
 
 
 @click.command()
-@click.option("--seed", type=int, help="One seed; without it, many.")
-@click.option("--first", type=int, default=0, show_default=True, help="The first of many seeds.")
-@click.option("--seeds", type=int, default=200, show_default=True, help="How many seeds.")
-@click.option("--nodes", type=int, help="How many nodes; without it, as the seed says.")
-@click.option("--trace", is_flag=True, help="Print every event of the one seed.")
+@click.option("--seed", type=int, help="Run only this seed. [default: run --seeds seeds]")
+@click.option("--first", type=int, default=0, show_default=True, help="First seed to run.")
+@click.option("--seeds", type=int, default=200, show_default=True, help="Number of seeds to run.")
+@click.option("--nodes", type=int, help="Number of nodes. [default: chosen by the seed]")
+@click.option("--trace", is_flag=True, help="Print every event of --seed.")
 def main(seed: int | None, first: int, seeds: int, nodes: int | None, trace: bool) -> None:
-    """Simulate clusters and say what took place in them; one that fails ends everything."""
+    """Simulate clusters and print a summary of each run; stop at the first failure."""
     try:
         if seed is None:
             _run_many(first, seeds, nodes)
         else:
             _run_one(seed, nodes, trace)
-    except Exception:  # noqa: BLE001 - whatever it is
+    except Exception:  # noqa: BLE001 - the command reports any failure
         traceback.print_exc(file=sys.stdout)
         sys.exit(1)
 
@@ -41,27 +41,27 @@ def _run_one(seed: int, nodes: int | None, trace: bool) -> None:
     else:
         logging.disable()
     outcome = simulate(seed, trace=sys.stdout if trace else None, nodes=nodes)
-    _tell(outcome)
-    print(_listed(outcome.work))
+    _print_outcome(outcome)
+    print(_format_counts(outcome.work))
 
 
 def _run_many(first: int, seeds: int, nodes: int | None) -> None:
-    """On as many cores as there are; when one fails the others end, where they hang too."""
+    """Run the seeds on all cores; the first failure stops the others, even if they hang."""
     total: Counter[str] = Counter()
-    worthless = 0
-    run = partial(simulate_aside, nodes=nodes)
+    uneventful = 0
+    run = partial(simulate_in_worker, nodes=nodes)
     with get_context("spawn").Pool(os.cpu_count()) as pool:
-        for outcome in pool.imap_unordered(run, range(first, first + seeds), SEEDS_OF_A_TURN):
-            _tell(outcome)
+        for outcome in pool.imap_unordered(run, range(first, first + seeds), SEEDS_PER_CHUNK):
+            _print_outcome(outcome)
             total.update(outcome.work)
-            worthless += not outcome.counts
+            uneventful += not outcome.counts
     print(
-        f"figures: {seeds} seeds from {first} on, {worthless} of them without an election, "
-        f"truncation or ISR change; {_listed(total)}"
+        f"figures: {seeds} seeds from {first} on, {uneventful} of them without an election, "
+        f"truncation or ISR change; {_format_counts(total)}"
     )
 
 
-def _tell(outcome: Outcome) -> None:
+def _print_outcome(outcome: Outcome) -> None:
     print(
         f"seed {outcome.seed}: digest {outcome.digest:08x}, {outcome.events} events, "
         f"{outcome.seconds:.1f} s, {outcome.work['elections']} elections, "
@@ -70,8 +70,8 @@ def _tell(outcome: Outcome) -> None:
     )
 
 
-def _listed(work: Counter[str]) -> str:
-    return ", ".join(f"{number} {what}" for what, number in sorted(work.items()))
+def _format_counts(work: Counter[str]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in sorted(work.items()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What must never be: invariants of replication, looked at while a simulation runs."""
+"""Invariants of replication that the simulator checks while a run is in progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kbroker.protocol.records import iter_headers
 from kbroker.storage.files import FileRange
 from kbroker.storage.log import Log
 
-from .clients import Place, must
+from .clients import TopicIdPartition, must
 from .machine import Machine
 from .seeded import Events
 from .store import SharedTruth
@@ -26,7 +26,7 @@ PARTITIONS = "p/"
 
 
 class Batch(NamedTuple):
-    """A committed batch: where it ends, and a checksum of all its bytes."""
+    """A committed batch: its end offset, and a checksum of all its bytes."""
 
     end: int
     checksum: int
@@ -34,7 +34,7 @@ class Batch(NamedTuple):
 
 @dataclass
 class Committed:
-    """What was committed in one partition, by base offset of the batches."""
+    """The committed batches of one partition by base offset, and its committed end offset."""
 
     batches: dict[int, Batch] = field(default_factory=dict)
     end: int = 0
@@ -42,7 +42,7 @@ class Committed:
 
 @dataclass
 class Seen:
-    """What was seen of one replica, as long as its node runs and it stays there."""
+    """The last checked state of one replica, until its node stops or its log is replaced."""
 
     log: Log
     high_watermark: int = 0
@@ -50,28 +50,29 @@ class Seen:
 
 
 class Checks:
-    """Knows all that was ever committed, and compares every replica with it.
+    """Record of all committed batches, and the invariants that every replica must satisfy.
 
     * Log matching: below its high watermark every replica has the same bytes.
-    * Leader candidate completeness: whoever leads or may be elected has all that was committed.
-    * One leader of an epoch commits.
-    * No high watermark goes back while its node runs.
-    * Quorum superset: a leader counts on all that may be elected after it.
+    * Leader completeness: the leader and every electable replica have all committed batches.
+    * Only one node commits in a leader epoch.
+    * The high watermark of a replica never decreases while its node runs.
+    * Quorum superset: the leader's ISR contains every replica that may be elected after it.
     """
 
     def __init__(self, machines: list[Machine], truth: SharedTruth, events: Events) -> None:
-        self.committed: dict[Place, Committed] = {}
-        self.partitions: dict[Place, Partition] = {}
-        """As the store has them."""
+        self.committed: dict[TopicIdPartition, Committed] = {}
+        # Current partition state in the metadata store.
+        self.partitions: dict[TopicIdPartition, Partition] = {}
         self.counts: Counter[str] = Counter()
         self._machines = machines
         self._events = events
-        self._seen: dict[tuple[int, Place], Seen] = {}
-        self._committers: dict[tuple[Place, int], tuple[int, int]] = {}
-        """By partition and leader epoch: which start of which node moved the high watermark."""
+        self._seen: dict[tuple[int, TopicIdPartition], Seen] = {}
+        # Node ID and start count of the node that advanced the high watermark, by partition and
+        # leader epoch.
+        self._committers: dict[tuple[TopicIdPartition, int], tuple[int, int]] = {}
         truth.store.watch(self._on_change, after=0)
 
-    # -- what the store says
+    # -- metadata
 
     def _on_change(self, change: Change) -> None:
         self._events.note(f"store {change.revision}: {change.cause}: {dict(change.entries)}")
@@ -83,7 +84,7 @@ class Checks:
 
     def _on_partition(self, key: str, entry: Entry | None) -> None:
         topic_id, _, index = key.removeprefix(PARTITIONS).partition("/")
-        place = Place(UUID(topic_id), int(index))
+        place = TopicIdPartition(UUID(topic_id), int(index))
         before = self.partitions.pop(place, None)
         if entry is None:
             return
@@ -98,14 +99,14 @@ class Checks:
             self.counts["ISR changes"] += set(after.isr) != set(before.isr)
             self.counts["reassigned"] += after.replicas != before.replicas
 
-    def places(self) -> list[Place]:
-        """All partitions that there are."""
+    def places(self) -> list[TopicIdPartition]:
+        """Return all existing partitions."""
         return list(self.partitions)
 
-    # -- what the nodes have
+    # -- replicas
 
     def check_all(self) -> None:
-        """Look at every replica of every node that runs."""
+        """Check every replica of every running node."""
         for machine, replica, place in self._replicas():
             self._check_replica(machine, replica, place)
         self._check_quorums()
@@ -117,14 +118,14 @@ class Checks:
                 )
         self.counts["checks"] += 1
 
-    def _replicas(self) -> Iterator[tuple[Machine, Replica, Place]]:
+    def _replicas(self) -> Iterator[tuple[Machine, Replica, TopicIdPartition]]:
         for machine in self._machines:
             if machine.node is not None:
                 for replica in machine.node.partitions.opened():
                     if replica.log.offline is None and not replica.closed:
-                        yield machine, replica, Place(replica.topic.id, replica.index)
+                        yield machine, replica, TopicIdPartition(replica.topic.id, replica.index)
 
-    def _check_replica(self, machine: Machine, replica: Replica, place: Place) -> None:
+    def _check_replica(self, machine: Machine, replica: Replica, place: TopicIdPartition) -> None:
         log = replica.log
         seen = self._seen.get((machine.id, place))
         if seen is None or seen.log is not log:
@@ -144,13 +145,13 @@ class Checks:
         if machine.id in self._electable(place):
             self._check_complete(log, place, seen, where)
 
-    def _electable(self, place: Place) -> set[int]:
-        """The nodes that may be elected to lead a partition, and the one that leads it."""
+    def _electable(self, place: TopicIdPartition) -> set[int]:
+        """Return the leader of a partition and the nodes that may be elected."""
         truth = self.partitions.get(place)
         return {*truth.isr, *truth.elr} if truth is not None else set()
 
-    def _leads(self, machine: Machine, replica: Replica, place: Place) -> bool:
-        """Whether a replica leads, and is no leader of before."""
+    def _leads(self, machine: Machine, replica: Replica, place: TopicIdPartition) -> bool:
+        """Return True if a replica is the current leader rather than a deposed one."""
         truth = self.partitions.get(place)
         return (
             replica.is_leader
@@ -158,7 +159,7 @@ class Checks:
             and (truth.leader, truth.leader_epoch) == (machine.id, replica.leader_epoch)
         )
 
-    def _check_committer(self, machine: Machine, replica: Replica, place: Place) -> None:
+    def _check_committer(self, machine: Machine, replica: Replica, place: TopicIdPartition) -> None:
         me = machine.id, machine.starts
         other = self._committers.setdefault((place, replica.leader_epoch), me)
         must(
@@ -166,17 +167,17 @@ class Checks:
             f"{place}: nodes {other[0]} and {me[0]} both commit in epoch {replica.leader_epoch}",
         )
 
-    def _check_complete(self, log: Log, place: Place, seen: Seen, where: str) -> None:
+    def _check_complete(self, log: Log, place: TopicIdPartition, seen: Seen, where: str) -> None:
         end = self.committed[place].end if place in self.committed else 0
         must(
             log.log_end_offset >= end,
-            f"{where} may lead and ends at {log.log_end_offset}, but {end} were committed",
+            f"{where} may lead with log end offset {log.log_end_offset}, but {end} is committed",
         )
         if seen.compared < end:
             self._compare(log, place, seen, end, where)
 
-    def _compare(self, log: Log, place: Place, seen: Seen, end: int, where: str) -> None:
-        """What is committed has the same bytes everywhere; the first to have it says which."""
+    def _compare(self, log: Log, place: TopicIdPartition, seen: Seen, end: int, where: str) -> None:
+        """Compare committed bytes with those of the first replica that committed them."""
         committed = self.committed.setdefault(place, Committed())
         offset = max(seen.compared, log.log_start_offset)
         while offset < end:
@@ -188,7 +189,7 @@ class Checks:
                 known = committed.batches.setdefault(header.base_offset, batch)
                 must(
                     known == batch,
-                    f"{where}: the batch at {header.base_offset} is not the one committed there",
+                    f"{where}: the batch at {header.base_offset} differs from the committed one",
                 )
                 offset = header.next_offset
         seen.compared = end
@@ -206,27 +207,27 @@ class Checks:
                 f"{counted}",
             )
 
-    # -- in the end
+    # -- end of the run
 
     def all_in_sync(self) -> bool:
-        """Whether every partition is led, and all its replicas are in sync."""
+        """Return True if every partition has a leader and all its replicas are in sync."""
         return all(
             each.leader >= 0 and set(each.isr) == set(each.replicas)
             for each in self.partitions.values()
         )
 
     def compare_all(self) -> None:
-        """Compare every replica with what was committed, from its first byte on."""
+        """Compare every replica with the committed batches from its log start offset."""
         for machine, replica, place in self._replicas():
             log, where = replica.log, f"{place} on node {machine.id}"
             self._compare(log, place, Seen(log), log.high_watermark, where)
 
     def others_have_all_of(self, node_id: int) -> bool:
-        """Whether for each partition another node is in sync."""
+        """Return True if every partition has an in-sync replica on another node."""
         return all(set(each.isr) - {node_id} for each in self.partitions.values())
 
-    def all_alike(self) -> bool:
-        """Whether every replica has all that was committed, as its high watermark."""
+    def all_replicas_match(self) -> bool:
+        """Return True if the high watermark of every replica is the committed end offset."""
         ends = {
             (place, machine.id): replica.log.high_watermark
             for machine, replica, place in self._replicas()

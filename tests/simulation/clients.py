@@ -1,4 +1,4 @@
-"""Clients of a simulated cluster, and what they saw."""
+"""Producers and consumers of a simulated cluster, and the history that they record."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ VERSIONS = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
     ApiKey.ELECT_LEADERS: 2,
 }
-ASK_SECONDS = 1.0
+REQUEST_SECONDS = 1.0
 PRODUCE_MS = 800
 RETRY_BACKOFF_SECONDS = (0.01, 0.1)
 FETCH_MS = 300
 FETCH_BYTES = 64 * 1024
 ALL, LEADER_ONLY = -1, 1
-NEWS_SHARE = 0.2
-"""How often a client asks for metadata without being told to."""
+# Probability that a client refreshes its metadata without an error.
+METADATA_REFRESH_SHARE = 0.2
 LATEST = -1
+# Probability that a consumer checks the latest offset after a fetch.
 LATEST_SHARE = 0.3
-"""How often a consumer asks for the latest offset after it has fetched."""
 
 
 class Violation(AssertionError):
-    """Something that must never be."""
+    """A broken invariant."""
 
 
-def must(holds: bool, what: str) -> None:
-    """Raise Violation unless it holds."""
+def must(holds: bool, message: str) -> None:
+    """Raise Violation unless the condition holds."""
     if not holds:
-        raise Violation(what)
+        raise Violation(message)
 
 
-class Place(NamedTuple):
-    """One partition: the id of its topic, and its index."""
+class TopicIdPartition(NamedTuple):
+    """A partition: its topic ID and index."""
 
     topic_id: UUID
     partition: int
@@ -70,16 +70,16 @@ class Place(NamedTuple):
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, as a client was told."""
+    """The leader of a partition according to a client's metadata."""
 
     node: int
     epoch: int
 
 
 class Sent(NamedTuple):
-    """A batch that was acknowledged."""
+    """An acknowledged batch."""
 
-    place: Place
+    place: TopicIdPartition
     offset: int
     values: tuple[int, ...]
     acks: int
@@ -88,25 +88,25 @@ class Sent(NamedTuple):
 
 @dataclass
 class History:
-    """What all clients saw together."""
+    """The observations of all clients."""
 
     acked: list[Sent] = field(default_factory=list)
-    sent: dict[int, Place] = field(default_factory=dict)
-    read: dict[Place, dict[int, int]] = field(default_factory=dict)
-    """The value at each offset that anybody read."""
+    sent: dict[int, TopicIdPartition] = field(default_factory=dict)
+    # The value at each offset that a consumer has read.
+    read: dict[TopicIdPartition, dict[int, int]] = field(default_factory=dict)
     attempts: int = 0
+    # Names of topics that the nemesis deletes.
     passing: set[str] = field(default_factory=set)
-    """Names of topics that somebody deletes."""
 
-    def saw(self, place: Place, offset: int, value: int) -> None:
-        """Somebody read a record. One offset has one value, for ever and for all."""
+    def saw(self, place: TopicIdPartition, offset: int, value: int) -> None:
+        """Record a read value, and check that its offset never has another value."""
         known = self.read.setdefault(place, {}).setdefault(offset, value)
         must(known == value, f"{place}: offset {offset} was {known} and is {value}")
         must(self.sent.get(value) == place, f"{place}: {value} at {offset} was never sent there")
 
 
-class Failed(Exception):
-    """A request that was not answered, or with an error; `code` is None where nobody answered."""
+class RequestFailed(Exception):
+    """A request without a response, or with an error; without a response `code` is None."""
 
     def __init__(self, code: ErrorCode | None, why: str = "") -> None:
         super().__init__(f"{code.name if code else 'no answer'} {why}")
@@ -114,29 +114,29 @@ class Failed(Exception):
 
 
 class Client:
-    """Connections to all nodes from one host, and what the metadata said."""
+    """Connections from one host to all nodes, and the cached metadata."""
 
     def __init__(
         self, name: str, network: Network, nodes: Mapping[int, Endpoint], source: Source
     ) -> None:
         self.name = name
         self.chance = source.of("client", name)
-        self.leaders: dict[Place, Leader] = {}
+        self.leaders: dict[TopicIdPartition, Leader] = {}
         self.topics: dict[str, UUID] = {}
         self._network = network
         self._nodes = nodes
         self._connections: dict[int, Connection] = {}
 
-    async def ask(self, node: int, message: Any) -> Any:
-        """The answer of one node. Raises Failed when there is none."""
+    async def request(self, node: int, message: Any) -> Any:
+        """Send a request to a node and return the response. Raises RequestFailed."""
         key = ApiKey(message.KEY)
         try:
-            with trio.fail_after(ASK_SECONDS):
+            with trio.fail_after(REQUEST_SECONDS):
                 connection = await self._connection(node)
                 return await connection.request(key, VERSIONS[key], message)
         except (OSError, trio.TooSlowError, DecodeError) as error:
             await self._forget(node)
-            raise Failed(None, str(error)) from error
+            raise RequestFailed(None, str(error)) from error
 
     async def _connection(self, node: int) -> Connection:
         known = self._connections.get(node)
@@ -155,47 +155,47 @@ class Client:
             with trio.CancelScope(shield=True):
                 await connection.aclose()
 
-    async def ask_any(self, message: Any) -> Any:
-        """The answer of some node. Raises Failed."""
-        return await self.ask(self.chance.choice(sorted(self._nodes)), message)
+    async def request_any(self, message: Any) -> Any:
+        """Send a request to a random node and return the response. Raises RequestFailed."""
+        return await self.request(self.chance.choice(sorted(self._nodes)), message)
 
     async def refresh(self) -> None:
-        """Learn who leads what, from any node; what is older than what is known is left out."""
+        """Update the known leaders from a random node; ignore older leader epochs."""
         try:
-            answer = await self.ask_any(MetadataRequest(topics=None))
-        except Failed:
+            answer = await self.request_any(MetadataRequest(topics=None))
+        except RequestFailed:
             return
         self.topics = {topic.name: topic.topic_id for topic in answer.topics}
         for topic in answer.topics:
             for row in topic.partitions:
-                place = Place(topic.topic_id, row.partition_index)
+                place = TopicIdPartition(topic.topic_id, row.partition_index)
                 told = Leader(row.leader_id, row.leader_epoch)
                 if told.epoch >= self.leaders.get(place, told).epoch:
                     self.leaders[place] = told
 
-    def places(self) -> list[Place]:
-        """The partitions of all topics, as far as they are known."""
+    def places(self) -> list[TopicIdPartition]:
+        """Return the partitions of all known topics."""
         return sorted(filter(self.knows, self.leaders))
 
-    def knows(self, place: Place) -> bool:
-        """Whether the topic is there, as far as this client knows."""
+    def knows(self, place: TopicIdPartition) -> bool:
+        """Return True if the topic exists in this client's metadata."""
         return place.topic_id in self.topics.values()
 
     async def pause(self) -> None:
-        """Wait a little before the next try."""
+        """Wait for the retry backoff."""
         await trio.sleep(self.chance.uniform(*RETRY_BACKOFF_SECONDS))
 
 
 def code_of(row: Any) -> ErrorCode:
-    """The error in a part of an answer."""
+    """Return the error code of a part of a response."""
     return ErrorCode(row.error_code)
 
 
 class Producer:
-    """Writes batches to random partitions, one after the other, until it is stopped.
+    """A producer that writes batches to random partitions, one at a time, until stopped.
 
-    With acks=all it is idempotent and sends a batch again until it is acknowledged; else a batch
-    whose fate is not known is given up.
+    With acks=all the producer is idempotent and resends a batch until it is acknowledged.
+    With acks=1 it abandons a batch whose outcome is unknown.
     """
 
     def __init__(
@@ -210,10 +210,10 @@ class Producer:
         self._acks = acks
         self._producer_id = -1
         self._epoch = -1
-        self._sequences: dict[Place, int] = {}
+        self._sequences: dict[TopicIdPartition, int] = {}
 
     async def run(self, pause: tuple[float, float]) -> None:
-        """Write to all topics, with pauses between batches."""
+        """Write to all topics, with a random pause of `pause` seconds between batches."""
         client = self.client
         while not self.stopping:
             places = client.places()
@@ -222,11 +222,11 @@ class Producer:
                 await trio.sleep(client.chance.uniform(*pause))
             else:
                 await client.pause()
-            if not places or client.chance.random() < NEWS_SHARE:
+            if not places or client.chance.random() < METADATA_REFRESH_SHARE:
                 await client.refresh()
 
-    async def write(self, place: Place) -> None:
-        """Write a batch; with acks=all until it is acknowledged or its topic is gone."""
+    async def write(self, place: TopicIdPartition) -> None:
+        """Write a batch; with acks=all until it is acknowledged or its topic is deleted."""
         values = tuple(next(self._values) for _ in range(self.client.chance.randint(1, 3)))
         for value in values:
             self._history.sent[value] = place
@@ -234,7 +234,7 @@ class Producer:
         while True:
             try:
                 offset = await self._send(place, batch)
-            except Failed as error:
+            except RequestFailed as error:
                 self._events.note(f"{self.client.name} {place} {values[0]}: {error}")
                 self._check_in_order(error, place)
                 await self.client.pause()
@@ -242,7 +242,7 @@ class Producer:
                 if self._acks != ALL:
                     return
                 if not self.client.knows(place):
-                    self._begin_anew()
+                    self._reset_producer()
                     return
                 continue
             sent = Sent(place, offset, values, self._acks, trio.current_time())
@@ -251,12 +251,12 @@ class Producer:
             self.acked += 1
             return
 
-    def _check_in_order(self, error: Failed, place: Place) -> None:
-        """An idempotent producer with one batch on its way is never out of order."""
+    def _check_in_order(self, error: RequestFailed, place: TopicIdPartition) -> None:
+        """Check that a producer with one batch in flight gets no sequence or epoch error."""
         bad = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH)
         must(error.code not in bad, f"{self.client.name} at {place}: {error}")
 
-    async def _batch(self, place: Place, values: Sequence[int]) -> bytes:
+    async def _batch(self, place: TopicIdPartition, values: Sequence[int]) -> bytes:
         records = [Record(None, b"%d" % value) for value in values]
         if self._acks != ALL:
             return encode_batch(records)
@@ -271,15 +271,15 @@ class Producer:
             base_sequence=first,
         )
 
-    def _begin_anew(self) -> None:
-        """Be another producer: a batch was given up, so the sequences of this one have a gap."""
+    def _reset_producer(self) -> None:
+        """Drop the producer ID: the abandoned batch leaves a gap in its sequences."""
         self._producer_id = -1
         self._sequences.clear()
 
     async def _identify(self) -> None:
         try:
-            answer = await self.client.ask_any(InitProducerIdRequest())
-        except Failed:
+            answer = await self.client.request_any(InitProducerIdRequest())
+        except RequestFailed:
             await self.client.pause()
             return
         if answer.error_code:
@@ -287,37 +287,37 @@ class Producer:
         else:
             self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
 
-    async def _send(self, place: Place, batch: bytes) -> int:
-        """Send once; returns the base offset. Raises Failed."""
+    async def _send(self, place: TopicIdPartition, batch: bytes) -> int:
+        """Send the batch once and return its base offset. Raises RequestFailed."""
         leader = self.client.leaders[place]
         if leader.node < 0:
-            raise Failed(ErrorCode.LEADER_NOT_AVAILABLE)
+            raise RequestFailed(ErrorCode.LEADER_NOT_AVAILABLE)
         self._history.attempts += 1
         row = ProduceRequest.Partition(index=place.partition, records=batch)
         topic = ProduceRequest.Topic(topic_id=place.topic_id, partition_data=[row])
-        answer = await self.client.ask(
+        answer = await self.client.request(
             leader.node,
             ProduceRequest(acks=self._acks, timeout_ms=PRODUCE_MS, topic_data=[topic]),
         )
         (found,) = answer.responses[0].partition_responses
         if code_of(found):
-            raise Failed(code_of(found))
+            raise RequestFailed(code_of(found))
         return int(found.base_offset)
 
 
 class Consumer:
-    """Reads all partitions of a topic from their start, in order, without a gap."""
+    """A consumer that reads all partitions from their start and checks for gaps."""
 
     def __init__(self, client: Client, history: History, events: Events) -> None:
         self.client = client
-        self.positions: dict[Place, int] = {}
-        self.latest: dict[Place, int] = {}
-        """What leaders said was the latest offset."""
+        self.positions: dict[TopicIdPartition, int] = {}
+        # The last latest offset that a leader returned.
+        self.latest: dict[TopicIdPartition, int] = {}
         self._history = history
         self._events = events
 
     async def run(self) -> None:
-        """Read for ever."""
+        """Fetch in a loop until cancelled."""
         while True:
             await self.poll()
             if self.client.chance.random() < LATEST_SHARE:
@@ -327,7 +327,7 @@ class Consumer:
     async def poll(self) -> None:
         """Fetch once from one of the leaders."""
         client = self.client
-        led: dict[int, list[Place]] = {}
+        led: dict[int, list[TopicIdPartition]] = {}
         for place in client.places():
             led.setdefault(client.leaders[place].node, []).append(place)
         if led.pop(-1, None) or not led:
@@ -337,19 +337,19 @@ class Consumer:
             return
         node = client.chance.choice(sorted(led))
         try:
-            answer = await client.ask(node, self._request(led[node]))
-        except Failed:
+            answer = await client.request(node, self._request(led[node]))
+        except RequestFailed:
             await client.pause()
             await client.refresh()
             return
         stale = [
             self._take(row.topic_id, part) for row in answer.responses for part in row.partitions
         ]
-        if answer.error_code or any(stale) or client.chance.random() < NEWS_SHARE:
+        if answer.error_code or any(stale) or client.chance.random() < METADATA_REFRESH_SHARE:
             await client.pause()
             await client.refresh()
 
-    def _request(self, places: list[Place]) -> FetchRequest:
+    def _request(self, places: list[TopicIdPartition]) -> FetchRequest:
         rows = [
             FetchRequest.Partition(
                 partition=place.partition,
@@ -366,13 +366,13 @@ class Consumer:
         return FetchRequest(max_wait_ms=FETCH_MS, min_bytes=1, max_bytes=FETCH_BYTES, topics=topics)
 
     def _take(self, topic_id: UUID, row: Any) -> bool:
-        """Take what one partition answered; True when the metadata is to be asked again."""
-        place = Place(topic_id, row.partition_index)
+        """Process the response of one partition; return True if the metadata may be stale."""
+        place = TopicIdPartition(topic_id, row.partition_index)
         code = code_of(row)
         if code:
             must(
                 code != ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.client.name} read {place} up to {self.positions.get(place)}, now that is "
+                f"{self.client.name} read {place} up to {self.positions.get(place)}, which is now "
                 "out of range",
             )
             return True
@@ -381,7 +381,7 @@ class Consumer:
         return False
 
     async def _check_latest(self) -> None:
-        """Ask a leader for the latest offset, which never goes back."""
+        """Check that the latest offset that a leader returns never decreases."""
         client = self.client
         led = [each for each in client.places() if client.leaders[each].node >= 0]
         if not led:
@@ -396,8 +396,8 @@ class Consumer:
             replica_id=-1, topics=[ListOffsetsRequest.Topic(name=name, partitions=[row])]
         )
         try:
-            answer = await client.ask(leader.node, request)
-        except Failed:
+            answer = await client.request(leader.node, request)
+        except RequestFailed:
             return
         (found,) = answer.topics[0].partitions
         if not code_of(found) and client.topics.get(name) == place.topic_id:
@@ -405,14 +405,14 @@ class Consumer:
             must(
                 found.offset >= least,
                 f"{client.name}: the latest offset of {place} went back from {least} to "
-                f"{found.offset}, node {leader.node} says in epoch {leader.epoch}",
+                f"{found.offset} on node {leader.node} in epoch {leader.epoch}",
             )
             self.latest[place] = found.offset
 
-    def _read(self, place: Place, record: Record) -> None:
+    def _read(self, place: TopicIdPartition, record: Record) -> None:
         offset, expected = record.offset, self.positions.get(place, 0)
         if offset < expected:
-            return  # a batch begins before the offset that was asked for
+            return  # a batch may begin before the fetch offset
         must(offset == expected, f"{self.client.name}: {place} skips from {expected} to {offset}")
         assert record.value is not None
         self._history.saw(place, offset, int(record.value))

@@ -1,4 +1,4 @@
-"""One machine of a simulation: a disk that outlives its node, and the node while it runs."""
+"""A simulated machine: a disk that survives its node, and the node while it runs."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ PORT = 9092
 LISTENER = "PLAINTEXT"
 CLUSTER_ID = "simulated-cluster-idAA"
 GRACE_SECONDS = 2.0
+# Seconds until the supervisor restarts a node that failed to start.
 RESTART_SECONDS = 0.2
-"""How long whoever looks after the nodes waits until one that could not start is started again."""
 
 
 class Truth(Protocol):
-    """Where the metadata really is."""
+    """The source of metadata store clients."""
 
     def client(self, name: str) -> MetadataStore:
-        """What one run of a node has of it."""
+        """Return a store client for one run of a node."""
         ...
 
 
@@ -52,55 +52,55 @@ SYNCS = ("sync", "syncdir", "syncfs")
 
 
 class Disk:
-    """Files that lose what was not synced, whether they take more, and how long a sync takes."""
+    """A disk that loses unsynced data, can refuse writes, and has a sync latency."""
 
     def __init__(self, hook: Callable[[Operation], None]) -> None:
         self.files = CrashFiles(hook)
         self.number = 1
         self.sync_seconds = 0.0
         self.is_read_only = False
+        # Probability that a write or sync fails with EIO.
         self.failing_share = 0.0
-        """How often a write or a sync fails, as on a disk that breaks (EIO)."""
         self._clock = 0.0
 
     def lose(self, mode: Mode | None, seed: int) -> None:
-        """Go on as after a cut of the power, or, without a mode, after the end of a process.
+        """Continue as after a power cut or, without a mode, after the end of a process.
 
-        Who still has the files of before may do with them what he likes.
+        The stopped process may still use its old file objects: they no longer affect this disk.
         """
         before = self.files
         self.files = before.crashed(mode, seed) if mode else before.killed()
         self.files.hook, before.hook = before.hook, None
 
     def fill(self, free: int) -> None:
-        """Leave room for so many bytes."""
+        """Limit the free space to `free` bytes."""
         self.files.capacity = self.files.used() + free
 
     def heal(self) -> None:
-        """Take everything again."""
+        """Remove all limits and failures."""
         self.files.capacity = NO_LIMIT
         self.is_read_only = False
         self.failing_share = 0.0
 
     def replace(self) -> None:
-        """Go on with an empty disk."""
+        """Replace the disk by an empty one."""
         before = self.files
         self.files, before.hook = CrashFiles(before.hook), None
         self.number += 1
 
     def timer(self) -> float:
-        """Seconds, by which a sync takes as long as it should take here."""
+        """Return the time in seconds of a clock on which each sync takes `sync_seconds`."""
         self._clock += self.sync_seconds
         return self._clock
 
     async def in_thread(self, work: Callable[[], Result], /) -> Result:
-        """Do what is work for a thread elsewhere: later, as the disk is slow, and then at once."""
+        """Run thread work in the event loop, after the latency of the disk."""
         await trio.sleep(self.sync_seconds)
         return work()
 
 
 class Machine:
-    """A host with one node; `node` is None while that is down or on its way up."""
+    """A host with one node; `node` is None while the node is down or starting."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Machine:
     # -- life
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Let the node start, as often as it takes."""
+        """Start the node, and restart it until it succeeds."""
         self._scope, self._ended = trio.CancelScope(), trio.Event()
         nursery.start_soon(self._live)
 
@@ -226,21 +226,21 @@ class Machine:
         return LogDirectories(files, [LogManager(files, DIRECTORY, fresh, guard=threading.Lock())])
 
     async def crash(self, mode: Mode | None, seed: int) -> None:
-        """End at once; `mode` is what the disk loses, None for nothing (the process was killed)."""
+        """Crash the node; `mode` selects what the disk loses (None: nothing, a killed process)."""
         self._events.note(f"crash {self.id} {mode}")
         self.disk.lose(mode, seed)
         self._network.kill(self.name, quietly=mode is not None)
         await self._end()
 
     async def lose_disk(self) -> None:
-        """End at once, and find an empty disk at the next start."""
+        """Crash the node and give it an empty disk for its next start."""
         self._events.note(f"disk of {self.id} is lost")
         self.disk.replace()
         self._network.kill(self.name, quietly=True)
         await self._end()
 
     async def stop(self) -> None:
-        """End as after SIGTERM."""
+        """Stop the node as SIGTERM does."""
         self._events.note(f"stop {self.id}")
         node, server = self.node, self._server
         if node is not None and server is not None:

@@ -1,4 +1,4 @@
-"""Bad luck: what goes wrong in a simulated cluster, and operators who choose that time to work."""
+"""Fault injection for a simulated cluster, with concurrent administrative operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
 from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from kbroker.storage.crash_files import Mode
 
-from .clients import Failed
+from .clients import RequestFailed
 from .machine import Machine
 from .network import FAST, SLOW
 from .store import StoreFaults
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """What may go wrong in a run beside the usual, and could not together with the others."""
+    """The extra fault of a run; these exclude each other."""
 
     SETTINGS = "min.insync.replicas changes"
     NO_SYNC = "nodes do not wait for their disks"
@@ -36,38 +36,38 @@ class Kind(Enum):
 
 
 PAUSE_SECONDS = (0.05, 1.2)
+# Downtime of a node in seconds: shorter or longer than its session timeout.
 SHORT_SECONDS, LONG_SECONDS = (0.01, 0.3), (0.3, 2.5)
-"""How long a node is down: nobody misses it, or somebody does."""
 POWER_CUTS: tuple[Mode, ...] = ("drop", "torn", "mixed")
 TOPIC_RESOURCE = 2
-Harm = Callable[[], Awaitable[None]]
+Fault = Callable[[], Awaitable[None]]
 
 
 class Nemesis:
-    """Does harm until a time, and undoes all of it."""
+    """Injector of random faults, which removes all of them in the end."""
 
     def __init__(self, world: World) -> None:
         self.done: Counter[str] = Counter()
         self._world = world
         self._chance: Random = world.source.of("nemesis")
         self._end = 0.0
+        # Nodes that a current fault stops.
         self._down: set[int] = set()
-        """Nodes that something is done to which ends them."""
         self._topics = 0
         self._is_disk_lost = False
         self._is_store_stopped = False
-        self._harms: list[tuple[Harm, int]] = [
+        self._faults: list[tuple[Fault, int]] = [
             (self.crash, 5),
             (self.stop, 2),
             (self.cut_off_store, 3),
             (self.slow_disk, 2),
             (self.refusing_disk, 3),
-            (self.bad_store, 3),
+            (self.unreliable_store, 3),
             (self.stop_store, 3),
-            (self.come_and_go, 1),
+            (self.create_and_delete_topic, 1),
         ]
         if len(world.machines) > 1:
-            self._harms += [
+            self._faults += [
                 (self.isolate, 3),
                 (self.cut_one_way, 2),
                 (self.break_connections, 1),
@@ -76,27 +76,27 @@ class Nemesis:
                 (self.elect, 3),
             ]
         if world.kind is not Kind.NO_SYNC:
-            # Both end nodes without regard to which replicas are in sync at that moment.
-            self._harms += [(self.power_cut_of_all, 1), (self.failing_disk, 3)]
+            # Both stop nodes without checking which replicas are in sync.
+            self._faults += [(self.power_cut_of_all, 1), (self.failing_disk, 3)]
         if world.kind is Kind.SETTINGS:
-            self._harms.append((self.change_minimum, 2))
+            self._faults.append((self.change_minimum, 2))
         if world.kind is Kind.LOST_DISK:
-            self._harms.append((self.lose_disk, 3))
+            self._faults.append((self.lose_disk, 3))
 
     async def run(self, seconds: float) -> None:
-        """One thing after the other, some of them at the same time."""
+        """Start random faults for `seconds`; some of them overlap."""
         self._end = trio.current_time() + seconds
-        harms, weights = zip(*self._harms, strict=True)
+        faults, weights = zip(*self._faults, strict=True)
         async with trio.open_nursery() as nursery:
             while trio.current_time() < self._end:
-                (harm,) = self._chance.choices(harms, weights)
-                self.done[harm.__name__] += 1
-                self._world.events.note(f"nemesis {harm.__name__}")
-                nursery.start_soon(harm)
-                await self._hold(*PAUSE_SECONDS)
+                (fault,) = self._chance.choices(faults, weights)
+                self.done[fault.__name__] += 1
+                self._world.events.note(f"nemesis {fault.__name__}")
+                nursery.start_soon(fault)
+                await self._keep_active(*PAUSE_SECONDS)
 
-    async def _hold(self, at_least: float, at_most: float) -> None:
-        """Let harm last for a while, but not beyond the end."""
+    async def _keep_active(self, at_least: float, at_most: float) -> None:
+        """Keep a fault active for a random time, at most until the end of the run."""
         due = trio.current_time() + self._chance.uniform(at_least, at_most)
         await trio.sleep_until(min(due, max(self._end, trio.current_time())))
 
@@ -106,11 +106,11 @@ class Nemesis:
         return self._chance.choice(self._world.machines)
 
     def _victim(self) -> Machine | None:
-        """A machine whose node may end now.
+        """Return a machine whose node may be stopped now.
 
-        Nodes that do not wait for their disks rest on each other, and nobody can tell a process
-        that was killed from a machine that lost power. So one of them at a time ends, and the next
-        one when all is in sync again: `min.insync.replicas - 1` such ends lose nothing.
+        Without fsync a record is safe only on other nodes, and they cannot tell a killed process
+        from a power cut. So only one node is stopped at a time, and the next one when all replicas
+        are in sync: with `min.insync.replicas` of 2, this loses no records.
         """
         left = [each for each in self._world.machines if each.id not in self._down]
         if self._world.kind is Kind.NO_SYNC and not (
@@ -121,7 +121,7 @@ class Nemesis:
         return self._chance.choice(left) if left else None
 
     async def crash(self) -> None:
-        """A process is killed, or a machine loses power; some time later it is back."""
+        """Kill a node or cut its power, and restart it later."""
         machine = self._victim()
         if machine is not None:
             await self._crash(machine, self._chance.choice((None, *POWER_CUTS)))
@@ -129,71 +129,71 @@ class Nemesis:
     async def _crash(self, machine: Machine, mode: Mode | None) -> None:
         self._down.add(machine.id)
         await machine.crash(mode, self._chance.randrange(1 << 30))
-        await self._hold(*self._chance.choice((SHORT_SECONDS, LONG_SECONDS)))
+        await self._keep_active(*self._chance.choice((SHORT_SECONDS, LONG_SECONDS)))
         machine.start(self._world.nursery)
         self._down.discard(machine.id)
 
     async def stop(self) -> None:
-        """A node is restarted in good order."""
+        """Restart a node with a controlled shutdown."""
         machine = self._victim()
         if machine is not None:
             self._down.add(machine.id)
             await machine.stop()
-            await self._hold(0.01, 1.5)
+            await self._keep_active(0.01, 1.5)
             machine.start(self._world.nursery)
             self._down.discard(machine.id)
 
     async def power_cut_of_all(self) -> None:
-        """All machines at once lose power."""
+        """Cut the power of all machines at once."""
         async with trio.open_nursery() as nursery:
             for machine in self._world.machines:
                 if machine.id not in self._down:
                     nursery.start_soon(self._crash, machine, self._chance.choice(POWER_CUTS))
 
     async def lose_disk(self) -> None:
-        """A machine gets a new disk, once in a run and when others have what it had."""
+        """Replace a disk once per run, if other replicas have its records."""
         machine, checks = self._victim(), self._world.checks
         if machine is None or self._is_disk_lost or not checks.others_have_all_of(machine.id):
             return
         self._is_disk_lost = True
         self._down.add(machine.id)
         await machine.lose_disk()
-        await self._hold(*self._chance.choice((SHORT_SECONDS, LONG_SECONDS)))
+        await self._keep_active(*self._chance.choice((SHORT_SECONDS, LONG_SECONDS)))
         machine.start(self._world.nursery)
         self._down.discard(machine.id)
 
     async def slow_disk(self) -> None:
-        """Syncs of one machine take long."""
+        """Make the syncs of one machine slow."""
         disk = self._some_machine().disk
         disk.sync_seconds = self._chance.choice((0.005, 0.05, 0.3))
-        await self._hold(0.3, 2)
+        await self._keep_active(0.3, 2)
         disk.sync_seconds = 0.0
 
     async def refusing_disk(self) -> None:
-        """A disk takes nothing more: it is full, or read-only."""
+        """Make a disk full or read-only."""
         disk = self._some_machine().disk
         if self._chance.random() < 0.5:
             disk.is_read_only = True
         else:
             disk.fill(self._chance.choice((0, 100, 1000, 5000)))
-        await self._hold(0.3, 3)
+        await self._keep_active(0.3, 3)
         disk.heal()
 
     async def failing_disk(self) -> None:
-        """Writes and syncs of one machine fail now and then; some time later it is restarted."""
+        """Let some writes and syncs of a machine fail, then restart it."""
         machine = self._victim()
         if machine is None:
             return
         self._down.add(machine.id)
         machine.disk.failing_share = self._chance.choice((0.02, 0.2, 1.0))
-        await self._hold(0.2, 2)
+        await self._keep_active(0.2, 2)
         machine.disk.failing_share = 0.0
         await self._crash(machine, self._chance.choice((None, *POWER_CUTS)))
 
     # -- the network
 
     async def isolate(self) -> None:
-        """One node and all others do not hear of each other; by chance it has no store either."""
+        """Cut a node off from all others, and sometimes from the metadata store."""
         network, machine = self._world.network, self._some_machine()
         others = [each for each in self._world.machines if each is not machine]
         without_store = self._chance.random() < 0.5
@@ -202,7 +202,7 @@ class Nemesis:
             network.cut(other.name, machine.name)
         if without_store:
             self._world.truth.cut(machine.name)
-        await self._hold(0.2, 3)
+        await self._keep_active(0.2, 3)
         for other in others:
             network.heal(machine.name, other.name)
             network.heal(other.name, machine.name)
@@ -210,40 +210,40 @@ class Nemesis:
             self._world.truth.heal(machine.name)
 
     async def cut_one_way(self) -> None:
-        """One direction between two nodes is cut."""
+        """Cut one direction between two nodes."""
         network = self._world.network
         host, to = self._chance.sample([each.name for each in self._world.machines], 2)
         network.cut(host, to)
-        await self._hold(0.2, 2)
+        await self._keep_active(0.2, 2)
         network.heal(host, to)
 
     async def cut_off_store(self) -> None:
-        """What one node asks of the store, or is answered, does not get through."""
+        """Drop the requests of one node to the metadata store, the responses, or both."""
         truth, machine = self._world.truth, self._some_machine()
         requests, answers = self._chance.choice(((True, True), (True, False), (False, True)))
         truth.cut(machine.name, requests=requests, answers=answers)
-        await self._hold(0.1, 3)
+        await self._keep_active(0.1, 3)
         truth.heal(machine.name)
 
     async def break_connections(self) -> None:
-        """Connections between two nodes break."""
+        """Reset the connections between two nodes."""
         hosts = self._chance.sample([each.name for each in self._world.machines], 2)
         self._world.network.reset_between(*hosts)
 
     async def slow_links(self) -> None:
-        """Everything from and to one node takes long."""
+        """Make all links of one node slow."""
         network, machine = self._world.network, self._some_machine()
         names = [each.name for each in self._world.machines if each is not machine]
         links = [network.link(machine.name, name) for name in names]
         links += [network.link(name, machine.name) for name in names]
         for link in links:
             link.seconds = SLOW
-        await self._hold(0.3, 2)
+        await self._keep_active(0.3, 2)
         for link in links:
             link.seconds = FAST
 
-    async def bad_store(self) -> None:
-        """The store loses and delays what goes to it and comes from it."""
+    async def unreliable_store(self) -> None:
+        """Make the metadata store lose and delay messages."""
         truth = self._world.truth
         share = self._chance.choice((0.05, 0.2))
         bad = truth.faults = StoreFaults(
@@ -256,31 +256,31 @@ class Nemesis:
             late_seconds=self._chance.choice((0.1, 1.0, 3.0)),
             timeout_seconds=0.5,
         )
-        await self._hold(0.3, 3)
+        await self._keep_active(0.3, 3)
         if truth.faults is bad:
             truth.faults = StoreFaults()
 
     async def stop_store(self) -> None:
-        """The store stands still, often for longer than a session; then all leases may end at once."""
+        """Pause the metadata store, often for longer than a session; all leases may expire."""
         truth = self._world.truth
         if self._is_store_stopped:
             return
         self._is_store_stopped = True
-        truth.stand_still()
-        await self._hold(0.3, 3)
-        await truth.go_on(leases_first=self._chance.random() < 0.7)
+        truth.pause()
+        await self._keep_active(0.3, 3)
+        await truth.resume(leases_first=self._chance.random() < 0.7)
         self._is_store_stopped = False
 
     # -- operators
 
-    async def _order(self, message: object) -> None:
+    async def _send_admin_request(self, message: object) -> None:
         try:
-            await self._world.admin.ask_any(message)
-        except Failed as error:
+            await self._world.admin.request_any(message)
+        except RequestFailed as error:
             self._world.events.note(f"admin: {error}")
 
     async def reassign(self) -> None:
-        """A partition moves to other replicas, or to the same ones in another order."""
+        """Reassign a partition to random replicas, possibly the same ones in another order."""
         world = self._world
         nodes = [machine.id for machine in world.machines]
         row = AlterPartitionReassignmentsRequest.Partition(
@@ -288,18 +288,20 @@ class Nemesis:
             replicas=self._chance.sample(nodes, self._chance.choice((2, 3, 3))),
         )
         topic = AlterPartitionReassignmentsRequest.Topic(name=world.topic, partitions=[row])
-        await self._order(AlterPartitionReassignmentsRequest(timeout_ms=1000, topics=[topic]))
+        await self._send_admin_request(
+            AlterPartitionReassignmentsRequest(timeout_ms=1000, topics=[topic])
+        )
 
     async def elect(self) -> None:
-        """The first of the replicas of each partition shall lead it, and now."""
-        await self._order(ElectLeadersRequest(topic_partitions=None, timeout_ms=1000))
+        """Elect the preferred leaders of all partitions."""
+        await self._send_admin_request(ElectLeadersRequest(topic_partitions=None, timeout_ms=1000))
 
-    async def come_and_go(self) -> None:
-        """A topic is made, and deleted while it is used."""
+    async def create_and_delete_topic(self) -> None:
+        """Create a topic, and delete it while clients use it."""
         world = self._world
         self._topics += 1
         name = f"passing-{self._topics % 3}"
-        # The last replica in sync may be the one whose disk is lost, unless there must be two.
+        # With one in-sync replica, `lose_disk` could delete the last copy of a record.
         minimum = "2" if world.kind is Kind.LOST_DISK else "1"
         topic = CreateTopicsRequest.Topic(
             name=name,
@@ -307,19 +309,19 @@ class Nemesis:
             replication_factor=world.replicas,
             configs=[CreateTopicsRequest.Config(name="min.insync.replicas", value=minimum)],
         )
-        await self._order(CreateTopicsRequest(topics=[topic], timeout_ms=1000))
-        await self._hold(0.5, 3)
+        await self._send_admin_request(CreateTopicsRequest(topics=[topic], timeout_ms=1000))
+        await self._keep_active(0.5, 3)
         world.history.passing.add(name)
-        await self._order(
+        await self._send_admin_request(
             DeleteTopicsRequest(topics=[DeleteTopicsRequest.Topic(name=name)], timeout_ms=1000)
         )
 
     async def change_minimum(self) -> None:
-        """min.insync.replicas of the topic changes."""
+        """Change min.insync.replicas of the topic."""
         config = IncrementalAlterConfigsRequest.Config(
             name="min.insync.replicas", config_operation=0, value=self._chance.choice("12")
         )
         resource = IncrementalAlterConfigsRequest.Resource(
             resource_type=TOPIC_RESOURCE, resource_name=self._world.topic, configs=[config]
         )
-        await self._order(IncrementalAlterConfigsRequest(resources=[resource]))
+        await self._send_admin_request(IncrementalAlterConfigsRequest(resources=[resource]))

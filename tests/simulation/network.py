@@ -1,8 +1,8 @@
-"""A network in memory: hosts, listeners, connections whose bytes take their time.
+"""An in-memory network: hosts, listeners, and connections with latency.
 
-Within a connection bytes keep their order, as TCP has it; between connections nothing has. A link
-is one direction between two hosts. While it is cut, what is sent waits, and goes on when it is
-healed: as TCP, which sends again. What is on its way already arrives, also after its sender is gone.
+Bytes keep their order within a connection, as in TCP, but not across connections. A link is one
+direction between two hosts. While a link is cut, sent bytes wait until it is healed, like TCP
+retransmissions. Bytes in transit still arrive after their sender has stopped.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from kbroker.storage.files import FileRange
 
 from .seeded import Events, Source
 
+# Maximum bytes in transit in one direction of a connection.
 WINDOW_BYTES = 64 * 1024
-"""At most so much is on its way in one direction of a connection."""
 FAST = (0.0002, 0.002)
+# Minimum and maximum latency of a link in seconds.
 SLOW = (0.005, 0.15)
-"""How many seconds bytes take, at least and at most."""
 
+# Serves a connection; the second argument is the host that opened it.
 Accept = Callable[["Socket", str], Awaitable[None]]
-"""Serves a connection; gets the host that it comes from too."""
 
 
 class _Pipe:
@@ -44,17 +44,17 @@ class _Pipe:
         self._last_arrival = 0.0
         self._change = trio.Event()
         self.reset = False
-        self.leads_nowhere = False
+        self.is_silenced = False
 
     @property
-    def room(self) -> int:
+    def free_bytes(self) -> int:
         return WINDOW_BYTES - self._waiting_bytes
 
     def send(self, data: bytes | None) -> None:
-        """Send bytes; None for the end."""
+        """Send bytes, or with None the end of the stream."""
         size = "end" if data is None else len(data)
         self._events.note(f"send {self._name} {size}", data or b"")
-        if self.leads_nowhere:
+        if self.is_silenced:
             return
         self._waiting_bytes += len(data or b"")
         self._chunks.append((self._arrival(), data))
@@ -68,7 +68,7 @@ class _Pipe:
         return self._last_arrival
 
     def resume(self) -> None:
-        """The link is healed: what waits for it is sent again."""
+        """Send the bytes that waited for the link to heal."""
         self._chunks = deque(
             (self._arrival() if arrival == math.inf else arrival, data)
             for arrival, data in self._chunks
@@ -76,7 +76,7 @@ class _Pipe:
         self._changed()
 
     def abort(self) -> None:
-        """The receiver learns at once that the connection broke."""
+        """Reset the connection for the receiver, without latency."""
         self.reset = True
         self._changed()
 
@@ -85,7 +85,7 @@ class _Pipe:
         self._change = trio.Event()
 
     async def readable(self) -> None:
-        """Wait until there is something for `receive_now`."""
+        """Wait until `receive_now` has a result."""
         await trio.lowlevel.checkpoint()
         while not self.reset and (arrival := self._next_arrival()) > trio.current_time():
             with trio.move_on_at(arrival):
@@ -100,7 +100,11 @@ class _Pipe:
         return self.reset or (has_end and self._chunks[-1][0] <= trio.current_time())
 
     def receive_now(self, size: int) -> bytes | None:
-        """Up to `size` bytes, none at the end; None while nothing has come. Raises ConnectionResetError."""
+        """Return up to `size` bytes, b"" at the end, or None if none have arrived.
+
+        Raises:
+            ConnectionResetError: The connection was reset.
+        """
         if self.reset:
             raise ConnectionResetError("connection reset by peer")
         if self._next_arrival() > trio.current_time():
@@ -116,17 +120,17 @@ class _Pipe:
         self._changed()
         return data
 
-    async def room_for_more(self) -> None:
-        """Wait until `send` may be called. Raises BrokenPipeError."""
+    async def writable(self) -> None:
+        """Wait until the window has space. Raises BrokenPipeError."""
         await trio.lowlevel.checkpoint()
-        while self.room <= 0 and not self.reset:
+        while self.free_bytes <= 0 and not self.reset:
             await self._change.wait()
         if self.reset:
             raise BrokenPipeError("broken pipe")
 
 
 class Socket:
-    """One end of a connection, with what a kernel does for it."""
+    """One end of a connection, as the kernel implements it."""
 
     def __init__(self, host: str, incoming: _Pipe, outgoing: _Pipe) -> None:
         self.host = host
@@ -135,7 +139,7 @@ class Socket:
         self._outgoing = outgoing
 
     async def receive(self, size: int) -> bytes:
-        """Up to `size` bytes, none at the end. Raises OSError."""
+        """Return up to `size` bytes, or b"" at the end. Raises OSError."""
         while True:
             await self.readable()
             data = self.receive_now(size)
@@ -143,7 +147,7 @@ class Socket:
                 return data
 
     async def readable(self) -> None:
-        """Wait until there is something to be received, if only an end or an error."""
+        """Wait for bytes, the end or an error."""
         if not self.closed:
             await self._incoming.readable()
 
@@ -152,43 +156,43 @@ class Socket:
         return self.closed or self._incoming.peer_has_closed()
 
     def receive_now(self, size: int) -> bytes | None:
-        """As `receive`, None while nothing has come. Raises OSError."""
+        """Return up to `size` bytes, b"" at the end, or None if none are there. Raises OSError."""
         self._check()
         return self._incoming.receive_now(size)
 
     async def writable(self) -> None:
-        """Wait until something can be sent. Raises OSError."""
+        """Wait until the send window has space. Raises OSError."""
         self._check()
-        await self._outgoing.room_for_more()
+        await self._outgoing.writable()
         self._check()
 
     def send(self, data: bytes) -> int:
-        """Send as much as there is room for; returns how much. Raises OSError."""
+        """Send as many bytes as the window allows and return their number. Raises OSError."""
         self._check()
         if self._outgoing.reset:
             raise BrokenPipeError("broken pipe")
-        size = min(len(data), self._outgoing.room)
+        size = min(len(data), self._outgoing.free_bytes)
         if size > 0:
             self._outgoing.send(data[:size])
         return max(size, 0)
 
     def close(self) -> None:
-        """End the connection: the other end reads what was sent, then the end."""
+        """Close the connection; the other end still receives the bytes sent before."""
         if not self.closed:
             self.closed = True
             self._outgoing.send(None)
-            self._incoming.abort()  # what the other end still sends breaks
+            self._incoming.abort()  # a later send by the other end fails
 
     def reset(self) -> None:
-        """Break the connection for both ends, and lose what is on its way."""
+        """Reset the connection at both ends and drop the bytes in transit."""
         self.closed = True
         self._incoming.abort()
         self._outgoing.abort()
 
     def vanish(self) -> None:
-        """The machine lost power: the other end hears nothing, and talks to nobody."""
+        """Simulate a power cut: the other end receives nothing more, not even a reset."""
         self.closed = True
-        self._incoming.leads_nowhere = True
+        self._incoming.is_silenced = True
 
     def _check(self) -> None:
         if self.closed:
@@ -196,7 +200,7 @@ class Socket:
 
 
 class MemoryStream(trio.abc.Stream):
-    """A connection as clients want it."""
+    """A trio stream over a socket, for clients."""
 
     def __init__(self, socket: Socket) -> None:
         self.socket = socket
@@ -225,7 +229,7 @@ class MemoryStream(trio.abc.Stream):
 
 
 class MemoryTransport:
-    """A connection as the server wants it."""
+    """The transport interface of the server over a socket."""
 
     has_more = False
 
@@ -287,7 +291,7 @@ class Link:
 
 
 class Network:
-    """All hosts of a simulation and what connects them."""
+    """The hosts of a simulation, their listeners and links."""
 
     def __init__(self, source: Source, events: Events) -> None:
         self._source = source
@@ -299,20 +303,20 @@ class Network:
         self._dials = 0
 
     def listen(self, endpoint: Endpoint, nursery: trio.Nursery, accept: Accept) -> None:
-        """Let connections in: each is served by `accept` in `nursery`.
+        """Accept connections: `accept` serves each one in `nursery`.
 
-        A host that lost power and is back knows nothing of its connections, and says so.
+        A host that restarts after a power cut resets the connections from before.
         """
         for socket in self._vanished.pop(endpoint.host, []):
             socket.reset()
         self._listeners[endpoint] = nursery, accept
 
     def refuse(self, endpoint: Endpoint) -> None:
-        """Let no more connections in."""
+        """Stop listening."""
         self._listeners.pop(endpoint, None)
 
     async def dial(self, host: str, to: Endpoint) -> MemoryStream:
-        """Open a connection. Raises OSError; waits for as long as a link is cut."""
+        """Open a connection, after any cut of the link has healed. Raises OSError."""
         self._dials += 1
         name = f"{host}>{to.host}#{self._dials}"
         chance = self._source.of("dial", name)
@@ -343,18 +347,18 @@ class Network:
         link.pipes.append(pipe)
         return pipe
 
-    # -- bad luck
+    # -- faults
 
     def link(self, host: str, to: str) -> Link:
-        """What bytes from one host to another take."""
+        """Return the link from one host to another."""
         return self._links.setdefault((host, to), Link())
 
     def cut(self, host: str, to: str) -> None:
-        """Let nothing through in one direction."""
+        """Cut one direction between two hosts."""
         self.link(host, to).is_cut = True
 
     def heal(self, host: str, to: str) -> None:
-        """Let everything through again, and what waits as well."""
+        """Heal one direction; waiting bytes are sent."""
         link = self.link(host, to)
         if link.is_cut:
             link.is_cut = False
@@ -364,20 +368,20 @@ class Network:
             link.healed = trio.Event()
 
     def heal_all(self) -> None:
-        """Mend every link, and make it fast."""
+        """Heal every link and make it fast."""
         for host, to in list(self._links):
             self.link(host, to).seconds = FAST
             self.heal(host, to)
 
     def reset_between(self, host: str, to: str) -> None:
-        """Break the connections that one host opened or serves with another."""
+        """Reset the connections between two hosts."""
         link = self.link(host, to)
         for socket in self._sockets.get(host, []):
             if socket._outgoing.link is link:
                 socket.reset()
 
     def kill(self, host: str, *, quietly: bool) -> None:
-        """A host is gone: its connections break, or, `quietly`, are never heard of again."""
+        """Close all connections of a stopped host; if `quietly`, the other ends get no notice."""
         for endpoint in [each for each in self._listeners if each.host == host]:
             self.refuse(endpoint)
         for socket in self._sockets.pop(host, []):

@@ -18,27 +18,27 @@ from kbroker.protocol.records import Record, encode_batch
 
 from .clients import (
     ALL,
-    NEWS_SHARE,
+    METADATA_REFRESH_SHARE,
     PRODUCE_MS,
     VERSIONS,
     Client,
-    Failed,
     History,
-    Place,
+    RequestFailed,
     Sent,
+    TopicIdPartition,
     code_of,
     must,
 )
 from .seeded import Events
 
+# Unanswered batches per partition: a broker recognises a retry among the last five.
 IN_FLIGHT_MAX = 5
-"""Unanswered batches per partition: a broker recognises a retry among the last five."""
+# Maximum unacknowledged batches per partition.
 QUEUED_MAX = 8
-"""Unacknowledged batches per partition."""
+# Maximum seconds that a connection may be silent before the producer closes it.
 ANSWER_SECONDS = 2.0
-"""How long a connection may be silent before the producer closes it."""
+# Pause between two rounds, as a share of the pause of a producer with one batch in flight.
 PAUSE_SHARE = 0.25
-"""The pause between two rounds, compared with that of a producer with one batch in flight."""
 
 
 @dataclass(eq=False)
@@ -54,13 +54,13 @@ class Item:
 class Lane:
     """The unacknowledged batches of one partition, in order."""
 
-    place: Place
+    place: TopicIdPartition
     items: deque[Item] = field(default_factory=deque)
     next_sequence: int = 0
+    # The node that received the batches in flight.
     node: int = -1
-    """Where the batches in flight were sent to."""
+    # A batch failed: resend nothing until all other batches in flight have a response.
     is_draining: bool = False
-    """A batch failed: resend nothing before all others in flight are answered."""
 
     @property
     def in_flight(self) -> int:
@@ -88,7 +88,7 @@ class Pipeline:
         await self._stream.send_all(b"".join(parts))
 
     async def receive(self) -> ProduceResponse:
-        """The next response. Raises OSError, BrokenResourceError and TooSlowError."""
+        """Return the next response. Raises OSError, BrokenResourceError or TooSlowError."""
         with trio.fail_after(ANSWER_SECONDS):
             (size,) = struct.unpack(">i", await self._exactly(4))
             frame = await self._exactly(size)
@@ -113,11 +113,11 @@ BROKEN = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooS
 
 
 class PipeliningProducer:
-    """Writes to all partitions of one topic, and resends each batch until it is acknowledged.
+    """A producer that writes to all partitions of a topic, with batches in flight on each.
 
-    No batch may be out of order. librdkafka would bump the producer epoch and send every batch without
-    an acknowledgement under new sequences, so that what is stored although its response was an
-    error is doubled.
+    It resends each batch until it is acknowledged. No batch may get OUT_OF_ORDER_SEQUENCE_NUMBER. This producer never bumps its epoch. librdkafka
+    would resend all unacknowledged batches under new sequences. A batch that was stored
+    although its response was an error would then be duplicated.
     """
 
     def __init__(
@@ -131,12 +131,12 @@ class PipeliningProducer:
         self._values = iter(values)
         self._topic = topic
         self._producer_id = self._epoch = -1
-        self._lanes: dict[Place, Lane] = {}
+        self._lanes: dict[TopicIdPartition, Lane] = {}
         self._pipelines: dict[int, Pipeline] = {}
         self._nursery: trio.Nursery
 
     async def run(self, pause: tuple[float, float]) -> None:
-        """Write, with pauses between rounds, until stopped and all is acknowledged."""
+        """Write with pauses between rounds, until stopped and everything is acknowledged."""
         chance = self.client.chance
         async with trio.open_nursery() as self._nursery:
             while not self.stopping or any(lane.items for lane in self._lanes.values()):
@@ -146,7 +146,7 @@ class PipeliningProducer:
                     await self._round()
                 await trio.sleep(PAUSE_SHARE * chance.uniform(*pause))
                 is_draining = any(lane.is_draining for lane in self._lanes.values())
-                if is_draining or not self._lanes or chance.random() < NEWS_SHARE:
+                if is_draining or not self._lanes or chance.random() < METADATA_REFRESH_SHARE:
                     await self.client.refresh()
             self._nursery.cancel_scope.cancel()
         for pipeline in self._pipelines.values():
@@ -154,8 +154,8 @@ class PipeliningProducer:
 
     async def _identify(self) -> None:
         try:
-            answer = await self.client.ask_any(InitProducerIdRequest())
-        except Failed:
+            answer = await self.client.request_any(InitProducerIdRequest())
+        except RequestFailed:
             return
         if not answer.error_code:
             self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
@@ -198,7 +198,7 @@ class PipeliningProducer:
                 self._history.attempts += 1
                 await pipeline.send(self._request(lane, item), lane, item)
         except BROKEN:
-            lane.is_draining = True  # its reader sees the same
+            lane.is_draining = True  # the reader of this connection fails as well
 
     async def _pipeline(self, node: int) -> Pipeline:
         known = self._pipelines.get(node)

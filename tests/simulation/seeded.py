@@ -1,8 +1,7 @@
-"""One seed, one run: the scheduler, the clock, ids and all other chance come from it.
+"""Deterministic runs: scheduler, clock, IDs and random numbers all derive from one seed.
 
-Trio shuffles the tasks that are ready; Hypothesis makes that deterministic through two names of
-trio's, and so does this module. Nothing in a simulation may use a thread, a socket or the time of
-day.
+Trio shuffles runnable tasks. Like Hypothesis, this module makes the order deterministic through
+two private names of trio. A simulation must not use threads, sockets or the wall clock.
 """
 
 from __future__ import annotations
@@ -20,27 +19,26 @@ from trio.testing import MockClock
 
 Result = TypeVar("Result")
 
+# The log time in ms at which every simulation begins.
 EPOCH_MS = 1_700_000_000_000
-"""The log time at which every simulation begins."""
 
 
 class Source:
-    """Where all chance of a run comes from.
+    """The source of all random numbers of a run.
 
-    Each part of a simulation has random numbers of its own, so that one of them that asks once more
-    does not change what all others do.
+    Each part has its own generator: an additional draw in one part does not affect the others.
     """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
     def of(self, *name: object) -> random.Random:
-        """The random numbers of one part."""
+        """Return the random number generator of one part."""
         return random.Random(f"{self.seed}/{'/'.join(map(str, name))}")
 
 
 class SimulatedClock:
-    """The clock of a node: trio's."""
+    """A node's clock, based on trio's virtual time."""
 
     def log_ms(self) -> int:
         return EPOCH_MS + int(trio.current_time() * 1000)
@@ -50,16 +48,16 @@ class SimulatedClock:
 
 
 class Events:
-    """Everything that happened in a run, as a number; with `trace` every event is printed."""
+    """A digest of all events of a run; with `trace`, each event is also printed."""
 
     def __init__(self, trace: TextIO | None = None) -> None:
         self.digest = 0
         self.count = 0
         self._trace = trace
 
-    def note(self, what: str, data: bytes = b"") -> None:
-        """Something happened now; `data` counts and is not printed."""
-        line = f"{trio.current_time():.6f} {what}"
+    def note(self, event: str, data: bytes = b"") -> None:
+        """Add an event at the current time; `data` enters the digest but is not printed."""
+        line = f"{trio.current_time():.6f} {event}"
         self.digest = zlib.crc32(data, zlib.crc32(line.encode(), self.digest))
         self.count += 1
         if self._trace is not None:
@@ -67,19 +65,19 @@ class Events:
 
 
 def run(main: Callable[[], Awaitable[Result]], seed: int) -> Result:
-    """Run `main` in virtual time; the same seed gives the same run."""
-    with _chance_from(seed):
+    """Run `main` in virtual time; equal seeds give equal runs."""
+    with _seeded_randomness(seed):
         return trio.run(main, clock=MockClock(autojump_threshold=0), strict_exception_groups=True)
 
 
 @contextmanager
-def _chance_from(seed: int) -> Iterator[None]:
+def _seeded_randomness(seed: int) -> Iterator[None]:
     source = Source(seed)
     before = scheduler._r, scheduler._ALLOW_DETERMINISTIC_SCHEDULING, os.urandom
     bytes_of_ids = source.of("ids").randbytes
     scheduler._r = source.of("scheduler")
     scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
-    os.urandom = bytes_of_ids  # what uuid4 is made of
+    os.urandom = bytes_of_ids  # uuid4 uses it
     try:
         yield
     finally:

@@ -1,9 +1,9 @@
-"""A metadata store behind a bad network: what etcd and a network can do to its clients, by a seed.
+"""A simulated metadata store whose clients see the faults of etcd and of a network.
 
-`SharedTruth` is the store itself, and never wrong. Each node has a `SimulatedStore`, a client whose
-requests and answers may be slow, lost or late, whose reads may be old, whose events come when they
-come, and which may be cut off. All of it goes by trio's clock, which is a virtual one in a
-simulation, and by one source of chance, so that a seed stands for a run.
+`SharedTruth` is the store itself and always correct. Each node has a `SimulatedStore`, a client
+that can be cut off. Its requests and responses can be slow, lost or late, its reads stale, and
+its events delayed. Time is trio's virtual clock and all randomness comes from one generator, so
+equal seeds give equal runs.
 """
 
 from __future__ import annotations
@@ -40,52 +40,52 @@ from kbroker.storage.files import MemFiles
 T = TypeVar("T")
 Action = Callable[[], Awaitable[T]]
 
+# Maximum number of revisions by which a stale read lags.
 STALE_REVISIONS = 50
-"""How many revisions a read may lag behind."""
 
 
 @dataclass(slots=True)
 class StoreFaults:
-    """How often a client meets what, from 0 to 1, and how slow the network is in seconds."""
+    """Probability (0 to 1) of each fault, and latencies in seconds."""
 
     lost_requests: float = 0
     lost_answers: float = 0
+    # Late requests arrive after the client's timeout.
     late_requests: float = 0
-    """They arrive after their client has given up."""
     stale_reads: float = 0
     late_events: float = 0
+    # Leases that expire after up to twice their TTL, as after a leader election in etcd.
     late_expiry: float = 0
-    """Leases that live for up to twice their time, as after an election among etcd's members."""
+    # Maximum latency of one message.
     delay_seconds: float = 0.005
-    """Of one message, at most."""
     late_seconds: float = 3
+    # Timeout of a client's request.
     timeout_seconds: float = 1
-    """How long a client waits for an answer."""
 
 
 @dataclass(slots=True)
 class _Line:
-    """What gets through between one client and the store."""
+    """Which directions between one client and the store are open."""
 
     requests: bool = True
     answers: bool = True
 
 
 class SharedTruth:
-    """The store that all clients ask, and the network in between.
+    """The store behind all clients, and the network between.
 
-    Resource handling: `run` is a task that must live as long as any client is used.
+    The task `run` must live as long as any client is used.
     """
 
     def __init__(self, random: Random, faults: StoreFaults | None = None) -> None:
         self.random = random
         self.faults = faults or StoreFaults()
+        # All changes, for checks after a run.
         self.history: list[Change] = []
-        """Every change there was, for whoever checks a run."""
-        self.met: Counter[str] = Counter()
-        """How often clients met which fault."""
+        # Number of faults that clients faults_met, by fault.
+        self.faults_met: Counter[str] = Counter()
+        # Changes up to this revision are compacted; clients behind it get the difference.
         self.compacted = 0
-        """Changes up to this revision are forgotten; clients behind it are given a difference."""
         files = MemFiles()
         files.mkdir("truth")
         self.store = self._open(files)
@@ -97,39 +97,39 @@ class SharedTruth:
         self._lines: dict[str, _Line] = {}
         self._healed = trio.Event()
         self._leases: list[TrueLease] = []
-        self._goes_on = trio.Event()
-        self._goes_on.set()
+        self._running = trio.Event()
+        self._running.set()
         self.store.watch(self._on_change, after=0)
 
     def _open(self, files: MemFiles) -> LocalStore:
         return LocalStore(files, "truth/journal")
 
     def client(self, name: str) -> SimulatedStore:
-        """Give a new client; all of one name are cut off together."""
+        """Return a new client; clients of the same name are cut off together."""
         return SimulatedStore(self, name)
 
     async def run(self) -> None:
-        """Carry messages and end leases, until cancelled."""
+        """Deliver messages and expire leases, until cancelled."""
         while True:
             while self._agenda and self._agenda[0][0] <= trio.current_time():
-                await self._goes_on.wait()
+                await self._running.wait()
                 await heapq.heappop(self._agenda)[2]()
             with trio.move_on_at(self._agenda[0][0] if self._agenda else math.inf):
                 await self._wake.wait()
             self._wake = trio.Event()
 
     def after(self, seconds: float, action: Action[None]) -> None:
-        """Let `run` do something in `seconds`."""
+        """Schedule an action that `run` performs in `seconds`."""
         due = trio.current_time() + seconds
         heapq.heappush(self._agenda, (due, next(self._numbers), action))
         self._wake.set()
 
-    def stand_still(self) -> None:
-        """Process nothing until `go_on`, as an etcd whose processes are stopped."""
-        self._goes_on = trio.Event()
+    def pause(self) -> None:
+        """Pause processing until `resume`, like an etcd whose processes are stopped."""
+        self._running = trio.Event()
 
-    async def go_on(self, *, leases_first: bool) -> None:
-        """Process the requests that came in the meantime.
+    async def resume(self, *, leases_first: bool) -> None:
+        """Resume, and process the requests that arrived during the pause.
 
         Args:
             leases_first: End the expired leases before any request can renew them.
@@ -137,16 +137,16 @@ class SharedTruth:
         if leases_first:
             for lease in self._leases:
                 await self._end_if_over(lease)
-        self._goes_on.set()
+        self._running.set()
 
     # -- the network
 
     def cut(self, name: str, *, requests: bool = True, answers: bool = True) -> None:
-        """Let nothing through from a client, to it, or both; events count as answers."""
+        """Cut a client's requests, responses and events, or both directions."""
         self._lines[name] = _Line(requests=not requests, answers=not answers)
 
     def heal(self, name: str) -> None:
-        """Let everything through again; what was lost stays so."""
+        """Heal a client's connection; lost messages stay lost."""
         self._lines.pop(name, None)
         self._healed.set()
         self._healed = trio.Event()
@@ -159,21 +159,21 @@ class SharedTruth:
         while not self.line(name).answers:
             await self._healed.wait()
 
-    def meets(self, fault: str) -> bool:
-        """Whether chance lets this fault happen now."""
+    def draws(self, fault: str) -> bool:
+        """Return True if this fault occurs now."""
         probability: float = getattr(self.faults, fault)
         happens = probability > 0 and self.random.random() < probability
-        self.met[fault] += happens
+        self.faults_met[fault] += happens
         return happens
 
     def delay(self, late: str, *, at_least: float = 0) -> float:
-        """How many seconds a message takes, `late` being the fault that makes it slow."""
-        if self.meets(late):
+        """Return the latency of a message in seconds; `late` is the fault that makes it slow."""
+        if self.draws(late):
             return at_least + self.random.uniform(0, self.faults.late_seconds)
         return self.random.uniform(0, self.faults.delay_seconds)
 
     def send(self, name: str, action: Action[T], answer: _Answer[T]) -> None:
-        """Carry a request to the store and its answer back, or lose one of them."""
+        """Deliver a request to the store and its response to the client, or lose one of them."""
 
         async def arrive() -> None:
             if not self.line(name).requests:
@@ -182,7 +182,7 @@ class SharedTruth:
                 result: T | StorageError = await action()
             except StorageError as error:
                 result = error
-            if not self.meets("lost_answers"):
+            if not self.draws("lost_answers"):
                 self.after(self.random.uniform(0, self.faults.delay_seconds), back(result))
 
         def back(result: T | StorageError) -> Action[None]:
@@ -192,11 +192,11 @@ class SharedTruth:
 
             return come_back
 
-        if not self.meets("lost_requests"):
+        if not self.draws("lost_requests"):
             given_up = self.faults.timeout_seconds
             self.after(self.delay("late_requests", at_least=given_up), arrive)
 
-    # -- what the store knows
+    # -- state of the store
 
     def _on_change(self, change: Change) -> None:
         self.history.append(change)
@@ -209,36 +209,36 @@ class SharedTruth:
     def revision(self) -> int:
         return self.store.revision
 
-    async def something_new(self) -> None:
-        """Wait for a change, or for a watcher."""
+    async def next_change(self) -> None:
+        """Wait for a change or a new watcher."""
         await self._changed.wait()
 
     def wake(self) -> None:
-        """End what waits for something new."""
+        """Wake the waiters of `next_change`."""
         self._changed.set()
         self._changed = trio.Event()
 
-    def forget(self, revision: int) -> None:
-        """Compact: nobody can be told the changes up to `revision` one by one any more."""
+    def compact(self, revision: int) -> None:
+        """Compact: changes up to `revision` are no longer available one by one."""
         self.compacted = max(self.compacted, min(revision, self.revision))
 
     async def read(self, prefix: str, least: int) -> Snapshot:
-        """Read entries of now, or by chance of a while ago, but of revision `least` or newer."""
+        """Read the current entries or, on a stale read, older ones of revision `least` or later."""
         snapshot = self._past[-1]
-        if self.meets("stale_reads"):
+        if self.draws("stale_reads"):
             snapshot = self.random.choice([each for each in self._past if each.revision >= least])
         found = {k: e for k, e in snapshot.entries.items() if k.startswith(prefix)}
         return Snapshot(snapshot.revision, found)
 
     def changes(self, after: int, to: int) -> Iterator[Change]:
-        """What a watcher that knows revision `after` is told, up to revision `to`."""
+        """Return the changes after revision `after`, up to `to`, for a watcher."""
         if after < self.compacted:
             yield from self._difference(after)
         else:
             yield from self.history[after:to]  # each raises the revision by 1
 
     def _difference(self, after: int) -> Iterator[Change]:
-        """What is gone since a revision, also where it is there anew, then what is new."""
+        """Return the keys deleted since a revision, then the entries created or changed since."""
         missed = self.history[after:]
         if len(missed) == 1:
             yield from missed
@@ -264,8 +264,8 @@ class SharedTruth:
         return lease
 
     def _expire_later(self, lease: TrueLease) -> None:
-        """Look at a lease half a second at most after its end, as etcd does."""
-        extra = lease.ttl_seconds if self.meets("late_expiry") else 0
+        """Check a lease at most half a second after it expires, as etcd does."""
+        extra = lease.ttl_seconds if self.draws("late_expiry") else 0
         due = lease.renewed + lease.ttl_seconds + extra + self.random.uniform(0, 0.5)
 
         async def expire() -> None:
@@ -278,13 +278,13 @@ class SharedTruth:
     async def _end_if_over(self, lease: TrueLease) -> None:
         is_over = lease.renewed + lease.ttl_seconds <= trio.current_time()
         if is_over and self.store.has(lease.inner):
-            self.met["leases_ended"] += 1
+            self.faults_met["leases_ended"] += 1
             await self.store.end(lease.inner, f"lease of {lease.inner.holder} ended")
 
 
 @dataclass(slots=True)
 class TrueLease:
-    """A lease as the store knows it: `inner` has no end of its own."""
+    """A lease in the store; `inner` never expires by itself."""
 
     inner: LocalLease
     ttl_seconds: float
@@ -296,14 +296,14 @@ class TrueLease:
 
 
 class SimulatedStore:
-    """What one node has of the store; see `MetadataStore`."""
+    """A node's client of the store, see `MetadataStore`."""
 
     def __init__(self, truth: SharedTruth, name: str) -> None:
         self._truth = truth
         self._name = name
         self._seen = 0
-        self._heard_to = 0
-        self._heard = trio.Event()
+        self._delivered_to = 0
+        self._delivery = trio.Event()
         self._watchers: list[_Watching] = []
         self._closed = False
 
@@ -317,7 +317,7 @@ class SimulatedStore:
 
     async def range(self, prefix: str) -> Snapshot:
         least = self._seen
-        snapshot = await self.ask(lambda: self._truth.read(prefix, least))
+        snapshot = await self.request(lambda: self._truth.read(prefix, least))
         self._seen = max(self._seen, snapshot.revision)
         return snapshot
 
@@ -339,21 +339,21 @@ class SimulatedStore:
             return done, truth.revision
 
         deadline = trio.current_time() + truth.faults.timeout_seconds
-        revision, newest = await self.ask(apply)
-        await self._hear(newest, deadline)
+        revision, newest = await self.request(apply)
+        await self._await_delivery(newest, deadline)
         return revision
 
-    async def _hear(self, revision: int, deadline: float) -> None:
-        """Wait until the watchers have heard of `revision`."""
+    async def _await_delivery(self, revision: int, deadline: float) -> None:
+        """Wait until the watchers have received `revision`."""
         self._seen = max(self._seen, revision)
         with trio.move_on_at(deadline):
-            while self._watchers and self._heard_to < revision:
-                await self._heard.wait()
+            while self._watchers and self._delivered_to < revision:
+                await self._delivery.wait()
             return
-        raise OutcomeUnknown(f"the change of revision {revision} was not heard of in time")
+        raise OutcomeUnknown(f"the watchers did not receive revision {revision} in time")
 
-    async def ask(self, action: Action[T]) -> T:
-        """Let the store do something. Raises what it raises, and OutcomeUnknown."""
+    async def request(self, action: Action[T]) -> T:
+        """Run an action in the store and return its result. Raises its error, or OutcomeUnknown."""
         if self._closed:
             raise StorageError("this client of the metadata store is closed")
         answer: _Answer[T] = _Answer()
@@ -364,9 +364,9 @@ class SimulatedStore:
 
     def watch(self, watcher: Watcher, *, after: int) -> None:
         if after < self._truth.compacted:
-            raise Compacted(f"changes after revision {after} are forgotten")
+            raise Compacted(f"changes after revision {after} are compacted")
         self._watchers.append(_Watching(watcher, after))
-        self._heard_to = min(self._heard_to, after)
+        self._delivered_to = min(self._delivered_to, after)
         self._truth.wake()
 
     def unwatch(self, watcher: Watcher) -> None:
@@ -374,15 +374,15 @@ class SimulatedStore:
 
     async def grant(self, ttl_seconds: float, *, holder: str) -> Lease:
         if not ttl_seconds < math.inf:
-            raise ValueError("a lease here has an end: this store cannot see its holder's process")
+            raise ValueError("lease TTL must be finite: this store cannot see its holder's process")
         asked_at = trio.current_time()
-        lease = await self.ask(lambda: self._truth.grant(ttl_seconds, holder))
+        lease = await self.request(lambda: self._truth.grant(ttl_seconds, holder))
         return _SimulatedLease(self, lease, asked_at)
 
     async def run(self) -> None:
         while True:
-            while self._truth.revision <= self._heard_to:
-                await self._truth.something_new()
+            while self._truth.revision <= self._delivered_to:
+                await self._truth.next_change()
             newest = self._truth.revision
             await trio.sleep(self._truth.delay("late_events"))
             await self._truth.reachable(self._name)
@@ -390,27 +390,27 @@ class SimulatedStore:
 
     def _deliver(self, newest: int) -> None:
         for each in tuple(self._watchers):
-            for change in self._truth.changes(each.heard_to, newest):
-                each.heard_to = change.revision
+            for change in self._truth.changes(each.delivered_to, newest):
+                each.delivered_to = change.revision
                 each.watcher(change)
-            each.heard_to = max(each.heard_to, newest)
-        self._heard_to = newest
+            each.delivered_to = max(each.delivered_to, newest)
+        self._delivered_to = newest
         self._seen = max(self._seen, newest)
-        self._heard.set()
-        self._heard = trio.Event()
+        self._delivery.set()
+        self._delivery = trio.Event()
 
     async def aclose(self) -> None:
-        """Stop; what is on its way to the store still arrives."""
+        """Close the client; requests in transit still reach the store."""
         self._closed = True
         self._watchers.clear()
 
 
 @dataclass(slots=True, eq=False)
 class _Watching:
-    """A watcher, and the revision that it knows."""
+    """A watcher and the last revision that it received."""
 
     watcher: Watcher
-    heard_to: int
+    delivered_to: int
 
 
 class _SimulatedLease(TimedLease):
@@ -422,14 +422,14 @@ class _SimulatedLease(TimedLease):
         self._lease = lease
 
     async def _renew(self) -> bool:
-        return await self._client.ask(self._lease.keep_alive)
+        return await self._client.request(self._lease.keep_alive)
 
     async def revoke(self) -> None:
-        await self._client.ask(self._lease.inner.revoke)
+        await self._client.request(self._lease.inner.revoke)
 
 
 class _Answer(Generic[T]):
-    """A place for what comes back, if it does."""
+    """The pending response of a request."""
 
     def __init__(self) -> None:
         self._came = trio.Event()

@@ -19,7 +19,7 @@ BAD = {"lost_requests": 0.3, "lost_answers": 0.3, "late_requests": 0.2, "late_ev
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_node_is_ready_again_when_the_store_can_be_reached(seed: int) -> None:
+def test_node_is_ready_again_after_store_becomes_reachable(seed: int) -> None:
     async def main() -> None:
         truth = SharedTruth(Random(seed))
         async with trio.open_nursery() as nursery:
@@ -31,7 +31,7 @@ def test_a_node_is_ready_again_when_the_store_can_be_reached(seed: int) -> None:
             member = Membership(cluster, config, directories={}, is_clean=True, keeps_records=True)
             cluster.subscribe_nodes(member.nodes_changed)
             truth.faults = StoreFaults(**BAD, timeout_seconds=0.5)
-            await _insist(member)
+            await _register_with_retries(member)
             nursery.start_soon(member.run)
             for _ in range(5):
                 truth.cut("1")
@@ -47,8 +47,8 @@ def test_a_node_is_ready_again_when_the_store_can_be_reached(seed: int) -> None:
     run(main, seed)
 
 
-async def _insist(member: Membership) -> None:
-    """Start the node again until it stands."""
+async def _register_with_retries(member: Membership) -> None:
+    """Restart the node until it is ready."""
     while True:
         try:
             await member.register({})

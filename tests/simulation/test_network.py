@@ -1,4 +1,4 @@
-"""The memory network: order, time, cuts, ends."""
+"""The in-memory network: order, latency, cut links and closed connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SERVER = Endpoint("server", 9092)
 
 
 class Ends:
-    """A network with one listener; what was accepted."""
+    """A network with one listener, and the sockets that it accepted."""
 
     def __init__(self, nursery: trio.Nursery, seed: int = 1) -> None:
         self.network = Network(Source(seed), Events())
@@ -40,7 +40,7 @@ async def read(stream: MemoryStream, size: int) -> bytes:
     return data
 
 
-def test_bytes_arrive_later_and_in_order() -> None:
+def test_bytes_arrive_delayed_and_in_order() -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             ends = Ends(nursery)
@@ -55,7 +55,7 @@ def test_bytes_arrive_later_and_in_order() -> None:
     run(main, 1)
 
 
-def test_a_full_window_pushes_back() -> None:
+def test_full_window_blocks_sender() -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             stream, transport = await Ends(nursery).connect()
@@ -63,7 +63,7 @@ def test_a_full_window_pushes_back() -> None:
             assert left == [b"more"]
             with trio.move_on_after(1):
                 await transport.writable()
-                raise AssertionError("it was full")
+                raise AssertionError("the full window accepted more bytes")
             await read(stream, WINDOW_BYTES)
             await transport.writable()
             assert transport.send_now(left) == []
@@ -72,14 +72,14 @@ def test_a_full_window_pushes_back() -> None:
     run(main, 1)
 
 
-def test_a_cut_link_delays_until_it_is_healed() -> None:
+def test_cut_link_delays_bytes_until_it_is_healed() -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             ends = Ends(nursery)
             stream, transport = await ends.connect()
             ends.network.cut("client", "server")
             await stream.send_all(b"question")
-            transport.send_now([b"answer"])  # the other direction is whole
+            transport.send_now([b"answer"])  # the other direction is not cut
             assert await read(stream, 6) == b"answer"
             with trio.move_on_after(5) as scope:
                 await receive(transport, 100)
@@ -93,7 +93,7 @@ def test_a_cut_link_delays_until_it_is_healed() -> None:
     run(main, 1)
 
 
-def test_who_is_killed_is_heard_to_the_end() -> None:
+def test_bytes_sent_before_kill_still_arrive() -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             ends = Ends(nursery)
@@ -110,7 +110,7 @@ def test_who_is_killed_is_heard_to_the_end() -> None:
     run(main, 1)
 
 
-def test_who_lost_power_says_nothing_until_it_is_back() -> None:
+def test_host_without_power_resets_connections_only_after_restart() -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             ends = Ends(nursery)
@@ -127,7 +127,7 @@ def test_who_lost_power_says_nothing_until_it_is_back() -> None:
     run(main, 1)
 
 
-def test_one_seed_one_run() -> None:
+def test_same_seed_gives_same_network_events() -> None:
     async def main() -> tuple[int, float]:
         async with trio.open_nursery() as nursery:
             ends = Ends(nursery, seed)

@@ -1,6 +1,6 @@
-"""Simulated clusters: many seeds, that a seed is one run, and that a defect does not get through.
+"""Simulated clusters: runs of many seeds, their determinism, and detection of planted bugs.
 
-A seed that fails says how to repeat it. `tests/soak.toml` has a part with thousands of seeds.
+A failed seed prints the command that repeats it. The soak test `simulation` runs more seeds.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from kbroker.handlers.rejected_batches import RejectedBatches
 from kbroker.partitions.leader_state import LeaderState
 
 from .clients import Violation
-from .world import Outcome, simulate, simulate_aside
+from .world import Outcome, simulate, simulate_in_worker
 
 pytestmark = pytest.mark.slow
 
 SEEDS = 20
 SEEDS_EACH = 10
-WORTHLESS_MAX = 2
-DEFECT_SEEDS = 20
+UNEVENTFUL_MAX = 2
+PLANTED_BUG_SEEDS = 20
 
 
-def test_one_seed_one_run() -> None:
+def test_same_seed_gives_same_run() -> None:
     first, again = simulate(7), simulate(7)
     assert (first.digest, first.work) == (again.digest, again.work)
     assert simulate(8).digest != first.digest
 
 
-def test_a_seed_is_the_same_run_in_every_process() -> None:
+def test_same_seed_gives_same_run_in_every_process() -> None:
     outputs = set()
     for hash_seed in ("1", "2"):
         command = [sys.executable, "-m", "tests.simulation", "--seed", "9"]
@@ -47,25 +47,25 @@ def test_a_seed_is_the_same_run_in_every_process() -> None:
 
 @pytest.fixture(scope="module")
 def runs() -> Iterator[list[Future[list[Outcome]]]]:
-    """All seeds, in groups, on as many cores as there are."""
+    """Run all seeds in groups, on all cores."""
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         yield [pool.submit(_simulate, first) for first in range(0, SEEDS, SEEDS_EACH)]
         pool.shutdown(cancel_futures=True)
 
 
 def _simulate(first: int) -> list[Outcome]:
-    return [simulate_aside(seed) for seed in range(first, first + SEEDS_EACH)]
+    return [simulate_in_worker(seed) for seed in range(first, first + SEEDS_EACH)]
 
 
 @pytest.mark.parametrize("group", range(SEEDS // SEEDS_EACH))
-def test_nothing_is_lost(group: int, runs: list[Future[list[Outcome]]]) -> None:
-    """Seeds in which nothing took place that replication is about do not count."""
+def test_seeds_lose_no_acknowledged_records(group: int, runs: list[Future[list[Outcome]]]) -> None:
+    """A seed without an election, truncation or ISR change does not count."""
     work: Counter[str] = Counter()
     for outcome in runs[group].result():
         work["seeds that count" if outcome.counts else "worthless seeds"] += 1
         work.update(outcome.work)
-    print(", ".join(f"{number} {what}" for what, number in sorted(work.items())))
-    assert work["worthless seeds"] <= WORTHLESS_MAX
+    print(", ".join(f"{number} {name}" for name, number in sorted(work.items())))
+    assert work["worthless seeds"] <= UNEVENTFUL_MAX
     needed = (
         "elections",
         "ISR changes",
@@ -75,25 +75,27 @@ def test_nothing_is_lost(group: int, runs: list[Future[list[Outcome]]]) -> None:
         "acked",
         "read",
     )
-    for what in needed:
-        assert work[what], f"these seeds are worth nothing: {work}"
+    for name in needed:
+        assert work[name], f"these seeds never exercised {name}: {work}"
 
 
-def test_a_planted_defect_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def own_end(leader_state: LeaderState, own_end: int, log_end: int, now: float) -> int:
+def test_simulator_detects_too_high_high_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leader_end(leader_state: LeaderState, own_end: int, log_end: int, now: float) -> int:
         return own_end
 
-    monkeypatch.setattr(LeaderState, "high_watermark", own_end)
+    monkeypatch.setattr(LeaderState, "high_watermark", leader_end)
     with pytest.raises(BaseExceptionGroup) as raised:
-        _simulate_all(DEFECT_SEEDS)
+        _simulate_all(PLANTED_BUG_SEEDS)
     assert raised.group_contains(Violation, depth=None)
     assert "python -m tests.simulation --seed" in "".join(raised.value.__notes__)
 
 
-def test_batches_that_pass_a_refused_one_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_batches_stored_after_a_rejected_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(RejectedBatches, "check", lambda *_: None)
     with pytest.raises(BaseExceptionGroup) as raised:
-        _simulate_all(DEFECT_SEEDS)
+        _simulate_all(PLANTED_BUG_SEEDS)
     assert raised.group_contains(Violation, match="OUT_OF_ORDER_SEQUENCE_NUMBER", depth=None)
 
 

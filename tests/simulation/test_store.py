@@ -1,4 +1,4 @@
-"""What the simulated store does to its clients; that it keeps the contract is tested elsewhere."""
+"""Faults of the simulated store; `tests/cluster/test_store.py` tests the contract of stores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAIT_SECONDS = 10
 
 
 @asynccontextmanager
-async def a_truth(seed: int = 1, **faults: float) -> AsyncIterator[SharedTruth]:
+async def running_store(seed: int = 1, **faults: float) -> AsyncIterator[SharedTruth]:
     async with trio.open_nursery() as nursery:
         truth = SharedTruth(Random(seed), StoreFaults(**faults))
         nursery.start_soon(truth.run)
@@ -31,7 +31,7 @@ async def a_truth(seed: int = 1, **faults: float) -> AsyncIterator[SharedTruth]:
 
 
 @asynccontextmanager
-async def running(truth: SharedTruth, name: str) -> AsyncIterator[SimulatedStore]:
+async def running_client(truth: SharedTruth, name: str) -> AsyncIterator[SimulatedStore]:
     async with trio.open_nursery() as nursery:
         client = truth.client(name)
         nursery.start_soon(client.run)
@@ -47,26 +47,26 @@ def keys(truth: SharedTruth) -> list[str]:
     return [key for change in truth.history for key in change.entries]
 
 
-async def test_a_lost_request_is_not_done(autojump_clock: MockClock) -> None:
-    async with a_truth(lost_requests=1) as truth:
+async def test_lost_request_is_not_applied(autojump_clock: MockClock) -> None:
+    async with running_store(lost_requests=1) as truth:
         with pytest.raises(OutcomeUnknown):
             await put(truth.client("1"), "a")
         await trio.sleep(WAIT_SECONDS)
         assert keys(truth) == []
-        assert truth.met["lost_requests"] == 1
+        assert truth.faults_met["lost_requests"] == 1
 
 
-async def test_a_request_whose_answer_is_lost_is_done(autojump_clock: MockClock) -> None:
-    async with a_truth(lost_answers=1) as truth:
+async def test_request_with_lost_response_is_applied(autojump_clock: MockClock) -> None:
+    async with running_store(lost_answers=1) as truth:
         with pytest.raises(OutcomeUnknown):
             await put(truth.client("1"), "a")
         assert keys(truth) == ["a"]
-        assert truth.met["lost_answers"] == 1
+        assert truth.faults_met["lost_answers"] == 1
 
 
-async def test_a_late_request_is_done_after_its_client_gave_up(autojump_clock: MockClock) -> None:
-    """And compared then: what was written in between decides."""
-    async with a_truth(late_requests=1) as truth:
+async def test_late_request_is_applied_after_client_timeout(autojump_clock: MockClock) -> None:
+    """The compares run when the request arrives: writes in between decide."""
+    async with running_store(late_requests=1) as truth:
         client = truth.client("1")
         for _ in range(2):
             with pytest.raises(OutcomeUnknown):
@@ -79,8 +79,8 @@ async def test_a_late_request_is_done_after_its_client_gave_up(autojump_clock: M
         assert done == 1
 
 
-async def test_a_request_whose_sender_is_gone_still_arrives(autojump_clock: MockClock) -> None:
-    async with a_truth(delay_seconds=0.5) as truth:
+async def test_request_of_cancelled_client_is_applied(autojump_clock: MockClock) -> None:
+    async with running_store(delay_seconds=0.5) as truth:
         with trio.move_on_after(0):
             await put(truth.client("1"), "a")
         assert keys(truth) == []
@@ -88,10 +88,10 @@ async def test_a_request_whose_sender_is_gone_still_arrives(autojump_clock: Mock
         assert keys(truth) == ["a"]
 
 
-async def test_a_read_may_be_old_but_not_older_than_what_its_client_knows(
+async def test_stale_read_is_not_older_than_last_revision_of_its_client(
     autojump_clock: MockClock,
 ) -> None:
-    async with a_truth(stale_reads=1) as truth:
+    async with running_store(stale_reads=1) as truth:
         writer, reader = truth.client("1"), truth.client("2")
         for number in range(10):
             await put(writer, str(number))
@@ -104,11 +104,11 @@ async def test_a_read_may_be_old_but_not_older_than_what_its_client_knows(
 @pytest.mark.parametrize(
     ("requests", "answers", "done"), [(True, True, []), (True, False, []), (False, True, ["a"])]
 )
-async def test_a_client_that_is_cut_off(
+async def test_client_that_is_cut_off_catches_up_after_healing(
     requests: bool, answers: bool, done: list[str], autojump_clock: MockClock
 ) -> None:
     heard: list[Change] = []
-    async with a_truth() as truth, running(truth, "1") as client:
+    async with running_store() as truth, running_client(truth, "1") as client:
         client.watch(heard.append, after=0)
         truth.cut("1", requests=requests, answers=answers)
         with pytest.raises(OutcomeUnknown):
@@ -122,11 +122,11 @@ async def test_a_client_that_is_cut_off(
         assert [key for change in heard for key in change.entries] == [*done, "b", "c"]
 
 
-async def test_who_was_cut_off_until_changes_were_forgotten_is_given_the_difference(
+async def test_client_behind_compaction_gets_the_difference(
     autojump_clock: MockClock,
 ) -> None:
     heard: list[Change] = []
-    async with a_truth() as truth, running(truth, "1") as client:
+    async with running_store() as truth, running_client(truth, "1") as client:
         other = truth.client("2")
         client.watch(heard.append, after=0)
         for key in ("kept", "changed", "gone", "anew"):
@@ -136,7 +136,7 @@ async def test_who_was_cut_off_until_changes_were_forgotten_is_given_the_differe
         await other.transact({"gone": None, "anew": None}, compares={}, cause="test")
         for key in ("changed", "changed", "anew", "new"):
             await put(other, key)
-        truth.forget(truth.revision)
+        truth.compact(truth.revision)
         truth.heal("1")
         await trio.sleep(WAIT_SECONDS)
         assert [(each.revision, each.entries) for each in heard] == [
@@ -145,11 +145,15 @@ async def test_who_was_cut_off_until_changes_were_forgotten_is_given_the_differe
         ]
 
 
-async def test_a_cluster_that_missed_changes_becomes_what_it_should_be(
+async def test_cluster_behind_compaction_converges(
     autojump_clock: MockClock,
 ) -> None:
-    """Its topics were made, altered, grown and made anew while it heard nothing."""
-    async with a_truth() as truth, running(truth, "1") as here, running(truth, "2") as there:
+    """Topics were created, altered, extended and recreated while it was cut off."""
+    async with (
+        running_store() as truth,
+        running_client(truth, "1") as here,
+        running_client(truth, "2") as there,
+    ):
         behind, ahead = await Cluster.open(here), await Cluster.open(there)
         for name in ("grown", "anew", "gone"):
             await ahead.create_topic(name, [[1], [1]], {}, cause="test")
@@ -165,7 +169,7 @@ async def test_a_cluster_that_missed_changes_becomes_what_it_should_be(
         for name in ("anew", "gone"):
             await ahead.delete_topic(name, cause="test")
         await ahead.create_topic("anew", [[1], [1], [1]], {}, cause="test")
-        truth.forget(truth.revision)
+        truth.compact(truth.revision)
         truth.heal("1")
         await trio.sleep(WAIT_SECONDS)
         assert behind.topics == ahead.topics
@@ -176,9 +180,12 @@ async def test_a_cluster_that_missed_changes_becomes_what_it_should_be(
         assert {topic.name for event in heard for topic in event.altered} == {"grown"}
 
 
-async def test_a_change_whose_event_is_late_is_not_told_as_done(autojump_clock: MockClock) -> None:
-    """Who goes on by its copy would go on without it."""
-    async with a_truth(late_events=1, timeout_seconds=0.1) as truth, running(truth, "1") as client:
+async def test_transaction_with_late_event_has_unknown_outcome(autojump_clock: MockClock) -> None:
+    """Otherwise the caller would continue with a copy that lacks the change."""
+    async with (
+        running_store(late_events=1, timeout_seconds=0.1) as truth,
+        running_client(truth, "1") as client,
+    ):
         heard: list[Change] = []
         client.watch(heard.append, after=0)
         with pytest.raises(OutcomeUnknown):
@@ -188,10 +195,10 @@ async def test_a_change_whose_event_is_late_is_not_told_as_done(autojump_clock: 
         assert len(heard) == 1
 
 
-async def test_a_lease_has_whole_seconds_and_ends_when_its_holder_is_cut_off(
+async def test_lease_ttl_is_rounded_up_and_lease_ends_if_holder_is_cut_off(
     autojump_clock: MockClock,
 ) -> None:
-    async with a_truth() as truth:
+    async with running_store() as truth:
         client = truth.client("1")
         lease = await client.grant(0.6, holder="node 1")
         assert lease.ttl_seconds == 1
@@ -201,40 +208,42 @@ async def test_a_lease_has_whole_seconds_and_ends_when_its_holder_is_cut_off(
             await lease.keep_alive()
         await trio.sleep(lease.ttl_seconds + 0.5)
         assert [change.cause for change in truth.history] == ["up", "lease of node 1 ended"]
-        assert truth.met["leases_ended"] == 1
+        assert truth.faults_met["leases_ended"] == 1
         truth.heal("1")
         assert not await lease.keep_alive()
 
 
-async def test_what_etcd_would_refuse(autojump_clock: MockClock) -> None:
-    async with a_truth() as truth:
+async def test_store_rejects_large_transactions_endless_leases_and_closed_clients(
+    autojump_clock: MockClock,
+) -> None:
+    async with running_store() as truth:
         client = truth.client("1")
         with pytest.raises(ValueError, match="at most 127"):
             await client.transact(
                 {str(n): {} for n in range(OPERATIONS_MAX + 1)}, compares={}, cause="test"
             )
-        with pytest.raises(ValueError, match="cannot see its holder's process"):
+        with pytest.raises(ValueError, match="TTL must be finite"):
             await client.grant(math.inf, holder="node 1")
         await client.aclose()
         with pytest.raises(StorageError, match="closed"):
             await client.range("")
 
 
-def test_a_seed_stands_for_a_run() -> None:
+def test_same_seed_gives_same_store_history() -> None:
     def met(seed: int) -> tuple[list[str], list[tuple[str, int]]]:
-        """What was stored and what clients met, in a run with everything that can happen."""
+        """Return the stored keys and the faults met, in a run with all kinds of faults."""
 
         async def main() -> tuple[list[str], list[tuple[str, int]]]:
             often = dict.fromkeys(("lost_requests", "lost_answers", "late_requests"), 0.2)
-            async with a_truth(seed, late_events=0.2, **often) as truth:
-                async with running(truth, "1") as client:
+            async with running_store(seed, late_events=0.2, **often) as truth:
+                async with running_client(truth, "1") as client:
                     client.watch(lambda change: None, after=0)
                     for number in range(30):
                         try:
                             await put(client, str(number))
                         except OutcomeUnknown:
-                            truth.met["unknown"] += 1
-                return keys(truth), sorted(truth.met.items())
+                            truth.faults_met["unknown"] += 1
+                return keys(truth), sorted(truth.faults_met.items())
 
         return run(main, seed)
 

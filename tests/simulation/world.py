@@ -1,4 +1,4 @@
-"""One run from one seed: a cluster, its clients, bad luck, and what came of it."""
+"""A simulation run: a cluster, its clients, the faults, and the outcome."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .clients import (
     LEADER_ONLY,
     Client,
     Consumer,
-    Failed,
     History,
-    Place,
     Producer,
+    RequestFailed,
+    TopicIdPartition,
     Violation,
     must,
 )
@@ -35,20 +35,20 @@ from .seeded import Events, Source, run
 from .store import SharedTruth
 
 CHAOS_SECONDS = 10.0
+# Seconds in which a healed cluster must recover.
 HEALED_SECONDS = 15.0
-"""How long all may take until it works again."""
 CHECK_SECONDS = 0.05
 PRODUCERS, PIPELINING, CONSUMERS = 3, 2, 2
 PRODUCE_PAUSE = (0.02, 0.25)
 VALUES_EACH = 1_000_000
 KINDS = (Kind.SETTINGS, Kind.SETTINGS, Kind.NO_SYNC, Kind.LOST_DISK)
+# Cluster sizes to choose from.
 NODES = (3, 3, 3, 4, 5)
-"""How many nodes clusters have."""
 
 
 @dataclass
 class Outcome:
-    """What a run came to; `work` counts what took place in it."""
+    """The outcome of a run; `work` counts its events."""
 
     seed: int
     digest: int
@@ -58,12 +58,12 @@ class Outcome:
 
     @property
     def counts(self) -> bool:
-        """Whether anything took place that is worth a seed."""
-        return any(self.work[what] for what in ("elections", "ISR changes", "truncations"))
+        """Return True if an election, an ISR change or a truncation happened."""
+        return any(self.work[name] for name in ("elections", "ISR changes", "truncations"))
 
 
 class World:
-    """A cluster under test, and all that acts on it."""
+    """A cluster under test, its clients, and its nemesis."""
 
     topic = "orders"
     partitions = 3
@@ -120,7 +120,7 @@ class World:
         return PipeliningProducer(client, self.history, self.events, values, self.topic)
 
     async def run(self) -> Outcome:
-        """Live through it all. Raises Violation, in a group of exceptions."""
+        """Run the simulation. Raises Violation in an exception group."""
         async with trio.open_nursery() as self.nursery:
             self.nursery.start_soon(self.truth.run)
             for machine in self.machines:
@@ -134,7 +134,7 @@ class World:
                     self.nursery.start_soon(consumer.run)
                 await self.nemesis.run(CHAOS_SECONDS)
                 self._heal()
-                await self._whole_again()
+                await self._await_recovery()
                 for producer in self.producers:
                     producer.stopping = True
             await self._all_read()
@@ -159,11 +159,11 @@ class World:
         made = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
         while True:
             try:
-                answer = await self.admin.ask_any(request)
+                answer = await self.admin.request_any(request)
                 if answer.topics[0].error_code in made:
                     return
                 self.events.note(f"admin: {answer.topics[0].error_message}")
-            except Failed as error:
+            except RequestFailed as error:
                 self.events.note(f"admin: {error}")
             await self.admin.pause()
 
@@ -176,8 +176,8 @@ class World:
             self.truth.heal(machine.name)
             machine.disk.heal()
 
-    async def _whole_again(self) -> None:
-        """Wait until all replicas are in sync, and until every producer gets an answer."""
+    async def _await_recovery(self) -> None:
+        """Wait until all replicas are in sync and every producer gets an acknowledgement."""
         acked = [producer.acked for producer in self.producers]
         await self._until(self.checks.all_in_sync, "all replicas are in sync")
         await self._until(
@@ -189,11 +189,11 @@ class World:
         )
 
     async def _all_read(self) -> None:
-        await self._until(self.checks.all_alike, "replicas are alike")
+        await self._until(self.checks.all_replicas_match, "replicas are alike")
         await self._until(self._consumers_are_done, "consumers have read everything")
 
     async def _until(self, holds: Callable[[], bool], what: str) -> None:
-        """Wait for what must come by itself when nothing is in its way."""
+        """Wait for a condition that a healthy cluster must reach."""
         deadline = trio.current_time() + HEALED_SECONDS
         while not holds():
             if trio.current_time() > deadline:
@@ -202,7 +202,7 @@ class World:
             await trio.sleep(CHECK_SECONDS)
 
     def _description(self) -> Iterator[str]:
-        """Where everybody is."""
+        """Describe the state of all partitions and the positions of the consumers."""
         for place, partition in self.checks.partitions.items():
             committed = self.checks.committed.get(place)
             positions = [each.positions.get(place, 0) for each in self.consumers]
@@ -222,9 +222,9 @@ class World:
         )
 
     def _check_nothing_lost(self) -> None:
-        """All that was acknowledged for all is there once; the rest at most once."""
+        """Check that each value acknowledged by the ISR is stored once, and others at most once."""
         there = set(self.checks.places())
-        where: dict[int, tuple[Place, int]] = {}
+        where: dict[int, tuple[TopicIdPartition, int]] = {}
         for place, rows in self.history.read.items():
             for offset, value in rows.items():
                 other = where.setdefault(value, (place, offset))
@@ -247,12 +247,12 @@ class World:
         work["truncations"] = sum(machine.truncations for machine in self.machines)
         work["operations of disks failed"] = sum(machine.failures for machine in self.machines)
         work.update(self.checks.counts)
-        work.update(self.truth.met)
+        work.update(self.truth.faults_met)
         return Outcome(self.seed, self.events.digest, self.events.count, trio.current_time(), work)
 
 
 def simulate(seed: int, trace: TextIO | None = None, nodes: int | None = None) -> Outcome:
-    """Run one seed. Raises what went wrong, with a note that says how to repeat it."""
+    """Run one seed. Adds to any error a note with the command that repeats it."""
 
     async def main() -> Outcome:
         return await World(seed, trace, nodes).run()
@@ -260,21 +260,21 @@ def simulate(seed: int, trace: TextIO | None = None, nodes: int | None = None) -
     try:
         return run(main, seed)
     except BaseException as error:
-        error.add_note(how_to_repeat(seed, nodes))
+        error.add_note(repeat_command(seed, nodes))
         raise
 
 
-def simulate_aside(seed: int, nodes: int | None = None) -> Outcome:
-    """`simulate`, in a process of its own: without logs, and with an error that comes through."""
-    logging.disable()  # much goes wrong, as it should; `--trace` shows it
+def simulate_in_worker(seed: int, nodes: int | None = None) -> Outcome:
+    """Run one seed in a worker process: without logs, and with errors that can be pickled."""
+    logging.disable()  # injected faults log many errors; `--trace` shows them
     try:
         return simulate(seed, nodes=nodes)
-    except BaseException as error:  # noqa: BLE001 - whoever waits for it shows it
-        # Not every error can be handed to another process.
+    except BaseException as error:  # noqa: BLE001 - the parent process shows it
+        # Not every error can be pickled.
         raise AssertionError("".join(format_exception(error))) from None
 
 
-def how_to_repeat(seed: int, nodes: int | None = None) -> str:
-    """What to do with a seed that failed."""
+def repeat_command(seed: int, nodes: int | None = None) -> str:
+    """Return the command that repeats a failed seed."""
     more = "" if nodes is None else f" --nodes {nodes}"
     return f"seed {seed} failed; run: python -m tests.simulation --seed {seed}{more} --trace"

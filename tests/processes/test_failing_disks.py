@@ -104,7 +104,7 @@ class FailingRun(Run):
         acked, commits = self.load.acked + ACKS_MIN, bank.commits + COMMITS_MIN
 
         def is_done() -> bool:
-            bank.tend()
+            bank.restart_fenced()
             self.load.check()
             return self.load.acked >= acked and bank.commits >= commits
 

@@ -115,9 +115,10 @@ BROKEN = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooS
 class PipeliningProducer:
     """A producer that writes to all partitions of a topic, with batches in flight on each.
 
-    It resends each batch until it is acknowledged. No batch may get OUT_OF_ORDER_SEQUENCE_NUMBER. This producer never bumps its epoch. librdkafka
-    would resend all unacknowledged batches under new sequences. A batch that was stored
-    although its response was an error would then be duplicated.
+    It resends each batch until it is acknowledged. No batch may get OUT_OF_ORDER_SEQUENCE_NUMBER.
+    This producer never bumps its epoch. librdkafka would resend all unacknowledged batches under
+    new sequences. A batch that was stored although its response was an error would then be
+    duplicated.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""The bank: producers, transformers and a reader at work, and what is done to them and the broker.
+"""The bank: transactional producers, transformers and a reader, and the faults injected into them.
 
-Each round ends with something that happens while a transaction is open. A round in which none was
+Each round ends with a fault while a transaction is open. A round in which no transaction was
 open does not count.
 """
 
@@ -48,22 +48,22 @@ CLIENTS = (
     "reader-0",
 )
 COMMITS_PER_ROUND = 20
+# Seconds within which all clients must make progress after a fault.
 WAIT_SECONDS = 60.0
-"""After whatever happened, everybody goes on within this time."""
 KILLED_TWICE = 0.3
+# Probability that a paused client has all responses except that to its commit or abort.
 AT_THE_END = 0.7
-"""How often who sleeps has all answers but that to the end of its transaction."""
 ZOMBIE_SECONDS = 5.0
 OUTLAST_SECONDS = BRIEF_TIMEOUT_MS / 1000 + 0.5
 STALL_SECONDS = SESSION_TIMEOUT_MS / 1000 + 1.5
 
 
 class Server(Protocol):
-    """The broker that is tested."""
+    """The broker under test."""
 
     @property
     def bootstrap(self) -> str:
-        """Its addresses, with commas between them."""
+        """Return the bootstrap addresses, separated by commas."""
         ...
 
     def start(self) -> object: ...
@@ -79,7 +79,7 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = WAIT
 
 
 class Child:
-    """The process of a client in one of its lives. `events` are what `look` has seen of it."""
+    """One process of a client; `events` are those that `read_events` has read so far."""
 
     def __init__(self, name: str, life: int, bootstrap: str, directory: Path, seed: int) -> None:
         self.name = name
@@ -103,8 +103,8 @@ class Child:
     def process(self) -> str:
         return f"{self.name}.{self.life}"
 
-    def look(self) -> None:
-        """Read what it has written since the last time."""
+    def read_events(self) -> None:
+        """Read the events written since the last call."""
         *lines, self._part = (self._part + self._seen.read()).split("\n")
         new = [from_json(line) for line in lines]
         self.events += new
@@ -112,8 +112,8 @@ class Child:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has a transaction whose end is not answered, with a record in it."""
-        self.look()
+        """Return True if a transaction has a record and no response to its end."""
+        self.read_events()
         for event in reversed(self.events):
             if event.operation in (Operation.COMMIT, Operation.ABORT):
                 return event.phase is not Phase.OK
@@ -125,8 +125,8 @@ class Child:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all records of its transaction are answered, and nothing else was asked yet."""
-        self.look()
+        """Return True if all records have a response and the end is not requested yet."""
+        self.read_events()
         waiting = 0
         for event in reversed(self.events):
             if event.operation is not Operation.SEND:
@@ -136,16 +136,16 @@ class Child:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the broker has given it its transactional id."""
+        """Return True if InitProducerId has succeeded."""
         return self.count(Operation.INIT) > 0
 
     def count(self, operation: Operation) -> int:
-        """How often it has done something."""
-        self.look()
+        """Return the number of successful operations of a kind."""
+        self.read_events()
         return self._done[operation]
 
     def close(self) -> None:
-        """Whatever it does, it is gone afterwards."""
+        """Kill the process if it still runs."""
         if self.running.poll() is None:
             self.running.kill()
             self.running.wait()
@@ -153,12 +153,12 @@ class Child:
 
 
 class Bank:
-    """A run.
+    """A run of the bank.
 
-    Parameters:
-        server: the broker, started.
-        directory: where the histories go.
-        seed: of what happens when; the clients draw from it too.
+    Args:
+        server: The broker, started.
+        directory: Where the histories are written.
+        seed: Seed of the faults and of the clients' random numbers.
     """
 
     def __init__(self, server: Server, directory: Path, seed: int) -> None:
@@ -183,11 +183,11 @@ class Bank:
         self._all.append(child)
         return child
 
-    def _of_kind(self, *kinds: str) -> list[Child]:
+    def _clients_of(self, *kinds: str) -> list[Child]:
         return [child for name, child in self._children.items() if name.startswith(kinds)]
 
-    def tend(self) -> None:
-        """Clients that the broker refused begin a new life."""
+    def restart_fenced(self) -> None:
+        """Restart clients that exited because the broker fenced them."""
         for name, child in list(self._children.items()):
             status = child.running.poll()
             if status is not None:
@@ -196,39 +196,39 @@ class Bank:
 
     @property
     def commits(self) -> int:
-        """How many transactions are committed."""
+        """Return the number of committed transactions."""
         return sum(child.count(Operation.COMMIT) for child in self._all)
 
     def _wait(self, condition: Callable[[], object], what: str) -> None:
-        def tended() -> object:
-            self.tend()
+        def after_restarts() -> object:
+            self.restart_fenced()
             return condition()
 
-        wait_until(tended, what)
+        wait_until(after_restarts, what)
 
-    # -- what happens; each says whether it happened while a transaction was open
+    # -- faults; each returns True if a transaction was open when it happened
 
-    def round(self, moment: str) -> bool:
-        """Let everybody work, and then something happen; whether the round counts."""
+    def round(self, fault: str) -> bool:
+        """Let the clients work, then inject a fault. Returns True if the round counts."""
         self.await_commits()
-        return self.happen(moment)
+        return self.inject(fault)
 
     def await_commits(self) -> None:
-        """Let everybody work, until all have begun."""
+        """Let the clients commit some transactions, until all of them are ready."""
         before = self.commits
         self._wait(lambda: self.commits >= before + COMMITS_PER_ROUND, "commits")
         self._await_ready("producer", "transformer")
 
     def _await_ready(self, *kinds: str) -> None:
-        """Wait until the broker has given all of some kinds their transactional ids."""
-        self._wait(lambda: all(child.is_ready for child in self._of_kind(*kinds)), "all clients")
+        """Wait until all clients of some kinds have initialised their transactional IDs."""
+        self._wait(lambda: all(child.is_ready for child in self._clients_of(*kinds)), "all clients")
 
-    def happen(self, moment: str) -> bool:
-        """Let something happen; whether a transaction was open then."""
-        return MOMENTS[moment](self)
+    def inject(self, fault: str) -> bool:
+        """Inject a fault. Returns True if a transaction was open."""
+        return FAULTS[fault](self)
 
     def kill_broker(self) -> bool:
-        """Kill the broker and start it again, sometimes once more as soon as it is back."""
+        """Kill the broker and restart it, sometimes twice in quick succession."""
         time.sleep(self.random.uniform(0, 0.2))
         self._wait(self._is_any_open, "a transaction")
         self._kill_server()
@@ -241,7 +241,7 @@ class Bank:
         return counts
 
     def _is_any_open(self) -> bool:
-        return any(child.is_open for child in self._of_kind("producer", "transformer"))
+        return any(child.is_open for child in self._clients_of("producer", "transformer"))
 
     def _kill_server(self) -> None:
         self.server.kill()
@@ -254,8 +254,8 @@ class Bank:
         return self.kill("transformer")
 
     def kill(self, kind: str) -> bool:
-        """Kill a client of a kind, or the one of that name; another one takes its place."""
-        child = self._draw(kind)
+        """Kill a client, given by kind or name, and start its successor."""
+        child = self._choose_open(kind)
         child.running.kill()
         child.running.wait()
         self._recorder.write(Operation.KILL, process=child.process)
@@ -268,22 +268,22 @@ class Bank:
     def replace_transformer(self) -> bool:
         return self._replace("transformer")
 
-    def _draw(self, *kinds: str) -> Child:
-        """One of them, in a transaction."""
+    def _choose_open(self, *kinds: str) -> Child:
+        """Return a random client of these kinds that has an open transaction."""
         open_ones: list[Child] = []
 
         def find() -> bool:
-            open_ones[:] = [child for child in self._of_kind(*kinds) if child.is_open]
+            open_ones[:] = [child for child in self._clients_of(*kinds) if child.is_open]
             return bool(open_ones)
 
         self._wait(find, f"a transaction of a {kinds[0]}")
         return self.random.choice(open_ones)
 
     def _pause(self, *kinds: str) -> Child:
-        """Let one of them fall asleep in a transaction, mostly when only its end is left to do."""
+        """Pause a client in a transaction, mostly when only its end is missing."""
         at_the_end = self.random.random() < AT_THE_END
         while True:
-            child = self._draw(*kinds)
+            child = self._choose_open(*kinds)
             child.running.send_signal(signal.SIGSTOP)
             if child.is_settled if at_the_end else child.is_open:
                 self._recorder.write(Operation.PAUSE, process=child.process)
@@ -291,7 +291,7 @@ class Bank:
             child.running.send_signal(signal.SIGCONT)
 
     def _replace(self, *kinds: str) -> bool:
-        """Another process takes the id of one that sleeps, which then goes on."""
+        """Start another process with the transactional ID of a paused one, then resume that one."""
         zombie = self._pause(*kinds)
         successor = self._start(zombie.name)
         self._wait(lambda: successor.is_ready, "a successor")
@@ -307,21 +307,21 @@ class Bank:
         return True
 
     def stall_transformer(self) -> bool:
-        """A member sleeps until the group has given its partitions to another one."""
+        """Pause a member until the group has reassigned its partitions."""
         child = self._pause("transformer")
         time.sleep(STALL_SECONDS)
         self._resume(child)
         return True
 
     def outlast_producer(self) -> bool:
-        """A producer sleeps until its transaction is aborted because it took too long."""
+        """Pause a producer until its transaction times out and is aborted."""
         child = self._pause(*BRIEF)
         time.sleep(OUTLAST_SECONDS)
         self._resume(child)
         return True
 
     def switch_protocol(self) -> bool:
-        """`transaction.version` goes from 2 to 1, or back."""
+        """Change `transaction.version` between 2 and 1."""
         self._wait(self._is_any_open, "a transaction")
         self._protocol = 3 - self._protocol
         trio.run(finalize_protocol, self.server.bootstrap, self._protocol)
@@ -334,9 +334,9 @@ class Bank:
     # -- the end
 
     def finish(self) -> None:
-        """Stop everybody when all inputs are transformed, and read everything.
+        """Stop all clients after all inputs are transformed, and read everything.
 
-        A life that has just begun must end the transaction of the one before: it is waited for.
+        A new process must first end the transaction of its predecessor, so wait until it is ready.
         """
         self._await_ready("producer")
         self._stop("producer")
@@ -350,7 +350,7 @@ class Bank:
             reader.close()
 
     def read_all(self) -> None:
-        """Read everything as it is now."""
+        """Read all partitions in their current state."""
         reader = Reader("reader-now", 1, self.server.bootstrap, self.directory, self.seed)
         try:
             reader.read_all()
@@ -358,17 +358,17 @@ class Bank:
             reader.close()
 
     def history(self) -> list[Event]:
-        """All events so far."""
+        """Return all events so far."""
         return load(sorted(self.directory.glob("*.jsonl")))
 
     def _stop(self, *kinds: str) -> None:
-        """Let all of some kinds come to their end."""
-        for child in self._of_kind(*kinds):
+        """Stop all clients of some kinds with SIGTERM."""
+        for child in self._clients_of(*kinds):
             child.running.terminate()
-        for child in self._of_kind(*kinds):
+        for child in self._clients_of(*kinds):
             child.running.wait(WAIT_SECONDS)
             if child.running.returncode == FATAL:
-                # It was refused on its way out: a successor ends its transaction.
+                # It was fenced while it stopped: a successor ends its transaction.
                 last = self._start(child.name)
                 wait_until(lambda last=last: last.is_ready, "the last life")  # type: ignore[misc]
                 last.running.terminate()
@@ -382,7 +382,7 @@ class Bank:
         self._recorder.close()
 
 
-MOMENTS: dict[str, Callable[[Bank], bool]] = {
+FAULTS: dict[str, Callable[[Bank], bool]] = {
     "kill broker": Bank.kill_broker,
     "kill producer": Bank.kill_producer,
     "kill transformer": Bank.kill_transformer,
@@ -410,7 +410,7 @@ async def finalize_protocol(bootstrap: str, level: int) -> None:
 
 @contextmanager
 def opened(server: Server, directory: Path, seed: int) -> Iterator[Bank]:
-    """A bank at work; all its clients are gone at the end."""
+    """Run a bank; close all its clients at the end."""
     directory.mkdir(parents=True, exist_ok=True)
     bank = Bank(server, directory, seed)
     try:

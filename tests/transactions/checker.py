@@ -1,7 +1,7 @@
-"""Whether a broker kept what it promises to transactional clients: a pure checker of histories.
+"""A checker of transactional histories: a pure function from events to anomalies.
 
-`judge` gives the verdict on a whole run, `check` only what must not happen, and `smallest` the few
-events that show one finding.
+`judge` returns the verdict on a whole run, `check` only the anomalies, and `smallest` the few
+events that show one anomaly.
 """
 
 from __future__ import annotations
@@ -26,48 +26,47 @@ from .story import NEVER, Process, Send, Story, Transaction
 
 
 class Kind(StrEnum):
-    """What must not happen."""
+    """The kinds of anomalies."""
 
+    # A committed record is missing, or an acknowledged record is missing for read_uncommitted.
     LOST = "lost"
-    """A committed record is missing, or an acknowledged one for readers of uncommitted records."""
+    # A read_committed consumer received a record of an aborted or unfinished transaction.
     ABORTED_READ = "aborted read"
-    """A reader of committed records was given one of a transaction that nobody commits."""
+    # A read_committed consumer received a record of an open transaction.
     DIRTY_READ = "dirty read"
-    """A reader of committed records was given one of a transaction that was still open."""
+    # Only a part of a transaction is committed.
     FRACTURED = "fractured"
-    """One part of a transaction is committed, and another is not."""
+    # One value is stored at two offsets.
     DUPLICATE = "duplicate"
-    """One value is at two places."""
+    # An offset had two values, or a value is not at its acknowledged offset.
     INCONSISTENT = "inconsistent"
-    """An offset was given two values, or a value is not where its acknowledgement said."""
+    # A consumer received a value that was never sent to this partition.
     PHANTOM = "phantom"
-    """Something was read that was not sent there."""
+    # Records of a producer in one partition are not in the order in which they were sent.
     REORDERED = "reordered"
-    """Records of one producer in one partition are not in the order in which they were sent."""
+    # The last stable offset, or a read_committed consumer, is beyond an open transaction.
     PASSED = "passed"
-    """The last stable offset, or a reader up to it, is beyond an open transaction."""
+    # A last stable offset or log end offset decreased.
     FELL = "fell"
-    """A last stable or end offset went back."""
+    # The end of a transaction was acknowledged before its marker was in the log, or before the
+    # last stable offset advanced.
     UNMARKED = "unmarked"
-    """The end of a transaction was acknowledged before its marker was in the log, or before the
-    last stable offset had moved."""
+    # A group has an offset that only uncommitted transactions contained.
     OFFSETS_KEPT = "offsets kept"
-    """A group has an offset that only transactions carry that are not committed."""
+    # A group lacks an offset that a committed transaction contained.
     OFFSETS_LOST = "offsets lost"
-    """A group does not have the offset that a committed transaction carried."""
+    # A committed input was transformed more than once.
     TWICE = "twice"
-    """A committed input was transformed more than once."""
+    # The group's offset is past a committed input that has no output.
     NEVER = "never"
-    """The group is past a committed input that has no output."""
+    # A fenced process had a request accepted.
     ZOMBIE = "zombie"
-    """A process did something after another one had been given its transactional id."""
 
 
 class Minimum(NamedTuple):
-    """How much must have happened, so that a verdict says anything.
+    """The minimum number of operations that makes a verdict meaningful.
 
-    A kill counts when a transaction was open: one of the killed client, or any when it was the
-    broker.
+    A kill counts if a transaction was open: one of the killed client, or any for the broker.
     """
 
     commits: int = 0
@@ -77,7 +76,7 @@ class Minimum(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Something that must not happen, and what shows it."""
+    """An anomaly, and the events that show it."""
 
     kind: Kind
     text: str
@@ -89,7 +88,7 @@ class Finding(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """All findings, why the history is too poor to be judged, and what it had."""
+    """All anomalies, the reasons why a history is insufficient, and its counts."""
 
     findings: list[Finding]
     refusals: list[str]
@@ -103,7 +102,7 @@ Check = Callable[[Story], Iterator[Finding]]
 
 
 def lost_records(story: Story) -> Iterator[Finding]:
-    """Committed records that the last reads do not have, and records that any reader left out."""
+    """Find records that a final read or a poll lacks."""
     for transaction in story.transactions.values():
         if transaction.committed < NEVER:
             for send in transaction.sends:
@@ -111,7 +110,7 @@ def lost_records(story: Story) -> Iterator[Finding]:
     for send in story.sends.values():
         if send.acked:
             yield from _missing_at_last(story, send, READ_UNCOMMITTED)
-    yield from _left_out(story)
+    yield from _skipped_records(story)
 
 
 def _missing_at_last(story: Story, send: Send, isolation: str) -> Iterator[Finding]:
@@ -124,15 +123,15 @@ def _missing_at_last(story: Story, send: Send, isolation: str) -> Iterator[Findi
 
 
 def _near(read: Event, send: Send) -> Iterable[tuple[int, int]]:
-    """The records of a read among which a value must be."""
+    """Return the records of a read that may contain a sent value."""
     if send.offset < 0:
         return read.records
     first = bisect_left(read.records, (send.offset, -1))
     return read.records[first : first + 1]
 
 
-def _left_out(story: Story) -> Iterator[Finding]:
-    """Polls that passed over a record which they had to give."""
+def _skipped_records(story: Story) -> Iterator[Finding]:
+    """Find polls that skipped a record."""
     placed: defaultdict[Place, list[tuple[int, Send]]] = defaultdict(list)
     for send in story.sends.values():
         if send.offset >= 0:
@@ -140,38 +139,38 @@ def _left_out(story: Story) -> Iterator[Finding]:
     for rows in placed.values():
         rows.sort(key=lambda row: row[0])
     offsets = {place: [offset for offset, _ in rows] for place, rows in placed.items()}
-    for look in story.looks:
-        if look.operation is not Operation.POLL or look.place not in placed:
+    for fetch in story.fetches:
+        if fetch.operation is not Operation.POLL or fetch.place not in placed:
             continue
-        given = set(look.records)
-        first = bisect_left(offsets[look.place], look.begin)
-        after = bisect_left(offsets[look.place], look.end)
-        for offset, send in placed[look.place][first:after]:
-            is_due = look.isolation == READ_UNCOMMITTED or story.is_committed(send.transaction)
+        given = set(fetch.records)
+        first = bisect_left(offsets[fetch.place], fetch.begin)
+        after = bisect_left(offsets[fetch.place], fetch.end)
+        for offset, send in placed[fetch.place][first:after]:
+            is_due = fetch.isolation == READ_UNCOMMITTED or story.is_committed(send.transaction)
             if is_due and (offset, send.value) not in given:
-                text = f"{_name(send)} was left out by a poll of {look.isolation}"
-                yield Finding(Kind.LOST, text, (send.transaction,), (look,))
+                text = f"{_name(send)} was left out by a poll of {fetch.isolation}"
+                yield Finding(Kind.LOST, text, (send.transaction,), (fetch,))
 
 
 def uncommitted_reads(story: Story) -> Iterator[Finding]:
-    """Readers of committed records that were given others."""
-    for look in story.looks:
-        if look.isolation != READ_COMMITTED:
+    """Find uncommitted records that read_committed consumers received."""
+    for fetch in story.fetches:
+        if fetch.isolation != READ_COMMITTED:
             continue
-        for _, value in look.records:
+        for _, value in fetch.records:
             send = story.sends.get(value)
-            if send is None or send.transaction.may_commit < look.time:
+            if send is None or send.transaction.may_commit < fetch.time:
                 continue
             transaction = send.transaction
-            open_still = look.time < transaction.may_end
+            open_still = fetch.time < transaction.may_end
             kind = Kind.DIRTY_READ if open_still else Kind.ABORTED_READ
             state = "still open" if open_still else "not committed"
             text = f"{_name(send)} was read, but its transaction was {state}"
-            yield Finding(kind, text, (transaction,), (look,))
+            yield Finding(kind, text, (transaction,), (fetch,))
 
 
 def fractured_transactions(story: Story) -> Iterator[Finding]:
-    """Transactions in doubt of which readers see one part only."""
+    """Find transactions of unknown outcome that are only partly visible."""
     for transaction in story.transactions.values():
         finals = [story.final.get((send.place, READ_COMMITTED)) for send in transaction.sends]
         if transaction.committed < NEVER or None in finals:
@@ -183,33 +182,33 @@ def fractured_transactions(story: Story) -> Iterator[Finding]:
 
 
 def values_and_offsets(story: Story) -> Iterator[Finding]:
-    """Values at two places, offsets with two values, and values that nobody sent."""
+    """Find values at two offsets, offsets with two values, and values never sent."""
     at: dict[int, tuple[Place, int, Event]] = {}
     holds: dict[tuple[Place, int], tuple[int, Event]] = {}
-    for look in story.looks:
-        for offset, value in look.records:
+    for fetch in story.fetches:
+        for offset, value in fetch.records:
             send = story.sends.get(value)
             involved = (send.transaction,) if send else ()
-            if send is None or send.place != look.place:
-                text = f"{_at(look.place, offset)} has {value}, which was not sent there"
-                yield Finding(Kind.PHANTOM, text, involved, (look,))
+            if send is None or send.place != fetch.place:
+                text = f"{_at(fetch.place, offset)} has {value}, which was not sent there"
+                yield Finding(Kind.PHANTOM, text, involved, (fetch,))
                 continue
-            first = at.setdefault(value, (look.place, offset, look))
-            if first[:2] != (look.place, offset):
-                where = f"{_at(*first[:2])} and at {_at(look.place, offset)}"
-                yield Finding(Kind.DUPLICATE, f"{value} is at {where}", involved, (first[2], look))
+            first = at.setdefault(value, (fetch.place, offset, fetch))
+            if first[:2] != (fetch.place, offset):
+                where = f"{_at(*first[:2])} and at {_at(fetch.place, offset)}"
+                yield Finding(Kind.DUPLICATE, f"{value} is at {where}", involved, (first[2], fetch))
             elif send.acked and send.offset != offset:
                 text = f"{_name(send)} was acknowledged there, but is at {offset}"
-                yield Finding(Kind.INCONSISTENT, text, involved, (look,))
-            other, seen = holds.setdefault((look.place, offset), (value, look))
+                yield Finding(Kind.INCONSISTENT, text, involved, (fetch,))
+            other, seen = holds.setdefault((fetch.place, offset), (value, fetch))
             if other != value:
-                text = f"{_at(look.place, offset)} was {other} and is {value}"
+                text = f"{_at(fetch.place, offset)} was {other} and is {value}"
                 both = (*involved, *_transactions(story, [other]))
-                yield Finding(Kind.INCONSISTENT, text, both, (seen, look))
+                yield Finding(Kind.INCONSISTENT, text, both, (seen, fetch))
 
 
 def order_of_producers(story: Story) -> Iterator[Finding]:
-    """Records of one process that are not in the order in which it sent them."""
+    """Find records of a process that are stored out of order."""
     for (place, _), read in story.final.items():
         last: dict[Process, Send] = {}
         for _, value in read.records:
@@ -227,7 +226,7 @@ def order_of_producers(story: Story) -> Iterator[Finding]:
 
 
 def passed_transactions(story: Story) -> Iterator[Finding]:
-    """Last stable offsets, and readers of committed records, beyond an open transaction."""
+    """Find last stable offsets and read_committed consumers beyond an open transaction."""
     opened: defaultdict[Place, dict[Transaction, int]] = defaultdict(dict)
     for send in story.sends.values():
         if send.offset >= 0:
@@ -235,12 +234,12 @@ def passed_transactions(story: Story) -> Iterator[Finding]:
             opened[send.place][send.transaction] = min(first, send.offset)
     ranked = {place: sorted(rows.items(), key=lambda row: row[1]) for place, rows in opened.items()}
     starts = {place: [offset for _, offset in rows] for place, rows in ranked.items()}
-    # Of all that begin before an offset, the one that surely was open longest.
+    # Among the transactions that begin before an offset, the one that stayed open longest.
     longest = {
         place: list(accumulate((each for each, _ in rows), _later_end))
         for place, rows in ranked.items()
     }
-    for event in [*story.samples[Operation.STABLE], *story.looks]:
+    for event in [*story.samples[Operation.STABLE], *story.fetches]:
         stable = event.offset if event.operation is Operation.STABLE else event.end
         if event.isolation != READ_COMMITTED or event.place not in starts:
             continue
@@ -258,8 +257,8 @@ def _later_end(one: Transaction, other: Transaction) -> Transaction:
     return other if other.may_end > one.may_end else one
 
 
-def offsets_that_fell(story: Story) -> Iterator[Finding]:
-    """Last stable and end offsets below what was known when they were asked for."""
+def decreasing_offsets(story: Story) -> Iterator[Finding]:
+    """Find last stable and log end offsets below a value known when they were requested."""
     for operation in (Operation.STABLE, Operation.END):
         by_place: defaultdict[Place, list[Event]] = defaultdict(list)
         for sample in story.samples[operation]:
@@ -269,13 +268,13 @@ def offsets_that_fell(story: Story) -> Iterator[Finding]:
                 highest = before[known - 1]
                 text = f"the {operation} of {_at(sample.place, highest.offset)} is {sample.offset}"
                 yield Finding(Kind.FELL, text, (), (highest, sample))
-            # The list keeps what is higher than all before: its last one known is the highest.
+            # The list is increasing, so its last known sample is the highest.
             if not before or sample.offset > before[-1].offset:
                 before.append(sample)
 
 
 def unmarked_ends(story: Story) -> Iterator[Finding]:
-    """Transactions whose end was acknowledged while the log ended with their last record."""
+    """Find transactions whose end was acknowledged before the log contained their marker."""
     ended: defaultdict[Place, dict[Transaction, int]] = defaultdict(dict)
     for send in story.sends.values():
         if send.acked and send.transaction.answered < NEVER:
@@ -298,7 +297,7 @@ def unmarked_ends(story: Story) -> Iterator[Finding]:
 
 
 def unmoved_stable_offsets(story: Story) -> Iterator[Finding]:
-    """Last stable offsets that stand at a transaction whose end was acknowledged before."""
+    """Find last stable offsets that still point at a transaction acknowledged as ended."""
     placed = {(send.place, send.offset): send for send in story.sends.values()}
     for sample in story.samples[Operation.STABLE]:
         send = placed.get((sample.place, sample.offset))
@@ -318,7 +317,7 @@ def _higher(
 
 
 class _Claims:
-    """What transactions carried of one group in one place."""
+    """The offsets that transactions committed for one group and partition."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, Transaction]] = []
@@ -329,7 +328,7 @@ class _Claims:
         self.givers[offset].append(transaction)
 
     def highest(self) -> tuple[list[int], list[tuple[int, Transaction]]]:
-        """Times at which transactions were committed, and the highest offset from then on."""
+        """Return commit times, and the highest committed offset from each time on."""
         ended = [row for row in self.rows if row[1].committed < NEVER]
         ended.sort(key=lambda row: row[1].committed)
         highest = list(accumulate(ended, _higher))
@@ -345,7 +344,7 @@ def _claims(story: Story) -> dict[tuple[str, Place], _Claims]:
 
 
 def offsets_of_groups(story: Story) -> Iterator[Finding]:
-    """Committed offsets that no committed transaction carried, or that are too low."""
+    """Find group offsets that no committed transaction contained, or that are too low."""
     claims = _claims(story)
     highest = {key: each.highest() for key, each in claims.items()}
     for sample in story.samples[Operation.COMMITTED]:
@@ -355,7 +354,7 @@ def offsets_of_groups(story: Story) -> Iterator[Finding]:
         where = f"{sample.group} in {_at(sample.place, sample.offset)}"
         givers = claims[key].givers.get(sample.offset, [])
         if sample.offset >= 0 and all(each.may_commit > sample.time for each in givers):
-            text = f"{where}: nobody had committed that"
+            text = f"{where}: no transaction had committed this offset"
             yield Finding(Kind.OFFSETS_KEPT, text, tuple(givers), (sample,))
         times, rows = highest[key]
         known = bisect_left(times, sample.since)
@@ -366,7 +365,7 @@ def offsets_of_groups(story: Story) -> Iterator[Finding]:
 
 
 def outputs_of_inputs(story: Story) -> Iterator[Finding]:
-    """Committed inputs that do not have exactly one committed output."""
+    """Find committed inputs without exactly one committed output."""
     outputs: defaultdict[int, list[Send]] = defaultdict(list)
     for send in story.sends.values():
         if send.source >= 0 and send.value in story.shown:
@@ -380,7 +379,7 @@ def outputs_of_inputs(story: Story) -> Iterator[Finding]:
     for source, made in outputs.items():
         for send in made:
             if source in story.sends and (story.sends[source].place, READ_COMMITTED) in story.final:
-                text = f"{_name(send)} was made of {source}, which is not committed"
+                text = f"{_name(send)} was made from {source}, which is not committed"
                 involved = (send.transaction, *_transactions(story, [source]))
                 yield Finding(Kind.ABORTED_READ, text, involved)
 
@@ -414,8 +413,8 @@ def _outputs_of_one(
 
 
 def zombies(story: Story) -> Iterator[Finding]:
-    """What processes did after another one had been given their transactional id."""
-    read = {value: look for look in story.looks for _, value in look.records}
+    """Find requests of fenced processes that were accepted."""
+    read = {value: fetch for fetch in story.fetches for _, value in fetch.records}
     for transaction in story.transactions.values():
         fenced = transaction.process.fenced
         for send in transaction.sends:
@@ -443,7 +442,7 @@ CHECKS: tuple[Check, ...] = (
     fractured_transactions,
     values_and_offsets,
     order_of_producers,
-    offsets_that_fell,
+    decreasing_offsets,
     offsets_of_groups,
     outputs_of_inputs,
 )
@@ -451,12 +450,12 @@ CHECKS_OF_MARKERS: tuple[Check, ...] = (unmarked_ends, unmoved_stable_offsets)
 
 
 def check(history: Iterable[Event], *, answers_after_markers: bool = True) -> list[Finding]:
-    """Everything in a history that must not happen.
+    """Return all anomalies of a history.
 
     Args:
-        history: all events, in any order.
-        answers_after_markers: whether the broker promises that markers are in the log when the end
-            of a transaction is acknowledged. Apache Kafka writes them later.
+        history: All events, in any order.
+        answers_after_markers: True if the broker writes the markers before it acknowledges the end
+            of a transaction. Apache Kafka writes them later.
     """
     return _findings(Story(history), answers_after_markers)
 
@@ -469,12 +468,12 @@ def _findings(story: Story, answers_after_markers: bool) -> list[Finding]:
 def judge(
     history: Iterable[Event], minimum: Minimum, *, answers_after_markers: bool = True
 ) -> Verdict:
-    """The verdict on a whole run.
+    """Return the verdict on a whole run.
 
     Args:
-        history: all events.
-        minimum: a history that has less than this is refused.
-        answers_after_markers: as for `check`.
+        history: All events.
+        minimum: The verdict refuses a history with smaller counts.
+        answers_after_markers: See `check`.
     """
     story = Story(history)
     had = _count(story)
@@ -501,7 +500,7 @@ def _count(story: Story) -> Minimum:
 
 
 def _unread(story: Story) -> Iterator[str]:
-    """Places without a last read of each kind after the last transaction."""
+    """Describe the partitions and groups without a final read after the last transaction."""
     last = max(
         (
             each.commit_invoked
@@ -522,14 +521,13 @@ def _unread(story: Story) -> Iterator[str]:
             if (each.group, each.place, each.since > last) == (group, place, True)
         ]
         if not samples:
-            yield f"nobody has asked for the last offset of {group} in {place[0]}-{place[1]}"
+            yield f"no final committed offset of {group} in {place[0]}-{place[1]}"
 
 
 def smallest(history: Iterable[Event], finding: Finding) -> list[Event]:
-    """The events that show a finding: those of its transactions and their rivals, and evidence.
+    """Return the events of the transactions of an anomaly, of their rivals, and the evidence.
 
-    Of what readers were given only the records are left that matter, so that the rest can be
-    checked like a whole history.
+    Reads keep only relevant records, so that the result can be checked like a whole history.
     """
     events = sorted(history, key=lambda event: event.time)
     names = {each.name for each in finding.transactions}
@@ -556,13 +554,13 @@ _LIVES = (Operation.INIT, Operation.PAUSE, Operation.RESUME, Operation.KILL)
 
 
 def _only(event: Event, values: set[int], sent: set[int]) -> Event:
-    """Without the records of others. What nobody sent is left in: it may be what was found."""
+    """Drop the records of other transactions; keep values never sent, they may be the anomaly."""
     records = [row for row in event.records if row[1] in values or row[1] not in sent]
     return event._replace(records=tuple(records))
 
 
 def report(history: list[Event], verdict: Verdict, findings_max: int = 3) -> str:
-    """A verdict in words, with the smallest history of the first findings."""
+    """Format a verdict, with the smallest history of the first anomalies."""
     lines = [f"refused: {text}" for text in verdict.refusals]
     first = "".join(f"; the first: {finding}" for finding in verdict.findings[:1])
     lines.append(f"{len(verdict.findings)} findings{first}; {verdict.had}")
@@ -571,7 +569,7 @@ def report(history: list[Event], verdict: Verdict, findings_max: int = 3) -> str
     return "\n".join(lines)
 
 
-# -- words
+# -- text
 
 
 def _at(place: Place, offset: int) -> str:
@@ -583,5 +581,5 @@ def _name(send: Send) -> str:
 
 
 def _transactions(story: Story, values: Iterable[int]) -> Iterator[Transaction]:
-    """The transactions in which values were sent."""
+    """Return the transactions that sent the values."""
     return (story.sends[value].transaction for value in values if value in story.sends)

@@ -1,9 +1,8 @@
-"""Clients that are processes of their own, so that they can be killed: producers, transformers of
-the bank, and a reader. Each writes down what it does.
+"""Client processes of the bank that can be killed: producers, transformers and a reader.
 
-Usage: python -m tests.transactions.client NAME LIFE PORT DIRECTORY SEED; the name begins with the kind.
-SIGTERM ends a client after its transaction. It exits with `FATAL` when the broker does not want it
-any more, which is what becomes of one that was replaced, or when it hangs.
+Usage: python -m tests.transactions.client NAME LIFE BOOTSTRAP DIRECTORY SEED. The name begins with
+the kind. Each client records its operations in a file. SIGTERM ends it after its transaction. It
+exits with `FATAL` if it is fenced or hangs.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ INPUTS: list[Place] = [place for place in PLACES if place[0] == INPUT]
 ABORTED = 0.3
 SENDS_MAX = 8
 BATCH_MAX = 10
+# Pause between two steps of a transaction: a fault then often hits an open transaction.
 PAUSE_SECONDS_MAX = 0.004
-"""Between two steps of a transaction: some of them are open when something happens."""
+# Number of pauses before the end of a transaction.
 LONG_PAUSE = 5
-"""How many pauses there are before an end."""
 CALL_SECONDS = 2.0
 HANG_SECONDS = 2 * CALL_SECONDS
 SETTLE_SECONDS = 5.0
 TIMEOUT_MS, BRIEF_TIMEOUT_MS = 60_000, 1_500
+# Clients with a short transaction timeout: a pause lets their transactions expire.
 BRIEF = ("producer-1", "producer2-0")
-"""Clients whose transactions are aborted when they sleep for a while."""
 SESSION_TIMEOUT_MS = 1500
 VALUES_PER_LIFE = 10**6
 LIVES_PER_NAME = 10**3
@@ -59,11 +58,11 @@ _COMMON = {
 
 
 class MustAbort(Exception):
-    """The transaction has failed and is to be aborted."""
+    """The transaction failed and must be aborted."""
 
 
 class Client:
-    """What all kinds of clients have."""
+    """Base class of all clients."""
 
     def __init__(self, name: str, life: int, bootstrap: str, directory: Path, seed: int) -> None:
         self.name = name
@@ -74,7 +73,7 @@ class Client:
         self.settings: dict[str, Any] = {"bootstrap.servers": bootstrap, **_COMMON}
 
     def stop(self, *_: object) -> None:
-        """Come to an end soon."""
+        """Request the client to stop."""
         self.stopping = True
 
     def pause(self, times: int = 1) -> None:
@@ -82,7 +81,7 @@ class Client:
 
 
 class Transactional(Client):
-    """A client with transactions; the first thing that it does is to take over its id."""
+    """A transactional client; it initialises its transactional ID when it is created."""
 
     def __init__(self, name: str, life: int, bootstrap: str, directory: Path, seed: int) -> None:
         super().__init__(name, life, bootstrap, directory, seed)
@@ -118,7 +117,7 @@ class Transactional(Client):
         self._repeat(self._producer.begin_transaction)
 
     def send(self, place: Place, source: int = -1) -> None:
-        """Send the next value; the answer comes by and by. Raises MustAbort."""
+        """Send the next value without waiting for its acknowledgement. Raises MustAbort."""
         value = next(self._values)
         fields: dict[str, Any] = {"transaction": self.transaction, "value": value, "place": place}
 
@@ -136,10 +135,10 @@ class Transactional(Client):
             lambda: self._producer.produce(topic, data, partition=index, on_delivery=answered)
         )
         self._unanswered += 1
-        self._take_answers(0)
+        self._poll_deliveries(0)
 
     def send_offsets(self, offsets: dict[Place, int], member: Any) -> None:
-        """Carry the offsets in the transaction. Raises MustAbort."""
+        """Add the offsets to the transaction. Raises MustAbort."""
         rows = [TopicPartition(topic, index, at) for (topic, index), at in offsets.items()]
         claims: list[dict[str, Any]] = [
             {"transaction": self.transaction, "group": GROUP, "place": place, "offset": at}
@@ -147,7 +146,7 @@ class Transactional(Client):
         ]
         for claim in claims:
             self.recorder.write(Operation.OFFSETS, Phase.INVOKED, **claim)
-        # librdkafka #5456: when the broker dies now, the call does not return.
+        # librdkafka #5456: if the broker dies now, the call does not return.
         watchdog = threading.Timer(HANG_SECONDS, os._exit, [FATAL])
         watchdog.start()
         try:
@@ -160,7 +159,7 @@ class Transactional(Client):
             self.recorder.write(Operation.OFFSETS, **claim)
 
     def end(self, *, commit: bool) -> bool:
-        """Commit or abort; returns whether it is committed."""
+        """Commit or abort the transaction. Returns True if it is committed."""
         if commit:
             try:
                 self._call(
@@ -180,27 +179,27 @@ class Transactional(Client):
         return commit
 
     def _settle(self) -> None:
-        """Wait until all records are answered: librdkafka aborts too early otherwise.
+        """Wait for the responses to all records, because librdkafka aborts too early.
 
-        An abort that overtakes the first record is fatal (librdkafka #4849). A record that was sent
-        and is to be sent again is dropped, and the next one gets its sequence number: the broker
-        takes that for the same record, and it is lost.
+        An abort that overtakes the first record is fatal (librdkafka #4849). librdkafka also drops
+        a record that it has to retry and reuses its sequence number for the next record. The broker
+        then treats the next record as a duplicate, and it is lost.
         """
         deadline = time.monotonic() + SETTLE_SECONDS
         while self._unanswered:
-            self._take_answers(0.01)
+            self._poll_deliveries(0.01)
             if time.monotonic() > deadline:
-                self._leave("records are not answered")
+                self._exit("no response to records")
 
-    def _take_answers(self, seconds: float) -> None:
-        """Hear what became of records. librdkafka says here, too, that the producer was fenced."""
+    def _poll_deliveries(self, seconds: float) -> None:
+        """Process delivery reports. librdkafka also reports here that the producer was fenced."""
         try:
             self._producer.poll(seconds)
         except KafkaException as failed:
-            self._leave(failed.args[0])
+            self._exit(failed.args[0])
 
     def _call(self, operation: Operation, call: Callable[[], object], **fields: Any) -> None:
-        """Ask until there is an answer. Raises MustAbort when the transaction has failed."""
+        """Repeat a call until it has a result. Raises MustAbort if the transaction failed."""
         self.recorder.write(operation, Phase.INVOKED, **fields)
         try:
             self._repeat(call)
@@ -219,16 +218,16 @@ class Transactional(Client):
                 if error.txn_requires_abort():
                     raise MustAbort(error.name()) from failed
                 if not error.retriable():
-                    self._leave(error)
+                    self._exit(error)
 
-    def _leave(self, error: object) -> NoReturn:
-        """End at once: what the producer does when it is closed would be no part of the history."""
+    def _exit(self, error: object) -> NoReturn:
+        """Exit at once: the history would lack the requests that the producer sends on close."""
         print(f"{self.process}: {error}", file=sys.stderr, flush=True)
         os._exit(FATAL)
 
 
 class TransactionalProducer(Transactional):
-    """Transactions of some records for all topics but the output; some of them are aborted."""
+    """A producer of transactions to all topics except the output; it aborts some of them."""
 
     def run(self) -> None:
         while not self.stopping:
@@ -246,7 +245,7 @@ class TransactionalProducer(Transactional):
 
 
 class Transformer(Transactional):
-    """A member of the group: one output for each input, with the offsets in the transaction."""
+    """A group member that writes one output per input, and commits offsets in the transaction."""
 
     def __init__(self, name: str, life: int, bootstrap: str, directory: Path, seed: int) -> None:
         super().__init__(name, life, bootstrap, directory, seed)
@@ -270,7 +269,7 @@ class Transformer(Transactional):
 
     def _on_assign(self, consumer: Any, _: object) -> None:
         self._forget()
-        # Later it could be that of a generation in which these partitions are another member's.
+        # Later the metadata could be of a generation that assigns these partitions to others.
         self._member = consumer.consumer_group_metadata()
 
     def _on_revoke(self, *_: object) -> None:
@@ -288,7 +287,7 @@ class Transformer(Transactional):
         self._consumer.close()
 
     def _take(self) -> None:
-        """Fill the batch. A rebalance meanwhile empties it."""
+        """Fill the batch. A rebalance during this empties it."""
         self._batch.clear()
         wait = 0.1
         while len(self._batch) < BATCH_MAX:
@@ -315,10 +314,10 @@ class Transformer(Transactional):
         except MustAbort:
             commit = False
         if not self.end(commit=commit):
-            self._go_back()
+            self._seek_to_committed()
 
-    def _go_back(self) -> None:
-        """Read again what was not committed."""
+    def _seek_to_committed(self) -> None:
+        """Seek back to the committed offsets."""
         self._forget()
         while True:
             try:
@@ -332,22 +331,22 @@ class Transformer(Transactional):
 
 
 class SecondProtocol(Transactional):
-    """The second protocol (KIP-890) in place of librdkafka's."""
+    """A client that uses transaction protocol 2 (KIP-890) instead of librdkafka."""
 
     def _open_producer(self, bootstrap: str) -> Any:
         return SecondProtocolProducer(bootstrap, self.name, self.timeout_ms)
 
 
 class SecondProducer(SecondProtocol, TransactionalProducer):
-    """A producer of the second protocol."""
+    """A producer with transaction protocol 2."""
 
 
 class SecondTransformer(SecondProtocol, Transformer):
-    """A transformer of the second protocol."""
+    """A transformer with transaction protocol 2."""
 
 
 class Reader(Client):
-    """Two consumers, one of them of committed records only, and looks at all kinds of offsets."""
+    """A read_committed and a read_uncommitted consumer that also sample all kinds of offsets."""
 
     def __init__(self, name: str, life: int, bootstrap: str, directory: Path, seed: int) -> None:
         super().__init__(name, life, bootstrap, directory, seed)
@@ -379,10 +378,10 @@ class Reader(Client):
             try:
                 self.sample(self.random.choice(PLACES))
             except KafkaException:
-                time.sleep(0.02)  # there is no broker
+                time.sleep(0.02)  # the broker is down
 
     def sample(self, place: Place) -> None:
-        """Look at the offsets of a place. Raises KafkaException when nobody answers."""
+        """Record the offsets of a partition. Raises KafkaException if no broker responds."""
         partition = TopicPartition(*place)
         for operation, isolation in (
             (Operation.STABLE, READ_COMMITTED),
@@ -403,13 +402,13 @@ class Reader(Client):
             )
 
     def is_drained(self) -> bool:
-        """Whether the group is known to be past the last committed record of each input."""
+        """Return True if the group's offset is past the last committed record of each input."""
         records, _ = _read_to_end(self._consumers[READ_COMMITTED])
         partitions = [TopicPartition(*place) for place in INPUTS]
         try:
             rows = self._consumers[READ_COMMITTED].committed(partitions, CALL_SECONDS)
         except KafkaException:
-            return False  # nobody answers in time; who waits for this knows how long that may go on
+            return False  # no response in time; the caller has a deadline
         return all(
             row.offset > records[place][-1][0]
             for place, row in zip(INPUTS, rows, strict=True)
@@ -417,7 +416,7 @@ class Reader(Client):
         )
 
     def read_all(self) -> None:
-        """Read everything from the beginning, and look at all offsets."""
+        """Read all partitions from the beginning, and sample all offsets."""
         for isolation, consumer in self._consumers.items():
             since = time.monotonic_ns()
             records, ends = _read_to_end(consumer)
@@ -441,7 +440,7 @@ class Reader(Client):
 
 
 def _read_to_end(consumer: Any) -> tuple[dict[Place, list[tuple[int, int]]], dict[Place, int]]:
-    """Offsets and values of each place from its beginning, and where it ended."""
+    """Return the offsets and values of each partition, and its end offset."""
     consumer.assign([TopicPartition(topic, index, 0) for topic, index in PLACES])
     records: dict[Place, list[tuple[int, int]]] = {place: [] for place in PLACES}
     ends: dict[Place, int] = {}
@@ -458,7 +457,7 @@ def _read_to_end(consumer: Any) -> tuple[dict[Place, list[tuple[int, int]]], dic
 def _write_polls(
     recorder: Recorder, isolation: str, messages: Iterable[Any], positions: dict[Place, int]
 ) -> None:
-    """One event for each place that something came from; positions are moved on."""
+    """Record one event per partition with messages, and advance the positions."""
     records: dict[Place, list[tuple[int, int]]] = {}
     for message in messages:
         records.setdefault(_place(message), []).append((message.offset(), _value(message)))
@@ -478,7 +477,7 @@ def _value(message: Any) -> int:
 
 
 def _number(name: str) -> int:
-    """A number of its own for each name that ends with a number."""
+    """Return a unique number for a client name."""
     kind, _, number = name.rpartition("-")
     return KINDS_WITH_VALUES.index(kind) * 10 + int(number)
 

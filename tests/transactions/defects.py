@@ -1,6 +1,6 @@
-"""kbroker with a defect planted, as a process that the bank must see through.
+"""A kbroker process with a planted bug, which the checker must detect.
 
-Usage: python -m tests.transactions.defects DEFECT serve ...; the rest is as for kbroker.
+Usage: python -m tests.transactions.defects BUG serve ...; the other arguments are kbroker's.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ MARKER_DELAY_SECONDS = 0.05
 
 
 def stable_offset_passes_open() -> None:
-    """The last stable offset is the high watermark, whatever is open."""
-    _put(Log, "last_stable_offset", property(lambda log: log.high_watermark))
+    """Use the high watermark as the last stable offset."""
+    _replace(Log, "last_stable_offset", property(lambda log: log.high_watermark))
 
 
 def aborted_list_empty() -> None:
-    """Fetch names no aborted transactions."""
-    _put(fetch_operation, "aborted_transactions", lambda log, offset, end_offset: [])
+    """Return no aborted transactions in Fetch responses."""
+    _replace(fetch_operation, "aborted_transactions", lambda log, offset, end_offset: [])
 
 
 def end_answered_before_markers() -> None:
-    """EndTxn is answered when the decision is stored; markers come a little later."""
+    """Respond to EndTxn before the markers are written."""
     write, end = TransactionCoordinatorService._write_markers, TransactionCoordinatorService.end
 
     def write_later(service: TransactionCoordinatorService, ending: Any) -> None:
@@ -53,22 +53,22 @@ def end_answered_before_markers() -> None:
             return end(service, shard, name, result)
         return service.store(shard, result).response
 
-    _put(TransactionCoordinatorService, "_write_markers", write_later)
-    _put(TransactionCoordinatorService, "end", answer_at_once)
+    _replace(TransactionCoordinatorService, "_write_markers", write_later)
+    _replace(TransactionCoordinatorService, "end", answer_at_once)
 
 
 def offsets_of_aborted() -> None:
-    """The offsets of a transaction are committed whatever becomes of it."""
+    """Commit the offsets of aborted transactions."""
     end = PendingTransactionalOffsets.end
 
     def always(pending: PendingTransactionalOffsets, producer_id: int, *, commit: bool) -> Any:
         return end(pending, producer_id, commit=True)
 
-    _put(PendingTransactionalOffsets, "end", always)
+    _replace(PendingTransactionalOffsets, "end", always)
 
 
 def zombie_produces() -> None:
-    """Produce takes batches of older epochs, and does not ask the coordinator."""
+    """Accept batches of fenced epochs without checking with the coordinator."""
     check = ProducerStates.check
 
     def without_epoch(states: ProducerStates, header: Any) -> Any:
@@ -79,12 +79,12 @@ def zombie_produces() -> None:
                 raise
             return None
 
-    _put(ProducerStates, "check", without_epoch)
-    _put(ProduceTransaction, "check", lambda *_: None)
+    _replace(ProducerStates, "check", without_epoch)
+    _replace(ProduceTransaction, "check", lambda *_: None)
 
 
 def old_epoch_ends() -> None:
-    """EndTxn does not look at the epoch."""
+    """Ignore the epoch in EndTxn."""
     end = TransactionCoordinator.end
 
     def with_any_epoch(
@@ -98,20 +98,20 @@ def old_epoch_ends() -> None:
         known = coordinator.transactions.get(name)
         return end(coordinator, name, producer_id, known.epoch if known else epoch, *rest, **how)
 
-    _put(TransactionCoordinator, "end", with_any_epoch)
+    _replace(TransactionCoordinator, "end", with_any_epoch)
 
 
 def old_generation_commits() -> None:
-    """TxnOffsetCommit does not look at the generation and the member."""
-    _put(OffsetMetadataManager, "_check_transactional_committer", lambda *_: ErrorCode.NONE)
+    """Ignore the generation and member ID in TxnOffsetCommit."""
+    _replace(OffsetMetadataManager, "_check_transactional_committer", lambda *_: ErrorCode.NONE)
 
 
-def _put(owner: Any, name: str, planted: Any) -> None:
-    """Type checkers are right that nobody should do this."""
+def _replace(owner: Any, name: str, planted: Any) -> None:
+    """Replace an attribute; `Any` silences the type checker."""
     setattr(owner, name, planted)
 
 
-DEFECTS: dict[str, Callable[[], None]] = {
+BUGS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
         stable_offset_passes_open,
@@ -125,5 +125,5 @@ DEFECTS: dict[str, Callable[[], None]] = {
 }
 
 if __name__ == "__main__":
-    DEFECTS[sys.argv.pop(1)]()
+    BUGS[sys.argv.pop(1)]()
     main(prog_name="kbroker")

@@ -1,4 +1,4 @@
-"""The bank on three processes over three members of etcd: processes, members and disks fail."""
+"""The bank on three broker processes with etcd: brokers, etcd members and disks fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEMBERS = (0, 1, 2)
 
 
 def three_processes(directory: Path, etcd: Etcd) -> EtcdCluster:
-    """Three brokers, each a process, with their metadata on etcd."""
+    """Return three broker processes that keep their metadata in etcd."""
     members = ",".join(each.removeprefix("http://") for each in etcd.endpoints)
     settings = (*SETTINGS_OF_NODES, *SESSION)
     address = f"etcd://{members}/bank"
@@ -27,7 +27,7 @@ def three_processes(directory: Path, etcd: Etcd) -> EtcdCluster:
 
 
 class BankOverEtcd(BankOfNodes):
-    """A run on three processes over etcd; MOMENTS has what happens."""
+    """A run on three broker processes with etcd; FAULTS lists its faults."""
 
     server: EtcdCluster
     needs_election = ("kill node", "pause node", "stop node")
@@ -36,8 +36,8 @@ class BankOverEtcd(BankOfNodes):
         self.etcd = etcd
         super().__init__(server, directory, seed)
 
-    def happen(self, moment: str) -> bool:
-        return MOMENTS[moment](self)
+    def inject(self, fault: str) -> bool:
+        return FAULTS[fault](self)
 
     def kill_node(self) -> bool:
         return self._end_node(self.server.kill_node)
@@ -46,7 +46,7 @@ class BankOverEtcd(BankOfNodes):
         return self._end_node(self.server.stop)
 
     def pause_node(self) -> bool:
-        """Pause a node until others lead; it wakes up and does not know that yet."""
+        """Pause a node until others lead; after resuming it briefly has stale metadata."""
         with self._stale_answers():
             return self._end_node(self.server.pause_node)
 
@@ -61,7 +61,7 @@ class BankOverEtcd(BankOfNodes):
             self.etcd.wait()
 
     def restart_member(self) -> bool:
-        """Kill a member of etcd; transactions go on without it."""
+        """Kill a member of etcd while transactions continue."""
         member = self._member()
         counts = self._is_open_when(self.etcd.kill, member)
         self._await_some_commits()
@@ -84,7 +84,7 @@ class BankOverEtcd(BankOfNodes):
         return counts
 
     def pause_member(self) -> bool:
-        """Pause a member of etcd; transactions go on without it."""
+        """Pause a member of etcd while transactions continue."""
         member = self._member()
         with ExitStack() as stack:
             stack.callback(self.etcd.resume, member)
@@ -94,7 +94,7 @@ class BankOverEtcd(BankOfNodes):
         return counts
 
     def pause_etcd(self) -> bool:
-        """Pause all of etcd for up to two and a half sessions of the nodes."""
+        """Pause all members of etcd for up to 2.5 sessions of the nodes."""
         with self._stale_answers():
             with ExitStack() as stack:
                 for member in MEMBERS[1:]:
@@ -114,11 +114,11 @@ class BankOverEtcd(BankOfNodes):
         return counts
 
     def _member(self) -> int:
-        """A member of etcd, mostly its leader."""
+        """Return a member of etcd, mostly its leader."""
         return self.random.choice([self.etcd.leader(), self.random.choice(MEMBERS)])
 
     def _is_open_when(self, fail: Callable[[int], None], member: int) -> bool:
-        """Let a member of etcd fail in the middle of transactions; whether one was open."""
+        """Fail a member of etcd during transactions. Returns True if one was open."""
         self._wait(self._is_any_open, "a transaction")
         fail(member)
         return self._is_any_open()
@@ -129,15 +129,15 @@ class BankOverEtcd(BankOfNodes):
 
     @contextmanager
     def _stale_answers(self) -> Iterator[None]:
-        """Expect nodes that do not know yet who leads, until all are in sync again."""
+        """Expect stale responses of nodes until all replicas are in sync again."""
         self._recorder.write(Operation.PAUSE, process=BROKER)
         yield
         self.server.await_in_sync(PLACES)
         self._recorder.write(Operation.RESUME, process=BROKER)
 
 
-MOMENTS: dict[str, Callable[[BankOverEtcd], bool]] = {
-    **bank.MOMENTS,
+FAULTS: dict[str, Callable[[BankOverEtcd], bool]] = {
+    **bank.FAULTS,
     "kill node": BankOverEtcd.kill_node,
     "stop node": BankOverEtcd.stop_node,
     "pause node": BankOverEtcd.pause_node,
@@ -148,4 +148,4 @@ MOMENTS: dict[str, Callable[[BankOverEtcd], bool]] = {
     "pause etcd": BankOverEtcd.pause_etcd,
     "replace etcd member": BankOverEtcd.replace_member,
 }
-OF_ETCD = tuple(moment for moment in MOMENTS if "etcd" in moment)
+ETCD_FAULTS = tuple(fault for fault in FAULTS if "etcd" in fault)

@@ -1,12 +1,11 @@
-"""What transactional clients saw of a broker: events, and their form in a file of JSON lines.
+"""Events recorded by transactional clients, and their NDJSON format.
 
-Every client writes its own file, event by event as they happen, so that what a client knew when it
-was killed is there. `load` puts the files together by time: all clocks are one steady clock.
+Every client writes its own file, event by event, so that the events of a killed client survive.
+`load` merges the files by time: all processes use the same monotonic clock.
 
-A question is written down before it is sent (`INVOKED`) and its answer after it came: `OK`, `FAIL`
-(it has surely not happened) or `UNKNOWN` (it may have happened). What only looks (`POLL`, `READ`,
-`STABLE`, `END`, `COMMITTED`) is one event, written when the answer is there; `since` is the time
-of the question.
+A request is recorded before it is sent (`INVOKED`) and again after its response: `OK`, `FAIL` (it
+surely had no effect) or `UNKNOWN` (it may have had an effect). Reads (`POLL`, `READ`, `STABLE`,
+`END`, `COMMITTED`) are one event, recorded with the response; `since` is the time of the request.
 """
 
 from __future__ import annotations
@@ -19,44 +18,44 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+# A topic and a partition.
 Place = tuple[str, int]
-"""A topic and the number of one of its partitions."""
 
 READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 
 
 class Operation(StrEnum):
-    """What an event tells of."""
+    """The operation of an event."""
 
+    # A process initialises a transactional ID and fences the previous process.
     INIT = "init"
-    """A process takes over a transactional id, and fences whoever had it."""
     BEGIN = "begin"
+    # `value` is sent to `place`; `source` is the input of a transformer.
     SEND = "send"
-    """`value` to `place`; `source` is the value from which a transformer made it."""
+    # The transaction commits `offset` of `place` for `group`.
     OFFSETS = "offsets"
-    """The transaction carries the next `offset` that `group` has to read of `place`."""
     COMMIT = "commit"
     ABORT = "abort"
+    # A consumer moved from offset `begin` to `end` of `place` and received `records`.
     POLL = "poll"
-    """A consumer moved from offset `begin` to `end` of `place` and was given `records`."""
+    # A final read of a whole partition, after all clients have stopped.
     READ = "read"
-    """The same, of a whole partition after all clients have stopped: the last word on it."""
     STABLE = "stable"
     """The last stable offset of `place`."""
+    # The high watermark of `place`, as read_uncommitted consumers see it.
     END = "end"
-    """The end offset of `place` for readers of uncommitted records."""
+    # The committed offset of `group` in `place`, or -1.
     COMMITTED = "committed"
-    """The committed offset of `group` in `place`; -1 is none."""
+    # The process is paused; for `BROKER`, one of its nodes.
     PAUSE = "pause"
-    """The process stands still; one of `BROKER` is a node that stands still."""
+    # The process is resumed; for `BROKER`, the node is in sync again.
     RESUME = "resume"
-    """The process goes on; a node of `BROKER` is in sync again."""
+    # The process is killed; `BROKER` is the broker process.
     KILL = "kill"
-    """The process is killed; `BROKER` is the process of the broker."""
 
 
 class Phase(StrEnum):
-    """How far an operation has come."""
+    """The state of an operation."""
 
     INVOKED = "invoked"
     OK = "ok"
@@ -68,11 +67,14 @@ BROKER = "broker"
 
 
 class Event(NamedTuple):
-    """One event. Fields that say nothing about an operation keep their default.
+    """An event. Fields that do not apply to its operation keep their default.
 
-    `time` and `since` are nanoseconds of a steady clock. `process` is a client in one of its lives;
-    `transaction` is the name of a transaction, which nobody uses twice; `timeout_ms` is when those
-    of a process are aborted that nobody ends.
+    Attributes:
+        time: Monotonic time in ns.
+        process: Name and number of a client process.
+        timeout_ms: Transaction timeout of the process.
+        transaction: Unique name of a transaction.
+        since: Monotonic time of the request in ns, for reads.
     """
 
     time: int
@@ -96,14 +98,14 @@ class Event(NamedTuple):
 
 
 def to_json(event: Event) -> str:
-    """One line; fields that have their default are left out."""
+    """Return the event as a JSON line without fields that have their default."""
     defaults = Event._field_defaults
     fields = event._asdict().items()
     return json.dumps({name: each for name, each in fields if each != defaults.get(name)})
 
 
 def from_json(line: str) -> Event:
-    """Raises ValueError or TypeError when the line is not an event."""
+    """Parse a line. Raises ValueError or TypeError if it is not an event."""
     fields: dict[str, Any] = json.loads(line)
     fields["operation"] = Operation(fields["operation"])
     fields["phase"] = Phase(fields.get("phase", Phase.OK))
@@ -116,9 +118,9 @@ def from_json(line: str) -> Event:
 
 
 class Recorder:
-    """Writes the events of one process to a file that outlives it.
+    """A writer of the events of one process to a file that survives the process.
 
-    Each event is one write to the end of the file: a process that is killed leaves whole lines.
+    Each event is one append, so a killed process leaves whole lines.
     """
 
     def __init__(self, path: Path, process: str) -> None:
@@ -126,7 +128,7 @@ class Recorder:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def write(self, operation: Operation, phase: Phase = Phase.OK, **fields: Any) -> int:
-        """Add an event that happens now; returns its time."""
+        """Append an event with the current time and return this time."""
         fields.setdefault("process", self.process)
         event = Event(time.monotonic_ns(), operation=operation, phase=phase, **fields)
         os.write(self._file, to_json(event).encode() + b"\n")
@@ -137,7 +139,7 @@ class Recorder:
 
 
 def load(paths: Iterable[Path]) -> list[Event]:
-    """The history of all processes, in the order of time."""
+    """Return the events of all files, ordered by time."""
     events = [event for path in paths for event in _lines(path)]
     return sorted(events, key=lambda event: event.time)
 

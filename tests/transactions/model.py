@@ -1,8 +1,7 @@
-"""A model of a broker with transactions, and models with a defect each.
+"""A model of a broker with transactions, and models with one planted bug each.
 
-It keeps everything in memory and loses nothing in a crash: what was done before it is done, and
-what was prepared is completed by `restart`. Methods that take several steps are generators, between
-whose steps other clients are served.
+The model keeps everything in memory and loses nothing in a crash. `restart` completes prepared
+transactions. Operations of several steps are generators: other clients are served between steps.
 """
 
 from __future__ import annotations
@@ -17,41 +16,47 @@ from .history import READ_COMMITTED, Place
 Steps = Generator[None]
 
 
-class Refused(Exception):
-    """The broker does not do what was asked: a stale epoch, generation or state."""
+class RequestRejected(Exception):
+    """The broker rejected a request because of a stale epoch, generation or state."""
 
 
 @dataclass(eq=False)
-class Open:
-    """A transaction. `outcome` is set when it is prepared; `firsts` are places without marker."""
+class Transaction:
+    """A transaction.
 
-    firsts: dict[Place, int] = field(default_factory=dict)
+    Attributes:
+        first_offsets: First offset of each partition that has no marker yet.
+        offsets: Group offsets to commit.
+        outcome: True for commit, False for abort, None until prepared.
+    """
+
+    first_offsets: dict[Place, int] = field(default_factory=dict)
     offsets: dict[Place, int] = field(default_factory=dict)
     outcome: bool | None = None
 
 
 @dataclass
-class Identity:
-    """What the coordinator knows of a transactional id."""
+class TransactionalId:
+    """The coordinator's state of a transactional ID."""
 
     epoch: int = -1
-    current: Open = field(default_factory=Open)
+    current: Transaction = field(default_factory=Transaction)
     last_outcome: bool | None = None
 
 
 class Entry(NamedTuple):
-    """A record, or with `value` None the marker of a transaction."""
+    """A record, or a transaction marker if `value` is None."""
 
     value: int | None
-    transaction: Open
+    transaction: Transaction
 
 
 class Model:
-    """The right one, for one group."""
+    """The correct model, for one consumer group."""
 
     def __init__(self, inputs: Iterable[Place]) -> None:
         self.logs: defaultdict[Place, list[Entry]] = defaultdict(list)
-        self.identities: defaultdict[str, Identity] = defaultdict(Identity)
+        self.identities: defaultdict[str, TransactionalId] = defaultdict(TransactionalId)
         self.inputs = list(inputs)
         self.generation = 0
         self.members: list[str] = []
@@ -60,7 +65,7 @@ class Model:
     # -- producers
 
     def init(self, name: str) -> int:
-        """Take over a transactional id; returns the epoch."""
+        """Initialise a transactional ID and return its new epoch."""
         identity = self.identities[name]
         identity.epoch += 1
         if identity.current.outcome is None:
@@ -69,85 +74,85 @@ class Model:
         return identity.epoch
 
     def send(self, name: str, epoch: int, place: Place, value: int) -> int:
-        """Append a record, or find it; returns its offset."""
+        """Append a record unless it is a duplicate, and return its offset."""
         identity = self.identities[name]
         self._check_sender(identity, epoch)
         log = self.logs[place]
         found = self._find_duplicate(log, value)
         if found is None:
             found = len(log)
-            identity.current.firsts.setdefault(place, found)
+            identity.current.first_offsets.setdefault(place, found)
             log.append(Entry(value, identity.current))
         return found
 
     def send_offsets(
         self, name: str, epoch: int, generation: int, offsets: dict[Place, int]
     ) -> None:
-        """Add what the group has consumed to the transaction."""
+        """Add consumed offsets of the group to the transaction."""
         identity = self.identities[name]
         self._check_sender(identity, epoch)
         self._check_generation(generation)
         identity.current.offsets.update(offsets)
 
     def end(self, name: str, epoch: int, commit: bool) -> Steps:
-        """Commit or abort."""
+        """Commit or abort the transaction."""
         identity = self.identities[name]
         self._check_ender(identity, epoch)
         transaction = identity.current
         if transaction.outcome is None:
-            if not transaction.firsts and not transaction.offsets:
+            if not transaction.first_offsets and not transaction.offsets:
                 if identity.last_outcome is commit:
                     return
-                raise Refused("there is no transaction")
+                raise RequestRejected("no open transaction")
             transaction.outcome = commit
         elif transaction.outcome is not commit:
-            raise Refused("it is being ended in the other way")
-        for place in list(transaction.firsts):
+            raise RequestRejected("the transaction is ending with the opposite outcome")
+        for place in list(transaction.first_offsets):
             yield
             self._mark(transaction, place)
         yield
         if identity.current is transaction:
             self._complete(identity)
 
-    def _complete(self, identity: Identity) -> None:
-        """Write what is missing of a transaction whose outcome is known."""
+    def _complete(self, identity: TransactionalId) -> None:
+        """Write the missing markers and offsets of a prepared transaction."""
         transaction = identity.current
         assert transaction.outcome is not None
-        for place in list(transaction.firsts):
+        for place in list(transaction.first_offsets):
             self._mark(transaction, place)
         self._settle_offsets(transaction)
         identity.last_outcome = transaction.outcome
-        identity.current = Open()
+        identity.current = Transaction()
 
-    def _mark(self, transaction: Open, place: Place) -> None:
-        if transaction.firsts.pop(place, None) is not None:
+    def _mark(self, transaction: Transaction, place: Place) -> None:
+        if transaction.first_offsets.pop(place, None) is not None:
             self.logs[place].append(Entry(None, transaction))
 
-    def _settle_offsets(self, transaction: Open) -> None:
+    def _settle_offsets(self, transaction: Transaction) -> None:
         if transaction.outcome:
             self.offsets.update(transaction.offsets)
 
     def restart(self) -> None:
-        """After a crash: complete what was prepared."""
+        """Complete prepared transactions after a crash."""
         for identity in self.identities.values():
             if identity.current.outcome is not None:
                 self._complete(identity)
 
-    # -- what is checked
+    # -- validation
 
-    def _check_sender(self, identity: Identity, epoch: int) -> None:
+    def _check_sender(self, identity: TransactionalId, epoch: int) -> None:
         if epoch != identity.epoch:
-            raise Refused("fenced")
+            raise RequestRejected("fenced")
         if identity.current.outcome is not None:
-            raise Refused("it is being ended")
+            raise RequestRejected("the transaction is ending")
 
-    def _check_ender(self, identity: Identity, epoch: int) -> None:
+    def _check_ender(self, identity: TransactionalId, epoch: int) -> None:
         if epoch != identity.epoch:
-            raise Refused("fenced")
+            raise RequestRejected("fenced")
 
     def _check_generation(self, generation: int) -> None:
         if generation != self.generation:
-            raise Refused("another generation")
+            raise RequestRejected("stale generation")
 
     def _find_duplicate(self, log: list[Entry], value: int) -> int | None:
         rows = range(max(0, len(log) - 50), len(log))
@@ -156,12 +161,14 @@ class Model:
     # -- consumers
 
     def stable(self, place: Place) -> int:
-        """The last stable offset."""
-        firsts = (each.current.firsts.get(place) for each in self.identities.values())
-        return min((first for first in firsts if first is not None), default=len(self.logs[place]))
+        """Return the last stable offset."""
+        first_offsets = (each.current.first_offsets.get(place) for each in self.identities.values())
+        return min(
+            (first for first in first_offsets if first is not None), default=len(self.logs[place])
+        )
 
     def fetch(self, place: Place, begin: int, isolation: str) -> tuple[int, list[tuple[int, int]]]:
-        """The offset up to which this tells, and the records from `begin` to it."""
+        """Return the end of the fetch, and the visible offsets and values from `begin` to it."""
         is_committed = isolation == READ_COMMITTED
         end = self.stable(place) if is_committed else len(self.logs[place])
         records = [
@@ -175,72 +182,72 @@ class Model:
         return entry.transaction.outcome is False
 
     def join(self, members: list[str]) -> None:
-        """A new generation of the group."""
+        """Start a new generation of the group."""
         self.members = members
         self.generation += 1
 
     def assigned(self, member: str) -> list[Place]:
-        """The inputs of a member in the present generation."""
+        """Return the input partitions of a member in the current generation."""
         index = self.members.index(member)
         return self.inputs[index :: len(self.members)]
 
     def committed(self, place: Place) -> int | None:
-        """The group's offset, -1 for none; None while a transaction is about to change it."""
+        """Return the committed offset or -1; None while a transaction is about to change it."""
         if any(place in each.current.offsets for each in self.identities.values()):
             return None
         return self.offsets.get(place, -1)
 
 
-# -- defects
+# -- planted bugs
 
 
 class StableOffsetPassesOpen(Model):
-    """The last stable offset is the end of the log."""
+    """Planted bug: the last stable offset is the log end offset."""
 
     def stable(self, place: Place) -> int:
         return len(self.logs[place])
 
 
 class AbortedListEmpty(Model):
-    """Fetch names no aborted transactions."""
+    """Planted bug: Fetch returns no aborted transactions."""
 
     def _is_hidden(self, entry: Entry) -> bool:
         return False
 
 
 class EndAnsweredBeforeMarkers(Model):
-    """EndTxn is answered when the outcome is prepared; markers come with the next request."""
+    """Planted bug: EndTxn responds after preparing; the next request writes the markers."""
 
     def end(self, name: str, epoch: int, commit: bool) -> Steps:
         identity = self.identities[name]
         self.restart()
-        if identity.current.firsts:
+        if identity.current.first_offsets:
             self._check_ender(identity, epoch)
             identity.current.outcome = commit
         else:
             yield from super().end(name, epoch, commit)
 
-    def _check_sender(self, identity: Identity, epoch: int) -> None:
+    def _check_sender(self, identity: TransactionalId, epoch: int) -> None:
         self.restart()
         super()._check_sender(identity, epoch)
 
 
 class OffsetsOfAborted(Model):
-    """Pending offsets are applied whatever becomes of the transaction."""
+    """Planted bug: offsets of aborted transactions are committed."""
 
-    def _settle_offsets(self, transaction: Open) -> None:
+    def _settle_offsets(self, transaction: Transaction) -> None:
         self.offsets.update(transaction.offsets)
 
 
 class OffsetsOfCommittedDropped(Model):
-    """Pending offsets are never applied."""
+    """Planted bug: offsets of committed transactions are dropped."""
 
-    def _settle_offsets(self, transaction: Open) -> None:
+    def _settle_offsets(self, transaction: Transaction) -> None:
         pass
 
 
 class PendingOffsetsShown(Model):
-    """OffsetFetch does not wait for transactions that are about to end."""
+    """Planted bug: OffsetFetch returns pending offsets."""
 
     def committed(self, place: Place) -> int | None:
         for identity in self.identities.values():
@@ -250,35 +257,35 @@ class PendingOffsetsShown(Model):
 
 
 class ZombieProduces(Model):
-    """Produce does not look at the epoch."""
+    """Planted bug: Produce ignores the producer epoch."""
 
-    def _check_sender(self, identity: Identity, epoch: int) -> None:
+    def _check_sender(self, identity: TransactionalId, epoch: int) -> None:
         super()._check_sender(identity, identity.epoch)
 
 
 class OldEpochEnds(Model):
-    """EndTxn does not look at the epoch."""
+    """Planted bug: EndTxn ignores the producer epoch."""
 
-    def _check_ender(self, identity: Identity, epoch: int) -> None:
+    def _check_ender(self, identity: TransactionalId, epoch: int) -> None:
         pass
 
 
 class OldGenerationCommits(Model):
-    """TxnOffsetCommit does not look at the generation."""
+    """Planted bug: TxnOffsetCommit ignores the generation."""
 
     def _check_generation(self, generation: int) -> None:
         pass
 
 
 class RetriesDouble(Model):
-    """Produce forgets what it has appended."""
+    """Planted bug: Produce does not detect duplicates."""
 
     def _find_duplicate(self, log: list[Entry], value: int) -> int | None:
         return None
 
 
 class CrashLosesLast(Model):
-    """A crash takes the last record of a partition."""
+    """Planted bug: a crash loses the last record of a partition."""
 
     def restart(self) -> None:
         super().restart()
@@ -288,14 +295,14 @@ class CrashLosesLast(Model):
 
 
 class CrashTurnsMarkers(Model):
-    """What was prepared is completed as aborted after a crash."""
+    """Planted bug: a crash turns prepared commits into aborts."""
 
     def restart(self) -> None:
         for identity in self.identities.values():
             prepared = identity.current
             if prepared.outcome is not None:
-                aborted = Open(prepared.firsts, prepared.offsets, False)
-                for place, first in prepared.firsts.items():
+                aborted = Transaction(prepared.first_offsets, prepared.offsets, False)
+                for place, first in prepared.first_offsets.items():
                     log = self.logs[place]
                     log[first:] = [
                         Entry(value, aborted if writer is prepared else writer)

@@ -1,4 +1,4 @@
-"""The bank on three nodes: each round ends with a crash or a stop of one of them, or of all."""
+"""The bank on three nodes: each round crashes or stops one node, or kills all."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .bank import SETTINGS, TOPICS, Bank
 from .client import PARTITIONS, PLACES
 from .history import BROKER, Operation
 
+# Number of transactions to commit while a node is down.
 COMMITS_WITHOUT = 5
-"""How many transactions are committed while a node is down."""
-MOMENTS = ("crash node", "stop node", "kill broker")
+FAULTS = ("crash node", "stop node", "kill broker")
 SETTINGS_OF_NODES = (
     *SETTINGS,
     "default.replication.factor=3",
@@ -22,37 +22,37 @@ SETTINGS_OF_NODES = (
 
 
 def three_nodes(directory: Path) -> Cluster:
-    """The broker of the bank with three nodes; every record is on two of them at least."""
+    """Return a three-node cluster for the bank; each record is stored on at least two nodes."""
     return Cluster(directory, SETTINGS_OF_NODES, TOPICS, tuple(PARTITIONS))
 
 
 class BankOfNodes(Bank):
-    """A run on three nodes. `elections` counts leaders that were elected because of what was done."""
+    """A run on three nodes. `elections` counts the leader elections that the faults caused."""
 
     server: Cluster
-    needs_election: Collection[str] = MOMENTS
-    """Moments that do not count without an election."""
+    # Faults whose round counts only if a leader was elected.
+    needs_election: Collection[str] = FAULTS
 
     def __init__(self, server: Cluster, directory: Path, seed: int) -> None:
         self.elections = 0
         super().__init__(server, directory, seed)
 
-    def round(self, moment: str) -> bool:
+    def round(self, fault: str) -> bool:
         before = self.server.look()
-        counts = super().round(moment)
+        counts = super().round(fault)
         self.server.await_in_sync(PLACES)
         after = self.server.look()
         elections = sum(after[place].epoch > before[place].epoch for place in PLACES)
         self.elections += elections
-        return counts and (elections > 0 or moment not in self.needs_election)
+        return counts and (elections > 0 or fault not in self.needs_election)
 
-    def happen(self, moment: str) -> bool:
-        if moment == "kill broker":
+    def inject(self, fault: str) -> bool:
+        if fault == "kill broker":
             return self.kill_broker()
-        return self._end_node(self.server.crash if moment == "crash node" else self.server.stop)
+        return self._end_node(self.server.crash if fault == "crash node" else self.server.stop)
 
     def _end_node(self, end: Callable[[int], None]) -> bool:
-        """End a node in the middle of transactions; the others go on without it for a while."""
+        """Stop a node while transactions are open; the others commit without it for a while."""
         node = self.random.choice(NODES)
         self._wait(self._is_any_open, "a transaction")
         end(node)

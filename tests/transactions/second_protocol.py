@@ -1,7 +1,7 @@
-"""A producer of the second transaction protocol (KIP-890), which librdkafka does not speak.
+"""A producer with transaction protocol 2 (KIP-890), which librdkafka does not support.
 
-It has the methods of confluent-kafka's transactional Producer that the bank uses, and does one thing
-at a time: a record is acknowledged when `produce` returns.
+It has the methods of confluent-kafka's transactional Producer that the bank uses. It sends one
+request at a time: a record is acknowledged when `produce` returns.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest
 from ..wire import Topic, batch, frame, produce_request, request
 
 INIT_VERSION, PRODUCE_VERSION, OFFSETS_VERSION, END_VERSION = 5, 12, 5, 5
+# Coordinator types of FindCoordinator.
 GROUP, TRANSACTION = 0, 1
-"""Types of coordinators."""
 ANSWER_SECONDS = 20
 RETRY_BACKOFF_SECONDS = 0.02
 _MEMBER_MARK = b"CGMDv2:"
@@ -38,6 +38,8 @@ FENCED = frozenset(
         ErrorCode.PRODUCER_FENCED,
     }
 )
+# These abort the transaction; all other errors are retried. INVALID_PRODUCER_EPOCH may result from
+# a transaction timeout, and the end of the transaction tells whether the producer is fenced.
 ABORTABLE = frozenset(
     {
         ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -49,12 +51,10 @@ ABORTABLE = frozenset(
         ErrorCode.REBALANCE_IN_PROGRESS,
     }
 )
-"""All other errors pass: the request is sent again. The end says whether an epoch is over that may
-have been raised because the transaction took too long."""
 
 
 class Delivered(NamedTuple):
-    """Where a record is."""
+    """The position of a delivered record."""
 
     at: int
 
@@ -63,17 +63,17 @@ class Delivered(NamedTuple):
 
 
 class SecondProtocolProducer:
-    """One producer. All methods raise KafkaException as confluent-kafka's do.
+    """A producer whose methods raise KafkaException like confluent-kafka's.
 
-    It looks again for the node that has to answer whenever a request was not done.
+    It looks up leaders and coordinators again after each failed request.
     """
 
     def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int) -> None:
         self._bootstrap = itertools.cycle(map(Endpoint.parse, bootstrap.split(",")))
         self._transactional_id = transactional_id
         self._timeout_ms = timeout_ms
+        # Coordinators by type and key, leaders by topic and partition.
         self._known: dict[tuple[object, ...], Endpoint] = {}
-        """Coordinators by kind and key, leaders by topic and partition."""
         self._streams: dict[Endpoint, Stream] = {}
         self._producer: tuple[int, int] = (-1, -1)
         self._sequences: defaultdict[tuple[str, int], int] = defaultdict(int)
@@ -86,10 +86,12 @@ class SecondProtocolProducer:
             producer_id=-1,
             producer_epoch=-1,
         )
-        self._begin_as(self._until_done(ApiKey.INIT_PRODUCER_ID, INIT_VERSION, ask, _own_code))
+        self._adopt_producer(
+            self._until_done(ApiKey.INIT_PRODUCER_ID, INIT_VERSION, ask, _own_code)
+        )
 
     def begin_transaction(self) -> None:
-        """The first record begins it."""
+        """Do nothing: the first record begins the transaction."""
 
     def produce(
         self, topic: str, value: bytes, *, partition: int, on_delivery: Callable[..., None]
@@ -110,7 +112,7 @@ class SecondProtocolProducer:
         on_delivery(None, Delivered(answer.responses[0].partition_responses[0].base_offset))
 
     def poll(self, _: float) -> None:
-        """Everything is delivered."""
+        """Do nothing: `produce` returns after delivery."""
 
     def send_offsets_to_transaction(self, offsets: list[Any], member: bytes, _: float) -> None:
         producer_id, epoch = self._producer
@@ -150,10 +152,10 @@ class SecondProtocolProducer:
             producer_epoch=epoch,
             committed=commit,
         )
-        self._begin_as(self._until_done(ApiKey.END_TXN, END_VERSION, ask, _own_code))
+        self._adopt_producer(self._until_done(ApiKey.END_TXN, END_VERSION, ask, _own_code))
 
-    def _begin_as(self, answer: Any) -> None:
-        """Go on with the producer id and epoch of an answer; all sequences begin anew."""
+    def _adopt_producer(self, answer: Any) -> None:
+        """Adopt the producer ID and epoch of a response and reset all sequences."""
         self._producer = (answer.producer_id, answer.producer_epoch)
         self._sequences.clear()
 
@@ -162,49 +164,49 @@ class SecondProtocolProducer:
     def _until_done(
         self, key: ApiKey, version: int, ask: Any, code_of: Callable[[Any], int]
     ) -> Any:
-        """Send a request until it is done. Raises KafkaException for what does not pass."""
+        """Send a request until it succeeds. Raises KafkaException for non-retriable errors."""
         while True:
             try:
-                answer = self._stream(self._place(key, ask)).ask(key, version, ask)
-            except (OSError, Elsewhere):
-                self._look_again()
+                answer = self._stream(self._endpoint(key, ask)).ask(key, version, ask)
+            except (OSError, NodeUnknown):
+                self._disconnect()
                 time.sleep(RETRY_BACKOFF_SECONDS)
                 continue
             code = code_of(answer)
             if code == ErrorCode.NONE:
                 return answer
             if code in FENCED or code in ABORTABLE:
-                reason = f"{key.name} was answered with {ErrorCode(code).name}"
+                reason = f"{key.name} failed with {ErrorCode(code).name}"
                 is_fatal = code in FENCED
                 raise KafkaException(KafkaError(code, reason, is_fatal, False, not is_fatal))
             self._known.clear()
             time.sleep(RETRY_BACKOFF_SECONDS)
 
-    # -- who has to answer
+    # -- leaders and coordinators
 
-    def _place(self, key: ApiKey, ask: Any) -> Endpoint:
-        """Raises OSError, or Elsewhere when nobody knows."""
+    def _endpoint(self, key: ApiKey, ask: Any) -> Endpoint:
+        """Return the node to send a request to. Raises OSError, or NodeUnknown."""
         if key == ApiKey.PRODUCE:
             topic = ask.topic_data[0]
             place = (topic.name, topic.partition_data[0].index)
-            return self._remembered(place, lambda: self._leader(*place))
+            return self._cached(place, lambda: self._leader(*place))
         if key == ApiKey.TXN_OFFSET_COMMIT:
             return self._coordinator(GROUP, ask.group_id)
         return self._coordinator(TRANSACTION, self._transactional_id)
 
-    def _remembered(self, key: tuple[object, ...], find: Callable[[], Endpoint]) -> Endpoint:
+    def _cached(self, key: tuple[object, ...], find: Callable[[], Endpoint]) -> Endpoint:
         if key not in self._known:
             self._known[key] = find()
         return self._known[key]
 
     def _coordinator(self, kind: int, name: str) -> Endpoint:
-        return self._remembered((kind, name, "coordinator"), lambda: self._find(kind, name))
+        return self._cached((kind, name, "coordinator"), lambda: self._find(kind, name))
 
     def _find(self, kind: int, name: str) -> Endpoint:
         ask = request(ApiKey.FIND_COORDINATOR, key=name, key_type=kind)
         answer = self._stream(next(self._bootstrap)).ask(ApiKey.FIND_COORDINATOR, 3, ask)
         if answer.error_code:
-            raise Elsewhere
+            raise NodeUnknown
         return Endpoint(answer.host, answer.port)
 
     def _leader(self, topic: str, partition: int) -> Endpoint:
@@ -215,27 +217,27 @@ class SecondProtocolProducer:
         for broker in answer.brokers:
             if broker.node_id == leaders.get(partition):
                 return Endpoint(broker.host, broker.port)
-        raise Elsewhere
+        raise NodeUnknown
 
     def _stream(self, endpoint: Endpoint) -> Stream:
-        """Raises OSError."""
+        """Return the connection to a node. Raises OSError."""
         if endpoint not in self._streams:
             self._streams[endpoint] = Stream(endpoint, self._transactional_id)
         return self._streams[endpoint]
 
-    def _look_again(self) -> None:
+    def _disconnect(self) -> None:
         self._known.clear()
         for stream in self._streams.values():
             stream.close()
         self._streams.clear()
 
 
-class Elsewhere(Exception):
-    """At the moment no node has to answer."""
+class NodeUnknown(Exception):
+    """No leader or coordinator is known at the moment."""
 
 
 class Stream:
-    """A connection to one node. Raises OSError when it cannot be opened, or breaks."""
+    """A connection to one node. Raises OSError if it cannot be opened or breaks."""
 
     def __init__(self, endpoint: Endpoint, client_id: str) -> None:
         self._socket = socket.create_connection(endpoint, ANSWER_SECONDS)
@@ -243,7 +245,7 @@ class Stream:
         self._asked = 0
 
     def ask(self, key: ApiKey, version: int, ask: Any) -> Any:
-        """Send a request, and wait for the answer."""
+        """Send a request and return the response."""
         self._asked += 1
         self._socket.sendall(frame(key, version, ask, self._client_id, self._asked))
         (size,) = struct.unpack(">i", self._receive(4))
@@ -264,7 +266,7 @@ class Stream:
 
 
 def _parse_member(data: bytes) -> tuple[int, str, str]:
-    """Generation, group and member id of what confluent-kafka calls metadata of a group."""
+    """Parse confluent-kafka's group metadata into generation, group and member ID."""
     assert data.startswith(_MEMBER_MARK), data
     (generation,) = struct.unpack_from("=i", data, len(_MEMBER_MARK))
     group, member_id, _ = data[len(_MEMBER_MARK) + 4 :].split(b"\0", 2)

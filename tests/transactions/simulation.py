@@ -1,4 +1,4 @@
-"""Clients of the model, one step at a time in random order, and what happens to them."""
+"""A simulation of clients against the model, in random single steps, with faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .history import (
     Phase,
     Place,
 )
-from .model import Model, Refused, Steps
+from .model import Model, RequestRejected, Steps
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ DRAIN_STEPS_MAX = 4_000
 
 @dataclass(eq=False)
 class Client:
-    """A client in one of its lives. While `paused`, only others take steps."""
+    """One process of a client. While `paused`, it takes no steps."""
 
     name: str
     life: int
@@ -49,12 +49,12 @@ class Client:
 class Simulation:
     """A run against a model; `run` returns its history.
 
-    `is_drained` says whether, at the end, all clients had come to an end by themselves.
+    After the run, `is_drained` is True if all clients stopped by themselves.
 
-    Parameters:
-        model: makes the broker, for these inputs.
-        seed: the same seed gives the same history.
-        steps: how many steps there are before the clients are asked to stop.
+    Args:
+        model: Class of the broker model.
+        seed: Random seed; equal seeds give equal histories.
+        steps: Number of steps before the clients are asked to stop.
     """
 
     def __init__(self, model: type[Model], seed: int, steps: int = 2000) -> None:
@@ -71,7 +71,7 @@ class Simulation:
         self._lives: dict[str, int] = {}
 
     def run(self) -> list[Event]:
-        """Everything from the first to the last read."""
+        """Run from the first client to the final reads and return the events."""
         names = [f"transformer-{number}" for number in range(TRANSFORMERS)]
         self._broker.join(names)
         for name in [*names, *(f"producer-{number}" for number in range(PRODUCERS))]:
@@ -80,7 +80,7 @@ class Simulation:
         for _ in range(self._steps):
             self._step()
             if self._random.random() < 0.02:
-                self._disturb()
+                self._inject_fault()
         self._stopping = True
         for client in self._clients:
             client.paused = False
@@ -92,7 +92,7 @@ class Simulation:
         self._read_all()
         return self.events
 
-    # -- what happens
+    # -- faults
 
     def _start(self, name: str) -> Client:
         self._lives[name] = life = self._lives.get(name, 0) + 1
@@ -112,8 +112,8 @@ class Simulation:
         except StopIteration:
             self._clients.remove(client)
 
-    def _disturb(self) -> None:
-        """Kill the broker or a client, or let a client sleep so long that others replace it."""
+    def _inject_fault(self) -> None:
+        """Kill the broker or a client, or pause a client until others replace it."""
         what = self._random.choice(("broker", "kill", "replace", "stall"))
         client = self._random.choice([each for each in self._clients if each.name != "reader"])
         if what == "broker":
@@ -121,7 +121,7 @@ class Simulation:
             self._broker_life += 1
             self._broker.restart()
         elif client.life != self._lives[client.name]:
-            return  # it is a zombie already
+            return  # it is fenced already
         elif what == "kill":
             self._clients.remove(client)
             self._write(client.process, Operation.KILL)
@@ -138,7 +138,7 @@ class Simulation:
             self._rebalance(client.name)
 
     def _rebalance(self, name: str) -> None:
-        """A member comes anew: partitions move from one member to another."""
+        """Start a new generation in which partitions move between members."""
         if name in self._broker.members:
             self._broker.join(self._broker.members[::-1])
 
@@ -151,8 +151,8 @@ class Simulation:
 
     # -- clients
 
-    def _ask(self, request: Callable[[], T]) -> Generator[None, None, T]:
-        """Ask the broker, again when it dies meanwhile."""
+    def _request(self, request: Callable[[], T]) -> Generator[None, None, T]:
+        """Send a request to the broker, and again if it crashes before the response."""
         while True:
             life = self._broker_life
             yield
@@ -162,14 +162,14 @@ class Simulation:
                 if life == self._broker_life:
                     return answer
 
-    def _tell(
+    def _recorded_request(
         self, client: Client, operation: Operation, request: Callable[[], T], **fields: Any
     ) -> Generator[None, None, T]:
-        """Ask with a question and an answer in the history. Raises Refused."""
+        """Send a request and record it and its response. Raises RequestRejected."""
         self._write(client.process, operation, Phase.INVOKED, **fields)
         try:
-            answer = yield from self._ask(request)
-        except Refused as error:
+            answer = yield from self._request(request)
+        except RequestRejected as error:
             self._write(client.process, operation, Phase.FAIL, error=str(error), **fields)
             raise
         if operation is Operation.SEND:
@@ -180,7 +180,7 @@ class Simulation:
     def _init(self, client: Client) -> Generator[None, None, int]:
         name = client.name
         request = partial(self._broker.init, name)
-        return self._tell(client, Operation.INIT, request, transactional_id=name)
+        return self._recorded_request(client, Operation.INIT, request, transactional_id=name)
 
     def _begin(self, client: Client) -> str:
         name = f"{client.process}#{next(self._names)}"
@@ -191,7 +191,7 @@ class Simulation:
         self, client: Client, epoch: int, transaction: str, place: Place, source: int = -1
     ) -> Steps:
         value = next(self._values)
-        yield from self._tell(
+        yield from self._recorded_request(
             client,
             Operation.SEND,
             lambda: self._broker.send(client.name, epoch, place, value),
@@ -209,7 +209,7 @@ class Simulation:
             life = self._broker_life
             try:
                 yield from self._while_alive(life, self._broker.end(client.name, epoch, commit))
-            except Refused as error:
+            except RequestRejected as error:
                 self._write(client.process, operation, Phase.FAIL, error=str(error), **fields)
                 raise
             yield
@@ -218,7 +218,7 @@ class Simulation:
                 return
 
     def _while_alive(self, life: int, steps: Steps) -> Steps:
-        """Take the broker's steps until it dies."""
+        """Run the broker's steps until it crashes."""
         yield
         while life == self._broker_life:
             try:
@@ -237,11 +237,11 @@ class Simulation:
                     yield from self._send(client, epoch, transaction, place)
                 commit = self._random.random() > ABORTED
                 yield from self._end(client, epoch, transaction, commit)
-        except Refused:
-            yield from self._replaced(client)
+        except RequestRejected:
+            yield from self._restart_rejected(client)
 
-    def _replaced(self, client: Client) -> Steps:
-        """A client that is refused starts anew, unless it was replaced."""
+    def _restart_rejected(self, client: Client) -> Steps:
+        """Restart a rejected client, unless it was replaced."""
         if client.life == self._lives[client.name]:
             self._start(client.name)
         yield
@@ -252,16 +252,16 @@ class Simulation:
             while not self._is_drained():
                 generation = self._broker.generation
                 for place in self._broker.assigned(client.name):
-                    position = yield from self._ask(partial(self._broker.committed, place))
+                    position = yield from self._request(partial(self._broker.committed, place))
                     if position is not None:
                         yield from self._transform_from(
                             client, epoch, generation, place, max(position, 0)
                         )
-        except Refused:
-            yield from self._replaced(client)
+        except RequestRejected:
+            yield from self._restart_rejected(client)
 
     def _is_drained(self) -> bool:
-        """Whether all has stopped but the transformers, and they have nothing left to do."""
+        """Return True if only transformers run, and they have no input left."""
         others = any(not each.name.startswith("transformer") for each in self._clients)
         return (
             self._stopping
@@ -277,21 +277,21 @@ class Simulation:
     def _transform_from(
         self, client: Client, epoch: int, generation: int, place: Place, position: int
     ) -> Steps:
-        end, records = yield from self._ask(
+        end, records = yield from self._request(
             lambda: self._broker.fetch(place, position, READ_COMMITTED)
         )
         if not records:
             return
         records = records[: self._random.randint(1, 5)]
         end = records[-1][0] + 1
-        self._write_look(
+        self._write_fetch(
             Operation.POLL, client.process, place, READ_COMMITTED, position, end, records
         )
         transaction = self._begin(client)
         for _, value in records:
             out = self._random.choice(OUTPUTS)
             yield from self._send(client, epoch, transaction, out, source=value)
-        yield from self._tell(
+        yield from self._recorded_request(
             client,
             Operation.OFFSETS,
             lambda: self._broker.send_offsets(client.name, epoch, generation, {place: end}),
@@ -305,7 +305,7 @@ class Simulation:
 
     # -- readers
 
-    def _write_look(
+    def _write_fetch(
         self,
         operation: Operation,
         process: str,
@@ -336,7 +336,7 @@ class Simulation:
             begin = positions[place, isolation]
             end, records = self._broker.fetch(place, begin, isolation)
             positions[place, isolation] = end
-            self._write_look(Operation.POLL, "reader", place, isolation, begin, end, records)
+            self._write_fetch(Operation.POLL, "reader", place, isolation, begin, end, records)
             self._sample(place)
 
     def _sample(self, place: Place) -> None:
@@ -354,4 +354,4 @@ class Simulation:
             self._sample(place)
             for isolation in (READ_COMMITTED, READ_UNCOMMITTED):
                 end, records = self._broker.fetch(place, 0, isolation)
-                self._write_look(Operation.READ, "reader", place, isolation, 0, end, records)
+                self._write_fetch(Operation.READ, "reader", place, isolation, 0, end, records)

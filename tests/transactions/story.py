@@ -1,4 +1,4 @@
-"""A history put in order: processes, transactions, sends, and what readers saw of them."""
+"""A parsed history: processes, transactions, sent records, and the reads of consumers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from .history import BROKER, READ_COMMITTED, READ_UNCOMMITTED, Event, Operation, Phase, Place
 
+# The time of an event that did not happen.
 NEVER = 1 << 63
-"""A time that does not come."""
 
 
 @dataclass(eq=False)
 class Send:
-    """A value on its way. `offset` is -1 until an acknowledgement or a reader has told it."""
+    """A sent value. `offset` is -1 until an acknowledgement or a read reveals it."""
 
     value: int
     place: Place
@@ -28,7 +28,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Claim:
-    """A transaction carries an offset of a group."""
+    """A group offset in a transaction."""
 
     group: str
     place: Place
@@ -37,7 +37,7 @@ class Claim:
 
 @dataclass(eq=False)
 class Transaction:
-    """One transaction of a process. Times are those of events, or `NEVER`."""
+    """A transaction of a process. Times are those of events, or `NEVER`."""
 
     name: str
     process: Process
@@ -52,13 +52,13 @@ class Transaction:
 
     @property
     def may_commit(self) -> int:
-        """From when it may be committed."""
+        """Return the earliest time at which the transaction may be committed."""
         surely_aborted = self.aborted < NEVER and self.commit_failed
         return NEVER if surely_aborted else self.commit_invoked
 
     @property
     def may_end(self) -> int:
-        """From when it may be over: its process asks for it, another one takes its id, or time."""
+        """Return the earliest time at which it may have ended: requested, fenced or timed out."""
         return min(
             self.commit_invoked,
             self.abort_invoked,
@@ -68,13 +68,13 @@ class Transaction:
 
     @property
     def answered(self) -> int:
-        """When its end was acknowledged."""
+        """Return the time at which its end was acknowledged."""
         return min(self.committed, self.aborted)
 
 
 @dataclass(eq=False)
 class Process:
-    """A client in one of its lives."""
+    """One process of a client."""
 
     name: str
     transactional_id: str = ""
@@ -82,11 +82,11 @@ class Process:
     init_done: int = NEVER
     timeout: int = NEVER
     killed: int = NEVER
+    # All processes with the same transactional ID.
     rivals: list[Process] = field(default_factory=list)
-    """All processes with its transactional id."""
 
     def may_be_fenced(self, since: int) -> int:
-        """When, from `since` on, another process first asked for its transactional id."""
+        """Return the first time from `since` on at which another process requested this ID."""
         times = (
             max(each.init_invoked, since)
             for each in self.rivals
@@ -96,29 +96,28 @@ class Process:
 
     @property
     def fenced(self) -> int:
-        """When a process that asked for its transactional id later was given it."""
+        """Return the time at which a later process received this transactional ID."""
         later = (each for each in self.rivals if each.init_invoked > self.init_done)
         return min((each.init_done for each in later if each is not self), default=NEVER)
 
 
 class Story:
-    """All that a history tells.
+    """The parsed content of a history.
 
     Attributes:
-        sends: by value.
-        looks: everything that consumers were given, polls and last reads, in order of time.
-        final: the last read of each place, for each isolation.
-        samples: what was seen of last stable, end and committed offsets, in order of time. Those
-            asked for while a node of the broker was paused are left out: it may not know yet that
-            others lead.
-        shown: the values that the last reads of committed records have.
+        sends: Sent records by value.
+        fetches: Polls and final reads, in order of time.
+        final: The final read of each partition, by isolation level.
+        samples: Observed last stable, log end and committed offsets, in order of time. Samples
+            taken while a broker node was paused are excluded: its metadata may be stale.
+        shown: The values in the final reads of read_committed consumers.
     """
 
     def __init__(self, events: Iterable[Event]) -> None:
         self.processes: dict[str, Process] = {}
         self.transactions: dict[str, Transaction] = {}
         self.sends: dict[int, Send] = {}
-        self.looks: list[Event] = []
+        self.fetches: list[Event] = []
         self.final: dict[tuple[Place, str], Event] = {}
         self.samples: defaultdict[Operation, list[Event]] = defaultdict(list)
         self.broker_kills: list[int] = []
@@ -148,7 +147,7 @@ class Story:
             case Operation.OFFSETS | Operation.COMMIT | Operation.ABORT:
                 self._take_step(event, self.transactions[event.transaction])
             case Operation.POLL | Operation.READ:
-                self.looks.append(event)
+                self.fetches.append(event)
                 if event.operation is Operation.READ:
                     self.final[event.place, event.isolation] = event
             case Operation.STABLE | Operation.END | Operation.COMMITTED:
@@ -217,21 +216,21 @@ class Story:
                     if send is not None and not send.acked and send.place == place:
                         send.offset = offset
 
-    # -- what the checks ask
+    # -- queries
 
     def is_committed(self, transaction: Transaction) -> bool:
-        """Whether it was acknowledged as committed, or readers were shown that it is."""
+        """Return True if its commit was acknowledged or its records were visible to consumers."""
         if transaction.committed < NEVER:
             return True
         is_possible = transaction.may_commit < NEVER
         return is_possible and any(send.value in self.shown for send in transaction.sends)
 
     def places(self) -> set[Place]:
-        """Every place that something was sent to."""
+        """Return all partitions that received records."""
         return {send.place for send in self.sends.values()}
 
     def open_at(self, time: int) -> list[Transaction]:
-        """Transactions of living processes whose end was not acknowledged yet."""
+        """Return the transactions of running processes whose end is not acknowledged."""
         return [
             each
             for each in self.transactions.values()

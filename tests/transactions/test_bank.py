@@ -1,7 +1,7 @@
-"""kill -9 of a broker, of producers and of transformers: exactly one output for every input.
+"""Exactly one output per input, with kill -9 of a broker, producers and transformers.
 
-The clients are processes with librdkafka; the broker is a process that keeps its files. What all of
-them saw is checked at the end, see `checker`.
+The clients are librdkafka processes; the broker is a process with files. `checker` checks the
+recorded history at the end.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import pytest
 
 from ..kill.server import Server
 from . import defects
-from .bank import MOMENTS, SETTINGS, TOPICS, Bank, opened
+from .bank import FAULTS, SETTINGS, TOPICS, Bank, opened
 from .checker import Kind, Minimum, check, judge, report
 
 MISSES_PER_ROUND_MAX = 3
-BEFORE_IT_BEGINS = 0.2
-"""Seconds: a client takes longer to start."""
+# Seconds; the start of a client takes longer.
+BEFORE_START_SECONDS = 0.2
 
 
 def plan(rounds: int, draw: random.Random) -> list[str]:
-    """What each round ends with: the broker is killed in four of ten."""
-    others = [moment for moment in MOMENTS if moment != "kill broker"]
+    """Return the fault that ends each round; the broker is killed in four of ten."""
+    others = [fault for fault in FAULTS if fault != "kill broker"]
     draw.shuffle(others)
     killed = max(1, rounds * 4 // 10)
     planned = [others[number % len(others)] for number in range(rounds - killed)]
@@ -37,7 +37,7 @@ def plan(rounds: int, draw: random.Random) -> list[str]:
 
 
 def minimum(planned: list[str]) -> Minimum:
-    """What a history of these rounds must have had."""
+    """Return the minimum counts of a history of these rounds."""
     kills = Counter(planned)
     return Minimum(
         commits=10 * len(planned),
@@ -49,7 +49,9 @@ def minimum(planned: list[str]) -> Minimum:
 
 @pytest.mark.sized
 @pytest.mark.slow
-def test_one_output_for_every_input(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_every_input_has_one_output_when_broker_and_clients_are_killed(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     rounds: int = request.config.getoption("rounds")
     seed: int = request.config.getoption("seed")
     print(f"\nseed {seed}")
@@ -57,8 +59,8 @@ def test_one_output_for_every_input(tmp_path: Path, request: pytest.FixtureReque
     missed = 0
     began = time.monotonic()
     with running(tmp_path, seed) as bank:
-        for moment in planned:
-            while not bank.round(moment):
+        for fault in planned:
+            while not bank.round(fault):
                 missed += 1
                 assert missed <= MISSES_PER_ROUND_MAX * rounds, "too many rounds do not count"
         bank.finish()
@@ -66,7 +68,7 @@ def test_one_output_for_every_input(tmp_path: Path, request: pytest.FixtureReque
     verdict = judge(history, minimum(planned))
     print(
         f"figures: seed {seed}, {rounds} rounds in {time.monotonic() - began:.0f} s, {missed} did "
-        f"not count ({', '.join(f'{n} {moment}' for moment, n in Counter(planned).items())})"
+        f"not count ({', '.join(f'{n} {fault}' for fault, n in Counter(planned).items())})"
     )
     print(
         f"figures: {verdict.had.commits} transactions committed, {verdict.had.aborts} aborted; "
@@ -78,12 +80,12 @@ def test_one_output_for_every_input(tmp_path: Path, request: pytest.FixtureReque
 
 
 @pytest.mark.long
-def test_who_is_killed_last_has_a_successor_that_ends_its_transaction(tmp_path: Path) -> None:
-    """It is not aborted by itself for a minute, and nobody reads beyond it until then."""
+def test_successor_of_last_killed_producer_ends_its_transaction(tmp_path: Path) -> None:
+    """The transaction times out after a minute and blocks read_committed consumers until then."""
     with running(tmp_path, 1) as bank:
         bank.await_commits()
         assert bank.kill("producer-0")
-        time.sleep(BEFORE_IT_BEGINS)  # others commit behind the transaction that is left open
+        time.sleep(BEFORE_START_SECONDS)  # others commit after the transaction that is left open
         bank.finish()
     history = bank.history()
     verdict = judge(history, Minimum(client_kills=1))
@@ -93,7 +95,7 @@ def test_who_is_killed_last_has_a_successor_that_ends_its_transaction(tmp_path: 
 
 @contextmanager
 def running(directory: Path, seed: int, module: Sequence[str] = ("kbroker",)) -> Iterator[Bank]:
-    """A broker and the bank at work; all processes are gone at the end."""
+    """Run a broker and the bank; stop all processes at the end."""
     server = Server(directory / "broker", SETTINGS, TOPICS, module)
     try:
         server.start()
@@ -103,7 +105,7 @@ def running(directory: Path, seed: int, module: Sequence[str] = ("kbroker",)) ->
         server.close()
 
 
-# What has to be seen of a broken broker, and what brings it to light.
+# The anomaly that shows each planted bug, and the fault that provokes it.
 
 SHOWN_BY: dict[str, tuple[Kind, str]] = {
     "stable_offset_passes_open": (Kind.PASSED, "kill producer"),
@@ -114,35 +116,37 @@ SHOWN_BY: dict[str, tuple[Kind, str]] = {
     "old_epoch_ends": (Kind.ZOMBIE, "replace producer"),
     "old_generation_commits": (Kind.TWICE, "stall transformer"),
 }
-DEFECT_SECONDS = 60
-DEFECTS_PER_RUN, ROUNDS_FOR_ALL_DEFECTS = 1, 100
+BUG_SECONDS = 60
+BUGS_PER_RUN, ROUNDS_FOR_ALL_BUGS = 1, 100
 
 
 @pytest.mark.long
-def test_broken_brokers_are_seen(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """One of them in a test run, all in a long one."""
+def test_checker_detects_planted_bugs_of_broker(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Try one planted bug in a test run and all of them in a soak test."""
     rounds: int = request.config.getoption("rounds")
     seed: int = request.config.getoption("seed")
-    count = len(SHOWN_BY) if rounds >= ROUNDS_FOR_ALL_DEFECTS else DEFECTS_PER_RUN
+    count = len(SHOWN_BY) if rounds >= ROUNDS_FOR_ALL_BUGS else BUGS_PER_RUN
     took = []
-    for defect in random.Random(seed).sample(sorted(SHOWN_BY), count):
+    for bug in random.Random(seed).sample(sorted(SHOWN_BY), count):
         began = time.monotonic()
-        with running(tmp_path / defect, seed, (defects.__name__, defect)) as bank:
-            assert is_seen(bank, *SHOWN_BY[defect]), f"{defect} was not seen, seed {seed}"
-        took.append(f"{defect} in {time.monotonic() - began:.0f} s")
+        with running(tmp_path / bug, seed, (defects.__name__, bug)) as bank:
+            assert is_detected(bank, *SHOWN_BY[bug]), f"{bug} was not seen, seed {seed}"
+        took.append(f"{bug} in {time.monotonic() - began:.0f} s")
     print(f"\nfigures: broken brokers that were seen: {', '.join(took)}")
 
 
-def is_seen(bank: Bank, kind: Kind, moment: str) -> bool:
-    """Whether the checker finds that kind when the moment comes again and again."""
-    deadline = time.monotonic() + DEFECT_SECONDS
+def is_detected(bank: Bank, kind: Kind, fault: str) -> bool:
+    """Return True if the checker finds this anomaly while the fault is repeated."""
+    deadline = time.monotonic() + BUG_SECONDS
     while time.monotonic() < deadline:
-        bank.round(moment)
+        bank.round(fault)
         bank.read_all()
         if kind in {finding.kind for finding in check(bank.history())}:
             return True
     return False
 
 
-def test_every_defect_is_tried() -> None:
-    assert set(defects.DEFECTS) == set(SHOWN_BY)
+def test_every_planted_bug_of_broker_has_an_expected_anomaly() -> None:
+    assert set(defects.BUGS) == set(SHOWN_BY)

@@ -1,4 +1,4 @@
-"""Transactions on three processes, while processes and members of etcd are killed, paused and replaced."""
+"""Transactions on three broker processes while brokers and etcd members fail."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import pytest
 from ..cluster.etcd import Etcd
 from .checker import Minimum, judge, report
 from .client import PLACES
-from .etcd_nodes import MOMENTS, OF_ETCD, BankOverEtcd, three_processes
+from .etcd_nodes import ETCD_FAULTS, FAULTS, BankOverEtcd, three_processes
 
-ROUNDS_PER_MOMENT = 6
+ROUNDS_PER_FAULT = 6
 MISSES_PER_ROUND_MAX = 3
 
 
 def plan(rounds: int, draw: random.Random) -> list[str]:
-    """Return the event that ends each round; at least one of them is a fault of etcd."""
-    shuffled = draw.sample(list(MOMENTS), len(MOMENTS))
+    """Return the fault that ends each round; at least one is a fault of etcd."""
+    shuffled = draw.sample(list(FAULTS), len(FAULTS))
     planned = [shuffled[number % len(shuffled)] for number in range(rounds)]
-    if not set(OF_ETCD) & set(planned):
-        planned[0] = draw.choice(OF_ETCD)
+    if not set(ETCD_FAULTS) & set(planned):
+        planned[0] = draw.choice(ETCD_FAULTS)
     draw.shuffle(planned)
     return planned
 
@@ -32,7 +32,7 @@ def plan(rounds: int, draw: random.Random) -> list[str]:
 def test_every_input_has_one_output_when_nodes_and_etcd_fail(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    rounds: int = max(1, request.config.getoption("rounds") // ROUNDS_PER_MOMENT)
+    rounds: int = max(1, request.config.getoption("rounds") // ROUNDS_PER_FAULT)
     seed: int = request.config.getoption("seed")
     planned = plan(rounds, random.Random(seed))
     missed, began = 0, time.monotonic()
@@ -46,9 +46,9 @@ def test_every_input_has_one_output_when_nodes_and_etcd_fail(
         server.await_in_sync(PLACES)
         bank = BankOverEtcd(server, etcd, directories[1], seed)
         try:
-            for moment in planned:
-                print(f"{time.monotonic() - began:.0f} s: {moment}", flush=True)
-                while not bank.round(moment):
+            for fault in planned:
+                print(f"{time.monotonic() - began:.0f} s: {fault}", flush=True)
+                while not bank.round(fault):
                     missed += 1
                     assert missed <= MISSES_PER_ROUND_MAX * rounds, "too many rounds do not count"
             bank.finish()

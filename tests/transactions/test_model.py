@@ -1,4 +1,4 @@
-"""Histories of a right model have no findings; those of models with a defect have."""
+"""The checker against histories of the correct model and of models with planted bugs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from .model import Model
 from .simulation import Simulation
 
 SEEDS = 40
-DEFECT_SEEDS = 10
+BUG_SEEDS = 10
 ENOUGH = Minimum(commits=20, aborts=5, broker_kills=1, client_kills=2)
 
+# The anomalies that show each planted bug; there may be more.
 SHOWN_BY: dict[type[Model], set[Kind]] = {
     model.StableOffsetPassesOpen: {Kind.PASSED, Kind.DIRTY_READ},
     model.AbortedListEmpty: {Kind.ABORTED_READ},
@@ -27,11 +28,10 @@ SHOWN_BY: dict[type[Model], set[Kind]] = {
     model.CrashLosesLast: {Kind.LOST, Kind.FELL},
     model.CrashTurnsMarkers: {Kind.LOST, Kind.FRACTURED},
 }
-"""What a broker with the defect is caught by; there may be more."""
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_the_right_model_has_no_findings(seed: int) -> None:
+def test_correct_model_has_no_anomalies(seed: int) -> None:
     simulation = Simulation(Model, seed)
     history = simulation.run()
     verdict = judge(history, ENOUGH)
@@ -41,16 +41,16 @@ def test_the_right_model_has_no_findings(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("defect", SHOWN_BY, ids=lambda defect: defect.__name__)
-def test_a_defect_is_seen(defect: type[Model]) -> None:
-    findings = [check(Simulation(defect, seed).run()) for seed in range(DEFECT_SEEDS)]
-    assert sum(map(bool, findings)) > DEFECT_SEEDS / 3, "most runs do not see it"
-    assert {finding.kind for found in findings for finding in found} >= SHOWN_BY[defect]
+@pytest.mark.parametrize("bug", SHOWN_BY, ids=lambda bug: bug.__name__)
+def test_checker_detects_planted_bug_of_model(bug: type[Model]) -> None:
+    findings = [check(Simulation(bug, seed).run()) for seed in range(BUG_SEEDS)]
+    assert sum(map(bool, findings)) > BUG_SEEDS / 3, "most runs do not show the bug"
+    assert {finding.kind for found in findings for finding in found} >= SHOWN_BY[bug]
 
 
-def test_every_defect_is_tried() -> None:
+def test_every_planted_bug_of_model_has_expected_anomalies() -> None:
     assert set(SHOWN_BY) == set(Model.__subclasses__())
 
 
-def test_a_seed_gives_the_same_history() -> None:
+def test_same_seed_gives_same_history() -> None:
     assert Simulation(Model, 7).run() == Simulation(Model, 7).run() != Simulation(Model, 8).run()

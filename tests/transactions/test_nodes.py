@@ -1,7 +1,7 @@
-"""Crashes and stops of one of three nodes, and kill -9 of all, in the middle of transactions.
+"""Transactions during crashes and stops of one of three nodes, and kill -9 of all.
 
-Partitions, groups and transactional ids are spread over the nodes: with each of them goes a
-coordinator of some and a leader of others. The clients see no more of it than retries.
+Each node leads some partitions and coordinates some groups and transactional IDs. For the clients
+its failure only causes retries.
 """
 
 from __future__ import annotations
@@ -15,34 +15,36 @@ from pathlib import Path
 
 import pytest
 
-from .bank import MOMENTS as OF_ONE
+from .bank import FAULTS as SINGLE_NODE_FAULTS
 from .checker import Minimum, judge, report
 from .client import PLACES
-from .nodes import MOMENTS, BankOfNodes, three_nodes
+from .nodes import FAULTS, BankOfNodes, three_nodes
 
+# Share of the rounds of the one-node test: each round takes longer.
 SHARE = 0.3
-"""Of the rounds that a run on one node has: each takes longer."""
 MISSES_PER_ROUND_MAX = 3
 
 
 def plan(rounds: int, draw: random.Random) -> list[str]:
-    """What each round ends with."""
-    planned = [MOMENTS[number % len(MOMENTS)] for number in range(rounds)]
+    """Return the fault that ends each round."""
+    planned = [FAULTS[number % len(FAULTS)] for number in range(rounds)]
     draw.shuffle(planned)
     return planned
 
 
 @pytest.mark.long
-def test_one_output_for_every_input(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    rounds = max(len(MOMENTS), int(request.config.getoption("rounds") * SHARE))
+def test_every_input_has_one_output_when_nodes_crash_or_stop(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    rounds = max(len(FAULTS), int(request.config.getoption("rounds") * SHARE))
     seed: int = request.config.getoption("seed")
     print(f"\nseed {seed}")
     planned = plan(rounds, random.Random(seed))
     missed = 0
     began = time.monotonic()
     with running(tmp_path, seed) as bank:
-        for moment in planned:
-            while not bank.round(moment):
+        for fault in planned:
+            while not bank.round(fault):
                 missed += 1
                 assert missed <= MISSES_PER_ROUND_MAX * rounds, "too many rounds do not count"
         bank.finish()
@@ -62,12 +64,12 @@ def test_one_output_for_every_input(tmp_path: Path, request: pytest.FixtureReque
 
 @contextmanager
 def running(directory: Path, seed: int) -> Iterator[BankOfNodes]:
-    """Three nodes and the bank at work; all processes are gone at the end."""
+    """Run three nodes and the bank; stop all processes at the end."""
     server = three_nodes(directory / "broker")
     try:
         server.start()
         server.await_in_sync(PLACES)
-        bank = BankOfNodes(server, _made(directory / "history"), seed)
+        bank = BankOfNodes(server, _create(directory / "history"), seed)
         try:
             yield bank
         finally:
@@ -76,10 +78,10 @@ def running(directory: Path, seed: int) -> Iterator[BankOfNodes]:
         server.close()
 
 
-def _made(directory: Path) -> Path:
+def _create(directory: Path) -> Path:
     directory.mkdir(parents=True)
     return directory
 
 
-def test_moments_have_names_of_their_own() -> None:
-    assert set(MOMENTS) - set(OF_ONE) == {"crash node", "stop node"}
+def test_faults_of_nodes_differ_from_faults_of_one_node() -> None:
+    assert set(FAULTS) - set(SINGLE_NODE_FAULTS) == {"crash node", "stop node"}

@@ -1,7 +1,7 @@
-"""A random world of users and ACLs on kbroker and on Apache Kafka 4.3 with its StandardAuthorizer:
-whoever asks for whatever is answered the same, in every field.
+"""Random users and ACLs on kbroker and on Apache Kafka 4.3 with its StandardAuthorizer.
 
-`make soak PART=access` lets every user ask every version of every API.
+Both brokers must give every user the same response to the same request, in every field.
+With `make soak PART=access`, every user sends every version of every API.
 """
 
 from __future__ import annotations
@@ -46,17 +46,19 @@ from kbroker.security.acls import Acl
 CLIENT = "differential"
 SEED = int(os.environ.get("KBROKER_COMPAT_SEED", "1"))
 USERS, ACLS = 50, 200
+# Number of users that send each version of each API.
 ASKERS = int(os.environ.get("KBROKER_COMPAT_ASKERS", "2"))
-"""How many of the users ask for each version of each API."""
+# Each operator sends each API. All other users may be rejected, which would leave no other response
+# to compare.
 OPERATORS = sorted({each.principal.removeprefix("User:") for each in operators()})
-"""Each asks for each API, for of the others all may be refused, and then nothing else is compared."""
+# Requests of the operator with all permissions per API. Some topics and groups are denied to all
+# users.
 ALL_ASKS = 8
-"""How often who may do everything asks: some topics and groups are denied to all."""
 SHARE = SharePartitionKey("nobody", NOWHERE, 0).name
+# Transaction timeout of the open transaction.
 LONGEST_MS = 900_000
-"""A transaction may be open for so long."""
+# Fields whose values each broker generates.
 OWN_OF_TOKENS = {"token_id", "hmac", "issue_timestamp", "expiry_timestamp", "max_timestamp"}
-"""Fields that each broker makes."""
 DENIED = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -64,6 +66,7 @@ DENIED = {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
+# Read-only APIs. Their requests are repeated until both brokers have applied the latest changes.
 TELLS = {
     ApiKey.METADATA,
     ApiKey.DESCRIBE_ACLS,
@@ -75,19 +78,18 @@ TELLS = {
     ApiKey.DESCRIBE_QUORUM,
     ApiKey.API_VERSIONS,
 }
-"""What may be asked again until both know of what was just made."""
 
 
 @dataclass(slots=True)
 class Guarded:
-    """One of the two brokers, and a connection of each user."""
+    """One of the two brokers, with one connection per user."""
 
     address: str
     world: World = field(default_factory=World)
     _connections: dict[str, RawConnection] = field(default_factory=dict)
 
     def ask(self, user: str, key: ApiKey, version: int, message: Any) -> Any:
-        """Ask as a user; raises NoAnswer where the broker closes instead of answering."""
+        """Send a request as a user. Raises NoAnswer if the broker closes the connection."""
         if user not in self._connections:
             connection = RawConnection(self.address)
             connection.log_in(user, PASSWORD)
@@ -99,7 +101,7 @@ class Guarded:
             raise NoAnswer(str(error)) from error
 
     def served(self) -> dict[ApiKey, range]:
-        """The versions of each API."""
+        """Return the supported versions of each API."""
         hello = request(ApiKey.API_VERSIONS, client_software_name="a", client_software_version="1")
         answer = self.ask(ADMIN, ApiKey.API_VERSIONS, 3, hello)
         return {
@@ -115,7 +117,7 @@ class Guarded:
 
 @dataclass(slots=True)
 class Outcome:
-    """All requests were made."""
+    """Results of all requests."""
 
     comparison: Comparison
     differences: list[Difference]
@@ -123,8 +125,8 @@ class Outcome:
     requests: int = 0
     refused: int = 0
     partly: int = 0
+    # APIs that at least one request was permitted to use.
     allowed: set[ApiKey] = field(default_factory=set)
-    """What somebody was not refused."""
 
 
 def properties() -> dict[str, str]:
@@ -153,7 +155,7 @@ def ours(directory: Any) -> Broker:
 
 
 def theirs(directory: Any) -> Broker:
-    """Its controller has a listener without logins, from which nobody else asks."""
+    """Return an Apache Kafka broker whose controller listener has no authentication."""
     port, controller = free_port(), free_port()
     listeners = f"SASL_PLAINTEXT://127.0.0.1:{port}"
     broker = FixedQuorumBroker(
@@ -173,7 +175,7 @@ def theirs(directory: Any) -> Broker:
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
-    """One world, in which everything was asked."""
+    """Create the same users and ACLs on both brokers and send all requests."""
     brokers = [ours(tmp_path_factory.mktemp("kbroker")), theirs(tmp_path_factory.mktemp("apache"))]
     try:
         for broker in brokers:
@@ -193,7 +195,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
 
 
 def make_world(side: Guarded, known: list[Acl]) -> None:
-    """Topics with a record, groups with an offset, transactional ids; and who may do what with them."""
+    """Create topics, groups with offsets, transactional ids and the ACLs of their users."""
     create = ApiKey.CREATE_TOPICS
     rows = [
         of(create, "Topic", name=each, num_partitions=2, replication_factor=1) for each in NAMES
@@ -252,7 +254,7 @@ def make_world(side: Guarded, known: list[Acl]) -> None:
 
 
 def leave_open(side: Guarded) -> None:
-    """A transaction: who may see it need not see all of its topics."""
+    """Leave a transaction open: DESCRIBE on its id does not imply DESCRIBE on all its topics."""
     init = request(
         ApiKey.INIT_PRODUCER_ID, transactional_id=OPEN, transaction_timeout_ms=LONGEST_MS
     )
@@ -270,7 +272,7 @@ def leave_open(side: Guarded) -> None:
 
 
 def make_tokens(side: Guarded) -> None:
-    """One of each owner that ACLs are about, with an operator who sees it as its renewer."""
+    """Create one delegation token per owner that ACLs name, with an operator as renewer."""
     key = ApiKey.CREATE_DELEGATION_TOKEN
     for name, operator in zip(NAMES, OPERATORS, strict=False):
         renewer = of(key, "Renewer", principal_type="User", principal_name=operator)
@@ -291,21 +293,23 @@ def learn(side: Guarded) -> bool:
 def eventually(holds: Any, what: str) -> None:
     deadline = time.monotonic() + 60
     while not holds():
-        assert time.monotonic() < deadline, f"no {what} after a minute"
+        assert time.monotonic() < deadline, f"timed out after a minute: {what}"
         time.sleep(0.1)
 
 
 def ask_everything(rng: random.Random, mine: Guarded, other: Guarded) -> Outcome:
-    """Each version of each API by some users; which ones, and in which order, is left to chance."""
+    """Send each version of each API as random users in random order."""
     served = other.served()
     asked = {
         key: range(max(versions[0], served[key][0]), min(versions[-1], served[key][-1]) + 1)
         for key, versions in mine.served().items()
         if key in served and key not in LOGIN_APIS
     }
-    # Kafka closes older ones, which it only pretends to serve (KAFKA-18659).
+    # Kafka advertises older versions but closes the connection on them (KAFKA-18659).
     asked[ApiKey.PRODUCE] = range(3, asked[ApiKey.PRODUCE][-1] + 1)
-    assert not asked.keys() - BUILDERS.keys(), "write requests of these in harness/access_calls.py"
+    assert not asked.keys() - BUILDERS.keys(), (
+        "add builders for these APIs in harness/access_calls.py"
+    )
     comparison = Comparison((*ACCESS_DIFFERENCES, *DIFFERENCES))
     outcome = Outcome(comparison, [], asked)
     everything = [
@@ -341,7 +345,7 @@ def ask_everything(rng: random.Random, mine: Guarded, other: Guarded) -> Outcome
 
 
 def answer_of(side: Guarded, user: str, key: ApiKey, version: int, number: int, seed: float) -> Any:
-    """The answer; None where the broker closed the connection instead."""
+    """Return the response, or None if the broker closed the connection."""
     message = BUILDERS[key](Setting(side.world, number), random.Random(seed), version)
     try:
         answer = side.ask(user, key, version, message)
@@ -349,7 +353,7 @@ def answer_of(side: Guarded, user: str, key: ApiKey, version: int, number: int, 
         return None
     names = {value: name for name, value in side.world.topic_ids.items()}
     name_topics(answer, version, names)
-    if key is ApiKey.METADATA:  # rows of ids alone: in one order, so that they can be matched
+    if key is ApiKey.METADATA:  # Sort rows that have only ids, to match them.
         answer.topics.sort(key=lambda row: (row.name or "", names.get(row.topic_id, "")))
     if key is ApiKey.DESCRIBE_DELEGATION_TOKEN:
         answer.tokens = [
@@ -364,12 +368,12 @@ def answer_of(side: Guarded, user: str, key: ApiKey, version: int, number: int, 
         ]
     if key is ApiKey.DESCRIBE_TRANSACTIONS:
         for row in answer.transaction_states:
-            row.transaction_start_time_ms = -1  # begun before, and in each broker's own time
+            row.transaction_start_time_ms = -1  # The start times of the brokers differ.
     return renamed(answer, side.world.names(), {})
 
 
 def name_topics(value: Any, version: int, names: Mapping[UUID, str]) -> None:
-    """Give rows that have ids of topics alone their names, so that they can be matched."""
+    """Set the names of rows that have only topic ids, so that rows can be matched."""
     for each in value if isinstance(value, list) else []:
         name_topics(each, version, names)
     if isinstance(value, Struct):
@@ -391,7 +395,7 @@ def compared(
 
 
 def codes_in(value: Any) -> set[int]:
-    """All error codes of an answer."""
+    """Return all error codes of a response."""
     if isinstance(value, list):
         return {code for each in value for code in codes_in(each)}
     if not isinstance(value, Struct):
@@ -404,7 +408,7 @@ def codes_in(value: Any) -> set[int]:
 
 
 def ends_in(value: Any) -> list[int]:
-    """The error codes, or 0, of the innermost rows of an answer that have any."""
+    """Return the error codes of the innermost rows that have one (0 if none failed)."""
     if isinstance(value, list):
         return [code for each in value for code in ends_in(each)]
     if not isinstance(value, Struct):
@@ -414,8 +418,8 @@ def ends_in(value: Any) -> list[int]:
     return inner or [part for name, part in parts.items() if name.endswith("error_code")]
 
 
-def test_everybody_is_answered_the_same(outcome: Outcome) -> None:
-    """Apart from what is allowed to differ; and much was refused, and much was not."""
+def test_all_users_get_same_responses_from_both_brokers(outcome: Outcome) -> None:
+    """Check too that a substantial part of the requests was rejected and another part permitted."""
     print(
         f"figures: seed {SEED}, {USERS} users, {ACLS} ACLs, {outcome.requests} requests of "
         f"{len(outcome.asked)} APIs in {len(outcome.comparison.asked)} versions: "
@@ -430,16 +434,18 @@ def test_everybody_is_answered_the_same(outcome: Outcome) -> None:
         (ApiKey.DESCRIBE_DELEGATION_TOKEN, "tokens.order"),
         (ApiKey.DESCRIBE_TRANSACTIONS, "transaction_states.topics.order"),
     ):
-        assert shown in outcome.comparison.seen, "what only some may see was shown to somebody"
+        assert shown in outcome.comparison.seen, (
+            "no response showed rows that only some users may describe"
+        )
 
 
-def test_every_version_was_asked(outcome: Outcome) -> None:
+def test_every_api_version_was_requested(outcome: Outcome) -> None:
     every = {(key, version) for key, versions in outcome.asked.items() for version in versions}
     assert outcome.comparison.asked == every
 
 
-def test_a_broker_that_forgets_an_acl_is_noticed() -> None:
-    """A planted defect: it answers what the other one refuses."""
+def test_missing_acl_of_one_broker_is_reported() -> None:
+    """One response permits what the other one rejects."""
     cls: Any = messages.response_class(ApiKey.METADATA)
     answers = [
         cls(topics=[cls.Topic(name="orders", error_code=code)])

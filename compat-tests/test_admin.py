@@ -1,4 +1,4 @@
-"""The admin calls of each client, and what a wrong request gets."""
+"""Tests of the admin calls of each client, with valid and invalid requests."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from harness.clients import UNKNOWN_TOPIC, ClientError, ClientProcess, Library, 
 Unique = Callable[[str], str]
 ROUNDS = 20
 TOO_LARGE, INVALID_CONFIG, SUBSCRIBED = 10, 40, 86
+# Every topic config of Kafka 4.3 without overrides (segment size as in conftest.py).
 TOPIC_DEFAULTS = {
     "cleanup.policy": "delete",
     "compression.gzip.level": "-1",
@@ -47,7 +48,6 @@ TOPIC_DEFAULTS = {
     "segment.ms": "604800000",
     "unclean.leader.election.enable": "false",
 }
-"""Every topic config of Kafka 4.3 as it stands without overrides (segments as in conftest.py)."""
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def worker(client: Library, workers: Callable[[str], ClientProcess]) -> ClientPr
 
 @pytest.fixture
 def settled(broker: Broker, client: Library) -> Callable[..., Any]:
-    """Look until it holds; kbroker has no time at all, Kafka a moment to spread metadata."""
+    """Return a function that polls until a condition holds: Kafka propagates metadata slowly."""
     seconds = max(broker.settle_seconds, client.cache_seconds)
 
     def wait(look: Callable[[], Any], holds: Callable[[Any], bool]) -> Any:
@@ -67,7 +67,7 @@ def settled(broker: Broker, client: Library) -> Callable[..., Any]:
 
 
 def error_of(call: Callable[[], Any]) -> int | None:
-    """Kafka's error number that a call ends with; fails when it succeeds."""
+    """Return Kafka's error code that a call raises. Fails if the call succeeds."""
     try:
         answer = call()
     except ClientError as error:
@@ -77,7 +77,7 @@ def error_of(call: Callable[[], Any]) -> int | None:
 
 @pytest.mark.needs("admin")
 @pytest.mark.everyone
-def test_topics_come_and_go(
+def test_topic_is_created_deleted_and_recreated(
     worker: ClientProcess, unique: Unique, settled: Callable[..., Any]
 ) -> None:
     topic = unique("topic")
@@ -104,7 +104,7 @@ def test_topics_come_and_go(
     settled(lambda: worker.admin("topics"), lambda seen: topic not in seen)
 
 
-def test_a_new_topic_is_usable_at_once(worker: ClientProcess, unique: Unique) -> None:
+def test_new_topic_is_usable_immediately(worker: ClientProcess, unique: Unique) -> None:
     for round_ in range(ROUNDS):
         topic = f"{unique('topic')}-{round_}"
         worker.admin("create_topic", name=topic)
@@ -114,7 +114,7 @@ def test_a_new_topic_is_usable_at_once(worker: ClientProcess, unique: Unique) ->
 
 @pytest.mark.needs("admin")
 @pytest.mark.everyone
-def test_topic_configs(worker: ClientProcess, unique: Unique) -> None:
+def test_topic_is_created_with_configs(worker: ClientProcess, unique: Unique) -> None:
     topic = unique("topic")
     wanted = {"retention.ms": "123456", "cleanup.policy": "compact", "max.message.bytes": "2048"}
     worker.admin("create_topic", name=topic, configs=wanted)
@@ -124,10 +124,10 @@ def test_topic_configs(worker: ClientProcess, unique: Unique) -> None:
 
 @pytest.mark.needs("alters_configs")
 @pytest.mark.everyone
-def test_topic_configs_are_altered(
+def test_altered_topic_config_takes_effect_and_is_reset(
     client: Library, worker: ClientProcess, unique: Unique, settled: Callable[..., Any]
 ) -> None:
-    """A new limit acts at once and goes again; others stay, unless the client sets all anew."""
+    """Some clients replace all configs with each change; the others keep the existing ones."""
     topic = unique("topic")
     worker.admin("create_topic", name=topic, configs={"retention.ms": "123456"})
     kept = {} if client.replaces_configs else {"retention.ms": "123456"}
@@ -153,7 +153,7 @@ def test_topic_configs_are_altered(
 
 @pytest.mark.needs("admin")
 @pytest.mark.everyone
-def test_broker_configs(worker: ClientProcess) -> None:
+def test_broker_configs_are_described(worker: ClientProcess) -> None:
     cluster = worker.admin("describe_cluster")
     assert cluster["controller"] in cluster["nodes"]
     found = worker.admin("broker_configs", node=cluster["nodes"][0])
@@ -171,7 +171,7 @@ def test_broker_configs(worker: ClientProcess) -> None:
 
 @pytest.mark.needs("admin")
 @pytest.mark.everyone
-def test_more_partitions(
+def test_added_partitions_accept_records(
     worker: ClientProcess, unique: Unique, settled: Callable[..., Any]
 ) -> None:
     topic = unique("topic")
@@ -191,7 +191,7 @@ def test_more_partitions(
 def used_group(
     client: Library, worker: ClientProcess, unique: Unique, spawn: Callable[..., ClientProcess]
 ) -> tuple[str, str, ClientProcess]:
-    """(topic, group, its one member): ten records read and committed."""
+    """Return (topic, group, its only member) after ten records were read and committed."""
     topic, group = unique("topic"), unique("group")
     worker.admin("create_topic", name=topic, partitions=2)
     records = [{"value": str(i), "partition": i % 2} for i in range(10)]
@@ -222,7 +222,7 @@ def test_groups_are_described(
 
 @pytest.mark.needs("deletes_offsets")
 @pytest.mark.everyone
-def test_offsets_of_a_group_are_deleted(
+def test_group_offsets_are_deleted_after_members_leave(
     worker: ClientProcess, used_group: tuple[str, str, ClientProcess]
 ) -> None:
     topic, group, member = used_group
@@ -250,7 +250,7 @@ def test_only_empty_groups_are_deleted(
 
 @pytest.mark.everyone
 @pytest.mark.needs("deletes_records")
-def test_delete_records(worker: ClientProcess, unique: Unique) -> None:
+def test_delete_records_advances_log_start_offset(worker: ClientProcess, unique: Unique) -> None:
     topic = unique("topic")
     worker.admin("create_topic", name=topic)
     worker("produce", topic=topic, records=[{"value": str(i), "partition": 0} for i in range(20)])

@@ -1,5 +1,7 @@
-"""The whole command line against Apache Kafka 4.3 and against kbroker: equal answers. Then Kafka's
-data directory is taken over, and the clients that were connected to it go on as if nothing happened."""
+"""The command line on Apache Kafka 4.3 and on kbroker, with equal output.
+
+The last tests import Kafka's data directory into kbroker while clients reconnect to it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ PROPERTIES = {
     "auto.create.topics.enable": "false",
     "offsets.topic.num.partitions": "3",
     "group.min.session.timeout.ms": "1000",
-    # So that a transaction can be made to hang.
+    # Allows the tests to create hanging transactions.
     "transaction.partition.verification.enable": "false",
 }
 SEED = "".join(
@@ -54,7 +56,7 @@ BINARY = (
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a command answered."""
+    """Exit status and output of a command."""
 
     status: int
     out: str
@@ -94,7 +96,7 @@ Start = Callable[[Broker, str], ClientProcess]
 
 @pytest.fixture(scope="module")
 def confluent(directory: Path) -> Iterator[Start]:
-    """Starts processes of confluent-kafka."""
+    """Return a function that starts confluent-kafka processes."""
     running: list[ClientProcess] = []
 
     def start(broker: Broker, name: str) -> ClientProcess:
@@ -107,21 +109,21 @@ def confluent(directory: Path) -> Iterator[Start]:
         one.kill()
 
 
+# Fields that differ between any two clusters.
 VOLATILE = {
     *("topic_id", "leader_epoch", "cluster_id", "port", "member_id", "directory", "bytes"),
     *("usable_bytes", "total_bytes"),
 }
-"""What differs between any two clusters."""
+# Timestamps from this time on differ between the clusters.
 STARTED_MS = time.time_ns() // 1_000_000
-"""Times since then are each cluster's own."""
 
 ADDRESS = re.compile(r"127\.0\.0\.1:\d+|timestamp \d+")
+# The broker's own error message follows the error name.
 BROKERS_WORDS = re.compile(r"(kbroker: [A-Z_]+): .*")
-"""After the error's name a broker says in its own words what is wrong."""
 
 
 def comparable(said: Said) -> tuple[int, Any, str]:
-    """An answer without what is volatile."""
+    """Return a command's result without volatile values."""
     try:
         value: Any = [without_volatile(json.loads(said.out))]
     except ValueError:
@@ -146,7 +148,7 @@ def without_volatile(value: Any) -> Any:
 
 
 def is_warning(value: Any) -> bool:
-    """Of a disk that is nearly full: the two count differently how full it is, and it is the machine's."""
+    """Return True for a warning, such as a nearly full disk, which depends on the machine."""
     return isinstance(value, dict) and value.get("severity") == WARNING
 
 
@@ -249,14 +251,16 @@ COMMANDS: list[tuple[int, tuple[str, ...], str | None]] = [
 
 @pytest.fixture(scope="module")
 def answers(apache: Broker, ours: Broker) -> list[tuple[tuple[str, ...], int, Said, Said]]:
-    """Every command with the status that it should have, and what it says of both brokers."""
+    """Return every command with its expected status and its results on both brokers."""
     return [
         (args, status, ask(ours, *args, stdin=stdin), ask(apache, *args, stdin=stdin))
         for status, args, stdin in COMMANDS
     ]
 
 
-def test_all_commands_say_the_same(answers: list[tuple[tuple[str, ...], int, Said, Said]]) -> None:
+def test_all_commands_have_same_output_on_both_brokers(
+    answers: list[tuple[tuple[str, ...], int, Said, Said]],
+) -> None:
     different = []
     for args, status, our, their in answers:
         if comparable(our) != comparable(their) or our.status != status:
@@ -264,10 +268,10 @@ def test_all_commands_say_the_same(answers: list[tuple[tuple[str, ...], int, Sai
     assert not different, "\n".join(different)
 
 
-def test_log_directories(
+def test_logdirs_lists_directory_and_partitions(
     apache: Broker, ours: Broker, answers: list[tuple[tuple[str, ...], int, Said, Said]]
 ) -> None:
-    """How many bytes records take is the broker's business; where they lie is not."""
+    """The brokers may store different numbers of bytes, but in the same directories."""
     for broker in (apache, ours):
         said = ask(broker, "cluster", "logdirs", *JSON)
         assert said.status == 0, said
@@ -278,8 +282,9 @@ def test_log_directories(
         assert {each["partition"] for each in row["partitions"]} >= {"orders-0", "orders-1"}
 
 
-def test_json_goes_from_one_to_the_other(apache: Broker, ours: Broker) -> None:
-    """What is read from Apache Kafka and written to kbroker is read from there the same."""
+def test_json_records_are_copied_unchanged_from_kafka_to_kbroker(
+    apache: Broker, ours: Broker
+) -> None:
     for_ever = ("-p", "2", "-c", "retention.ms=-1")
     for broker in (apache, ours):
         assert ask(broker, "topic", "create", "from", "to", *for_ever).status == 0
@@ -291,8 +296,10 @@ def test_json_goes_from_one_to_the_other(apache: Broker, ours: Broker) -> None:
     assert again.replace('"to"', '"from"') == read
 
 
-def test_a_group_with_a_member(apache: Broker, ours: Broker, confluent: Start) -> None:
-    """Members are shown, and a group that is in use is not moved."""
+def test_group_with_member_is_described_and_not_changed(
+    apache: Broker, ours: Broker, confluent: Start
+) -> None:
+    """A group with members cannot be moved or deleted."""
     for broker in (apache, ours):
         ask(broker, "topic", "create", "read", "-p", "2")
         member = confluent(broker, "member")
@@ -315,8 +322,8 @@ CHANGES = [
 ]
 
 
-def test_settings_of_brokers(apache: Broker, ours: Broker) -> None:
-    """They are seen as they are set: those of one broker before those of all."""
+def test_broker_config_changes_are_visible(apache: Broker, ours: Broker) -> None:
+    """A value of one broker takes precedence over the cluster-wide default."""
     for broker in (apache, ours):
         for change, seen in CHANGES:
             assert ask(broker, "config", *change).status == 0
@@ -324,14 +331,16 @@ def test_settings_of_brokers(apache: Broker, ours: Broker) -> None:
 
 
 def roll_of(broker: Broker) -> tuple[str | None, str]:
-    """The setting as a broker shows it, and where it is from."""
+    """Return the setting's value on a broker and its source."""
     shown = ask(broker, "config", "show", "--node", "1", "--json").out.splitlines()
     rows = {row["name"]: row for row in map(json.loads, shown)}
     return rows["log.roll.ms"]["value"], rows["log.roll.ms"]["source"]
 
 
-def test_a_member_beside_one_of_librdkafka(apache: Broker, ours: Broker, confluent: Start) -> None:
-    """`consume --group` shares partitions with it, and gives them back when it leaves."""
+def test_consume_with_group_shares_partitions_with_librdkafka_member(
+    apache: Broker, ours: Broker, confluent: Start
+) -> None:
+    """`consume --group` joins, and its partitions return to the other member when it leaves."""
     for broker in (apache, ours):
         ask(broker, "topic", "create", "shared", "-p", "4")
         for index in range(4):
@@ -346,21 +355,21 @@ def test_a_member_beside_one_of_librdkafka(apache: Broker, ours: Broker, conflue
         assert ask(broker, *wait, "--timeout", "30s").status == 0
         (row,) = json.loads(ask(broker, "group", "describe", "sharing", *JSON).out)
         committed = {each["partition"]: each["current_offset"] for each in row["partitions"]}
-        assert len(committed) == 4, "the other one has all of them again"
+        assert len(committed) == 4, "the other member does not own all partitions again"
         assert [committed[index] for index in mine] == [1, 1]
         other("leave", member="other")
 
 
-def test_a_group_of_the_newer_protocol(apache: Broker) -> None:
-    """Its member is by hand: one that says that it has what it was given (KIP-848)."""
+def test_consumer_protocol_group_is_described_and_listed(apache: Broker) -> None:
+    """The test itself sends the heartbeats of the member (KIP-848)."""
     ask(apache, "topic", "create", "newer", "-p", "2")
-    ask(apache, "group", "describe", "kip-848")  # now there is a coordinator
+    ask(apache, "group", "describe", "kip-848")  # creates the coordinator
 
     async def join() -> None:
         async with connect("127.0.0.1", apache.port) as connection:
             await connection.negotiate()
             member, epoch, assigned = str(uuid.uuid4()), 0, None
-            while not assigned:  # a coordinator may hear of a new topic a moment later
+            while not assigned:  # The coordinator may learn of a new topic later.
                 beat = ConsumerGroupHeartbeatRequest(
                     group_id="kip-848",
                     member_id=member,
@@ -398,16 +407,16 @@ async def transaction(
     name: str = "cli",
     added: bool = True,
 ) -> None:
-    """One transaction with one record, step by step.
+    """Write one record in a transaction, request by request.
 
-    With `commit` None it stays open; it hangs where its partition was not `added`.
+    If `commit` is None, the transaction stays open. If `added` is false, it hangs.
     """
     async with connect("127.0.0.1", broker.port) as connection:
         await connection.negotiate()
         find = FindCoordinatorRequest(key_type=1, coordinator_keys=[name])
         init = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
         deadline = trio.current_time() + 20
-        while True:  # the broker makes its transaction log on first use
+        while True:  # The broker creates the transaction log on first use.
             await connection.ask(find)
             producer = await connection.ask(init, newest=4)
             if not producer.error_code or trio.current_time() > deadline:
@@ -454,8 +463,8 @@ async def add_partition(
     assert not added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
 
 
-def test_transactions(apache: Broker, ours: Broker) -> None:
-    """What is open is shown; what hangs is found and aborted, and nothing else is."""
+def test_open_and_hanging_transactions_are_listed_and_aborted(apache: Broker, ours: Broker) -> None:
+    """Only hanging transactions are listed by `find-hanging` and can be aborted."""
     for broker in (apache, ours):
         ask(broker, "topic", "create", "hangs")
         for name, added in (("open", True), ("hanging", False)):
@@ -478,7 +487,9 @@ def test_transactions(apache: Broker, ours: Broker) -> None:
         (row,) = json.loads(ask(broker, *find).out)
         assert (row["topic"], row["partition"], row["start_offset"]) == ("hangs", 0, 1)
         abort = (*txn, "abort", "hangs", "0")
-        assert ask(broker, *abort, "0").status == 1, "its coordinator ends it"
+        assert ask(broker, *abort, "0").status == 1, (
+            "a transaction known to its coordinator was aborted"
+        )
         done = ask(broker, *abort, "1")
         assert done.status == 0, done
         assert json.loads(ask(broker, *find).out) == []
@@ -487,8 +498,9 @@ def test_transactions(apache: Broker, ours: Broker) -> None:
         assert ask(broker, *read).out == ""
 
 
-def test_what_hangs_is_found_by_kafkas_tool(apache: Broker, ours: Broker, tools: Tools) -> None:
-    """kafka-transactions finds a transaction that no coordinator knows, and aborts it."""
+def test_kafka_transactions_finds_and_aborts_hanging_transaction(
+    apache: Broker, ours: Broker, tools: Tools
+) -> None:
     for broker in (apache, ours):
         ask(broker, "topic", "create", "hangs-too")
         for name, added in (("known", True), ("unknown", False)):
@@ -497,7 +509,7 @@ def test_what_hangs_is_found_by_kafkas_tool(apache: Broker, ours: Broker, tools:
         address = ("--bootstrap-server", broker.address)
         where = ("--topic", "hangs-too", "--partition", "0")
         find = partial(tools.run, "kafka-transactions", *address, "find-hanging")
-        # Where it knows which partitions to look at, and where it has to find them.
+        # With a given topic, and with all partitions of a broker.
         for scope in (("--topic", "hangs-too"), ("--broker-id", "1")):
             rows = [line.split() for line in find(*scope).stdout.splitlines()[1:]]
             found = [row for row in rows if row[0] == "hangs-too"]
@@ -506,8 +518,7 @@ def test_what_hangs_is_found_by_kafkas_tool(apache: Broker, ours: Broker, tools:
         assert "hangs-too" not in find("--broker-id", "1").stdout
 
 
-def test_read_committed(apache: Broker) -> None:
-    """Records of a transaction that was aborted are left out."""
+def test_read_committed_omits_aborted_records(apache: Broker) -> None:
     ask(apache, "topic", "create", "transactions")
     for value, commit in ((b"a", True), (b"b", False), (b"c", True)):
         trio.run(
@@ -523,8 +534,8 @@ def test_read_committed(apache: Broker) -> None:
     assert [each.partition(":")[0] for each in with_marks.split()] == list("012345")
 
 
-def test_clients_go_on_after_import(apache: Broker, directory: Path, confluent: Start) -> None:
-    """A member, an idempotent producer and a newcomer: no record is lost, doubled or moved."""
+def test_clients_continue_after_import(apache: Broker, directory: Path, confluent: Start) -> None:
+    """A member, an idempotent producer and a new client see every record once, in place."""
     ask(apache, "topic", "create", "moved", "-p", "2", "-c", "retention.ms=-1")
     producer, member = confluent(apache, "producer"), confluent(apache, "reader")
     records = [{"value": str(i), "partition": i % 2} for i in range(100)]
@@ -551,7 +562,7 @@ def test_clients_go_on_after_import(apache: Broker, directory: Path, confluent: 
                 assert row is before or epoch > 0
         assert after == before
         producer("produce", topic="moved", records=records[:50], idempotent=True)
-        # Should it have to join anew, the group waits for the session of who it was.
+        # If the member has to rejoin, the group first waits for its old session to expire.
         eventually(lambda: member("state", member="me")["count"], lambda n: n >= 150, "records", 60)
         values = [row["value"] for row in member("rows", member="me")]
         assert sorted(values) == sorted([row["value"] for row in records + records[:50]])
@@ -574,8 +585,8 @@ AUTHORIZER = {
 RIGHTS = (("security", "user", "list"), ("security", "acl", "list"), ("cluster", "quotas", "list"))
 
 
-def test_users_acls_and_quotas_come_along(directory: Path) -> None:
-    """As the same commands show them before and after."""
+def test_import_keeps_users_acls_and_quotas(directory: Path) -> None:
+    """Compares the output of the same commands before and after the import."""
     apache = ApacheBroker(directory / "secured", AUTHORIZER)
     apache.start()
     try:

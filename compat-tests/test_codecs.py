@@ -1,4 +1,4 @@
-"""Every client writes with every codec it has; every client reads what all of them wrote."""
+"""Every client writes with every codec that it supports and reads what all clients wrote."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ REFERENCE = "confluent-kafka"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Pairs of a reader and a writer: all of Python's, and by soak all.
+    """Parametrize with pairs of reader and writer: those of Python, and in soak tests all.
 
-    Another client reads its own records and those of the reference, which reads them as well.
+    Each other client reads its own records and those of the reference client, and the reverse.
     """
     if "reader" not in metafunc.fixturenames:
         return
@@ -37,14 +37,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.mark.parametrize(("writer", "codec"), WRITERS, ids=lambda one: getattr(one, "name", one))
-def test_written(written: dict[str, Any], writer: Library, codec: str) -> None:
+def test_client_writes_all_records_with_codec(
+    written: dict[str, Any], writer: Library, codec: str
+) -> None:
     answers = written[topic_of(writer, codec)]
     if isinstance(answers, Exception):
         raise answers
     assert [one.get("offset") for one in answers] == list(range(len(RECORDS))), answers
 
 
-def test_read_by(
+def test_reader_gets_records_of_writer_unchanged(
     written: dict[str, Any],
     workers: Callable[[str], ClientProcess],
     reader: Library,

@@ -1,8 +1,8 @@
-"""The same histories compacted by kbroker and by Apache Kafka 4.3 leave the same records.
+"""Random histories, compacted by kbroker and by Apache Kafka 4.3, keep the same records.
 
-Transactions commit and abort, keys are deleted, producers come and go, and both brokers are killed
-between passes. What is left is also compared with a dictionary of the latest committed values.
-`KBROKER_COMPAT_HISTORIES` sets the number of histories.
+Transactions commit and abort, keys are deleted, producers start and stop, and both brokers are
+killed between passes. The remaining records are also compared with a dictionary of the latest
+committed values. `KBROKER_COMPAT_HISTORIES` sets the number of histories.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ HISTORIES = int(os.environ.get("KBROKER_COMPAT_HISTORIES", "6"))
 SEED = int(os.environ.get("KBROKER_SEED") or random.SystemRandom().randrange(10**9))
 STEPS = 120
 CHUNK_STEPS = 12
+# Pause between two chunks, in which both cleaners work.
 CHUNK_SECONDS = 0.8
-"""Between two chunks, while which both cleaners work."""
 KILL_CHANCE = 0.1
 DELETE_RETENTION_MS = 300
 SEGMENT_MS = 1000
 SETTLE_ROUNDS = 40
 SETTLE_SECONDS = 0.5
 RETRY_TIMEOUT_SECONDS = 60
+# Key of the records that start new segments at the end.
 FILLER = b"filler"
-"""The key of the records that begin new segments at the end."""
 TOPIC_CONFIGS = {
     "cleanup.policy": "compact",
     "segment.ms": str(SEGMENT_MS),
@@ -50,13 +50,13 @@ PROPERTIES = {
     "transaction.state.log.num.partitions": "1",
     "auto.create.topics.enable": "false",
 }
+# Error codes of unavailable leaders and coordinators, and of transactions that are still ending.
 RETRIABLE = {3, 5, 6, 14, 15, 16, 51}
-"""Leaders and coordinators that are not there yet, and transactions that have not ended yet."""
 
 
 @dataclass
 class Producer:
-    """A transactional producer; `version` is that of its transaction protocol."""
+    """A transactional producer with the version of its transaction protocol."""
 
     name: str
     version: int
@@ -75,7 +75,7 @@ class Side:
     connection: RawConnection | None = None
 
     def ask(self, key: ApiKey, version: int, message: Any, error_of: Callable[[Any], int]) -> Any:
-        """Ask until the answer is final; a broker that was killed may not be ready yet."""
+        """Send a request until the error is not retriable: a killed broker needs time to start."""
         deadline = time.monotonic() + RETRY_TIMEOUT_SECONDS
         while True:
             try:
@@ -86,7 +86,7 @@ class Side:
                     return answer
             except (NoAnswer, OSError):
                 self.close()
-            assert time.monotonic() < deadline, f"{self.broker.name} does not get ready for {key}"
+            assert time.monotonic() < deadline, f"{self.broker.name} is not ready for {key}"
             time.sleep(0.05)
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ class Side:
         time_ms: int,
         producer: Producer | None,
     ) -> int:
-        """Write one batch; returns its base offset."""
+        """Write one batch and return its base offset."""
         fields: dict[str, Any] = {}
         if producer is not None:
             self.begin(topic, producer)
@@ -185,7 +185,7 @@ class Side:
         producer.has_begun = False
 
     def committed(self, topic: str) -> list[tuple[bytes | None, bytes | None]]:
-        """Key and value of every record that a read_committed consumer gets."""
+        """Return key and value of every record that a read_committed consumer gets."""
         found: list[tuple[bytes | None, bytes | None]] = []
         offset = 0
         while True:
@@ -235,7 +235,7 @@ def _error_of_produced(answer: Any) -> int:
 
 
 class History:
-    """One history, in a topic of its own on both brokers."""
+    """One history, in its own topic on both brokers."""
 
     def __init__(self, seed: int, sides: tuple[Side, Side]) -> None:
         random_ = random.Random(seed)
@@ -245,13 +245,13 @@ class History:
         self.versions = random_.choice([(1,), (2,), (1, 2)])
         self.steps: Iterator[Step] = steps(random_, STEPS)
         self.truths = (CommittedValues(), CommittedValues())
-        # Ahead of the times of markers, which therefore begin no segments.
+        # Later than the markers' times, so that markers do not start segments.
         self.time_ms = int(time.time() * 1000) + 120_000
         for side in sides:
             side.create(self.topic)
 
     def chunk(self) -> bool:
-        """Carry out some steps. Returns False at the end of the history."""
+        """Run some steps. Return False at the end of the history."""
         for number, step in enumerate(self.steps):
             match step:
                 case Put():
@@ -286,13 +286,13 @@ class History:
             truth.end(step)
 
     def fill(self) -> None:
-        """Begin a new segment."""
+        """Start a new segment."""
         self.time_ms += 2 * SEGMENT_MS
         for side in self.sides:
             side.produce(self.topic, [(FILLER, b"%d" % self.time_ms)], self.time_ms, None)
 
     def left(self) -> list[list[tuple[bytes | None, bytes | None]]]:
-        """What each broker has left, without what begins segments."""
+        """Return each broker's remaining records, without the records that start segments."""
         return [
             sorted(pair for pair in side.committed(self.topic) if pair[0] != FILLER)
             for side in self.sides
@@ -319,7 +319,7 @@ def sides(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
             side.broker.kill()
 
 
-def test_both_cleaners_leave_the_latest_committed_values(
+def test_both_cleaners_keep_latest_committed_values(
     sides: tuple[Side, Side], capsys: pytest.CaptureFixture[str]
 ) -> None:
     random_ = random.Random(SEED)

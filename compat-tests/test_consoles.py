@@ -1,7 +1,7 @@
-"""What other people's web consoles ask of a broker, by the clients that they are made of.
+"""Requests of web consoles to a broker, sent with the clients that the consoles use.
 
-Redpanda Console is made of franz-go, kafbat UI and AKHQ of Java's clients: the programs here make their calls, page
-by page, and what comes of each is the same on both brokers.
+Redpanda Console uses franz-go; kafbat UI and AKHQ use Java's clients. The programs here send the
+requests of each page. Both brokers must return the same results.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONFIGS = {
 
 
 def by_call(said: str) -> dict[str, Any]:
-    """The answers by their calls; an error as `error: its name`."""
+    """Return the results by call name. An error is "error: NAME"."""
     lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     return {
         line["call"]: f"error: {line['error']}" if "error" in line else line["answer"]
@@ -39,7 +39,7 @@ def each(topic: str, offset: int) -> dict[str, int]:
     return {f"{topic}-{number}": offset for number in range(3)}
 
 
-def test_kafbat_ui_and_akhq(own_broker: Broker) -> None:
+def test_kafbat_ui_and_akhq_get_expected_responses(own_broker: Broker) -> None:
     topic = "console-java"
     program = str(COMPAT / "java" / "Consoles.java")
     found = by_call(java("kafka-4.3", program, own_broker.address, topic, "console-java-group"))
@@ -83,7 +83,7 @@ def test_kafbat_ui_and_akhq(own_broker: Broker) -> None:
     }
 
 
-def test_redpanda_console(own_broker: Broker) -> None:
+def test_redpanda_console_gets_expected_responses(own_broker: Broker) -> None:
     topic, group = "console-go", "console-go-group"
     done = subprocess.run(
         [str(environment("go") / "consoles"), own_broker.address, topic, group],

@@ -1,4 +1,4 @@
-"""Consumer groups of KIP-848: librdkafka, franz-go, Java's client, Kafka's tools, and the way there and back."""
+"""Consumer groups of KIP-848 with librdkafka, franz-go, Java's client and Kafka's tools."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from harness.clients import LIBRARIES, ClientProcess, Library, eventually
 from harness.tools import Tools
 
 CLIENT = "confluent-kafka"
+# Default client id of each library that supports the consumer protocol.
 CLIENT_IDS = {"confluent-kafka": "rdkafka", "franz-go": "kgo"}
-"""By the library that speaks the protocol."""
 ONE_LIBRARY = pytest.mark.parametrize("library", [CLIENT], indirect=True)
 NEW = {"strategy": "consumer"}
 OLD = {"strategy": "range", "session_ms": 30_000}
@@ -32,7 +32,7 @@ def library(request: pytest.FixtureRequest) -> Library:
 
 @pytest.fixture
 def tool(broker: Broker, tools: Tools) -> Run:
-    """Run one of Kafka's tools on the shared broker; returns what it says."""
+    """Return a function that runs one of Kafka's tools on the shared broker."""
 
     def run(command: str, *arguments: str) -> str:
         said = tools.run(command, "--bootstrap-server", broker.address, *arguments)
@@ -53,7 +53,7 @@ def assigned(member: ClientProcess) -> list[Any]:
 
 
 def shares(wanted: list[int], *members: ClientProcess, seconds: float = 60.0) -> None:
-    """Wait until the members hold so many partitions each, in any order, and no two the same."""
+    """Wait until the members own these numbers of partitions, in any order, without overlap."""
 
     def held() -> list[list[Any]]:
         return [assigned(member) for member in members]
@@ -72,7 +72,7 @@ def fill(worker: ClientProcess, topic: str, partitions: int, values: range) -> N
 
 
 def all_received(values: range, *members: ClientProcess) -> None:
-    """Wait until every value has come to one of the members."""
+    """Wait until every value was received by one of the members."""
     wanted = {str(value) for value in values}
     eventually(
         lambda: {row["value"] for each in members for row in each("rows", member="me")},
@@ -82,7 +82,7 @@ def all_received(values: range, *members: ClientProcess) -> None:
     )
 
 
-def test_members_come_and_go(
+def test_partitions_are_reassigned_when_members_join_and_leave(
     library: Library, workers: Any, spawn: Spawn, unique: Unique, tool: Run
 ) -> None:
     topic, group = unique("topic"), unique("group")
@@ -107,7 +107,7 @@ def test_members_come_and_go(
     assert "was successful" in tool(GROUPS, "--delete", "--group", group)
 
 
-def test_a_pattern_finds_topics_that_come_later(
+def test_pattern_subscription_includes_later_topics(
     library: Library, workers: Any, spawn: Spawn, unique: Unique
 ) -> None:
     prefix, group = unique("pattern"), unique("group")
@@ -120,7 +120,7 @@ def test_a_pattern_finds_topics_that_come_later(
 
 
 @ONE_LIBRARY
-def test_a_static_member_has_its_share_again(
+def test_returning_static_member_gets_same_partitions(
     library: Library, workers: Any, spawn: Spawn, unique: Unique
 ) -> None:
     topic, group = unique("topic"), unique("group")
@@ -136,7 +136,9 @@ def test_a_static_member_has_its_share_again(
 
 
 @ONE_LIBRARY
-def test_javas_client_reads(tool: Run, workers: Any, library: Library, unique: Unique) -> None:
+def test_java_consumer_reads_and_kafka_tool_resets_offsets(
+    tool: Run, workers: Any, library: Library, unique: Unique
+) -> None:
     topic, group = unique("java"), unique("group")
     worker = workers(library.name)
     worker.admin("create_topic", name=topic, partitions=4)
@@ -158,7 +160,7 @@ def test_javas_client_reads(tool: Run, workers: Any, library: Library, unique: U
     assert re.search(rf"{group}\s+Consumer", tool(GROUPS, "--list", "--type"))
 
 
-def test_members_go_on_when_the_broker_was_killed(
+def test_members_continue_after_broker_is_killed(
     library: Library, own_broker: Broker, spawn: Spawn, unique: Unique
 ) -> None:
     topic, group = unique("topic"), unique("group")
@@ -176,7 +178,7 @@ def test_members_go_on_when_the_broker_was_killed(
     assert sorted(str(assigned(member)) for member in members) == before
 
 
-def test_a_group_changes_its_protocol_member_by_member(
+def test_group_migrates_between_protocols_member_by_member(
     library: Library, workers: Any, spawn: Spawn, unique: Unique, tool: Run
 ) -> None:
     topic, group = unique("topic"), unique("group")

@@ -1,5 +1,7 @@
-"""Delegation tokens: answers beside Apache Kafka's, and who makes and shows them: Kafka's own tool,
-Java's client, Spark's token provider, and `kbroker security token` at both brokers."""
+"""Delegation tokens: responses compared with Apache Kafka's, and clients that use tokens.
+
+The clients are Kafka's tool, Java's client, Spark's token provider and `kbroker security token`.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ DAY = 86_400_000
 
 
 class Guarded(NamedTuple):
-    """A broker, and the address at which clients log in."""
+    """A broker and the address of its authenticated listener."""
 
     broker: Broker
     inside: str
@@ -94,7 +96,7 @@ START: Mapping[str, Callable[..., Guarded]] = {"kbroker": kbroker, "apache": apa
 
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Guarded]]:
-    """Both brokers."""
+    """Start both brokers."""
     started: dict[str, Guarded] = {}
     try:
         for name, start in START.items():
@@ -110,7 +112,7 @@ def guarded(sides: dict[str, Guarded]) -> Guarded:
     return sides["kbroker"]
 
 
-# -- answers side by side
+# -- responses compared
 
 
 def logged_in(address: str, name: str) -> RawConnection:
@@ -122,7 +124,7 @@ def logged_in(address: str, name: str) -> RawConnection:
 
 
 def by_token(address: str, token_id: str, password: str) -> tuple[RawConnection, Any]:
-    """A connection, and how the login on it has ended."""
+    """Return a connection and the response to its authentication with a token."""
     connection = RawConnection(address)
     mechanism = ScramMechanism.SHA_256
     connection.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism=mechanism))
@@ -138,12 +140,12 @@ def by_token(address: str, token_id: str, password: str) -> tuple[RawConnection,
 
 
 def span(ms: int) -> int:
-    """A moment that is real as the seconds from now, rounded; any other number as it is."""
+    """Return a current timestamp as seconds from now, rounded, and any other number unchanged."""
     return ms if ms < 10**9 else round((ms / 1000 - time.time()) / 10)
 
 
 class Story:
-    """What one broker answers to a number of requests, without what is its own in each run."""
+    """Responses of one broker to a script of requests, without values of the single run."""
 
     def __init__(self, side: Guarded) -> None:
         self.inside = side.inside
@@ -206,7 +208,7 @@ class Story:
         self.told.append(("describe", owners, answer.error_code, found))
 
     def tell(self) -> list[Any]:
-        """All that is compared."""
+        """Run the script and return everything that is compared."""
         alice, bob, carol = (self.users[name] for name in ("alice", "bob", "carol"))
         admin = self.users["admin"]
         cls = CreateDelegationTokenRequest
@@ -256,7 +258,7 @@ class Story:
         return self.told
 
     def _wait_until(self, token: Any, *, lives: bool) -> None:
-        """Kafka's node learns of what its controller has done some time after the answer."""
+        """Wait for a token to be usable or expired: Kafka's broker follows its controller later."""
         ask = DescribeDelegationTokenRequest(owners=None)
 
         def living() -> bool:
@@ -269,7 +271,7 @@ class Story:
         eventually(living, lambda it_lives: it_lives is lives, f"a token that lives: {lives}")
 
     def shown(self, token: Any) -> None:
-        """A login by a token, and what may not be done then."""
+        """Record the authentication with a token and requests that are not permitted then."""
         password = base64.b64encode(bytes(token.hmac)).decode()
         bearer, answer = by_token(self.inside, token.token_id, password)
         self.told.append(("login", answer.error_code, answer.session_lifetime_ms // 100_000))
@@ -281,7 +283,7 @@ class Story:
             self.told.append(("no login", answer.error_code))
 
     def handshakes(self) -> None:
-        """What a login may be by, as a broker says it to who asks for it or for something else."""
+        """Record the mechanisms that SaslHandshake returns for valid and invalid mechanisms."""
         key = ApiKey.SASL_HANDSHAKE
         for mechanism in ("PLAIN", "SCRAM-SHA-512", "GSSAPI", ""):
             for version in (0, 1):
@@ -292,7 +294,7 @@ class Story:
                 self.told.append(row)
 
     def refused(self, who: RawConnection) -> None:
-        """All four requests."""
+        """Record the responses to all four requests, which are rejected."""
         wrong = [CreateDelegationTokenRequest.Renewer(principal_type="Group")]
         self.create(who, renewers=wrong)
         self.renew(who, b"x")
@@ -300,7 +302,7 @@ class Story:
         self.describe(who)
 
 
-def test_answers_are_apache_kafkas(sides: dict[str, Guarded]) -> None:
+def test_token_responses_are_same_as_apache_kafkas(sides: dict[str, Guarded]) -> None:
     told = []
     for name in START:
         with closing(Story(sides[name])) as story:
@@ -312,7 +314,7 @@ def test_answers_are_apache_kafkas(sides: dict[str, Guarded]) -> None:
     assert not different, "\n".join(map(str, different))
 
 
-def test_answers_without_a_key(tmp_path: Path) -> None:
+def test_token_responses_without_secret_key_are_same(tmp_path: Path) -> None:
     told: list[list[Any]] = []
     for name, start in START.items():
         side = start(tmp_path / name, key="")
@@ -328,11 +330,11 @@ def test_answers_without_a_key(tmp_path: Path) -> None:
     assert told[0] == told[1]
 
 
-# -- who makes them, and who shows them
+# -- clients that create and use tokens
 
 
 def as_user(directory: Path, name: str) -> Path:
-    """Settings of Java's client for a login by a password."""
+    """Write settings of Java's client for authentication with a password."""
     path = directory / f"{name}.properties"
     path.write_text(
         "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
@@ -343,7 +345,7 @@ def as_user(directory: Path, name: str) -> Path:
 
 
 def with_token(directory: Path, token_id: str, hmac: str, mechanism: str = "SCRAM-SHA-256") -> Path:
-    """The same for a login by a token."""
+    """Write settings of Java's client for authentication with a token."""
     path = directory / "token.properties"
     path.write_text(
         f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\n"
@@ -354,10 +356,10 @@ def with_token(directory: Path, token_id: str, hmac: str, mechanism: str = "SCRA
 
 
 @pytest.mark.parametrize("broker", START)
-def test_kafkas_own_tool(
+def test_kafka_delegation_tokens_manages_token(
     sides: dict[str, Guarded], broker: str, tools: Tools, tmp_path: Path
 ) -> None:
-    """kafka-delegation-tokens makes, lists, renews and ends one; another tool shows it."""
+    """kafka-topics authenticates with the token."""
     guarded = sides[broker]
 
     def run(*words: str, name: str = "bob") -> str:
@@ -379,7 +381,9 @@ def test_kafkas_own_tool(
         "made",
     )
     for name in ("bob", "carol", "admin"):
-        assert "Total number of tokens : 0" in run("--describe", name=name)  # it asks for nobody's
+        assert "Total number of tokens : 0" in run(
+            "--describe", name=name
+        )  # the tool requests tokens of an empty owner list
         assert token_id in run("--describe", "--owner-principal", "User:bob", name=name)
     assert token_id not in run("--describe", "--owner-principal", "User:admin", name="admin")
     assert "Completed renew operation" in run(
@@ -408,7 +412,7 @@ def test_kafkas_own_tool(
 @pytest.mark.parametrize(
     ("jar_set", "mechanism"), [("kafka-4.3", "SCRAM-SHA-256"), ("kafka-3.9", "SCRAM-SHA-512")]
 )
-def test_a_java_client_logs_in_by_a_token(
+def test_java_client_authenticates_with_token(
     guarded: Guarded, tmp_path: Path, jar_set: str, mechanism: str
 ) -> None:
     with closing(logged_in(guarded.inside, "alice")) as alice:
@@ -430,8 +434,8 @@ def test_a_java_client_logs_in_by_a_token(
 
 
 @pytest.mark.parametrize("broker", START)
-def test_our_own_command_line(sides: dict[str, Guarded], broker: str) -> None:
-    """At both brokers: a token is made, shown, renewed and ended."""
+def test_security_token_command_manages_token(sides: dict[str, Guarded], broker: str) -> None:
+    """Runs on both brokers."""
     inside = sides[broker].inside
 
     def run(*words: str, name: str = "bob", ok: bool = True, login: str = "") -> str:
@@ -474,11 +478,10 @@ def test_our_own_command_line(sides: dict[str, Guarded], broker: str) -> None:
     assert "cannot authenticate as" in run("topic", "list", login=login, ok=False)
 
 
-def test_spark_makes_a_token_and_logs_in_by_it(guarded: Guarded, tmp_path: Path) -> None:
-    """Its token provider gets one (`spark.kafka.clusters.*`), and its source and sink show that.
+def test_spark_creates_token_and_authenticates_with_it(guarded: Guarded, tmp_path: Path) -> None:
+    """Spark's token provider creates a token (`spark.kafka.clusters.*`) for its source and sink.
 
-    Spark's scheduler asks the provider only where Hadoop is secured by Kerberos, so that the script
-    does it in the scheduler's place.
+    Spark's scheduler calls the provider only if Hadoop uses Kerberos, so the script calls it.
     """
     environment = WORK / ENVIRONMENT
     script = str(COMPAT / "spark" / "delegation.py")

@@ -1,5 +1,4 @@
-"""The APIs of administration and of transactions of kbroker and of Apache Kafka 4.3 side by side:
-every field of every answer."""
+"""Admin and transaction APIs of kbroker and Apache Kafka 4.3, compared field by field."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ PROPERTIES = {
 
 @dataclass(slots=True)
 class Outcome:
-    """All calls were made."""
+    """Results of all calls."""
 
     ours: Side
     theirs: Side
@@ -58,7 +57,7 @@ def side(broker: Broker) -> Side:
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
-    """One run of everything against both brokers."""
+    """Send all calls to both brokers."""
     brokers = [
         KbrokerBroker(tmp_path_factory.mktemp("kbroker"), PROPERTIES, data_dirs=2),
         FixedQuorumBroker(tmp_path_factory.mktemp("apache"), PROPERTIES, data_dirs=2),
@@ -77,27 +76,27 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
             broker.kill()
 
 
-def test_answers_are_equal(outcome: Outcome) -> None:
-    """Apart from what DIFFERENCES allows."""
+def test_responses_are_equal(outcome: Outcome) -> None:
+    """Differences that DIFFERENCES allows are ignored."""
     print(f"{len(outcome.comparison.asked)} versions of APIs, {outcome.comparison.values} values")
     assert not outcome.differences, "\n".join(map(str, outcome.differences))
 
 
-def test_every_version_and_field_was_compared(outcome: Outcome) -> None:
+def test_every_version_and_field_is_compared(outcome: Outcome) -> None:
     keys = [key for key in map(ApiKey, outcome.ours.served) if key not in NOT_ADMIN]
     missing = never_compared(outcome.comparison, outcome.ours, outcome.theirs, keys, NOT_COMPARED)
     assert not missing, "\n".join(missing)
 
 
-def test_each_partition_is_in_one_directory(outcome: Outcome) -> None:
-    """Which one it is may differ, so this is not compared row by row."""
+def test_each_partition_is_in_exactly_one_directory(outcome: Outcome) -> None:
+    """The directory itself may differ, so the rows cannot be compared directly."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
         ours, theirs = (
             partitions_in_directories(outcome.ours),
             partitions_in_directories(outcome.theirs),
         )
-        # Kafka takes a moment to remove what was deleted.
+        # Kafka removes deleted partitions asynchronously.
         if ours == theirs or time.monotonic() > deadline:
             break
         time.sleep(0.1)
@@ -116,32 +115,32 @@ def partitions_in_directories(broker: Side) -> list[tuple[str, int]]:
     )
 
 
-def test_every_allowed_difference_is_there(outcome: Outcome) -> None:
-    """A rule that is not needed any more would hide what comes later."""
+def test_every_allowed_difference_occurs(outcome: Outcome) -> None:
+    """An unused rule would hide later differences."""
     used = outcome.comparison.used
     unused = [rule for rule in DIFFERENCES if rule not in used and not rule.may_be_equal]
     assert not unused, "\n".join(map(str, unused))
 
 
-def test_what_the_test_kit_knows_of_this_release(outcome: Outcome) -> None:
-    """A broker that plays Kafka 4.3 admits to what Kafka 4.3 does, no more and no less."""
+def test_kit_versions_of_release_are_those_of_kafka(outcome: Outcome) -> None:
+    """A kbroker that emulates Kafka 4.3 advertises exactly the versions of Kafka 4.3."""
     known = {int(key): versions for key, versions in limits_of("4.3").items() if versions}
     assert known == outcome.theirs.served
 
 
-def test_the_docs_show_the_table() -> None:
-    """`docs/reference/kafka-differences.md` holds it between its marks."""
+def test_docs_contain_table_of_differences() -> None:
+    """`docs/reference/kafka-differences.md` has the table between its markers."""
     text = (ROOT / "docs/reference/kafka-differences.md").read_text()
     _, _, rest = text.partition("<!-- answers -->\n")
     table, _, _ = rest.partition("<!-- /answers -->")
-    assert table == to_markdown(), "copy the table that to_markdown() of harness.differences gives"
+    assert table == to_markdown(), "copy the output of harness.differences.to_markdown()"
 
 
 # --- the comparison itself
 
 
 def planted(change: str) -> list[Difference]:
-    """What a comparison says of two answers that differ in one thing."""
+    """Compare two responses that differ in one field and return the differences."""
     cls = messages.response_class(ApiKey.METADATA)
     partition = cls.Partition(partition_index=0, leader_id=1)
     theirs = cls(
@@ -167,12 +166,12 @@ def planted(change: str) -> list[Difference]:
         ("null", "topics.order"),
     ],
 )
-def test_a_planted_difference_is_reported(change: str, place: str | None) -> None:
+def test_comparison_reports_planted_difference(change: str, place: str | None) -> None:
     found = [difference.place for difference in planted(change)]
     assert found == ([] if place is None else [place])
 
 
-def test_one_id_cannot_stand_for_two() -> None:
+def test_comparison_reports_id_that_maps_to_two_ids() -> None:
     cls = messages.response_class(ApiKey.METADATA)
     comparison = Comparison(DIFFERENCES)
     for theirs, expected in (("x", 0), ("x", 0), ("y", 1)):
@@ -189,24 +188,24 @@ def test_one_id_cannot_stand_for_two() -> None:
         ({"transactional": True}, {}, True),
     ],
 )
-def test_batches_are_compared(
+def test_comparison_includes_record_batches(
     ours: dict[str, Any], theirs: dict[str, Any], is_reported: bool
 ) -> None:
-    """But for the ids that each broker gives to producers."""
+    """Producer ids, which each broker assigns, are not compared."""
     answers = [fetched(**ours), fetched(**theirs)]
     found = Comparison(DIFFERENCES).compare("planted", ApiKey.FETCH, 12, *answers)
     assert bool(found) is is_reported
 
 
 def fetched(value: bytes = b"x", **settings: Any) -> Any:
-    """An answer to Fetch with one batch."""
+    """Return a Fetch response with one batch."""
     cls = messages.response_class(ApiKey.FETCH)
     batch = encode_batch([Record(None, value, 0)], base_sequence=0, **settings)
     partition = cls.Partition(partition_index=0, records=memoryview(batch))
     return cls(responses=[cls.Topic(topic="t", partitions=[partition])])
 
 
-def test_a_field_that_nobody_compared_is_reported() -> None:
+def test_comparison_reports_fields_never_compared() -> None:
     comparison = Comparison(DIFFERENCES)
     key = ApiKey.DELETE_GROUPS
     response = messages.response_class(key)
@@ -220,8 +219,8 @@ def test_a_field_that_nobody_compared_is_reported() -> None:
     assert not comparison.never_compared(key, response, range(3))
 
 
-def test_requests_name_what_they_ask() -> None:
-    """Two calls of one name could not be told apart in a report."""
+def test_call_names_are_unique() -> None:
+    """Reports identify calls by name."""
     names = [call.name for call in all_calls()]
     assert len(names) == len(set(names))
     assert request(ApiKey.METADATA, topics=None).topics is None

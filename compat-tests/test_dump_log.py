@@ -1,6 +1,6 @@
-"""Kafka's own dump tool reads every file that the broker left behind. Comes last.
+"""Kafka's dump tool reads every file that the broker wrote. Runs last.
 
-Everything that the run wrote is dumped, so that odd batches of odd clients are in it.
+All files of the run are dumped, to include unusual batches of all clients.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.tools import Tools
 from kbroker.storage.producer_state import ProducerStates
 
 CLIENT = "dump log"
-FILES_AT_ONCE = 50  # what the tool writes has to fit in its memory
+FILES_AT_ONCE = 50  # limits the memory of the tool
 TOOL = "kafka-dump-log"
 ROLLED = "dump-rolled"
 ROW = "dump-many-batches-of-one-producer"
@@ -41,7 +41,7 @@ COMPLAINTS = (
 def data_dir(
     broker: Broker, workers: Callable[[str], ClientProcess], written: dict[str, Any]
 ) -> Path:
-    """Fill a topic until segments roll, with an idempotent producer; then stop the broker."""
+    """Fill a topic until segments roll, with an idempotent producer, and stop the broker."""
     worker = workers("confluent-kafka")
     worker.admin("create_topic", name=ROLLED)
     for batch in range(BATCHES):
@@ -70,7 +70,7 @@ def data_dir(
 
 @pytest.fixture(scope="module")
 def dumped(data_dir: Path, tools: Tools) -> dict[str, str]:
-    """What the tool says of each file, keyed by "directory/file"."""
+    """Return the tool's output for each file, keyed by "directory/file"."""
     files = [
         path
         for directory in sorted(data_dir.iterdir())
@@ -83,15 +83,15 @@ def dumped(data_dir: Path, tools: Tools) -> dict[str, str]:
     for first in range(0, len(files), FILES_AT_ONCE):
         names = ",".join(map(str, files[first : first + FILES_AT_ONCE]))
         said += tools.run(TOOL, "--deep-iteration", "--files", names).stdout
-    # By file: the tool prints "Dumping <path>" before each.
+    # Split by file: the tool prints "Dumping <path>" before each.
     parts = re.split(r"^Dumping (.+)$", said, flags=re.MULTILINE)[1:]
     dump = {Path(path): text for path, text in zip(parts[::2], parts[1::2], strict=True)}
-    assert set(dump) == set(files), "the tool left files out"
+    assert set(dump) == set(files), "the tool did not dump all files"
     return {f"{path.parent.name}/{path.name}": text for path, text in dump.items()}
 
 
 def of_topic(dumped: dict[str, str], topic: str, suffix: str) -> dict[str, str]:
-    """The dumps of one kind of file of partition 0."""
+    """Return the dumps of partition 0's files with a suffix."""
     return {
         name: text
         for name, text in dumped.items()
@@ -99,7 +99,7 @@ def of_topic(dumped: dict[str, str], topic: str, suffix: str) -> dict[str, str]:
     }
 
 
-def test_nothing_is_complained_about(dumped: dict[str, str]) -> None:
+def test_dump_tool_reports_no_errors(dumped: dict[str, str]) -> None:
     assert len(dumped) > 50
     odd = {
         name: line
@@ -111,16 +111,16 @@ def test_nothing_is_complained_about(dumped: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("library", LIBRARIES.values(), ids=lambda one: one.name)
-def test_batches_keep_their_codec(dumped: dict[str, str], library: Any) -> None:
+def test_stored_batches_keep_codec_of_producer(dumped: dict[str, str], library: Any) -> None:
     for codec in library.codecs:
         (text,) = of_topic(dumped, topic_of(library, codec), ".log").values()
         codecs = set(re.findall(r"compresscodec: (\w+)", text))
-        # kafka-python leaves a batch alone that a codec would only make larger.
+        # kafka-python does not compress a batch that would become larger.
         assert {codec} <= codecs <= {codec, "none"}
         assert "isvalid: true" in text
 
 
-def test_segments_rolled(dumped: dict[str, str]) -> None:
+def test_segments_roll_without_gaps(dumped: dict[str, str]) -> None:
     logs = of_topic(dumped, ROLLED, ".log")
     assert len(logs) >= 3
     offsets = [
@@ -134,7 +134,7 @@ def test_segments_rolled(dumped: dict[str, str]) -> None:
         assert f"Log starting offset: {base}\n" in text
 
 
-def test_indexes_point_into_their_segments(dumped: dict[str, str]) -> None:
+def test_index_entries_are_sorted(dumped: dict[str, str]) -> None:
     indexes = of_topic(dumped, ROLLED, ".index")
     entries = [
         (int(offset), int(position))
@@ -147,7 +147,7 @@ def test_indexes_point_into_their_segments(dumped: dict[str, str]) -> None:
     assert any(re.search(r"timestamp: \d{13} offset: \d+", text) for text in times.values())
 
 
-def test_producers_are_in_the_snapshot(dumped: dict[str, str]) -> None:
+def test_snapshot_lists_producers(dumped: dict[str, str]) -> None:
     snapshots = of_topic(dumped, ROLLED, ".snapshot")
     assert snapshots
     last = snapshots[max(snapshots)]
@@ -159,10 +159,10 @@ def test_producers_are_in_the_snapshot(dumped: dict[str, str]) -> None:
     ]
 
 
-def test_earlier_batches_in_the_snapshot_are_passed_over(
+def test_kafka_ignores_earlier_batches_in_snapshot(
     data_dir: Path, dumped: dict[str, str], pytestconfig: pytest.Config
 ) -> None:
-    """They stand behind what Kafka reads; its checksum covers them. Kafka writes none."""
+    """kbroker stores them behind the fields that Kafka reads, within the checksum."""
     snapshots = of_topic(dumped, ROW, ".snapshot")
     name = max(snapshots)
     rows = re.findall(r"producerId: \d+ .* lastOffset: (\d+)", snapshots[name])
@@ -175,7 +175,7 @@ def test_earlier_batches_in_the_snapshot_are_passed_over(
 
 
 @pytest.mark.parametrize("check", ["--index-sanity-check", "--verify-index-only"])
-def test_indexes_pass_the_checks_of_the_tool(data_dir: Path, tools: Tools, check: str) -> None:
+def test_indexes_pass_checks_of_tool(data_dir: Path, tools: Tools, check: str) -> None:
     indexes = [
         path
         for path in sorted((data_dir / f"{ROLLED}-0").iterdir())
@@ -196,8 +196,8 @@ def test_records_are_printed(data_dir: Path, tools: Tools) -> None:
     assert f"| payload: {VALUE}" in brief or f"| key: 0-0 payload: {VALUE}" in brief
 
 
-def test_the_tool_sees_planted_damage(data_dir: Path, tools: Tools, tmp_path: Path) -> None:
-    """A flipped byte must show, or the tests above prove nothing."""
+def test_dump_tool_reports_planted_damage(data_dir: Path, tools: Tools, tmp_path: Path) -> None:
+    """Guards the tests above: the tool must report a flipped bit."""
     source = data_dir / f"{ROLLED}-0" / "00000000000000000000.log"
     damaged = bytearray(source.read_bytes())
     damaged[5_000] ^= 1

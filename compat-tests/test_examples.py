@@ -1,5 +1,7 @@
-"""The programs under examples/ pass their own tests, each in an environment that its requirements
-make. The tests that need no broker of their own pass against Apache Kafka too."""
+"""The programs under examples/ pass their own tests in an environment from their requirements.
+
+Tests that need no broker of their own also pass against Apache Kafka.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,16 @@ EXAMPLES = [
     "fastapi_service",
     "stream_processor",
 ]
+# Minimum number of tests per example: work, restart, duplicate delivery, rebalance, dead letter,
+# retention.
 STORIES = 6
-"""What each shows at least: work, restart, duplicate delivery, rebalance, poison, retention."""
+# Minimum number of tests that pass without fault injection: work, rebalance, dead letter.
 ANYWHERE = 3
-"""Work, rebalance and poison need no broker that can be broken."""
 SECONDS = 120
 
 
 def run_tests(example: str, *options: str) -> tuple[dict[str, int], str]:
-    """Run an example's tests; how many "passed", "skipped" and so on, and what pytest printed."""
+    """Run an example's tests. Return the number of tests per outcome and pytest's output."""
     done = subprocess.run(
         [
             *(str(environment_python(f"example-{example}")), "-m", "pytest", "-q", "-ra"),
@@ -45,7 +48,7 @@ def run_tests(example: str, *options: str) -> tuple[dict[str, int], str]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example(example: str, request: pytest.FixtureRequest) -> None:
+def test_example_passes_its_own_tests(example: str, request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--broker") == "kbroker":
         verdicts, printed = run_tests(example)
         assert verdicts.keys() == {"passed"}, printed

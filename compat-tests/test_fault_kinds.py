@@ -1,4 +1,4 @@
-"""Every kind of fault that the test kit has, as unmodified clients see it and get over it."""
+"""Every kind of fault of the test kit: unmodified clients handle or report it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ pytestmark = pytest.mark.needs("idempotent")
 
 OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_PRODUCER_EPOCH = 1, 2, 10, 47
 WAIT_MS = 300
+# Long, so that a slow machine does not expire members.
 SESSION_MS = 30_000
-"""Long: no member is out because its machine is slow."""
+# Values that fit in one request.
 VALUES = [str(number) for number in range(40)]
-"""Sent together, in one request."""
+# Values that are so large that each needs its own request.
 LARGE = [str(number) * 600_000 for number in range(8)]
-"""Each of these takes a request of its own."""
 ONCE = {"idempotent": True, "linger_ms": 0}
 Unique = Callable[[str], str]
 
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[LocalBroker]:
-    """One broker with the kit's faults for all tests of this file."""
+    """Start one broker with fault injection for all tests of this file."""
     with LocalBroker(config={"group.min.session.timeout.ms": "1000"}) as broker:
         yield broker
 
@@ -60,7 +60,7 @@ def worker(client: Library, processes: Callable[[Library], ClientProcess]) -> Cl
 
 @pytest.fixture
 def broker(shared: LocalBroker) -> Iterator[LocalBroker]:
-    """The broker without faults; those that a test arms must hit something."""
+    """Return the broker without faults. Afterwards every armed fault must have been hit."""
     yield shared
     shared.cap_versions(None)
     try:
@@ -83,7 +83,7 @@ def records_of(values: list[str]) -> list[dict[str, Any]]:
 def send(
     worker: ClientProcess, topic: str, values: list[str], **options: Any
 ) -> list[dict[str, Any]]:
-    """Send records with an idempotent producer; the answer to each."""
+    """Send records with an idempotent producer and return the response to each."""
     records = records_of(values)
     answers: list[dict[str, Any]] = worker(
         "produce", topic=topic, records=records, **ONCE, **options
@@ -95,7 +95,7 @@ def held(broker: LocalBroker, topic: str) -> list[str]:
     return [record.text for record in broker.records(topic)]
 
 
-# -- what happens to a request and its answer
+# -- faults of requests and responses
 
 
 @pytest.mark.parametrize(
@@ -109,14 +109,14 @@ def held(broker: LocalBroker, topic: str) -> list[str]:
         ("blackhole", "after"),
     ],
 )
-def test_a_producer_writes_once(
+def test_producer_writes_once_despite_lost_response(
     broker: LocalBroker,
     worker: ClientProcess,
     topic: str,
     effect: str,
     at: str,
 ) -> None:
-    """Whatever becomes of one answer, it is asked again, and nothing is written twice."""
+    """The client retries after each effect, and no record is written twice."""
     fault = broker.fault("Produce", topic=topic, at=at)
     getattr(fault, effect)(*([WAIT_MS] if effect == "delay" else []))
     timeout_ms = 1000 if effect == "blackhole" else 15_000
@@ -133,7 +133,7 @@ def test_a_producer_writes_once(
         ("REQUEST_TIMED_OUT", "after"),
     ],
 )
-def test_an_error_that_passes(
+def test_producer_retries_after_transient_error(
     broker: LocalBroker, worker: ClientProcess, topic: str, error: str, at: str
 ) -> None:
     fault = broker.fault("Produce", error=error, topic=topic, at=at).times(2)
@@ -143,7 +143,9 @@ def test_an_error_that_passes(
     assert fault.hits == 2
 
 
-def test_an_error_that_stays(broker: LocalBroker, worker: ClientProcess, topic: str) -> None:
+def test_producer_reports_permanent_error(
+    broker: LocalBroker, worker: ClientProcess, topic: str
+) -> None:
     fault = broker.fault("Produce", error=MESSAGE_TOO_LARGE, topic=topic).always()
     (answer,) = send(worker, topic, ["x"])
     assert answer["error"]["code"] == MESSAGE_TOO_LARGE
@@ -151,11 +153,11 @@ def test_an_error_that_stays(broker: LocalBroker, worker: ClientProcess, topic: 
     assert fault.hits >= 1
 
 
+# Clients that pause when they are throttled (KIP-219).
 PAUSES = {"kafka-python-3"}
-"""Who waits by itself when it is told to (KIP-219)."""
 
 
-def test_throttling(
+def test_throttled_producer_pauses(
     broker: LocalBroker, client: Library, worker: ClientProcess, topic: str
 ) -> None:
     came: list[float] = []
@@ -165,15 +167,15 @@ def test_throttling(
     assert fault.hits == 1
     assert [answer["offset"] for answer in answers] == list(range(len(LARGE)))
     assert held(broker, topic) == LARGE
-    if client.name in PAUSES:  # but not with what was on its way before it was told
+    if client.name in PAUSES:  # requests already in flight are not delayed
         assert came[-1] - came[0] >= 0.8 * WAIT_MS / 1000
 
 
+# True for clients that retry after CORRUPT_MESSAGE, as Java's client does.
 SENDS_AGAIN = {"kafka-python-3": False, "confluent-kafka": True, "aiokafka": False}
-"""Who takes CORRUPT_MESSAGE for a thing of the network, as Java's client does."""
 
 
-def test_a_batch_that_breaks_on_its_way_in(
+def test_corrupt_batch_in_produce_request_is_rejected(
     broker: LocalBroker, client: Library, worker: ClientProcess, topic: str
 ) -> None:
     fault = broker.fault("Produce", topic=topic).corrupt_batch(bit=7)
@@ -190,7 +192,7 @@ def test_a_batch_that_breaks_on_its_way_in(
 BROKEN = {"kafka-python-3": CORRUPT_MESSAGE, "confluent-kafka": None, "aiokafka": CORRUPT_MESSAGE}
 
 
-def test_a_batch_that_breaks_on_its_way_out(
+def test_corrupt_batch_in_fetch_response_is_detected(
     broker: LocalBroker, client: Library, worker: ClientProcess, topic: str
 ) -> None:
     broker.produce(topic, "x")
@@ -208,7 +210,7 @@ def test_a_batch_that_breaks_on_its_way_out(
 @pytest.mark.parametrize(
     "effect", ["disconnect", "truncate_response", "duplicate_response", "error"]
 )
-def test_a_consumer_reads_everything_once(
+def test_consumer_reads_each_record_once_despite_faults(
     broker: LocalBroker, worker: ClientProcess, topic: str, effect: str
 ) -> None:
     for value in VALUES:
@@ -225,8 +227,10 @@ def test_a_consumer_reads_everything_once(
 # -- schedules, hooks, versions
 
 
-def test_schedules(broker: LocalBroker, worker: ClientProcess, topic: str) -> None:
-    """Faults that come now and then, all of them on one producer."""
+def test_producer_survives_scheduled_faults(
+    broker: LocalBroker, worker: ClientProcess, topic: str
+) -> None:
+    """Several schedules on the same producer."""
     error = "NOT_LEADER_OR_FOLLOWER"
     third = broker.fault("Produce", error=error, topic=topic).on_call(3)
     broker.fault("Produce", error=error, topic=topic).with_probability(0.2, seed=3)
@@ -237,7 +241,9 @@ def test_schedules(broker: LocalBroker, worker: ClientProcess, topic: str) -> No
     assert third.hits == 1
 
 
-def test_a_hook_sees_the_client(broker: LocalBroker, worker: ClientProcess, topic: str) -> None:
+def test_hook_is_called_for_all_requests_of_client(
+    broker: LocalBroker, worker: ClientProcess, topic: str
+) -> None:
     seen: dict[str, int] = defaultdict(int)
 
     @broker.on()
@@ -249,7 +255,7 @@ def test_a_hook_sees_the_client(broker: LocalBroker, worker: ClientProcess, topi
 
 
 @pytest.mark.parametrize("release", ["4.0", "2.8", "0.11"])
-def test_an_older_broker(
+def test_client_works_with_older_broker_versions(
     broker: LocalBroker, worker: ClientProcess, topic: str, release: str
 ) -> None:
     broker.cap_versions(release)
@@ -262,7 +268,7 @@ def test_an_older_broker(
         assert max(one.version for one in asked if one.api.api_name == api) <= limit
 
 
-# -- what happens to the cluster
+# -- faults of the cluster
 
 
 def joined(worker: ClientProcess, topic: str, group: str, **options: Any) -> None:
@@ -285,7 +291,7 @@ def wait_for_records(worker: ClientProcess, member: str, count: int) -> list[str
     return [row["value"] for row in worker("rows", member=member)]
 
 
-def test_a_member_that_was_thrown_out_comes_back(
+def test_expired_member_rejoins(
     broker: LocalBroker, worker: ClientProcess, topic: str, unique: Unique
 ) -> None:
     group = unique("group")
@@ -306,16 +312,16 @@ def test_a_member_that_was_thrown_out_comes_back(
     worker("leave", member=group)
 
 
+# librdkafka disconnects from a coordinator that moved. After some failed retries the application
+# gets a transport error without a Kafka error code.
 COULD_NOT_ASK = frozenset({None})
-"""librdkafka ends its connection to a coordinator that moved, and after some tries that met such an
-end it tells the application of a broken connection, which has no number of Kafka's."""
 
 
-def test_a_coordinator_that_moves(
+def test_member_continues_after_coordinator_moves(
     broker: LocalBroker, worker: ClientProcess, topic: str, unique: Unique
 ) -> None:
     group = unique("group")
-    # librdkafka asks for the coordinator behind its fetch: see FINDINGS.md.
+    # librdkafka requests the coordinator only after its fetch: see FINDINGS.md.
     joined(worker, topic, group, fetch_wait_ms=20)
     (before,) = broker.wait_for_group(group, members=1).members
     broker.produce(topic, "x")
@@ -329,11 +335,11 @@ def test_a_coordinator_that_moves(
     )
     assert broker.committed(group) == {(topic, 0): 1}
     (after,) = broker.wait_for_group(group, members=1).members
-    assert after.id == before.id, "the group is the same after its coordinator moved"
+    assert after.id == before.id, "the member changed after the coordinator moved"
     worker("leave", member=group)
 
 
-def test_a_leader_that_moves(
+def test_clients_continue_after_leader_moves(
     broker: LocalBroker, worker: ClientProcess, topic: str, unique: Unique
 ) -> None:
     group = unique("group")
@@ -346,10 +352,10 @@ def test_a_leader_that_moves(
     worker("leave", member=group)
 
 
-def test_a_position_that_is_gone(
+def test_out_of_range_position_is_reset_or_reported(
     broker: LocalBroker, client: Library, worker: ClientProcess, topic: str, unique: Unique
 ) -> None:
-    """Who may begin anew goes on; who may not is told."""
+    """A client with a reset policy continues. With reset "none" it gets an error."""
     group = unique("group")
     joined(worker, topic, group, reset="earliest")
     broker.produce(topic, "x")
@@ -360,17 +366,18 @@ def test_a_position_that_is_gone(
     worker("leave", member=group)
     with pytest.raises(ClientError) as refused:
         worker("read", topic=topic, start={"0": 1}, reset="none")
-    if client.name == "confluent-kafka":  # which has a number of its own for it
+    if client.name == "confluent-kafka":  # librdkafka uses its own error code
         assert "Offset out of range" in refused.value.message
     else:
         assert refused.value.code == OFFSET_OUT_OF_RANGE
 
 
+# True for clients that drop their requests in flight when they are fenced and continue with a new
+# producer id.
 GOES_ON = {"kafka-python-3": True, "confluent-kafka": True, "aiokafka": False}
-"""Who gives up what was on its way when it is fenced, and takes a new producer id for the rest."""
 
 
-def test_a_producer_that_is_fenced(
+def test_fenced_producer_reports_error(
     broker: LocalBroker, client: Library, worker: ClientProcess, topic: str
 ) -> None:
     async def fence(request: Any, asked: Any) -> None:
@@ -386,7 +393,7 @@ def test_a_producer_that_is_fenced(
     assert held(broker, topic) == written
 
 
-def test_a_broker_that_goes_away_for_a_moment(
+def test_producer_continues_after_broker_restart(
     broker: LocalBroker, worker: ClientProcess, topic: str
 ) -> None:
     first = broker.fault("Produce", topic=topic, at="after").delay(WAIT_MS)
@@ -399,17 +406,17 @@ def test_a_broker_that_goes_away_for_a_moment(
     assert held(broker, topic) == VALUES
 
 
+# Maximum requests in flight per partition of an idempotent producer.
 IN_FLIGHT = {"kafka-python-3": 1, "confluent-kafka": 5, "aiokafka": 1}
-"""How many requests of an idempotent producer are on their way to one partition."""
 
 
 @pytest.mark.parametrize("effect", ["disconnect", "blackhole"])
-def test_no_answer_comes_before_a_restart(
+def test_unacknowledged_batches_are_not_duplicated_after_restart(
     client: Library, spawn: Any, topic: str, tmp_path: Path, effect: str
 ) -> None:
-    """What is written, and the producer does not know it, is known when it comes again.
+    """After the restart, the broker recognizes the retries of batches that it already wrote.
 
-    When the connection ends with the first answer, what came behind its request is not read.
+    If the connection ends with the first response, the requests behind it are not read.
     """
     written = 1 if effect == "disconnect" else IN_FLIGHT[client.name]
     with LocalBroker(topics=[topic], data_dir=str(tmp_path / "data")) as broker:
@@ -430,7 +437,7 @@ def test_no_answer_comes_before_a_restart(
 
 
 def armed(broker: LocalBroker, effect: str, api: str, topic: str) -> Fault[None]:
-    """A fault on an answer: an effect, or an error by its name."""
+    """Arm a fault on a response: an effect, or an error by its name."""
     if effect.isupper():
         return broker.fault(api, topic=topic, error=effect)
     fault = broker.fault(api, topic=topic, at="before" if effect == "delay" else "after")
@@ -452,7 +459,9 @@ def armed(broker: LocalBroker, effect: str, api: str, topic: str) -> Fault[None]
         "NOT_LEADER_OR_FOLLOWER",
     ],
 )
-def test_java_writes_once(broker: LocalBroker, tools: Tools, topic: str, effect: str) -> None:
+def test_java_producer_writes_once_despite_lost_response(
+    broker: LocalBroker, tools: Tools, topic: str, effect: str
+) -> None:
     fault = armed(broker, effect, "Produce", topic)
     timeout_ms = "1000" if effect == "blackhole" else "15000"
     said = tools.run(
@@ -475,10 +484,10 @@ def read_by_java(broker: LocalBroker, tools: Tools, topic: str) -> Said:
 
 
 @pytest.mark.parametrize("effect", ["disconnect", "truncate_response", "KAFKA_STORAGE_ERROR"])
-def test_java_reads_everything_once(
+def test_java_consumer_reads_each_record_once_despite_faults(
     broker: LocalBroker, tools: Tools, topic: str, effect: str
 ) -> None:
-    """A second answer is left out: Java's consumer ends with an exception, and the tool hangs."""
+    """duplicate_response is omitted: Java's consumer raises an exception and the tool hangs."""
     for value in VALUES:
         broker.produce(topic, value)
     fault = armed(broker, effect, "Fetch", topic)
@@ -486,7 +495,7 @@ def test_java_reads_everything_once(
     assert fault.hits == 1
 
 
-def test_java_refuses_a_broken_batch(broker: LocalBroker, tools: Tools, topic: str) -> None:
+def test_java_consumer_reports_corrupt_batch(broker: LocalBroker, tools: Tools, topic: str) -> None:
     broker.produce(topic, "x")
     fault = armed(broker, "corrupt_batch", "Fetch", topic)
     said = read_by_java(broker, tools, topic)

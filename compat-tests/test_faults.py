@@ -1,4 +1,4 @@
-"""Programs in other languages arm faults through the control socket; their clients survive them."""
+"""Programs in Java, Go and Node inject faults through the control socket."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def node() -> list[str]:
 
 
 @pytest.mark.parametrize("program", [java, go, node], ids=lambda program: program.__name__)
-def test_a_program_arms_faults_and_its_client_survives(program: Callable[[], list[str]]) -> None:
+def test_program_injects_faults_and_client_survives(program: Callable[[], list[str]]) -> None:
     python = os.environ.get("KBROKER_PYTHON", sys.executable)
     done = subprocess.run(
         [python, "-m", "kbroker", "run", "--control", "--", *program()],

@@ -1,5 +1,7 @@
-"""franz-go's own tests against a broker: chains of consumers and producers, with and without
-transactions, in every balancing strategy, while members come and go; and its regression tests.
+"""franz-go's own tests against a broker.
+
+Chains of consumers and producers run with and without transactions and with every assignor, while
+members join and leave. Its regression tests follow.
 """
 
 from __future__ import annotations
@@ -19,15 +21,17 @@ CLIENT = "franz-go's own"
 RUN = "Group|Txn|Consume|Issue|Pause|Unknown|Ping|Direct|AddRemove|Pooling|Lookback|Hook"
 RECORDS = 200_000
 SECONDS = 900
+# Kafka's default segment size: one test writes a batch larger than the segments of other tests
+# here.
 PROPERTIES = {"log.segment.bytes": str(1 << 30)}
-"""As Kafka has it: one of the tests writes a batch that is larger than our tests' segments."""
 VERDICT = re.compile(r"^\s*--- (PASS|FAIL|SKIP): (\S+)", re.MULTILINE)
+# Reasons for which the suite skips tests if the broker lacks a feature: KIP-848, share groups, old
+# brokers.
 NOT_YET = re.compile(r"848|[Ss]hare|BrokerTooOld")
-"""What it leaves out by itself where a broker lacks it: the newer group protocols; old brokers."""
 
 
 def run_suite(address: str, directory: Path, *, chaos: bool) -> dict[str, str]:
-    """Run it; returns what became of each test: PASS, FAIL or SKIP."""
+    """Run the suite and return the verdict of each test: PASS, FAIL or SKIP."""
     log = directory / f"suite-{chaos}.log"
     with log.open("wb") as out:
         subprocess.run(
@@ -53,12 +57,14 @@ def run_suite(address: str, directory: Path, *, chaos: bool) -> dict[str, str]:
 
 
 def _said_by(name: str, log: str) -> str:
-    """What a test wrote before its verdict."""
+    """Return the end of a test's output before its verdict."""
     return log.partition(f"--- FAIL: {name} ")[0][-3_000:]
 
 
 @pytest.mark.parametrize("chaos", [False, True], ids=["steady", "chaos"])
-def test_its_own_tests(make_broker: Callable[..., Broker], tmp_path: Path, chaos: bool) -> None:
+def test_franz_go_suite_passes(
+    make_broker: Callable[..., Broker], tmp_path: Path, chaos: bool
+) -> None:
     broker = make_broker("franz-go", PROPERTIES)
     broker.start()
     verdicts = run_suite(broker.address, tmp_path, chaos=chaos)

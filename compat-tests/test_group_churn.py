@@ -1,12 +1,12 @@
-"""Groups of KIP-848 whose members come and go, or change their protocol, under load: what they read.
+"""KIP-848 groups whose members join, leave or change their protocol under load.
 
-Members commit what they give back before they do. Where no broker is killed, each record is read once:
-none is skipped, none is doubled. Where one is, what was read after the last acknowledged commit may be
-read again (at least once); what was committed is not, and nothing is skipped.
+Members commit the positions of a partition before they release it. Without broker kills, each
+record is read exactly once. With kills, records after the last acknowledged commit may be read
+again (at least once), but no record is skipped and none before a commit is read again.
 
-A group that becomes a classic one takes its epoch for its generation. Members of the classic protocol that are
-in an older one are fenced by that, with Apache Kafka as with kbroker, and may not commit what they have read:
-the checker knows of each loss what had been read, and nothing else may be read twice.
+A group that becomes a classic group uses its epoch as generation. On kbroker and Apache Kafka,
+classic members in an older generation are fenced and cannot commit what they have read. The checker
+knows the records of each such loss. Only these may be read twice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MINUTES_MAX = 10
 def start(
     broker: Broker, group: str, members: int, seconds: int, rounds: int
 ) -> subprocess.Popen[str]:
-    """The members, which begin to come and go: one of Java's has read something."""
+    """Start the members and wait until one of Java's has read a record."""
     numbers = [str(each) for each in (members, seconds, rounds)]
     command = [str(environment_python("confluent-kafka")), str(CLIENTS / "churn.py")]
     target = [broker.address, group, group]
@@ -48,7 +48,7 @@ def start(
 
 
 def result(process: subprocess.Popen[str], what: str) -> dict[str, Any]:
-    """What they read, when they are done."""
+    """Wait for the end and return what the members read."""
     said, _ = process.communicate(timeout=MINUTES_MAX * 60)
     assert process.returncode == 0
     found: dict[str, Any] = json.loads(said.splitlines()[-1])
@@ -62,7 +62,7 @@ def topic(broker: Broker, name: str, spawn: object, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kills", [0, 1])
-def test_members_that_come_and_go_skip_nothing(
+def test_joining_and_leaving_members_skip_no_records(
     own_broker: Broker, spawn: object, tmp_path: Path, kills: int
 ) -> None:
     name = f"churn-{kills}"
@@ -83,7 +83,7 @@ def test_members_that_come_and_go_skip_nothing(
     assert kills or not found["doubled"]
 
 
-def test_members_that_change_their_protocol_skip_nothing_and_double_only_what_fenced_ones_had_read(
+def test_protocol_changes_skip_no_records_and_repeat_only_those_of_fenced_members(
     own_broker: Broker, spawn: object, tmp_path: Path
 ) -> None:
     topic(own_broker, "convert", spawn, tmp_path)
@@ -109,7 +109,7 @@ def test_members_that_change_their_protocol_skip_nothing_and_double_only_what_fe
         ("a read 0, a lose 0, b read 0, c read 0", {"doubled": 2, "explained": 1}),
     ],
 )
-def test_the_checker_sees_what_is_wrong(events: str, wrong: dict[str, int]) -> None:
+def test_checker_reports_wrong_deliveries(events: str, wrong: dict[str, int]) -> None:
     seen = Deliveries()
     for event in events.split(", "):
         member, what, offset = event.split()

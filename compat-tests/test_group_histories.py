@@ -1,4 +1,4 @@
-"""Random histories of groups on kbroker and on Apache Kafka 4.3 in step: every field of every answer."""
+"""Random histories of groups on kbroker and Apache Kafka 4.3, compared field by field."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 def twins(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Twins]:
-    """Both brokers under one `group.consumer.migration.policy`."""
+    """Start both brokers with one `group.consumer.migration.policy`."""
     properties = PROPERTIES | {"group.consumer.migration.policy": request.param}
     brokers = [
         KbrokerBroker(tmp_path_factory.mktemp("kbroker"), properties),
@@ -44,8 +44,8 @@ def twins(
             broker.kill()
 
 
-def test_groups_go_the_same_ways(twins: Twins, request: pytest.FixtureRequest) -> None:
-    """A history that Kafka ends by an error of its own (UNKNOWN_SERVER_ERROR) says nothing further."""
+def test_group_histories_have_same_responses(twins: Twins, request: pytest.FixtureRequest) -> None:
+    """A history ends early if Kafka fails with UNKNOWN_SERVER_ERROR."""
     policy = request.node.callspec.params["twins"]
     failures: list[str] = []
     ended: list[str] = []
@@ -65,10 +65,12 @@ def test_groups_go_the_same_ways(twins: Twins, request: pytest.FixtureRequest) -
     assert len(ended) <= SEEDS / 2, ended
     key, row = ApiKey.OFFSET_FETCH, "groups.topics.partitions."
     for name in ("committed_offset", "metadata"):
-        assert (key, row + name) in twins.comparison.seen, "what was committed is fetched"
+        assert (key, row + name) in twins.comparison.seen, (
+            "no response contained a committed offset"
+        )
 
 
-def test_the_docs_show_the_table() -> None:
+def test_docs_contain_table_of_group_differences() -> None:
     text = (ROOT / "docs/reference/kafka-differences.md").read_text()
     _, _, rest = text.partition("<!-- groups -->\n")
     table, _, _ = rest.partition("<!-- /groups -->")

@@ -1,4 +1,4 @@
-"""Consumer groups: joining, leaving, dying, waiting, staying; each client with its own kind."""
+"""Consumer groups of each client: join, leave, crash, spare and static members."""
 
 from __future__ import annotations
 
@@ -13,53 +13,53 @@ from harness.clients import LIBRARIES, ClientError, ClientProcess, Library, even
 Spawn = Callable[..., ClientProcess]
 Unique = Callable[[str], str]
 
+# Long, so that a slow machine or a slow process start does not expire members.
 SESSION_MS = 30_000
-"""Long: no member is out because its machine is slow, or its next process starts late."""
+# Session timeout of members that are killed.
 SHORT_SESSION_MS = 3_000
-"""Of a member that is killed."""
 pytestmark = pytest.mark.needs("groups")
 
 
 def make_topic(workers: Callable[[str], ClientProcess], topic: str, partitions: int) -> None:
-    """A new topic, made by a client whose admin calls are tested elsewhere."""
+    """Create a topic with a client whose admin calls are tested elsewhere."""
     workers("confluent-kafka").admin("create_topic", name=topic, partitions=partitions)
 
 
 def fill(worker: ClientProcess, topic: str, partitions: int, values: range) -> None:
-    """One record per value, spread over the partitions."""
+    """Write one record per value, spread over the partitions."""
     records = [{"value": str(value), "partition": value % partitions} for value in values]
     answers = worker("produce", topic=topic, records=records)
     assert all("offset" in answer for answer in answers), answers
 
 
 def join(process: ClientProcess, topic: str, group: str, **options: Any) -> ClientProcess:
-    """Make a process a member (its name is always "me")."""
+    """Let a process join as a member (its name is always "me")."""
     options.setdefault("session_ms", SESSION_MS)
     process("join", member="me", topics=[topic], group=group, **options)
     return process
 
 
 def held(*members: ClientProcess) -> list[int]:
-    """How many partitions each member holds."""
+    """Return the number of partitions that each member owns."""
     return [len(member("state", member="me")["assigned"]) for member in members]
 
 
 def shares(wanted: list[int], *members: ClientProcess, seconds: float = 30.0) -> None:
-    """Wait until the members hold so many partitions each, in any order."""
+    """Wait until the members own these numbers of partitions, in any order."""
     eventually(
         lambda: sorted(held(*members)), lambda seen: seen == sorted(wanted), "shares", seconds
     )
 
 
 def received(*members: ClientProcess) -> Counter[str]:
-    """How often each value came to any of the members."""
+    """Return how often each value was received by any of the members."""
     return Counter(row["value"] for member in members for row in member("rows", member="me"))
 
 
 def all_received(
     values: range, *members: ClientProcess, seconds: float = 30.0, exact: bool = True
 ) -> None:
-    """Wait until every value has come, exactly once if `exact`."""
+    """Wait until every value was received, exactly once if `exact`."""
     wanted = Counter(str(value) for value in values)
     seen = eventually(
         lambda: received(*members), lambda seen: set(seen) >= set(wanted), "records", seconds
@@ -68,7 +68,7 @@ def all_received(
 
 
 @pytest.mark.everyone
-def test_two_members_join_and_leave(
+def test_partitions_are_reassigned_when_members_join_and_leave(
     client: Library, workers: Any, spawn: Spawn, unique: Unique
 ) -> None:
     topic, group = unique("topic"), unique("group")
@@ -88,10 +88,10 @@ def test_two_members_join_and_leave(
     mine = eventually(
         lambda: received(first), lambda seen: later <= set(seen), "rows after leaving"
     )
-    assert max(mine.values()) == 1 or not client.exact, "a committed record came again"
+    assert max(mine.values()) == 1 or not client.exact, "a committed record was delivered again"
 
 
-def test_killed_member_is_taken_over(
+def test_partitions_of_killed_member_are_reassigned(
     client: Library, workers: Any, spawn: Spawn, unique: Unique
 ) -> None:
     topic, group = unique("topic"), unique("group")
@@ -109,11 +109,13 @@ def test_killed_member_is_taken_over(
     all_received(range(40), survivor, exact=client.exact)
 
 
-def test_spare_member_waits(client: Library, workers: Any, spawn: Spawn, unique: Unique) -> None:
+def test_spare_member_takes_over_after_active_member_leaves(
+    client: Library, workers: Any, spawn: Spawn, unique: Unique
+) -> None:
     topic, group = unique("topic"), unique("group")
     make_topic(workers, topic, 1)
     members = [join(spawn(client), topic, group) for _ in range(2)]
-    # A member that has not joined yet holds nothing either, so ask the broker as well.
+    # A member that has not joined owns no partitions either, so check the broker's view.
     eventually(
         lambda: workers("confluent-kafka").admin("describe_group", group=group),
         lambda seen: (seen["state"], seen["members"]) == ("Stable", 2),
@@ -132,7 +134,7 @@ def test_spare_member_waits(client: Library, workers: Any, spawn: Spawn, unique:
 
 
 @pytest.mark.needs("static")
-def test_static_member_comes_back_without_a_rebalance(
+def test_returning_static_member_causes_no_rebalance(
     client: Library, workers: Any, spawn: Spawn, unique: Unique
 ) -> None:
     topic, group = unique("topic"), unique("group")
@@ -153,7 +155,7 @@ def test_static_member_comes_back_without_a_rebalance(
 
 
 @pytest.mark.needs("fencing")
-def test_second_member_of_the_same_name_fences_the_first(
+def test_second_member_with_same_instance_id_fences_first(
     client: Library, workers: Any, spawn: Spawn, unique: Unique
 ) -> None:
     topic, group = unique("topic"), unique("group")
@@ -171,13 +173,13 @@ def test_second_member_of_the_same_name_fences_the_first(
             lambda seen: False,
             "fenced",
         )
-    # librdkafka wraps FENCED_INSTANCE_ID (82) in a fatal error when a heartbeat hears it first.
+    # librdkafka wraps FENCED_INSTANCE_ID (82) in a fatal error if a heartbeat gets it first.
     wrapped = client.name == "confluent-kafka" and "fenced" in str(caught.value).lower()
     assert caught.value.code == 82 or wrapped
 
 
 @pytest.mark.needs("cooperative")
-def test_cooperative_rebalance_keeps_what_stays(
+def test_cooperative_rebalance_revokes_only_moved_partitions(
     client: Library, workers: Any, spawn: Spawn, unique: Unique
 ) -> None:
     topic, group = unique("topic"), unique("group")
@@ -198,7 +200,7 @@ def test_cooperative_rebalance_keeps_what_stays(
 
 
 @pytest.mark.needs("patterns")
-def test_pattern_finds_a_topic_made_later(
+def test_pattern_subscription_includes_later_topic(
     client: Library, workers: Any, spawn: Spawn, unique: Unique
 ) -> None:
     prefix = unique("pattern")
@@ -216,7 +218,7 @@ def test_pattern_finds_a_topic_made_later(
     try:
         shares([3], member, seconds=15)
     except AssertionError:
-        # 3.0.12 sometimes forgets an assignment after new metadata, see FINDINGS.md.
+        # 3.0.12 sometimes loses an assignment after a metadata update, see FINDINGS.md.
         if client.name != "kafka-python-3":
             raise
         make_topic(workers, f"{prefix}-three", 1)
@@ -227,7 +229,7 @@ def test_pattern_finds_a_topic_made_later(
 
 
 @pytest.mark.sample
-def test_members_of_all_clients_share_one_group(workers: Any, spawn: Spawn, unique: Unique) -> None:
+def test_members_of_all_clients_form_one_group(workers: Any, spawn: Spawn, unique: Unique) -> None:
     topic, group = unique("topic"), unique("group")
     alike = [
         one for one in LIBRARIES.values() if one.groups and one.mixes and one.strategy == "range"
@@ -240,7 +242,9 @@ def test_members_of_all_clients_share_one_group(workers: Any, spawn: Spawn, uniq
 
 
 @pytest.mark.needs("auto_commit")
-def test_auto_commit(client: Library, workers: Any, spawn: Spawn, unique: Unique) -> None:
+def test_auto_commit_stores_offsets(
+    client: Library, workers: Any, spawn: Spawn, unique: Unique
+) -> None:
     topic, group = unique("topic"), unique("group")
     make_topic(workers, topic, 1)
     fill(workers(client.name), topic, 1, range(10))
@@ -260,7 +264,7 @@ def restartable_broker(make_broker: Callable[..., Broker]) -> Broker:
 
 @pytest.fixture
 def restartable(restartable_broker: Broker) -> Broker:
-    """A broker that may be stopped without harm to other tests."""
+    """Return a broker that no other test needs and that may be stopped."""
     if not restartable_broker.running:
         restartable_broker.start()
     return restartable_broker
@@ -268,7 +272,7 @@ def restartable(restartable_broker: Broker) -> Broker:
 
 @pytest.mark.needs("survives")
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_members_go_on_after_a_broker_restart(
+def test_members_continue_after_broker_restart(
     client: Library, restartable: Broker, spawn: Spawn, unique: Unique, how: str
 ) -> None:
     topic, group = unique("topic"), unique("group")

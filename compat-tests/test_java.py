@@ -1,4 +1,4 @@
-"""Kafka's own Java client, by its console tools, beside the other clients (its tools: test_tools)."""
+"""Kafka's Java client, through its console tools (other tools: test_tools.py)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Tool = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def tool(broker: Broker, tools: Tools) -> Tool:
-    """Run a tool on the shared broker; raises ToolFailed."""
+    """Return a function that runs a tool on the shared broker. Raises ToolFailed."""
 
     def run(command: str, *arguments: str, stdin: str = "") -> str:
         address = ["--bootstrap-server", broker.address]
@@ -35,7 +35,9 @@ def tool(broker: Broker, tools: Tools) -> Tool:
     return run
 
 
-def test_group_with_a_living_member(tool: Tool, workers: Callable[[str], ClientProcess]) -> None:
+def test_group_with_live_member_is_described_and_not_deleted(
+    tool: Tool, workers: Callable[[str], ClientProcess]
+) -> None:
     worker = workers("confluent-kafka")
     worker.admin("create_topic", name="java-living", partitions=2)
     worker("join", member="java", topics=["java-living"], group="java-living")
@@ -52,7 +54,7 @@ def test_group_with_a_living_member(tool: Tool, workers: Callable[[str], ClientP
 
 
 def test_java_reads_every_codec(tool: Tool, written: dict[str, Any]) -> None:
-    """One consumer over all topics of the codec matrix."""
+    """One consumer reads all topics of the codec matrix."""
     wanted = len(written) * len(RECORDS)
     said = tool(
         CONSUMER,

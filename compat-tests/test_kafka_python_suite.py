@@ -1,7 +1,7 @@
-"""kafka-python's own integration tests, as they come with its source distribution.
+"""kafka-python's own integration tests from its source distribution.
 
-The stand-in for the files that the distribution lacks is kafka_python/service.py. Tests that
-start a broker of their own (with TLS and SASL listeners) cannot run against one that is there.
+kafka_python/service.py replaces the files that the distribution lacks. Tests that start their own
+broker (with TLS and SASL listeners) cannot run against a running one.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ ENVIRONMENT = "kafka-python-tests"
 VERSION = "4.3"
 TESTS = 55
 OTHER_LISTENERS = ("test_ssl_integration.py", "test_sasl_integration.py")
+# Broker settings for the test of ACLs.
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
 }
-"""What a broker needs for the test of ACLs."""
 
 
 def run_suite(address: str, directory: Path, *options: str) -> dict[str, str]:
-    """Run it, in a new directory; what became of each test: "passed", "failed" or "skipped"."""
+    """Run the suite in a new directory and return "passed", "failed" or "skipped" per test."""
     directory.mkdir()
     source = environment(ENVIRONMENT) / "source"
     (directory / "kafka").mkdir()
@@ -64,14 +64,14 @@ def _verdict(case: ElementTree.Element) -> str:
     return "passed" if case.find("failure") is None and case.find("error") is None else "failed"
 
 
-def test_its_integration_tests(
+def test_kafka_python_integration_tests_pass(
     request: pytest.FixtureRequest, make_broker: Callable[..., Broker], tmp_path: Path
 ) -> None:
     kbroker = request.config.getoption("--broker") == "kbroker"
     properties = {"node.id": "0", "num.partitions": "4"} | AUTHORIZER
     broker = make_broker("kafka-python", properties)
     if kbroker:
-        # As the tests' own broker has it: an address that the configuration advertises.
+        # The tests' own broker also has a configured advertised listener.
         broker.port = free_port()
         broker.advertise = broker.address
     broker.start()
@@ -79,7 +79,7 @@ def test_its_integration_tests(
     assert len(verdicts) - list(verdicts.values()).count("skipped") == TESTS
     failed = {name for name, verdict in verdicts.items() if verdict == "failed"}
     if failed:
-        # Some wait for a second or two only: what fails on a busy machine is tried once more.
+        # Some tests wait only a second or two, so retry those that fail on a busy machine.
         again = run_suite(broker.address, tmp_path / "again", "-k", " or ".join(sorted(failed)))
         failed = {name for name in failed if again[name] == "failed"}
     broker.stop()

@@ -1,4 +1,4 @@
-"""kcat, the command line tool on librdkafka, as people use it in a shell."""
+"""kcat, the command line tool based on librdkafka."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Kcat = Callable[..., str]
 
 
 def program() -> str:
-    """Where kcat is; fails with the command that helps."""
+    """Return the path of kcat. Fails with the command that installs it."""
     found = shutil.which("kcat")
-    assert found, "kcat is missing: `make system-packages` brings it"
+    assert found, "kcat is missing: install it with `make system-packages`"
     return found
 
 
 @pytest.fixture
 def kcat(broker: Broker) -> Kcat:
-    """Run kcat against the broker until it ends; answers what it printed, stderr last."""
+    """Return a function that runs kcat against the broker and returns its output (stderr last)."""
 
     def run(*arguments: str, stdin: str = "", ok: bool = True, address: str = "") -> str:
         done = subprocess.run(
@@ -51,12 +51,12 @@ def kcat(broker: Broker) -> Kcat:
 
 @pytest.fixture
 def admin(workers: Callable[[str], ClientProcess]) -> ClientProcess:
-    """kcat has no administration, so another client makes topics and describes groups."""
+    """Return another client to create topics and describe groups, because kcat cannot."""
     return workers("confluent-kafka")
 
 
 class Member:
-    """`kcat -G` in the background; its records as lines of JSON, its rebalances on stderr."""
+    """`kcat -G` in the background, with records as NDJSON and rebalances on stderr."""
 
     def __init__(self, broker: Broker, directory: Any, group: str, topic: str) -> None:
         self.records, self.told = directory / "records", directory / "told"
@@ -73,25 +73,25 @@ class Member:
             )
 
     def values(self) -> list[str]:
-        """What came so far, whole lines only."""
+        """Return the values received so far, from complete lines only."""
         lines = self.records.read_text().split("\n")[:-1]
         return [json.loads(line)["payload"] for line in lines]
 
     def share(self) -> int:
-        """How many partitions its last assignment names."""
+        """Return the number of partitions in its last assignment."""
         said = self.told.read_text().splitlines()
         assigned = [line for line in said if "assigned:" in line]
         return assigned[-1].count("[") if assigned else 0
 
     def leave(self) -> None:
-        """End as by Ctrl+C: kcat commits and leaves."""
+        """Interrupt kcat, which then commits and leaves the group."""
         self.process.terminate()
         self.process.wait(SECONDS)
 
 
 @pytest.fixture
 def join(broker: Broker, tmp_path: Any) -> Iterator[Callable[[str, str], Member]]:
-    """Start members of a group; all end with the test."""
+    """Return a function that starts group members, which end with the test."""
     members: list[Member] = []
 
     def start(group: str, topic: str) -> Member:
@@ -105,13 +105,15 @@ def join(broker: Broker, tmp_path: Any) -> Iterator[Callable[[str, str], Member]
 
 
 def read(kcat: Kcat, topic: str, *arguments: str) -> list[dict[str, Any]]:
-    """All records of a topic, as kcat's JSON has them."""
+    """Return all records of a topic in kcat's JSON format."""
     said = kcat("-C", "-t", topic, "-e", "-q", "-J", *arguments)
     return [json.loads(line) for line in said.splitlines()]
 
 
 @pytest.mark.parametrize("codec", ALL_CODECS)
-def test_codecs(kcat: Kcat, admin: ClientProcess, unique: Unique, codec: str) -> None:
+def test_kcat_writes_and_reads_each_codec(
+    kcat: Kcat, admin: ClientProcess, unique: Unique, codec: str
+) -> None:
     topic = unique("topic")
     admin.admin("create_topic", name=topic)
     lines = [f"key {i}|value {i} {'x' * 200}" for i in range(100)]
@@ -123,7 +125,7 @@ def test_codecs(kcat: Kcat, admin: ClientProcess, unique: Unique, codec: str) ->
 
 
 @pytest.mark.parametrize("codec", ALL_CODECS)
-def test_reads_what_another_client_wrote(
+def test_kcat_reads_records_of_other_client(
     kcat: Kcat, admin: ClientProcess, unique: Unique, codec: str
 ) -> None:
     topic = unique("topic")
@@ -136,7 +138,7 @@ def test_reads_what_another_client_wrote(
     ]
 
 
-def test_headers_and_null_values(kcat: Kcat, admin: ClientProcess, unique: Unique) -> None:
+def test_headers_and_null_values_are_kept(kcat: Kcat, admin: ClientProcess, unique: Unique) -> None:
     topic = unique("topic")
     admin.admin("create_topic", name=topic)
     kcat("-P", "-t", topic, "-K|", "-Z", "-H", "a=1", "-H", "b=", "-H", "a=2", stdin="gone|")
@@ -148,7 +150,9 @@ def test_headers_and_null_values(kcat: Kcat, admin: ClientProcess, unique: Uniqu
     assert row["headers"] == ["a", "1", "b", "", "a", "2"]
 
 
-def test_format_offsets_and_times(kcat: Kcat, admin: ClientProcess, unique: Unique) -> None:
+def test_kcat_reads_from_offsets_and_timestamps(
+    kcat: Kcat, admin: ClientProcess, unique: Unique
+) -> None:
     topic = unique("topic")
     admin.admin("create_topic", name=topic)
     records = [
@@ -169,7 +173,9 @@ def test_format_offsets_and_times(kcat: Kcat, admin: ClientProcess, unique: Uniq
     assert asked.split() == [topic, "[0]", "offset", "10"]
 
 
-def test_metadata(broker: Broker, kcat: Kcat, admin: ClientProcess, unique: Unique) -> None:
+def test_kcat_lists_metadata(
+    broker: Broker, kcat: Kcat, admin: ClientProcess, unique: Unique
+) -> None:
     topic = unique("topic")
     admin.admin("create_topic", name=topic, partitions=3)
     said = eventually(
@@ -186,23 +192,24 @@ def test_metadata(broker: Broker, kcat: Kcat, admin: ClientProcess, unique: Uniq
         assert partition["replicas"] == partition["isrs"] == [{"id": node}]
 
 
-def test_a_topic_is_made_when_it_is_written_to(kcat: Kcat, unique: Unique) -> None:
+def test_kcat_produce_creates_missing_topic(kcat: Kcat, unique: Unique) -> None:
     topic = unique("topic")
     kcat("-P", "-t", topic, stdin="first")
     assert [row["payload"] for row in read(kcat, topic)] == ["first"]
 
 
-def test_idempotent_producer(kcat: Kcat, admin: ClientProcess, unique: Unique) -> None:
+def test_idempotent_producer_writes_records_in_order(
+    kcat: Kcat, admin: ClientProcess, unique: Unique
+) -> None:
     topic = unique("topic")
     admin.admin("create_topic", name=topic)
     kcat("-P", "-t", topic, "-X", "enable.idempotence=true", stdin="\n".join(map(str, range(50))))
     assert [row["payload"] for row in read(kcat, topic)] == [str(i) for i in range(50)]
 
 
-def test_group(
+def test_group_rebalances_and_continues_at_committed_offsets(
     kcat: Kcat, admin: ClientProcess, unique: Unique, join: Callable[[str, str], Member]
 ) -> None:
-    """Two members share a topic; one leaves; a third goes on where the group stopped."""
     topic, group = unique("topic"), unique("group")
     admin.admin("create_topic", name=topic, partitions=4)
     first = join(group, topic)
@@ -235,12 +242,12 @@ def test_group(
     [
         (("-C", "-t", "no-such-topic", "-e"), "Unknown topic or partition"),
         (("-C", "-t", "{topic}", "-o", "1000", "-e", "-X", "auto.offset.reset=error"), "range"),
-        # librdkafka says the second to who produces when it has heard of the name already.
+        # librdkafka reports the second error if it already knows the name.
         (("-P", "-t", "not a name"), "Invalid topic|Local: Unknown topic"),
     ],
     ids=["unknown-topic", "beyond-the-end", "invalid-name"],
 )
-def test_errors(
+def test_kcat_reports_broker_errors(
     kcat: Kcat, admin: ClientProcess, unique: Unique, arguments: tuple[str, ...], word: str
 ) -> None:
     topic = unique("topic")
@@ -250,6 +257,6 @@ def test_errors(
     assert re.search(word, said)
 
 
-def test_a_port_where_nobody_listens(kcat: Kcat) -> None:
+def test_kcat_reports_refused_connection(kcat: Kcat) -> None:
     said = kcat("-L", "-m", "1", address="127.0.0.1:9", ok=False)
     assert "Connection refused" in said

@@ -1,4 +1,4 @@
-"""The same tests with a broker of their own, and against Apache Kafka by `--kbroker-bootstrap`."""
+"""Tests that run on the test kit's own broker and on Apache Kafka (`--kbroker-bootstrap`)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from kbroker.testing import KafkaTestCase, WaitTimeout
 
 
 @pytest.mark.kbroker(topics={"orders": 2})
-def test_records(kbroker):
+def test_produced_record_is_matched(kbroker):
     assert kbroker.records("orders") == []
     kbroker.produce("orders", {"id": 1}, key="a")
     (record,) = kbroker.wait_for("orders", match=lambda record: record.key == b"a")
     assert record.json == {"id": 1}
 
 
-def test_a_topic_of_its_own(kbroker, kafka_topic):
+def test_kafka_topic_fixture_creates_topic(kbroker, kafka_topic):
     client = KafkaProducer(bootstrap_servers=os.environ["KAFKA_BOOTSTRAP_SERVERS"])
     client.send(kafka_topic, b"x").get(10)
     client.close()
@@ -42,7 +42,7 @@ def test_a_topic_of_its_own(kbroker, kafka_topic):
     assert kbroker.group("nobody") is None
 
 
-def test_no_topic_of_another_test_is_left(kbroker):
+def test_topics_of_earlier_tests_are_deleted(kbroker):
     assert set(kbroker.topics()) <= {"not-mine"}
     kbroker.create_topic("made")
 
@@ -61,7 +61,7 @@ def reads_all(servers, topic, count):
 
 
 @pytest.mark.kbroker(topics={"orders": 2, "invoices": 1})
-def test_rest(kbroker):
+def test_wait_until_idle_reports_lag(kbroker):
     assert kbroker.group("readers") is None
     kbroker.produce("orders", "x", partition=0)
     kbroker.produce("orders", "y", partition=1)
@@ -81,7 +81,7 @@ def test_rest(kbroker):
 
 
 @pytest.mark.kbroker(topics=["orders"])
-def test_a_transaction_that_is_left_open(kbroker):
+def test_wait_until_idle_reports_open_transaction(kbroker):
     assert kbroker.group("readers") is None, "that of the test before"
     settings = {"bootstrap.servers": kbroker.bootstrap_servers, "transactional.id": "tx"}
     producer = Producer(settings)
@@ -97,21 +97,21 @@ def test_a_transaction_that_is_left_open(kbroker):
 class OrdersTest(KafkaTestCase):
     kbroker_settings = {"topics": {"orders": 1}}
 
-    def test_the_same_with_unittest(self):
+    def test_case_class_creates_topics(self):
         self.assertEqual(set(self.kbroker.topics()) - {"not-mine"}, {"orders"})
         self.kbroker.produce("orders", "x")
         self.kbroker.expect_nothing("orders", timeout=20)
 
 
 @pytest.mark.kbroker(config={"num.partitions": "3"})
-def test_needs_a_broker_of_its_own(kbroker):
+def test_broker_config_needs_own_broker(kbroker):
     kbroker.produce("orders", "x")
     assert kbroker.topics() == {"orders": 3}
 """
 
 
 def run(directory: Path, *options: str) -> str:
-    """The last line that pytest says."""
+    """Run the tests and return the last line of pytest's output."""
     directory.mkdir()
     (directory / "pytest.ini").write_text("[pytest]\nkbroker_env = KAFKA_BOOTSTRAP_SERVERS\n")
     (directory / "test_it.py").write_text(TESTS)
@@ -127,7 +127,7 @@ def run(directory: Path, *options: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
-def test_the_same_tests_on_both(tmp_path: Path) -> None:
+def test_same_tests_pass_on_kbroker_and_apache_kafka(tmp_path: Path) -> None:
     assert run(tmp_path / "ours").startswith("7 passed")
     broker = ApacheBroker(tmp_path / "apache")
     broker.start()

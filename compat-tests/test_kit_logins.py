@@ -1,4 +1,4 @@
-"""What `client(...)` of the test kit gives to each library lets it in, by a certificate or a token."""
+"""Tests of `client(...)` of the test kit, whose settings authenticate by certificate or token."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kbroker.testing import BrokerThread, LocalBroker
 
 CLIENT = "kbroker's test kit"
 SECONDS = 60
+# Broker settings for each type of credentials.
 KINDS: dict[str, dict[str, Any]] = {
     "a certificate": {"certificates": ["shop"]},
     "a token": {"tokens": ["shop"]},
     "a token over TLS": {"tokens": ["shop"], "tls": True},
 }
-"""By what clients are known, and the words that make such a broker."""
 
-# The settings are made where the library is: they hold objects of it.
+# The settings contain objects of the library, so create them in its process.
 WITH_AIOKAFKA = """
 import asyncio, json, sys
 from pathlib import Path
@@ -62,10 +62,12 @@ def values(broker: LocalBroker) -> list[bytes | None]:
     return [record.value for record in broker.records("orders")]
 
 
-def test_java(broker: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_client_authenticates_with_kit_settings(
+    broker: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     properties = broker.client("shop").java
     file = tmp_path / "client.properties"
-    # A line break is written as Java reads it.
+    # Escape line breaks for Java.
     lines = [f"{name}=" + value.replace("\n", "\\n") for name, value in properties.items()]
     file.write_text("\n".join(lines))
     allowed = properties.get("sasl.oauthbearer.token.endpoint.url", "none")
@@ -81,7 +83,7 @@ def test_java(broker: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert values(broker) == [b"by Java"]
 
 
-def test_aiokafka(broker: LocalBroker) -> None:
+def test_aiokafka_authenticates_with_kit_settings(broker: LocalBroker) -> None:
     settings = broker.client("shop")
     login, certificate = settings.login, settings.certificate
     given = {

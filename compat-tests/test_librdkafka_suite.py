@@ -1,4 +1,4 @@
-"""librdkafka's own tests that need a broker, as they come with its JavaScript client's sources."""
+"""librdkafka's own broker tests, from the sources in its JavaScript client."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from harness.tools import COMMANDS
 CLIENT = "librdkafka's own"
 SECONDS = 1_500
 PASSED, FAILED, SKIPPED = "PASSED", "FAILED", "SKIPPED"
+# A row of the summary: name, verdict, seconds, and the reason of a failure or skip.
 ROW = re.compile(
     rf"^\|\s*(\d{{4}}_\w+)\s*\|\s*({PASSED}|{FAILED}|{SKIPPED})\s*\|[^|\n]*\|(.*)$", re.MULTILINE
 )
-"""Name, verdict, seconds, and what it says of a failure or of why it was skipped."""
+# Reason for skipping tests that need no broker (option -L).
 LOCAL = "Filtered due to negative test flags"
-"""Why those are skipped that need no broker: the option -L leaves them out."""
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+# Some tests create ACLs, which also apply to clients without authentication.
 PROPERTIES = {
     "num.partitions": "4",
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
 }
-"""Some of the tests make ACLs, which rule for all others too: for who has no login."""
+# One test always creates topics with three replicas.
 OURS = {"replication.factor.clamp": "true"}
-"""One of the tests makes topics of three replicas, whatever the cluster."""
 TOOLS = ("kafka-topics", "kafka-configs", "kafka-acls")
 
 
 def kafka_directory(directory: Path) -> Path:
-    """A directory as Kafka's distribution is one: the suite runs its scripts."""
+    """Create a directory with Kafka's scripts, which the suite runs."""
     scripts = directory / "kafka" / "bin"
     scripts.mkdir(parents=True)
     for name in TOOLS:
@@ -50,20 +50,20 @@ def kafka_directory(directory: Path) -> Path:
 
 
 class Verdict(NamedTuple):
-    """What became of a test, and why."""
+    """Verdict of a test and its reason."""
 
     verdict: str
     reason: str
 
 
 def verdicts_of(printed: str) -> dict[str, Verdict]:
-    """The rows of its summary, by the names of the tests."""
+    """Return the rows of the suite's summary by test name."""
     rows = ROW.findall(COLOUR.sub("", printed))
     return {name: Verdict(verdict, reason.strip()) for name, verdict, reason in rows}
 
 
 def counts_of(verdicts: Mapping[str, Verdict]) -> str:
-    """How many there are of each verdict, and of each reason to skip one."""
+    """Return the number of tests per verdict and per skip reason."""
     counts = Counter(each.verdict for each in verdicts.values())
     reasons = Counter(each.reason for each in verdicts.values() if each.verdict == SKIPPED)
     said = [
@@ -75,7 +75,7 @@ def counts_of(verdicts: Mapping[str, Verdict]) -> str:
 
 
 def run_suite(address: str, directory: Path, *options: str) -> str:
-    """Run it; returns what it printed."""
+    """Run the suite and return its output."""
     tests = environment("librdkafka-tests") / "librdkafka" / "tests"
     conf, log = directory / "test.conf", directory / "suite.log"
     conf.write_text(
@@ -101,7 +101,7 @@ def run_suite(address: str, directory: Path, *options: str) -> str:
     return log.read_text(errors="replace")
 
 
-def test_its_own_tests(
+def test_librdkafka_suite_passes(
     request: pytest.FixtureRequest, make_broker: Callable[..., Broker], tmp_path: Path
 ) -> None:
     is_kbroker = request.config.getoption("--broker") == "kbroker"
@@ -119,7 +119,7 @@ def test_its_own_tests(
     assert failed == (set() if is_kbroker else {"0103_transactions"}), printed[-5_000:]
 
 
-# -- what it prints
+# -- output of the suite
 
 PRINTED = """\
 TEST 20261122120000 (bare, scenario default) SUMMARY
@@ -135,7 +135,7 @@ TEST 20261122120000 (bare, scenario default) SUMMARY
 """
 
 
-def test_what_it_skips_is_counted_by_reason() -> None:
+def test_skipped_tests_are_counted_by_reason() -> None:
     verdicts = verdicts_of(PRINTED.format(local=LOCAL))
     assert len(verdicts) == 6
     assert verdicts["0081_admin"] == (FAILED, "no ACLs")

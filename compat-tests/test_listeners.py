@@ -1,4 +1,4 @@
-"""Generated listener configurations: which start, where they listen, what Metadata advertises."""
+"""Generated listener configurations: which ones start, listen and advertise as in Kafka."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from kbroker.protocol.api_keys import ApiKey
 CLIENT = "listeners"
 SEED = 797
 CONFIGURATIONS = 60
+# Minimum number of configurations that Kafka must start and reject; otherwise the test is void.
 STARTED_MIN, REFUSED_MIN = 15, 15
-"""How many configurations Kafka has to start and to refuse, or this test compares nothing."""
+# Maximum seconds until Kafka lists itself in Metadata.
 REGISTERED_SECONDS = 10.0
-"""How long Kafka may take until it lists itself in Metadata."""
 EVERY_INTERFACE = ("", "0.0.0.0", "[::]")
 NAMES = ("PLAINTEXT", "plaintext", "IN", "out", "In-Side", "my_own", "a.b")
 HOSTS = (
@@ -40,13 +40,13 @@ HOSTS = (
 ADVERTISED_HOSTS = ("", "0.0.0.0", "[::]", "localhost", "[::1]", "kafka.example")
 
 Metadata = list[tuple[str, int]]
+# Brokers in the Metadata response of each (address, port).
 Listening = dict[tuple[str, int], Metadata]
-"""By address and port, the brokers of its Metadata."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One configuration: NAME, host and port of each listener, and the settings beside them."""
+    """One configuration: name, host and port of each listener, and its other settings."""
 
     bound: tuple[tuple[str, str, int], ...]
     advertised: tuple[tuple[str, str, int], ...]
@@ -66,7 +66,7 @@ def _joined(rows: tuple[tuple[str, str, int], ...]) -> str:
 
 
 def cases(ports: tuple[int, int]) -> Iterator[Case]:
-    """Configurations of one or two listeners, sound and not, always the same ones."""
+    """Generate valid and invalid configurations of one or two listeners, always the same ones."""
     chosen = random.Random(SEED)
     for _ in range(CONFIGURATIONS):
         names = chosen.sample(NAMES, chosen.choice((1, 1, 2)))
@@ -84,7 +84,7 @@ def cases(ports: tuple[int, int]) -> Iterator[Case]:
 
 
 class Kafka:
-    """Apache Kafka with one configuration after the other, in one JVM."""
+    """Apache Kafka in one JVM, started with one configuration after the other."""
 
     def __init__(self, directory: Path) -> None:
         self._file = directory / "server.properties"
@@ -97,12 +97,12 @@ class Kafka:
         self._jvm = ScriptProcess("kafka-4.3", command, directory / "jvm.log")
 
     def look(self, case: Case, addresses: list[tuple[str, int]]) -> Listening | None:
-        """Start Kafka and look where it listens; None if it refuses to start."""
+        """Start Kafka and return its listeners, or None if it does not start."""
         self._write(case.properties)
         if self._jvm("start", properties=str(self._file))["refused"]:
             return None
         try:
-            # A listener that is not advertised has no brokers in its Metadata, however long one waits.
+            # The Metadata of a listener that is not advertised never lists brokers.
             is_complete = not case.advertised or not _not_advertised(case)
             return look(addresses, REGISTERED_SECONDS if is_complete else 0)
         finally:
@@ -128,7 +128,7 @@ class Kafka:
 
 
 def kbroker_look(case: Case, addresses: list[tuple[str, int]]) -> Listening | None:
-    """Start kbroker in memory and look where it listens; None if it refuses to start."""
+    """Start kbroker in memory and return its listeners, or None if it does not start."""
 
     async def run() -> Listening | None:
         config = BrokerConfig.load(options=[f"{k}={v}" for k, v in case.properties.items()])
@@ -143,7 +143,7 @@ def kbroker_look(case: Case, addresses: list[tuple[str, int]]) -> Listening | No
 
 
 def look(addresses: list[tuple[str, int]], seconds: float) -> Listening:
-    """Ask for Metadata at all addresses; wait so long for the broker to be in it."""
+    """Request Metadata at all addresses, and wait this long for the broker to be listed."""
     found: Listening = {}
     ends_at = time.monotonic() + seconds
     for host, port in addresses:
@@ -163,9 +163,9 @@ def look(addresses: list[tuple[str, int]], seconds: float) -> Listening:
 
 
 def expected(case: Case, kafka: Listening | None, mended: Listening | None) -> Listening | None:
-    """What kbroker has to do where Kafka does `kafka`, with the differences that are on purpose.
+    """Return kbroker's expected result for Kafka's result, with the intended differences.
 
-    mended: what Kafka does if it advertises localhost for the listeners that are not advertised.
+    `mended` is Kafka's result if it advertises localhost for the listeners that are not advertised.
     """
     told = {name.upper() for name, _, _ in case.advertised}
     base = mended if kafka is None else kafka
@@ -184,7 +184,7 @@ def expected(case: Case, kafka: Listening | None, mended: Listening | None) -> L
 
 
 def _not_advertised(case: Case) -> list[str]:
-    """The listeners that `advertised.listeners` leaves out."""
+    """Return the listeners that `advertised.listeners` omits."""
     told = {name.upper() for name, _, _ in case.advertised}
     return [name for name, _, _ in case.bound if name.upper() not in told]
 
@@ -194,9 +194,9 @@ def _bound_to(case: Case) -> list[tuple[str, int]]:
 
 
 def _listener_at(case: Case, host: str, port: int) -> str:
-    """The listener that takes connections to an address, in upper case."""
+    """Return the upper-case name of the listener that accepts connections at an address."""
     of_port = [(name, own) for name, own, number in case.bound if number == port]
-    if len(of_port) > 1:  # one has an IPv4 address and the other one an IPv6 address
+    if len(of_port) > 1:  # one IPv4 and one IPv6 listener
         of_port = [(name, own) for name, own in of_port if (":" in own) == (":" in host)] or of_port
     return of_port[0][0].upper()
 
@@ -213,8 +213,8 @@ def test_listener_configurations_start_listen_and_advertise_as_in_kafka(tmp_path
             started, refused = started + (theirs is not None), refused + (theirs is None)
             mended = None
             if theirs is None and (left_out := _not_advertised(case)):
-                # Kafka refuses to advertise the 0.0.0.0 of `listeners`, and wants to advertise the
-                # listener of nodes. kbroker tells clients of such listeners the address they dialled.
+                # Kafka rejects 0.0.0.0 as an advertised address and requires an advertised
+                # inter-broker listener. kbroker advertises the address that the client used.
                 told = (*case.advertised, *((name, "localhost", 9092) for name in left_out))
                 complete = Case(case.bound, told, case.protocols, case.between)
                 mended = kafka.look(complete, addresses)
@@ -230,7 +230,7 @@ def test_listener_configurations_start_listen_and_advertise_as_in_kafka(tmp_path
     assert refused >= REFUSED_MIN
 
 
-def test_canonical_host_name_is_what_kafka_advertises(tmp_path: Path) -> None:
+def test_default_advertised_host_is_canonical_host_name_as_in_kafka(tmp_path: Path) -> None:
     port = free_port()
     kafka = Kafka(tmp_path)
     bound, told = (("PLAINTEXT", "", port),), (("PLAINTEXT", "", port),)
@@ -252,7 +252,7 @@ def test_comparison_reports_listener_that_misses_ipv6() -> None:
 
 
 def _outside() -> list[str]:
-    """The addresses by which this machine reaches others, which need not answer."""
+    """Return the addresses of this machine's external interfaces, if any."""
     found = []
     for family, other in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

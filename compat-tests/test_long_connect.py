@@ -1,4 +1,4 @@
-"""Kafka Connect by soak: files into topics and back, by one worker alone and by a cluster's."""
+"""Soak tests of Kafka Connect, standalone and distributed, with file source and sink."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CLUSTER = {
 
 
 def source(file: Path, topic: str) -> dict[str, str]:
-    """A connector that writes a file's lines into a topic."""
+    """Return the settings of a connector that copies a file's lines to a topic."""
     return {
         "name": "source",
         "connector.class": "FileStreamSource",
@@ -49,7 +49,7 @@ def source(file: Path, topic: str) -> dict[str, str]:
 
 
 def sink(file: Path, topic: str) -> dict[str, str]:
-    """A connector that writes a topic's values into a file."""
+    """Return the settings of a connector that copies a topic's values to a file."""
     return {
         "name": "sink",
         "connector.class": "FileStreamSink",
@@ -64,7 +64,7 @@ def lines_of(file: Path) -> list[str]:
 
 
 class Author(threading.Thread):
-    """Writes numbered lines into a file, some every few milliseconds, until told to stop."""
+    """A thread that writes numbered lines to a file, some every few milliseconds, until stopped."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(daemon=True)
@@ -85,7 +85,7 @@ class Author(threading.Thread):
         return [f"line {number}" for number in range(self.count)]
 
 
-def test_a_worker_alone_copies_a_file(own_broker: Broker, tmp_path: Path) -> None:
+def test_standalone_worker_copies_file(own_broker: Broker, tmp_path: Path) -> None:
     origin, copy = tmp_path / "origin.txt", tmp_path / "copy.txt"
     lines = [f"line {number}" for number in range(LINES)]
     origin.write_text("".join(f"{line}\n" for line in lines))
@@ -110,8 +110,8 @@ def test_a_worker_alone_copies_a_file(own_broker: Broker, tmp_path: Path) -> Non
     assert [record.value for record in Reader(own_broker.address).read("copied")] == lines
 
 
-def test_a_worker_of_a_secure_broker(tmp_path: Path) -> None:
-    """Over TLS, with a login: the worker, what it keeps, both connectors, and transactions."""
+def test_worker_copies_file_through_secure_broker(tmp_path: Path) -> None:
+    """The worker, its internal topics, both connectors and transactions use TLS and SASL."""
     origin, copy = tmp_path / "origin.txt", tmp_path / "copy.txt"
     lines = [f"line {number}" for number in range(LINES)]
     origin.write_text("".join(f"{line}\n" for line in lines))
@@ -131,10 +131,12 @@ def test_a_worker_of_a_secure_broker(tmp_path: Path) -> None:
     assert lines_of(copy) == lines
 
 
-def test_a_cluster_copies_exactly_once(own_broker: Broker, tmp_path: Path) -> None:
-    """Worker and broker are killed in a transaction: each line is in the topic once, in order.
+def test_distributed_worker_copies_exactly_once_despite_kills(
+    own_broker: Broker, tmp_path: Path
+) -> None:
+    """Worker and broker are killed within a transaction. The topic has each line once, in order.
 
-    The worker's own offsets are compacted meanwhile.
+    Meanwhile the worker's offset topic is compacted.
     """
     address = own_broker.address
     origin, copy = tmp_path / "origin.txt", tmp_path / "copy.txt"
@@ -182,7 +184,7 @@ def test_a_cluster_copies_exactly_once(own_broker: Broker, tmp_path: Path) -> No
     for topic in INTERNAL:
         assert topic_configs(address, topic)["cleanup.policy"] == "compact"
     written, kept = committed.end("connect-offsets"), len(committed.read("connect-offsets"))
-    assert kept < written // 2  # every other one ends a transaction
+    assert kept < written // 2  # every second record is a transaction marker
     print(
         f"\nfigures: {len(lines)} lines through 2 kills, each once; {aborted} aborted; "
         f"{kept} of {written} records of their offsets are left"

@@ -1,7 +1,7 @@
-"""Prometheus and its tool on what a broker tells, and on the rules that ask for it; kafka_exporter beside it.
+"""Soak tests of the metrics with Prometheus, promtool and kafka_exporter.
 
-kafka_exporter and Strimzi's dashboards are in no registry: who has them says where, in
-KBROKER_COMPAT_KAFKA_EXPORTER (otherwise it is looked for as a command) and KBROKER_COMPAT_DASHBOARDS.
+No package registry has kafka_exporter or Strimzi's dashboards. Set KBROKER_COMPAT_KAFKA_EXPORTER
+(default: the command on PATH) and KBROKER_COMPAT_DASHBOARDS to their paths.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ ROOT = Path(__file__).parents[1]
 RULES = ROOT / "examples/monitoring/kbroker.rules.yml"
 CONFIGURATION = ROOT / "examples/monitoring/prometheus.yml"
 DASHBOARD = ROOT / "examples/monitoring/grafana-dashboard.json"
+# Prefixes of names that are kept for compatibility, although promtool warns about them.
 FAITHFUL = ("kafka_", "process_")
-"""Names that are as others spell them, whatever the tool thinks of that."""
 BYTES_MAX = 100_000_000
 EXPORTER = os.environ.get("KBROKER_COMPAT_KAFKA_EXPORTER") or shutil.which("kafka_exporter")
+# Directory of Strimzi's example metrics.
 DASHBOARDS = os.environ.get("KBROKER_COMPAT_DASHBOARDS")
-"""The directory of Strimzi's examples of metrics."""
 OF_EXPORTER = ("kafka_brokers", "kafka_broker_info", "kafka_topic_", "kafka_consumergroup_")
+# Value of kafka_exporter for a partition without a committed offset.
 NOTHING_COMMITTED = -1
-"""What kafka_exporter tells of a partition of which a group has committed nothing."""
 READ_SECONDS = 60
 SCRAPE_SECONDS = 1
+# Window of rates, as many scrapes as with the default settings of Prometheus.
 RATE_SECONDS = 4 * SCRAPE_SECONDS
-"""Rates are of as many scrapes as where people use Prometheus with its own settings."""
 PAGES = ("strimzi-kafka.json", "strimzi-kafka-exporter.json")
 SERIES = re.compile(r"\b(?:kafka|kbroker|process)_[a-z_]+\b")
 
@@ -61,7 +61,7 @@ def promtool(*words: str, given: bytes = b"") -> subprocess.CompletedProcess[byt
 
 @pytest.fixture(scope="module")
 def metrics() -> Iterator[bytes]:
-    """What a broker tells that was used, in the format that the tool reads."""
+    """Return the metrics of a broker with traffic, in the text format that promtool reads."""
     config = BrokerConfig.load(options={"http.port": "0"})
     service = HttpService(config)
     with LocalBroker(topics={"orders": 3}, config=config, service=service) as broker:
@@ -82,26 +82,26 @@ async def _fetched(there: Endpoint) -> bytes:
     return answer.body
 
 
-def test_the_tool_reads_all_of_it(metrics: bytes) -> None:
-    """And finds fault with names only that are not ours to choose."""
+def test_promtool_accepts_metrics(metrics: bytes) -> None:
+    """promtool may warn only about names that are kept for compatibility."""
     done = promtool("check", "metrics", given=metrics)
     said = done.stderr.decode().splitlines()
     assert done.returncode in (0, 3), said
     assert [line for line in said if not line.startswith(FAITHFUL)] == []
 
 
-def test_the_rules_are_good() -> None:
+def test_promtool_accepts_rules() -> None:
     done = promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
     assert done.returncode == 0, done.stderr.decode()
 
 
-def test_the_configuration_is_good() -> None:
+def test_promtool_accepts_example_configuration() -> None:
     done = promtool("check", "config", "--syntax-only", str(CONFIGURATION))
     assert done.returncode == 0, done.stderr.decode()
 
 
 def questions() -> list[str]:
-    """What the dashboard asks."""
+    """Return the queries of the dashboard."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
     asked = [target["expr"] for panel in panels for target in panel.get("targets", ())]
     assert len(asked) > 20
@@ -111,14 +111,14 @@ def questions() -> list[str]:
     ]
 
 
-def test_what_the_dashboard_asks_is_understood() -> None:
+def test_promtool_parses_dashboard_queries() -> None:
     for each in questions():
         done = promtool("promql", "format", "--experimental", each)
         assert done.returncode == 0, done.stderr.decode()
 
 
 def read_all(consumer: Consumer, count: int) -> None:
-    """Read so many records, and commit them."""
+    """Read this many records and commit them."""
     give_up = time.monotonic() + READ_SECONDS
     while count:
         record = consumer.poll(0.5)
@@ -131,7 +131,7 @@ def read_all(consumer: Consumer, count: int) -> None:
 
 @pytest.fixture
 def used() -> Iterator[tuple[str, str]]:
-    """A broker with a group that reads, and one that is away; its address, and that of its metrics."""
+    """Start a broker with an active and an empty group. Return its address and its metrics URL."""
     config = BrokerConfig.load(options={"http.port": "0"})
     service = HttpService(config)
     with LocalBroker(topics={"orders": 3, "empty": 1}, config=config, service=service) as broker:
@@ -157,7 +157,7 @@ def program() -> Path:
 def scraping(
     directory: Path, url: str, protocol: str = "PrometheusText1.0.0"
 ) -> Iterator[Prometheus]:
-    """A server of Prometheus that is set up as the example, for one broker, but looks each second."""
+    """Start Prometheus with the example configuration for one broker, scraping every second."""
     settings = yaml.safe_load(CONFIGURATION.read_text())
     seconds = f"{SCRAPE_SECONDS}s"
     settings["global"].update(scrape_interval=seconds, evaluation_interval=seconds)
@@ -172,20 +172,22 @@ def scraping(
 
 
 def scrapes_of(server: Prometheus) -> int:
-    """How often it has scraped the broker within the last minute."""
+    """Return the number of scrapes of the broker within the last minute."""
     return sum(int(row["value"][1]) for row in server.series("sum_over_time(up[1m])"))
 
 
 def states_of(server: Prometheus) -> dict[str, str]:
-    """The state of each rule that is not inactive; fails where one could not be worked out."""
+    """Return the state of each active rule. Fails if a rule cannot be evaluated."""
     rules = server.rules()
     assert {rule["health"] for rule in rules} == {"ok"}, rules
     return {rule["name"]: rule["state"] for rule in rules if rule["state"] != "inactive"}
 
 
 @pytest.mark.parametrize("protocol", ["OpenMetricsText1.0.0", "PrometheusText0.0.4"])
-def test_the_server_scrapes_it(protocol: str, used: tuple[str, str], tmp_path: Path) -> None:
-    """As the example says: all of it, no rule fails or wakes anybody, the dashboard has its answers."""
+def test_prometheus_scrapes_all_metrics(
+    protocol: str, used: tuple[str, str], tmp_path: Path
+) -> None:
+    """All series are scraped, no rule fails or fires, and each dashboard query has a result."""
     _, url = used
     with scraping(tmp_path, url, protocol) as server:
         (target,) = server.targets()
@@ -201,7 +203,7 @@ def test_the_server_scrapes_it(protocol: str, used: tuple[str, str], tmp_path: P
     print(f"figures: {len(questions())} questions of the dashboard are answered")
 
 
-def test_the_server_sees_that_a_broker_is_gone(tmp_path: Path) -> None:
+def test_prometheus_alerts_when_broker_is_down(tmp_path: Path) -> None:
     config = BrokerConfig.load(options={"http.port": "0"})
     service = HttpService(config)
     with ExitStack() as ended:
@@ -213,8 +215,10 @@ def test_the_server_sees_that_a_broker_is_gone(tmp_path: Path) -> None:
         eventually(lambda: states_of(server), lambda states: down.items() <= states.items(), "down")
 
 
-def test_the_server_takes_what_is_sent(make_broker: Callable[..., Broker], tmp_path: Path) -> None:
-    """By OTLP, under the names that it has where it is scraped."""
+def test_prometheus_receives_metrics_by_otlp(
+    make_broker: Callable[..., Broker], tmp_path: Path
+) -> None:
+    """The names received by OTLP are the names of scraped metrics."""
     (tmp_path / "prometheus.yml").write_text("global: {}")
     with prometheus(program(), tmp_path, tmp_path / "prometheus.yml") as server:
         port = free_port()
@@ -232,12 +236,12 @@ def test_the_server_takes_what_is_sent(make_broker: Callable[..., Broker], tmp_p
 
 
 def of_exporter(samples: dict[Sample, float]) -> dict[Sample, float]:
-    """Those with names of kafka_exporter."""
+    """Return the samples with metric names of kafka_exporter."""
     return {key: value for key, value in samples.items() if key[0].startswith(OF_EXPORTER)}
 
 
-def test_kafka_exporter_tells_the_same(used: tuple[str, str], tmp_path: Path) -> None:
-    """But of partitions of which a group has committed nothing, which we leave out, sums included."""
+def test_kafka_exporter_metrics_have_same_values(used: tuple[str, str], tmp_path: Path) -> None:
+    """kbroker omits partitions without committed offsets, from sums too."""
     if EXPORTER is None:
         print("figures: kafka_exporter is not here")
         pytest.skip("kafka_exporter is in no registry: name it in KBROKER_COMPAT_KAFKA_EXPORTER")
@@ -248,7 +252,7 @@ def test_kafka_exporter_tells_the_same(used: tuple[str, str], tmp_path: Path) ->
     nothing = {key for key, value in theirs.items() if value == NOTHING_COMMITTED}
     expected = {key: value for key, value in theirs.items() if key not in nothing}
     away = frozenset({("consumergroup", "away"), ("topic", "orders")})
-    # Its sum has the -1 of two partitions in it.
+    # Its sum includes the -1 of two partitions.
     expected["kafka_consumergroup_current_offset_sum", away] += 2
     assert ours == expected
     assert {name for name, _ in nothing} == {
@@ -259,7 +263,7 @@ def test_kafka_exporter_tells_the_same(used: tuple[str, str], tmp_path: Path) ->
 
 
 def asked_by(page: Any) -> Iterator[str]:
-    """All that a dashboard asks Prometheus for."""
+    """Return all queries of a dashboard."""
     if isinstance(page, dict):
         for name, value in page.items():
             if name in ("expr", "query") and isinstance(value, str):
@@ -271,8 +275,8 @@ def asked_by(page: Any) -> Iterator[str]:
             yield from asked_by(each)
 
 
-def test_dashboards_of_strimzi_find_their_series(used: tuple[str, str]) -> None:
-    """Those of brokers and of kafka_exporter; not those of its quorum, of the JVM and of Kubernetes."""
+def test_strimzi_dashboards_find_their_series(used: tuple[str, str]) -> None:
+    """Quorum, JVM and Kubernetes series are not expected."""
     if DASHBOARDS is None:
         print("figures: Strimzi's dashboards are not here")
         pytest.skip(

@@ -1,4 +1,4 @@
-"""MirrorMaker 2 by soak: Apache Kafka's topics and groups come over, and others go back."""
+"""Soak tests of MirrorMaker 2: topics and groups are mirrored from Apache Kafka and back."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def properties(apache: str, here: str) -> dict[str, str]:
 
 
 def writer(topic: str) -> Callable[[int], list[Record]]:
-    """What a feeder writes: two keyed records a step."""
+    """Return a step function for a feeder: two keyed records per step."""
 
     def make(step: int) -> list[Record]:
         now = int(time.time() * 1000)
@@ -95,7 +95,7 @@ def writer(topic: str) -> Callable[[int], list[Record]]:
 
 
 def by_key(records: list[Record]) -> dict[str | None, list[tuple[str, int]]]:
-    """The values and times of each key, in their order."""
+    """Return the values and timestamps of each key, in order."""
     found: dict[str | None, list[tuple[str, int]]] = defaultdict(list)
     for record in records:
         found[record.key].append((record.value, record.timestamp))
@@ -135,7 +135,7 @@ def read_as(address: str, group: str, topic: str, count: int | None = None) -> l
 
 
 def committed(address: str, group: str, topic: str) -> dict[int, int]:
-    """The offsets of a group, as its coordinator tells them."""
+    """Return the offsets of a group from its coordinator."""
     wanted = ConsumerGroupTopicPartitions(
         group, [TopicPartition(topic, n) for n in range(PARTITIONS)]
     )
@@ -145,7 +145,7 @@ def committed(address: str, group: str, topic: str) -> dict[int, int]:
 
 
 class Direction:
-    """One topic that goes from one cluster to another, while it is written."""
+    """One topic that is mirrored from one cluster to another while records are written."""
 
     def __init__(self, topic: str, alias: str, source: Broker, target: Broker) -> None:
         self.topic, self.copy = topic, f"{alias}.{topic}"
@@ -155,12 +155,12 @@ class Direction:
         self.feeder.start()
 
     def copied(self) -> int:
-        """How many records of the copy are committed; 0 when there is no such topic yet."""
+        """Return the number of committed records in the copy (0 if there is no topic yet)."""
         reader = Reader(self.target)
         return len(reader.read(self.copy)) if reader.exists(self.copy) else 0
 
     def check_copy(self) -> None:
-        """The copy has the source's records, in its order for each key, and its settings."""
+        """Check that the copy has the source's records, order per key, and configs."""
         sent = len(self.feeder.finish())
         eventually(self.copied, lambda n: n >= sent, f"{self.topic} is copied", WAIT_SECONDS)
         origin = Reader(self.source).read(self.topic)
@@ -169,7 +169,7 @@ class Direction:
         assert topic_configs(self.target, self.copy)["retention.ms"] == "-1"
 
     def check_groups(self) -> None:
-        """A group at the end is at the end of the copy; one in the middle misses nothing there."""
+        """Check the translated offsets of a group at the end and of a group in the middle."""
         values = {record.value for record in Reader(self.source).read(self.topic)}
         assert set(read_as(self.source, "done", self.topic)) == values
         seen = set(read_as(self.source, "half", self.topic, len(values) // 2))
@@ -180,14 +180,16 @@ class Direction:
         assert len(rest) < len(values)
 
     def _groups_are_there(self) -> bool:
-        """Behind the last record of a partition stands the end of its transaction."""
+        """Return True if both groups have translated offsets (a transaction marker may follow)."""
         done, half = (committed(self.target, group, self.copy) for group in ("done", "half"))
         end = Reader(self.target).end(self.copy)
         return sum(done.values()) >= end - PARTITIONS and bool(half)
 
 
-def test_topics_and_groups_go_there_and_back(own_broker: Broker, tmp_path: Path) -> None:
-    """MirrorMaker is killed while it copies both ways between Apache Kafka and this broker."""
+def test_topics_and_groups_are_mirrored_in_both_directions(
+    own_broker: Broker, tmp_path: Path
+) -> None:
+    """MirrorMaker is killed while it mirrors in both directions between Kafka and kbroker."""
     apache = ApacheBroker(tmp_path / "apache")
     apache.start()
     mirror = mirror_maker(tmp_path, properties(apache.address, own_broker.address))
@@ -245,7 +247,7 @@ def make_user(admin: AdminClient, name: str) -> None:
 
 
 def write_values(broker: Told, topic: str) -> None:
-    admin = AdminClient(broker.librdkafka())  # has to live until the answer is there
+    admin = AdminClient(broker.librdkafka())  # must stay alive until the response arrives
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
     producer = Producer(broker.librdkafka())
     for value in VALUES:
@@ -258,7 +260,7 @@ def login(broker: Told, user: str) -> dict[str, Any]:
 
 
 def read_values(broker: Told, user: str, topic: str) -> list[str]:
-    """All that a user reads of a topic. Raises KafkaException when it may not."""
+    """Return all values that a user reads. Raises KafkaException if the user is not permitted."""
     consumer = Consumer({**login(broker, user), "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, 0, 0)])
     values: list[str] = []
@@ -277,7 +279,7 @@ def read_values(broker: Told, user: str, topic: str) -> list[str]:
 
 
 def test_acls_are_copied_between_secure_brokers(tmp_path: Path) -> None:
-    """Over TLS, with a login at each: records come over, and who may read them there (and who not)."""
+    """Records and ACLs are mirrored over TLS and SASL."""
     allow, deny = AclPermissionType.ALLOW, AclPermissionType.DENY
     with secure_server(tmp_path / "west") as west, secure_server(tmp_path / "east") as east:
         write_values(west, "orders")

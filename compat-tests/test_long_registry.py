@@ -1,8 +1,6 @@
-"""Unmodified clients of schema registries against kbroker's, another registry on the same topic, and Avro's
-own library on what reads what.
+"""Soak tests of the schema registry with unmodified clients, Karapace and Avro's own libraries.
 
-Karapace is in no registry of packages as it is: who has it says how it is started, in
-KBROKER_COMPAT_KARAPACE.
+No package registry has Karapace ready to run. KBROKER_COMPAT_KARAPACE is the command to start it.
 """
 
 from __future__ import annotations
@@ -35,28 +33,28 @@ from kbroker.testing import LocalBroker
 
 SECONDS = 300
 CASES, ALIAS_CASES, SEED = 300, 3000, 1
+# Error of Avro for Java for a field that matches several fields; no reader can read such data.
 AMBIGUOUS = "matches multiple fields in writer record schema"
-"""What Avro for Java raises for a field that stands for several: no reader can read that."""
 KARAPACE = os.environ.get("KBROKER_COMPAT_KARAPACE")
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    """Where a broker serves schemas."""
+    """Return the URL of a broker's schema registry."""
     service = RegistryService(BrokerConfig.load(options={"registry.port": "0"}))
     with LocalBroker(service=service):
         yield f"http://{service.endpoint_of(1)}"
 
 
 def told(*command: str) -> dict[str, Any]:
-    """What a client was told."""
+    """Run a client program and return its JSON output."""
     done = subprocess.run(command, capture_output=True, check=False, timeout=SECONDS)
     assert not done.returncode, done.stderr.decode()
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def test_serialisers_of_confluent_kafka(url: str) -> None:
+def test_confluent_kafka_serializers_work(url: str) -> None:
     python = str(environment_python("registry"))
     assert told(python, str(COMPAT / "registry" / "serialisers.py"), url) == {
         "avro": {"a": 7},
@@ -78,14 +76,14 @@ def test_serialisers_of_confluent_kafka(url: str) -> None:
     }
 
 
-def test_users_log_in_with_confluent_kafka() -> None:
+def test_confluent_kafka_authenticates_at_registry() -> None:
     script = COMPAT / "registry" / "logins.py"
     with LocalBroker(schema_registry=True, users={"alice": "secret"}) as broker:
         found = told(str(environment_python("registry")), str(script), broker.schema_registry_url)
     assert found == {"nobody": [401, 401], "in_url": [], "by_setting": [1]}
 
 
-def test_values_of_spark_and_of_confluent_kafka_are_the_same(url: str) -> None:
+def test_spark_and_confluent_kafka_values_are_same(url: str) -> None:
     python = str(environment_python("registry"))
     assert told(python, str(COMPAT / "registry" / "spark_values.py"), url) == {
         "same": True,
@@ -97,7 +95,7 @@ def test_values_of_spark_and_of_confluent_kafka_are_the_same(url: str) -> None:
     }
 
 
-def test_clients_for_node(url: str) -> None:
+def test_node_clients_work(url: str) -> None:
     directory = environment("registry-node")
     node = str(environment("node") / "node")
     assert told(node, str(directory / "driver.mjs"), url) == {
@@ -114,7 +112,7 @@ def test_clients_for_node(url: str) -> None:
     }
 
 
-def test_clients_for_go(url: str) -> None:
+def test_go_clients_work(url: str) -> None:
     assert told(str(environment("registry-go") / "driver"), url) == {
         "sr compatible": False,
         "sr level": "FULL",
@@ -137,7 +135,7 @@ def test_clients_for_go(url: str) -> None:
 
 
 class Registry:
-    """Asks a registry."""
+    """A client of a registry's REST API."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -150,13 +148,13 @@ class Registry:
             return json.load(answer)
 
     def register(self, subject: str, schema: Any, **more: Any) -> int:
-        """Returns the id."""
+        """Register a schema and return its id."""
         text = schema if isinstance(schema, str) else json.dumps(schema)
         found: int = self.ask(f"/subjects/{subject}/versions", {"schema": text, **more})["id"]
         return found
 
     def everything(self) -> dict[str, Any]:
-        """What it says of all subjects."""
+        """Return the registry's responses for all subjects."""
         subjects = self.ask("/subjects?deleted=true")
         left = self.ask("/subjects")
         return {
@@ -178,7 +176,7 @@ class Registry:
 
 @contextmanager
 def karapace(command: str, bootstrap: str, directory: Path) -> Iterator[Registry]:
-    """Karapace with a broker's topic of schemas."""
+    """Start Karapace with a broker's schema topic."""
     port = free_port()
     settings = {
         "BOOTSTRAP_URI": bootstrap,
@@ -202,7 +200,7 @@ def karapace(command: str, bootstrap: str, directory: Path) -> Iterator[Registry
 
 
 def _may_write(registry: Registry) -> bool:
-    """Whether it answers, and is the one of its group that writes."""
+    """Return True if the registry answers and is the primary."""
     try:
         found: bool = registry.ask("/master_available")["master_available"]
     except OSError:
@@ -211,7 +209,7 @@ def _may_write(registry: Registry) -> bool:
 
 
 def fill(registry: Registry, name: str) -> None:
-    """Schemas of all kinds, references, levels, and a subject that is deleted."""
+    """Register schemas of all types, references and levels, and delete a subject."""
     fields = [{"name": "a", "type": "int"}, {"name": "b", "type": "string", "default": ""}]
     for count in (1, 2):
         schema = {"type": "record", "name": name, "fields": fields[:count]}
@@ -228,8 +226,8 @@ def fill(registry: Registry, name: str) -> None:
     registry.ask(f"/subjects/{name}-gone", method="DELETE")
 
 
-def test_karapace_takes_over_the_topic_and_gives_it_back(tmp_path: Path) -> None:
-    """Both read and write it at once: each knows what the other one wrote, and no id is given twice."""
+def test_karapace_and_kbroker_share_schema_topic(tmp_path: Path) -> None:
+    """Each registry sees the schemas of the other one, and no id is assigned twice."""
     if KARAPACE is None:
         print("figures: Karapace is not here")
         pytest.skip("Karapace is in no registry of packages: KBROKER_COMPAT_KARAPACE starts it")
@@ -243,7 +241,7 @@ def test_karapace_takes_over_the_topic_and_gives_it_back(tmp_path: Path) -> None
             other.ask("/config", {"compatibility": "NONE"}, "PUT")
             eventually(mine.everything, lambda it: it == other.everything(), "the same", SECONDS)
             known = mine.everything()
-            fill(mine, "Theirs")  # it has all of that
+            fill(mine, "Theirs")  # all of these are registered already
             assert mine.everything() == known
             last = mine.register("last", '"long"')
             ids = [each for some in known["versions"].values() for each in some]
@@ -255,7 +253,7 @@ def test_karapace_takes_over_the_topic_and_gives_it_back(tmp_path: Path) -> None
 
 
 def ours(reader: str, writer: str) -> tuple[str, str]:
-    """What we make of two schemas, and the text of the first one."""
+    """Return kbroker's verdict on two schemas, and the canonical form of the first."""
     try:
         parsed = AvroSchema(reader)
         found = [*parsed.differences(AvroSchema(writer), Budget())]
@@ -265,7 +263,7 @@ def ours(reader: str, writer: str) -> tuple[str, str]:
 
 
 def theirs(command: list[str], pairs: list[tuple[str, str]]) -> list[str]:
-    """What a library of Avro's own makes of them, a line each."""
+    """Return the verdicts of one of Avro's own libraries, one line per pair."""
     given = "".join(f"{reader}\n{writer}\n" for reader, writer in pairs)
     done = subprocess.run(
         command, input=given, text=True, capture_output=True, check=True, timeout=SECONDS
@@ -273,7 +271,7 @@ def theirs(command: list[str], pairs: list[tuple[str, str]]) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_readers_take_what_they_take_with_avros_own_libraries() -> None:
+def test_avro_compatibility_is_same_as_avros_own_libraries() -> None:
     cases = Cases(SEED)
     pairs = [cases.pair() for _ in range(CASES)]
     java = theirs(command_line("avro-1.12", str(COMPAT / "java" / "AvroReads.java")), pairs)
@@ -293,7 +291,7 @@ def test_readers_take_what_they_take_with_avros_own_libraries() -> None:
     )
 
 
-def test_aliases_of_named_types_count_as_with_avros_library_for_java() -> None:
+def test_aliases_of_named_types_resolve_as_in_avros_java_library() -> None:
     cases = AliasCases(SEED)
     pairs = [cases.pair() for _ in range(ALIAS_CASES)]
     java = theirs(command_line("avro-1.12", str(COMPAT / "java" / "AvroReads.java")), pairs)

@@ -1,8 +1,8 @@
-"""A share group through many kills of its members and of the broker (KIP-932): what becomes of each record.
+"""Soak test of a share group through many kills of its members and of the broker (KIP-932).
 
-Half of the kills are of members, which are replaced, half of the broker. A kill counts only when members have
-had records acknowledged since the one before. At the end the group is done with everything, and each record was
-accepted, rejected, or given up because it was delivered as often as the limit says.
+Half of the kills hit members, which are replaced, and half the broker. A kill counts only if
+members have had records acknowledged since the previous one. At the end, each record was accepted,
+rejected, or archived because it reached the delivery limit.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from harness.traffic import Feeder, Reader, Record, create_topics
 CLIENT = "java tools"
 TOPIC, GROUP = "work", "workers"
 PARTITIONS, MEMBERS = 3, 3
+# Default maximum number of deliveries per record.
 LIMIT = 5
-"""As often as a record is delivered, by default."""
+# Action for every 23rd record, by the remainder of its number. All others are accepted.
 DEEDS = {0: "reject", 3: "release", 7: "again"}
-"""What members do with every 23rd record, by the rest of its number; they accept all others."""
+# Minimum number of successful acknowledgements before the next kill.
 SETTLED_MIN = 40
-"""Acknowledgements that were taken before the next kill comes."""
+# Maximum seconds to wait for work.
 SECONDS = 60.0
-"""How long work may take."""
 
 
 def some_work(step: int) -> list[Record]:
@@ -43,7 +43,7 @@ def work_done(workers: ShareWorkers) -> int:
 
 
 def wait_for_work(workers: ShareWorkers) -> int:
-    """Until much was acknowledged since now; returns how much."""
+    """Wait for SETTLED_MIN acknowledgements from now on, and return their number."""
     before = work_done(workers)
     seen = eventually(
         lambda: work_done(workers), lambda now: now >= before + SETTLED_MIN, "work", SECONDS
@@ -52,7 +52,7 @@ def wait_for_work(workers: ShareWorkers) -> int:
 
 
 def lags(broker: Broker, tools: Tools) -> list[str]:
-    """How many records of each partition the group has not done with."""
+    """Return the lag of the group in each partition."""
     said = tools.run(
         "kafka-share-groups", "--bootstrap-server", broker.address, "--describe", "--group", GROUP
     )
@@ -70,7 +70,7 @@ def configure(broker: Broker, tools: Tools) -> None:
 
 
 def rounds_of_kills(broker: Broker, workers: ShareWorkers, kills: int) -> Counter[str]:
-    """Each after some work; what was at hand when they came."""
+    """Kill a member or the broker after some work each, and return statistics."""
     figures: Counter[str] = Counter()
     for number in range(kills):
         work = wait_for_work(workers)
@@ -89,7 +89,7 @@ def rounds_of_kills(broker: Broker, workers: ShareWorkers, kills: int) -> Counte
     return figures
 
 
-def test_each_record_is_settled_once_whoever_is_killed(
+def test_each_record_is_settled_once_despite_kills(
     request: pytest.FixtureRequest, own_broker: Broker, tools: Tools, tmp_path: Path
 ) -> None:
     kills = request.config.getoption("--kills")
@@ -141,7 +141,7 @@ TAKEN = ""
         ("a count that is too high", [(1, "accept", NOT_HELD), (3, "accept", TAKEN)]),
     ],
 )
-def test_the_checker_sees_what_is_wrong(
+def test_checker_reports_wrong_deliveries(
     wrong: str | None, says: list[tuple[int, str, str]]
 ) -> None:
     checker = ShareChecker(limit=3)
@@ -155,7 +155,7 @@ def test_the_checker_sees_what_is_wrong(
     assert set(checker.wrong) == ({wrong} if wrong else set())
 
 
-def test_the_checker_sees_that_two_members_settle_one_record() -> None:
+def test_checker_reports_record_settled_by_two_members() -> None:
     checker = ShareChecker(limit=3)
     checker.got((0, 0), 1, "accept")
     checker.got((0, 0), 1, "accept")
@@ -164,14 +164,14 @@ def test_the_checker_sees_that_two_members_settle_one_record() -> None:
     assert set(checker.wrong) == {"settled after it was settled: accept"}
 
 
-def test_a_killed_member_may_have_had_a_record_of_which_it_did_not_say() -> None:
+def test_checker_allows_unreported_delivery_to_killed_member() -> None:
     checker = ShareChecker(limit=3)
     checker.got((0, 0), 1, "release")
     checker.settled((0, 0), 1, "release")
     checker.kills.append({0: 1})
     checker.got((0, 0), 3, "accept")
     checker.settled((0, 0), 3, "accept")
-    checker.got((0, 1), 2, "accept")  # it was not there yet
+    checker.got((0, 1), 2, "accept")  # not written yet at the time of the kill
     checker.settled((0, 1), 2, "accept")
     assert checker.ends({0: 2}) == {"accepted": 2}
     assert checker.wrong == {"a count that is too high": 1}

@@ -1,4 +1,4 @@
-"""Kafka Streams by soak: a windowed join through kills, its own topics, and the reset tool."""
+"""Soak tests of Kafka Streams: a windowed join through kills, internal topics, reset tool."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from test_streams import counted, line, once, words
 
 CLIENT = "streams"
 CUSTOMERS = 200
+# Window size in java/StreamsApplication.java.
 WINDOW_MS = 10_000
-"""As in java/StreamsApplication.java."""
 INPUTS = ("orders", "payments")
 OWN_TOPICS = {
     "payments-paid-left-repartition": {"cleanup.policy": "delete", "retention.ms": "-1"},
@@ -33,14 +33,14 @@ KILLS = [
 
 
 def order_or_payment(step: int) -> list[Record]:
-    """The one or the other of some customer, now or some seconds ago."""
+    """Return an order or a payment of some customer, now or some seconds ago."""
     customer = f"c{random.randrange(CUSTOMERS)}"
     moment = int(time.time() * 1000) - random.randrange(2 * WINDOW_MS)
     return [Record(random.choice(INPUTS), None, f"{customer}:{step}", moment)]
 
 
 def joined(records: list[Record]) -> Counter[tuple[str, str]]:
-    """Each order with each payment of its customer within the window: (customer, pair)."""
+    """Join each order with each payment of its customer within the window: (customer, pair)."""
     found: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
         found[record.topic, record.value.split(":")[0]].append(record)
@@ -55,11 +55,11 @@ def joined(records: list[Record]) -> Counter[tuple[str, str]]:
 
 
 def pairs(results: list[Record]) -> Counter[tuple[str | None, str]]:
-    """What the application wrote."""
+    """Count the results of the application."""
     return Counter((record.key, record.value) for record in results)
 
 
-def test_payments_are_joined_once_and_again_after_a_reset(
+def test_payments_are_joined_once_and_again_after_reset(
     own_broker: Broker, tools: Tools, tmp_path: Path
 ) -> None:
     address = own_broker.address
@@ -97,7 +97,7 @@ def test_payments_are_joined_once_and_again_after_a_reset(
 def wait_for_twice(
     address: str, truth: Counter[tuple[str, str]]
 ) -> Counter[tuple[str | None, str]]:
-    """All results, when as many are there as the application writes in two lives."""
+    """Wait for twice the results, as the application writes them in two runs, and return them."""
     deadline = time.monotonic() + 60
     while True:
         seen = pairs(Reader(address).read("paid"))
@@ -106,10 +106,10 @@ def wait_for_twice(
         time.sleep(0.5)
 
 
-def test_words_are_counted_once_while_the_protocol_changes(
+def test_words_are_counted_once_while_transaction_version_changes(
     own_broker: Broker, tools: Tools, tmp_path: Path
 ) -> None:
-    """Transactions of the second protocol, of the first and again of the second."""
+    """Uses transaction version 2, then 1, then 2 again."""
     create_topics(own_broker.address, 2, "lines", "counts")
     feeder = Feeder(own_broker.address, line)
     application = StreamsApplication("words", own_broker.address, tmp_path)
@@ -131,8 +131,8 @@ def test_words_are_counted_once_while_the_protocol_changes(
     print(f"\nfigures: transaction.version 2, 1, 2: {len(results)} words, {aborted} aborted")
 
 
-def test_an_application_that_counts_twice_is_noticed(own_broker: Broker, tmp_path: Path) -> None:
-    """Without transactions, words that were counted just before a kill are counted once more."""
+def test_checker_reports_words_counted_twice(own_broker: Broker, tmp_path: Path) -> None:
+    """Without transactions, words counted just before a kill are counted again."""
     create_topics(own_broker.address, 2, "lines", "counts")
     feeder = Feeder(own_broker.address, line)
     application = StreamsApplication("words", own_broker.address, tmp_path, "at_least_once")

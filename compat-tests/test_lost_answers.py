@@ -1,4 +1,4 @@
-"""Requests that were done although the client never heard of it."""
+"""Requests that the broker executed although the client never received the response."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VALUES = [str(i) for i in range(60)]
 
 @pytest.fixture(scope="session")
 def proxy(make_broker: Callable[..., Broker]) -> Iterator[LossyProxy]:
-    """A broker that can only be reached through a lossy proxy."""
+    """Start a broker that clients reach only through a lossy proxy."""
     lossy = LossyProxy()
     broker = make_broker("behind-proxy", advertise=lossy.address)
     broker.start()
@@ -35,7 +35,7 @@ def worker(client: Library, proxy: LossyProxy, spawn: Any) -> ClientProcess:
 
 
 def send(worker: ClientProcess, topic: str, **options: Any) -> list[str]:
-    """Send all values in many small requests; returns what the topic holds afterwards."""
+    """Send all values in many small requests and return the topic's values."""
     records = [{"value": value, "partition": 0} for value in VALUES]
     answers = worker("produce", topic=topic, records=records, linger_ms=0, **options)
     assert all("offset" in answer for answer in answers), answers
@@ -46,7 +46,7 @@ def send(worker: ClientProcess, topic: str, **options: Any) -> list[str]:
 
 
 @pytest.mark.needs("idempotent")
-def test_idempotent_producer_writes_once(
+def test_idempotent_producer_writes_once_despite_lost_responses(
     worker: ClientProcess, proxy: LossyProxy, unique: Callable[[str], str]
 ) -> None:
     topic = unique("topic")
@@ -58,7 +58,7 @@ def test_idempotent_producer_writes_once(
 
 @pytest.mark.needs("asks_again")
 @pytest.mark.needs("idempotent")
-def test_lost_producer_id(
+def test_producer_recovers_from_lost_producer_id(
     worker: ClientProcess, proxy: LossyProxy, unique: Callable[[str], str]
 ) -> None:
     topic = unique("topic")
@@ -68,7 +68,7 @@ def test_lost_producer_id(
     assert proxy.dropped[INIT_PRODUCER_ID] == 1
 
 
-def test_plain_producer_loses_nothing(
+def test_plain_producer_duplicates_but_loses_no_records(
     worker: ClientProcess, proxy: LossyProxy, unique: Callable[[str], str]
 ) -> None:
     topic = unique("topic")
@@ -77,12 +77,14 @@ def test_plain_producer_loses_nothing(
     held = Counter(send(worker, topic, retries=10))
     assert proxy.dropped[PRODUCE] == LOST
     assert set(held) == set(VALUES)
-    assert held.total() > len(VALUES), "an answer was lost, so something must stand there twice"
+    assert held.total() > len(VALUES), (
+        "a response was lost, so at least one record must be duplicated"
+    )
 
 
 @pytest.mark.needs("groups")
 @pytest.mark.parametrize("api", [JOIN_GROUP, SYNC_GROUP], ids=["join", "sync"])
-def test_member_gets_in_after_a_lost_answer(
+def test_member_joins_after_lost_response(
     worker: ClientProcess, proxy: LossyProxy, unique: Callable[[str], str], api: int
 ) -> None:
     topic = unique("topic")
@@ -99,14 +101,14 @@ def test_member_gets_in_after_a_lost_answer(
 
 @pytest.mark.needs("commits_again")
 @pytest.mark.needs("groups")
-def test_commit_after_a_lost_answer(
+def test_commit_succeeds_after_lost_response(
     worker: ClientProcess, proxy: LossyProxy, unique: Callable[[str], str]
 ) -> None:
     topic, group = unique("topic"), unique("group")
     worker.admin("create_topic", name=topic)
     records = [{"value": value, "partition": 0} for value in VALUES]
     worker("produce", topic=topic, records=records)
-    # librdkafka asks for the coordinator behind its fetch: see FINDINGS.md.
+    # librdkafka requests the coordinator only after its fetch: see FINDINGS.md.
     worker("join", member="me", topics=[topic], group=group, session_ms=10_000, fetch_wait_ms=20)
     eventually(
         lambda: worker("state", member="me")["count"], lambda seen: seen == len(VALUES), "records"

@@ -1,4 +1,4 @@
-"""docs/how-to/migrate.md is true: its commands move topics and groups between Apache Kafka and kbroker."""
+"""The commands of docs/how-to/migrate.md move topics and groups between Kafka and kbroker."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ RECORDS = "".join(
 
 
 def block(mark: str) -> str:
-    """The commands of one part of the page."""
+    """Return the commands of a marked section of the page."""
     part = PAGE.read_text().split(f"<!-- {mark} -->")[1].split(f"<!-- /{mark} -->")[0]
     (commands,) = re.findall(r"```sh\n(.*?)```", part, re.DOTALL)
     return str(commands)
 
 
 def shell(commands: str, directory: Path, **variables: str) -> str:
-    """Run commands in a directory; returns stdout."""
+    """Run commands in a directory and return stdout."""
     done = subprocess.run(
         ["bash", "-c", KBROKER + commands],
         cwd=directory,
@@ -56,7 +56,7 @@ def fill(broker: Broker, directory: Path) -> None:
 
 
 def content(broker: Broker, directory: Path) -> tuple[list[str], str, str]:
-    """The records by partition, the settings, and the offsets of the group."""
+    """Return the records by partition, the configs, and the offsets of the group."""
     address = {"KBROKER_BOOTSTRAP": broker.address}
     return (
         sorted(
@@ -70,7 +70,7 @@ def content(broker: Broker, directory: Path) -> tuple[list[str], str, str]:
 @pytest.mark.parametrize(
     ("source", "target"), [(ApacheBroker, KbrokerBroker), (KbrokerBroker, ApacheBroker)]
 )
-def test_a_topic_goes_over_while_both_run(
+def test_topic_is_migrated_while_both_brokers_run(
     source: type[Broker], target: type[Broker], tmp_path: Path
 ) -> None:
     old, new = source(tmp_path / "old"), target(tmp_path / "new")
@@ -85,7 +85,7 @@ def test_a_topic_goes_over_while_both_run(
         new.kill()
 
 
-def test_a_stopped_kafka_is_taken_over(tmp_path: Path) -> None:
+def test_data_of_stopped_kafka_is_imported(tmp_path: Path) -> None:
     old = ApacheBroker(tmp_path / "old")
     try:
         old.start()

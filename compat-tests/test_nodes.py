@@ -1,4 +1,4 @@
-"""Three nodes, restarted one after the other under the clients; Kafka's tools that move replicas."""
+"""Rolling restarts of three nodes under client load, and Kafka's tools for replicas."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from test_streams import counted, line, once, words
 
 CLIENT = "several nodes"
 PYTHON = ("kafka-python-3", "confluent-kafka", "aiokafka")
+# Without kafka-python: 3.0.12 loses a request to a coordinator that refuses the connection, and
+# hangs.
 TRANSACTIONAL = ("confluent-kafka", "aiokafka", "java-4.3")
-"""kafka-python 3.0.12 forgets a request to a coordinator that refuses the connection, and hangs."""
 TRANSCRIPTS = sorted((COMPAT / "tools" / "nodes").glob("*.txt"))
 PLAIN, COMMITTED = "rolled", "rolled-transactions"
 PAUSE_SECONDS = 0.1
@@ -49,7 +50,7 @@ def nodes(
 
 
 class Application:
-    """Does something again and again in a thread of its own. An error that reaches it ends it."""
+    """A step that runs repeatedly in its own thread, until stopped or until it raises an error."""
 
     def __init__(self, name: str, step: Callable[[], object]) -> None:
         self.name = name
@@ -81,7 +82,7 @@ class Application:
 
 
 def roll(nodes: Nodes, *applications: Application) -> None:
-    """Stop and start one node after the other; everybody goes on in every state."""
+    """Stop and start one node after the other. All applications continue in each state."""
     for node in NODES:
         nodes.stop_node(node)
         time.sleep(DOWN_SECONDS)
@@ -92,18 +93,18 @@ def roll(nodes: Nodes, *applications: Application) -> None:
 
 
 def all_go_on(*applications: Application) -> None:
-    """Wait until each has begun and ended a step."""
+    """Wait until each application has started and completed a step."""
     before = [each.steps for each in applications]
     deadline = time.monotonic() + 60
     for each, steps in zip(applications, before, strict=True):
         while each.steps < steps + 2:
             each.check()
-            assert time.monotonic() < deadline, f"{each.name} stands still"
+            assert time.monotonic() < deadline, f"{each.name} makes no progress"
             time.sleep(0.05)
 
 
 def producing(process: ClientProcess, done: Produced) -> Callable[[], None]:
-    """A step of an idempotent producer that lives through everything."""
+    """Return a step of an idempotent producer that must not fail."""
     numbers = itertools.count()
     process("transactional", producer="me", identity=None)
 
@@ -118,7 +119,7 @@ def producing(process: ClientProcess, done: Produced) -> Callable[[], None]:
 
 
 def transacting(process: ClientProcess, done: Produced) -> Callable[[], None]:
-    """A step of a transactional producer that lives through everything: one transaction."""
+    """Return a step of a transactional producer that must not fail: one transaction."""
     numbers = itertools.count()
     process("transactional", producer="me", identity=f"rolled-{process.name}")
 
@@ -136,7 +137,7 @@ def transacting(process: ClientProcess, done: Produced) -> Callable[[], None]:
 
 @pytest.fixture
 def start(nodes: Nodes, tmp_path: Path) -> Iterator[Callable[[str, str], ClientProcess]]:
-    """Start a client process of a library; a role is part of its log's name."""
+    """Return a function that starts a client process. The role is part of its log's name."""
     running: list[ClientProcess] = []
 
     def one(library: str, role: str) -> ClientProcess:
@@ -150,15 +151,15 @@ def start(nodes: Nodes, tmp_path: Path) -> Iterator[Callable[[str, str], ClientP
 
 
 def values_of(reader: ClientProcess, topic: str, count: int, **options: Any) -> Counter[str]:
-    """How often each value is in a topic."""
+    """Return how often each value is in a topic."""
     rows = reader("read", topic=topic, count=count, **options)
     return Counter(row["value"] for row in rows)
 
 
-def test_rolling_restart(
+def test_clients_continue_through_rolling_restart(
     nodes: Nodes, start: Callable[[str, str], ClientProcess], tools: Tools
 ) -> None:
-    """No error reaches an application; nothing is lost, and nothing there twice."""
+    """No application gets an error, and no record is lost or duplicated."""
     helper = start("confluent-kafka", "helper")
     for topic in (PLAIN, COMMITTED):
         helper.admin("create_topic", name=topic, partitions=3, replication=3)
@@ -212,13 +213,13 @@ def spark(nodes: Nodes, tmp_path: Path) -> Iterator[ScriptProcess]:
     process.kill()
 
 
-def test_a_spark_query_lives_through_a_rolling_restart(
+def test_spark_query_loses_no_records_in_rolling_restart(
     nodes: Nodes,
     start: Callable[[str, str], ClientProcess],
     spark: ScriptProcess,
     tmp_path: Path,
 ) -> None:
-    """It copies a topic: nothing is lost. Spark's sink may write a record twice, but need not."""
+    """The query copies a topic. No record is lost, but Spark's sink may duplicate records."""
     source, sink = "rolled-source", "rolled-sink"
     helper, writer = start("confluent-kafka", "helper"), start("confluent-kafka", "producer")
     for topic in (source, sink):
@@ -250,10 +251,9 @@ def test_a_spark_query_lives_through_a_rolling_restart(
     assert set(values_of(helper, sink, len(done))) == set(done)
 
 
-def test_a_streams_application_lives_through_a_rolling_restart(
+def test_streams_application_counts_exactly_once_in_rolling_restart(
     nodes: Nodes, start: Callable[[str, str], ClientProcess], tmp_path: Path
 ) -> None:
-    """It counts words exactly once."""
     helper = start("confluent-kafka", "helper")
     for topic in ("lines", "counts"):
         helper.admin("create_topic", name=topic, partitions=2, replication=3)
@@ -270,8 +270,10 @@ def test_a_streams_application_lives_through_a_rolling_restart(
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
-def test_transcript(path: Path, nodes: Nodes, tools: Tools, tmp_path: Path, bless: bool) -> None:
-    """Kafka's own tools, with the answers of three nodes of Apache Kafka."""
+def test_tool_transcript_matches_on_three_nodes(
+    path: Path, nodes: Nodes, tools: Tools, tmp_path: Path, bless: bool
+) -> None:
+    """Kafka's own tools print the same as on three nodes of Apache Kafka."""
     shell = Shell(tools, nodes.name, {"BROKER": nodes.address, "TMP": str(tmp_path)})
     transcript = Transcript.parse(path.read_text())
     differences = []

@@ -1,6 +1,7 @@
 """Clients of message formats 0 and 1.
 
-kafka-python and sarama pinned to versions from 0.8 to 0.11, Java's clients of 0.9 and 0.10.
+kafka-python and sarama are pinned to protocol versions from 0.8 to 0.11. Java's clients are 0.9 and
+0.10.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from harness.places import COMPAT
 CLIENT = "kafka-python-2"
 MODERN = "confluent-kafka"
 CODECS = ("none", "gzip", "snappy", "lz4")
+# Message format that a client of each version writes and reads.
 FORMATS = {"0.8.2": 0, "0.9": 0, "0.10": 1, "0.10.2": 1, "0.11.0": 2}
-"""The message format that a client of each version writes and reads."""
+# Only version in FORMATS that Apache Kafka 4 still supports.
 LAST = "0.11.0"
-"""The only one of them that Apache Kafka 4 still serves."""
 RECORDS: list[dict[str, Any]] = [
     {"key": "plain", "value": "plain"},
     {"key": None, "value": "null key"},
@@ -36,7 +37,7 @@ Workers = Callable[[str], ClientProcess]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The versions that the broker knows."""
+    """Parametrize with the versions that the broker supports."""
     if "version" not in metafunc.fixturenames:
         return
     apache = metafunc.config.getoption("--broker") == "apache"
@@ -50,7 +51,7 @@ def old(workers: Workers) -> ClientProcess:
 
 @pytest.fixture(params=[CLIENT, "sarama"])
 def any_old(request: pytest.FixtureRequest, workers: Workers) -> ClientProcess:
-    """A library that speaks like a client of any version."""
+    """Return a library that can emulate a client of any version."""
     return workers(request.param)
 
 
@@ -65,16 +66,16 @@ def _content(rows: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_there_and_back(
+def test_old_and_modern_clients_read_each_other(
     any_old: ClientProcess,
     workers: Workers,
     unique: Callable[[str], str],
     version: str,
     codec: str,
 ) -> None:
-    """What an old client writes, it and a modern one read; and the other way round."""
+    """Old and modern clients read the records of both."""
     if (any_old.name, codec, FORMATS[version]) == ("sarama", "lz4", 0):
-        return  # sarama begins with lz4 at 0.10
+        return  # sarama supports lz4 from 0.10
     codec_name = None if codec == "none" else codec
     theirs, ours = unique("old"), unique("new")
     sent = RECORDS if FORMATS[version] == 0 else STAMPED
@@ -98,7 +99,7 @@ def test_there_and_back(
             assert [row["timestamp"] for row in rows] == times
 
 
-def test_acks_0_and_a_waiting_fetch(
+def test_acks_0_and_pending_fetch_work_with_old_client(
     any_old: ClientProcess, workers: Workers, unique: Callable[[str], str], version: str
 ) -> None:
     topic = unique("topic")
@@ -108,7 +109,7 @@ def test_acks_0_and_a_waiting_fetch(
     assert [row["offset"] for row in rows] == list(range(50))
 
 
-def test_a_group_goes_on_where_it_was(
+def test_group_continues_at_committed_offset(
     old: ClientProcess,
     spawn: Callable[..., ClientProcess],
     workers: Workers,
@@ -116,7 +117,7 @@ def test_a_group_goes_on_where_it_was(
     version: str,
 ) -> None:
     if version == "0.8.2":
-        return  # its library has no groups of that time
+        return  # kafka-python does not support groups of 0.8
     topic, group = unique("topic"), unique("group")
     workers(MODERN).admin("create_topic", name=topic)
     for part in (1, 2):
@@ -134,10 +135,12 @@ def test_a_group_goes_on_where_it_was(
 
 
 @pytest.mark.parametrize("jar_set", ["kafka-0.9", "kafka-0.10"])
-def test_java(broker: Broker, workers: Workers, unique: Callable[[str], str], jar_set: str) -> None:
-    """Every codec there and back, with a group; LZ4 is not the same in formats 0 and 1.
+def test_old_java_client_writes_and_reads_all_codecs(
+    broker: Broker, workers: Workers, unique: Callable[[str], str], jar_set: str
+) -> None:
+    """Every codec is written and read with a group. LZ4 framing differs in formats 0 and 1.
 
-    Apache Kafka 4 refuses their requests.
+    Apache Kafka 4 rejects the requests of these clients.
     """
     topics = {codec: unique(codec) for codec in CODECS}
     for topic in topics.values():

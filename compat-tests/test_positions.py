@@ -1,4 +1,4 @@
-"""Where a consumer starts, and what survives a crash at the worst moment."""
+"""Start positions of consumers, and delivery guarantees through a crash at the worst time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CRASHED = 9
 
 
 def fill(worker: ClientProcess, topic: str, count: int, partitions: int = 1) -> None:
-    """`count` records per partition, one second of event time apart."""
+    """Write `count` records per partition with timestamps one second apart."""
     worker.admin("create_topic", name=topic, partitions=partitions)
     records = [
         {"value": str(i), "partition": number, "timestamp": BASE_MS + 1000 * i}
@@ -31,7 +31,7 @@ def fill(worker: ClientProcess, topic: str, count: int, partitions: int = 1) -> 
 
 
 @pytest.mark.everyone
-def test_seek_by_offset(client: Library, workers: Any, unique: Unique) -> None:
+def test_read_starts_at_given_offsets(client: Library, workers: Any, unique: Unique) -> None:
     worker, topic = workers(client.name), unique("topic")
     fill(worker, topic, 50, partitions=2)
     rows = worker("read", topic=topic, start={"0": 40, "1": 10}, count=50)
@@ -40,7 +40,9 @@ def test_seek_by_offset(client: Library, workers: Any, unique: Unique) -> None:
 
 
 @pytest.mark.everyone
-def test_earliest_and_latest(client: Library, workers: Any, unique: Unique) -> None:
+def test_earliest_and_latest_offsets_are_returned(
+    client: Library, workers: Any, unique: Unique
+) -> None:
     worker, topic = workers(client.name), unique("topic")
     fill(worker, topic, 20, partitions=2)
     assert worker("offsets", topic=topic, at="earliest") == {"0": 0, "1": 0}
@@ -49,7 +51,7 @@ def test_earliest_and_latest(client: Library, workers: Any, unique: Unique) -> N
 
 
 @pytest.mark.everyone
-def test_seek_by_time(client: Library, workers: Any, unique: Unique) -> None:
+def test_offsets_are_found_by_timestamp(client: Library, workers: Any, unique: Unique) -> None:
     worker, topic = workers(client.name), unique("topic")
     fill(worker, topic, 50)
     for at, offset in [
@@ -67,7 +69,9 @@ def test_seek_by_time(client: Library, workers: Any, unique: Unique) -> None:
 
 @pytest.mark.needs("groups")
 @pytest.mark.everyone
-def test_commit_without_being_a_member(client: Library, workers: Any, unique: Unique) -> None:
+def test_offsets_are_committed_without_membership(
+    client: Library, workers: Any, unique: Unique
+) -> None:
     worker, topic, group = workers(client.name), unique("topic"), unique("group")
     fill(worker, topic, 10, partitions=3)
     worker("commit_as", group=group, topic=topic, offsets={"0": 3, "2": 10})
@@ -79,7 +83,7 @@ def test_commit_without_being_a_member(client: Library, workers: Any, unique: Un
 def run_script(
     spawn: Spawn, client: Library, commit: str, topic: str, group: str, out: Path
 ) -> Any:
-    """Run the script until it crashes at "10", then again to its end; the lines it wrote."""
+    """Run the script until it crashes at "10", then again to its end. Return the lines it wrote."""
     script: dict[str, Any] = {
         "topic": topic,
         "group": group,
@@ -95,7 +99,7 @@ def run_script(
 
 
 @pytest.mark.needs("scripts")
-def test_at_least_once(
+def test_commit_after_processing_repeats_record_after_crash(
     client: Library, workers: Any, spawn: Spawn, unique: Unique, tmp_path: Path
 ) -> None:
     topic = unique("topic")
@@ -105,7 +109,7 @@ def test_at_least_once(
 
 
 @pytest.mark.needs("scripts")
-def test_at_most_once(
+def test_commit_before_processing_skips_record_after_crash(
     client: Library, workers: Any, spawn: Spawn, unique: Unique, tmp_path: Path
 ) -> None:
     topic = unique("topic")
@@ -115,7 +119,7 @@ def test_at_most_once(
 
 
 @pytest.mark.needs("scripts")
-def test_offsets_kept_outside_kafka(
+def test_offsets_stored_outside_kafka_give_exactly_once(
     client: Library, workers: Any, spawn: Spawn, unique: Unique, tmp_path: Path
 ) -> None:
     topic, database = unique("topic"), str(tmp_path / "results.sqlite")

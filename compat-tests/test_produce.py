@@ -1,4 +1,4 @@
-"""Producing and fetching in ways that the other files do not."""
+"""Produce and fetch cases that the other files do not cover."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def worker(client: Library, workers: Callable[[str], ClientProcess]) -> ClientPr
 @pytest.mark.needs("chooses")
 @pytest.mark.everyone
 @pytest.mark.parametrize("acks", [0, 1, "all"])
-def test_acks(worker: ClientProcess, unique: Unique, acks: int | str) -> None:
+def test_records_are_written_with_each_acks_setting(
+    worker: ClientProcess, unique: Unique, acks: int | str
+) -> None:
     topic = unique("topic")
     worker.admin("create_topic", name=topic)
     worker("produce", topic=topic, records=[{"value": str(i)} for i in range(20)], acks=acks)
@@ -39,7 +41,7 @@ def test_missing_topic_is_created(
     client: Library, broker: Broker, worker: ClientProcess, unique: Unique
 ) -> None:
     topic = unique("topic")
-    # kafka-go wants its users to try again while Kafka makes the topic.
+    # kafka-go requires the application to retry while Kafka creates the topic.
     (answer,) = eventually(
         lambda: worker("produce", topic=topic, records=[{"value": "x"}]),
         lambda seen: "error" not in seen[0],
@@ -54,7 +56,9 @@ def test_missing_topic_is_created(
 
 @pytest.mark.needs("chooses")
 @pytest.mark.everyone
-def test_same_key_same_partition(broker: Broker, worker: ClientProcess, unique: Unique) -> None:
+def test_records_with_same_key_go_to_same_partition_in_order(
+    broker: Broker, worker: ClientProcess, unique: Unique
+) -> None:
     topic = unique("topic")
     worker.admin("create_topic", name=topic, partitions=5)
     time.sleep(min(broker.settle_seconds, 0.5))
@@ -73,7 +77,7 @@ def test_same_key_same_partition(broker: Broker, worker: ClientProcess, unique: 
 
 @pytest.mark.needs("append_time")
 @pytest.mark.needs("configs")
-def test_log_append_time(worker: ClientProcess, unique: Unique) -> None:
+def test_log_append_time_replaces_record_timestamps(worker: ClientProcess, unique: Unique) -> None:
     topic, before = unique("topic"), int(time.time() * 1000)
     worker.admin("create_topic", name=topic, configs={"message.timestamp.type": "LogAppendTime"})
     old = [{"value": "x", "timestamp": 1_000_000_000_000, "partition": 0} for _ in range(3)]
@@ -84,7 +88,7 @@ def test_log_append_time(worker: ClientProcess, unique: Unique) -> None:
         assert before - 1_000 <= row["timestamp"] <= int(time.time() * 1000) + 1_000
 
 
-def test_record_larger_than_a_fetch(worker: ClientProcess, unique: Unique) -> None:
+def test_record_larger_than_fetch_limit_is_read(worker: ClientProcess, unique: Unique) -> None:
     topic = unique("topic")
     worker.admin("create_topic", name=topic)
     records = [{"value": str(i) * 200_000, "partition": 0} for i in range(4)]
@@ -93,10 +97,10 @@ def test_record_larger_than_a_fetch(worker: ClientProcess, unique: Unique) -> No
     assert [row["value"] for row in rows] == [record["value"] for record in records]
 
 
-def test_waiting_fetch_is_woken(
+def test_pending_fetch_returns_new_record_immediately(
     client: Library, worker: ClientProcess, unique: Unique, spawn: Callable[..., ClientProcess]
 ) -> None:
-    """A consumer that would wait twenty seconds gets a new record at once."""
+    """A consumer with a wait of twenty seconds gets a new record immediately."""
     topic = unique("topic")
     worker.admin("create_topic", name=topic)
     worker("produce", topic=topic, records=[{"value": "old", "partition": 0}])
@@ -111,7 +115,7 @@ def test_waiting_fetch_is_woken(
 
 
 @pytest.mark.needs("isolation")
-def test_read_committed_without_transactions(worker: ClientProcess, unique: Unique) -> None:
+def test_read_committed_returns_plain_records(worker: ClientProcess, unique: Unique) -> None:
     topic = unique("topic")
     worker.admin("create_topic", name=topic)
     worker("produce", topic=topic, records=[{"value": str(i), "partition": 0} for i in range(10)])

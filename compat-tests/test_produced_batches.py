@@ -1,7 +1,7 @@
-"""Malformed records and streams of all kinds, produced to kbroker and to Apache Kafka side by side.
+"""Malformed records and compressed streams, produced to kbroker and to Apache Kafka.
 
-Both must take or refuse each of them, with the same error. What kbroker refuses although Kafka takes
-it stands below, with the reason.
+Both brokers must accept or reject each of them with the same error. STRICTER lists the batches that
+only kbroker rejects, with reasons.
 """
 
 from __future__ import annotations
@@ -42,33 +42,34 @@ UNKNOWN = ErrorCode.UNKNOWN_SERVER_ERROR
 INVALID = ErrorCode.INVALID_RECORD
 
 ANY_CODEC = list(Codec)
+# Cases that kbroker rejects with INVALID_RECORD, and that Kafka accepts or rejects for their
+# timestamp.
 STRICTER: Mapping[str, list[Codec]] = {
-    # Null is -1. The Java client takes any negative length for it, others do not.
+    # Null is -1. The Java client accepts any negative length as null, others do not.
     "negative key": ANY_CODEC,
     "negative value": ANY_CODEC,
     "negative header value": ANY_CODEC,
-    # The Java client drops the bits that are too many, others do not.
+    # The Java client ignores excess bits, others do not.
     "key length of 36 bits": ANY_CODEC,
     "time of 70 bits": ANY_CODEC,
-    # Kafka does not look at offsets without compression: consumers would see wrong ones.
+    # Kafka does not check offsets of uncompressed batches. Consumers would see wrong offsets.
     "same offset delta": [Codec.NONE],
     "negative offset delta": [Codec.NONE],
     "offset delta that skips": [Codec.NONE],
-    # Kafka skips the fields of a compressed record without adding up their lengths. No client reads it.
+    # Kafka does not check the sum of field lengths in compressed records. No client reads them.
     "record longer than it is": ANY_CODEC[1:],
     "record shorter than it is": ANY_CODEC[1:],
-    # Bytes that the Java client ignores, and on which other clients stop.
+    # Trailing bytes that the Java client ignores and that stop other clients.
     "a byte behind it": [Codec.GZIP, Codec.SNAPPY, Codec.LZ4],
     "zeros behind it": [Codec.GZIP, Codec.LZ4],
     "an empty stream behind it": [Codec.LZ4],
     "skippable frame behind": [Codec.LZ4],
     "cut skippable frame behind": [Codec.ZSTD],
-    # Checks of the codec's own, which the Java client leaves out.
+    # Checks of the codec that the Java client omits.
     "reserved flag": [Codec.GZIP],
     "wrong content size": [Codec.LZ4],
     "wrong content checksum": [Codec.LZ4],
 }
-"""What kbroker refuses with INVALID_RECORD, and Kafka takes, or refuses for its time."""
 
 
 @dataclass(slots=True)
@@ -89,18 +90,18 @@ class Pair:
     theirs: RawConnection
 
     def differences(self, cases: Iterator[Case]) -> tuple[int, int, list[str]]:
-        """How many cases there were, how many both refused, and in which they differ."""
+        """Return the number of cases, the number that both rejected, and the differences."""
         found, refused, count = [], 0, 0
         for case in cases:
             count += 1
             ours, theirs = (_produce(each, case) for each in (self.ours, self.theirs))
             refused += bool(ours and theirs)
-            # A stream that Kafka cannot decompress is none of its errors.
+            # Kafka returns UNKNOWN_SERVER_ERROR for a stream that it cannot decompress.
             expected = INVALID if theirs == UNKNOWN else theirs
             if case.codec in STRICTER.get(case.name, []):
                 if case.topic == "plain":
                     assert theirs != INVALID, (
-                        f"{case.name} in {case.codec.name} is no difference any more"
+                        f"{case.name} in {case.codec.name} is rejected by Kafka too; update STRICTER"
                     )
                 expected = INVALID
             if ours != expected:
@@ -170,7 +171,7 @@ def malformed() -> Iterator[Case]:
 
 
 def headers() -> Iterator[Case]:
-    """Headers that contradict their records, or that clients do not write."""
+    """Generate headers that contradict their records or that clients do not write."""
     content = b"".join(record(number) for number in range(5))
     for codec in Codec:
         good = read_header(batch_of(content, codec, 5))
@@ -197,7 +198,7 @@ def headers() -> Iterator[Case]:
 
 
 def streams() -> Iterator[Case]:
-    """What libraries make of records that take 270 kB, and what none should."""
+    """Generate valid and invalid compressed streams of 270 kB of records."""
     content = b"".join(
         record(number, value=varint(300) + (b"value %d " % number * 60)[:300])
         for number in range(900)
@@ -208,7 +209,7 @@ def streams() -> Iterator[Case]:
         yield Case(name, codec, with_payload(claimed, stream)[0])
 
 
-def test_malformed_records_are_refused_as_by_kafka(pair: Pair) -> None:
+def test_malformed_records_are_rejected_as_by_kafka(pair: Pair) -> None:
     count, refused, found = pair.differences(malformed())
     print(f"{count} batches, {refused} refused by both")
     assert not found, "\n".join(found)
@@ -216,14 +217,14 @@ def test_malformed_records_are_refused_as_by_kafka(pair: Pair) -> None:
     assert refused > 300
 
 
-def test_headers_are_judged_as_by_kafka(pair: Pair) -> None:
+def test_batch_headers_are_validated_as_by_kafka(pair: Pair) -> None:
     count, refused, found = pair.differences(headers())
     print(f"{count} batches, {refused} refused by both")
     assert not found, "\n".join(found)
     assert refused > 50
 
 
-def test_streams_are_judged_as_by_kafka(pair: Pair) -> None:
+def test_compressed_streams_are_validated_as_by_kafka(pair: Pair) -> None:
     count, refused, found = pair.differences(streams())
     print(f"{count} streams, {refused} refused by both")
     assert not found, "\n".join(found)

@@ -1,4 +1,4 @@
-"""One `server.properties` that secures Apache Kafka secures kbroker as it is."""
+"""A `server.properties` that secures Apache Kafka secures kbroker without changes."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ principal.builder.class=org.apache.kafka.common.security.authenticator.DefaultKa
 
 
 class Place(NamedTuple):
-    """A broker's file, and where clients find it."""
+    """A broker's properties file and the addresses of its listeners."""
 
     file: Path
     logins: str
@@ -103,7 +103,7 @@ class Place(NamedTuple):
 
 
 class Authority:
-    """Issues certificates to all who take part."""
+    """A CA that issues the certificates of all brokers and clients."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(exist_ok=True)
@@ -113,14 +113,14 @@ class Authority:
         self._ca.cert_pem.write_to_path(self.trusted)
 
     def server(self) -> tuple[bytes, bytes]:
-        """A key as PKCS#8, the only form that Java reads, and certificates."""
+        """Return a private key as PKCS#8, the only format that Java reads, and certificates."""
         leaf = self._ca.issue_cert("localhost", "127.0.0.1")
         key = load_pem_private_key(leaf.private_key_pem.bytes(), None)
         chain = b"".join(each.bytes() for each in leaf.cert_chain_pems)
         return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), chain
 
     def store(self) -> Path:
-        """The same as PKCS#12."""
+        """Write the server's key and certificates as PKCS#12."""
         key, chain = self.server()
         own, *others = x509.load_pem_x509_certificates(chain)
         path = self.directory / "server.p12"
@@ -130,7 +130,7 @@ class Authority:
         return path
 
     def client(self, name: str, **more: str) -> dict[str, Any]:
-        """How librdkafka shows a certificate of that common name."""
+        """Return librdkafka settings for a client certificate with this common name."""
         leaf = self._ca.issue_cert("anybody.test", common_name=name, **more)
         path = self.directory / f"{name}.pem"
         leaf.private_key_and_cert_chain_pem.write_to_path(path)
@@ -142,7 +142,7 @@ class Authority:
         }
 
     def login(self, mechanism: str, name: str, password: str) -> dict[str, Any]:
-        """How it logs in."""
+        """Return librdkafka settings for SASL authentication."""
         return {
             "security.protocol": "SASL_SSL",
             "ssl.ca.location": str(self.trusted),
@@ -153,12 +153,12 @@ class Authority:
 
 
 def as_value(pem: bytes) -> str:
-    """A text of several lines as one value of a file of properties."""
+    """Return a multi-line string as one value of a properties file."""
     return pem.decode().strip().replace("\n", "\\n\\\n    ")
 
 
 class Filed:
-    """A broker that is started by a file alone."""
+    """A broker that is started only from a properties file."""
 
     place: Place
 
@@ -230,7 +230,7 @@ def running(kind: str, directory: Path, authority: Authority) -> Iterator[Place]
         broker.kill()
 
 
-def test_the_same_file_asks_the_same_of_the_same_clients(
+def test_same_properties_file_secures_both_brokers_alike(
     authority: Authority, tmp_path: Path
 ) -> None:
     seen = {}
@@ -256,7 +256,7 @@ def test_the_same_file_asks_the_same_of_the_same_clients(
 
 
 def story(place: Place, authority: Authority) -> dict[str, Any]:
-    """What each of many clients gets, before and after some of them are given rights."""
+    """Return the results of several clients before and after some of them get permissions."""
     admin = authority.login("PLAIN", "admin", "a-secret") | at(place.logins)
     make(AdminClient(admin | QUIET), TOPIC)
     people = {
@@ -287,7 +287,7 @@ def story(place: Place, authority: Authority) -> dict[str, Any]:
 
 
 def wrong(place: Place, authority: Authority) -> dict[str, str]:
-    """What those hear who are not to come in: as librdkafka names it."""
+    """Return librdkafka's errors of clients that cannot authenticate."""
     stranger = Authority(authority.directory.parent / f"{authority.directory.name}-stranger")
     no_certificate = {"security.protocol": "SSL", "ssl.ca.location": str(authority.trusted)}
     mallory = stranger.client("Alice", organization_unit_name="People")
@@ -300,7 +300,7 @@ def wrong(place: Place, authority: Authority) -> dict[str, str]:
 
 
 def why_not(settings: Mapping[str, Any]) -> str:
-    """The first error that a client is told, before it gives up."""
+    """Return the first error that a client reports, or an empty string."""
     told: list[KafkaError] = []
     admin = AdminClient({**settings, **QUIET, "error_cb": told.append})
     with suppress(KafkaException):
@@ -316,7 +316,7 @@ def at(address: str) -> dict[str, str]:
 
 
 def ask(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What somebody gets: the error of each attempt, or nothing."""
+    """Return the error of each kind of request, or an empty string."""
     given = {**settings, **QUIET}
     admin = AdminClient(given)
     try:
@@ -346,7 +346,7 @@ def read(given: Mapping[str, Any]) -> str:
     consumer.subscribe([TOPIC])
     try:
         found = consumer.poll(WAIT_SECONDS)
-        assert found is not None, "nothing came"
+        assert found is not None, "no record received"
         return name_of(found.error())
     finally:
         consumer.close()

@@ -1,4 +1,4 @@
-"""Listeners that speak TLS, and that ask for a login, with every client."""
+"""TLS and SASL listeners with every client."""
 
 from __future__ import annotations
 
@@ -42,21 +42,29 @@ Spawn = Callable[..., ClientProcess]
 
 
 USER, PASSWORD = "alice", "pencil"
+# Password of users that are created while the broker runs.
 BRUSH = "brush"
-"""The password of users that are made while the broker runs."""
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 OAUTHBEARER = "OAUTHBEARER"
 ISSUER, AUDIENCE = "https://issuer.test", "kafka"
 TOKEN_SECONDS = 60
 SESSION_SECONDS = 2
 BUSY_SECONDS = 10
+# Minimum number of reauthentications. There are four or five, or fewer if a slow machine starts
+# late.
 AGAIN_MIN = 2
-"""Logins that must follow the first: there are four or five, but for what a slow machine needs to start."""
 
 
 class Secured(NamedTuple):
-    """A broker, and what clients need to reach it: `address` asks for no login, `guarded` does, and
-    `short` again and again; who comes with a token has one in the file `token`.
+    """A broker and what clients need to connect to it.
+
+    Attributes:
+        broker: The broker.
+        guarded: Address of the listener with SASL authentication.
+        short: Address of the listener with sessions that require reauthentication.
+        trusted: CA certificates.
+        client: Key and certificate of a client.
+        token: File with a valid OAuth token.
     """
 
     broker: Broker
@@ -123,7 +131,7 @@ def secured(
 
 @contextmanager
 def issuing(key: ECKey, path: Path) -> Iterator[None]:
-    """Have a token in a file, and a new one every second, as a side car does."""
+    """Write a token to a file, and a new one every second, as a sidecar does."""
     over = threading.Event()
 
     def issue() -> None:
@@ -146,7 +154,7 @@ def issuing(key: ECKey, path: Path) -> Iterator[None]:
 
 
 def _as_java_reads_it(key: bytes) -> bytes:
-    """A private key as PKCS#8, the only form of PEM that Java knows."""
+    """Return a private key as PKCS#8, the only PEM format that Java reads."""
     return load_pem_private_key(key, None).private_bytes(
         Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
     )
@@ -154,7 +162,7 @@ def _as_java_reads_it(key: bytes) -> bytes:
 
 @pytest.mark.needs("tls")
 @pytest.mark.everyone
-def test_records_through_a_group(
+def test_client_reads_with_group_over_tls(
     client: Library,
     secured: Secured,
     spawn: Spawn,
@@ -167,7 +175,7 @@ def test_records_through_a_group(
 
 @pytest.mark.needs("tls")
 @pytest.mark.everyone
-def test_a_login_by_plain(
+def test_client_authenticates_with_plain(
     client: Library,
     secured: Secured,
     spawn: Spawn,
@@ -182,7 +190,7 @@ def test_a_login_by_plain(
 @pytest.mark.needs("tls", "scram")
 @pytest.mark.everyone
 @pytest.mark.parametrize("mechanism", MECHANISMS[1:])
-def test_a_login_by_scram(
+def test_client_authenticates_with_scram(
     client: Library,
     mechanism: str,
     secured: Secured,
@@ -197,7 +205,7 @@ def test_a_login_by_scram(
 
 @pytest.mark.needs("tls", "oauth")
 @pytest.mark.everyone
-def test_a_login_by_a_token(
+def test_client_authenticates_with_token(
     client: Library,
     secured: Secured,
     spawn: Spawn,
@@ -210,7 +218,7 @@ def test_a_login_by_a_token(
 
 
 def check(worker: ClientProcess, client: Library, unique: Unique) -> None:
-    """Write, read, and read as a group."""
+    """Write records and read them without and with a group."""
     topic, values = unique("topic"), [str(number) * 1000 for number in range(100)]
     worker.admin("create_topic", name=topic)
     worker("produce", topic=topic, records=[{"value": each} for each in values])
@@ -224,10 +232,10 @@ def check(worker: ClientProcess, client: Library, unique: Unique) -> None:
 
 
 @pytest.mark.parametrize("mechanism", [OAUTHBEARER, "SCRAM-SHA-256"])
-def test_librdkafka_logs_in_again_and_again(
+def test_librdkafka_reauthenticates_on_same_connection(
     mechanism: str, secured: Secured, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does on the same connection, by every mechanism, and the application hears nothing of it."""
+    """The connection is kept, with each mechanism, and the application gets no error."""
     secret = secured.token if mechanism == OAUTHBEARER else PASSWORD
     monkeypatch.setenv("COMPAT_TRUSTED", str(secured.trusted))
     monkeypatch.setenv("COMPAT_LOGIN", f"{mechanism}:{USER}:{secret}")
@@ -248,7 +256,7 @@ def test_librdkafka_logs_in_again_and_again(
 
 
 def with_tokens(secured: Secured) -> str:
-    """Settings of Java's client for a token in a file (KIP-768)."""
+    """Return settings of Java's client for a token in a file (KIP-768)."""
     package = "org.apache.kafka.common.security.oauthbearer"
     return (
         f"security.protocol=SASL_SSL\nsasl.mechanism={OAUTHBEARER}\n"
@@ -262,7 +270,7 @@ def with_tokens(secured: Secured) -> str:
 def _busy_java(
     jar_set: str, address: str, topic: str, settings: Path, seconds: int
 ) -> dict[str, float]:
-    """Metrics of a producer of Java's that has sent 100 records a second for so long, without trouble."""
+    """Run a Java producer with 100 records per second and no errors, and return its metrics."""
     rate = 100
     said = java(
         jar_set,
@@ -286,10 +294,10 @@ def _busy_java(
 
 
 @pytest.mark.parametrize("jar_set", ["kafka-4.3", "kafka-3.9"])
-def test_java_logs_in_again_and_again(
+def test_java_reauthenticates_on_same_connection(
     secured: Secured, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jar_set: str
 ) -> None:
-    """By a token of a file, on the same connection."""
+    """Uses a token from a file, on one connection."""
     settings = tmp_path / "client.properties"
     text = with_tokens(secured)
     if jar_set == "kafka-3.9":
@@ -302,16 +310,16 @@ def test_java_logs_in_again_and_again(
     for seconds in (BUSY_SECONDS, 4 * BUSY_SECONDS):
         metrics = _busy_java(jar_set, secured.short, unique("topic"), settings, seconds)
         again = metrics["successful-reauthentication-total"]
-        if again >= AGAIN_MIN:  # or else it took so long to start that little time was left
+        if again >= AGAIN_MIN:  # otherwise the slow start left too little time
             break
     assert again >= AGAIN_MIN
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
-def test_kafkas_own_tools(
+def test_kafka_tools_connect_with_tls_version(
     secured: Secured, tools: Tools, unique: Unique, tmp_path: Path, version: str
 ) -> None:
-    """They check the name in the certificate, and show one of their own."""
+    """The tools verify the host name in the certificate and present a client certificate."""
     settings = tmp_path / "client.properties"
     settings.write_text(
         "security.protocol=SSL\n"
@@ -336,7 +344,7 @@ def test_kafkas_own_tools(
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_kafkas_own_tools_log_in(
+def test_kafka_tools_authenticate_with_mechanism(
     secured: Secured, tools: Tools, unique: Unique, tmp_path: Path, mechanism: str
 ) -> None:
     settings = tmp_path / "client.properties"
@@ -385,7 +393,7 @@ def made_by_kbroker(secured: Secured, name: str, mechanism: str) -> None:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS[1:])
 @pytest.mark.parametrize("maker", ["kafka-configs", "kbroker", "confluent-kafka", "kafka-python-3"])
-def test_users_that_are_made_while_the_broker_runs(
+def test_users_created_at_runtime_can_authenticate(
     maker: str,
     mechanism: str,
     secured: Secured,
@@ -395,7 +403,7 @@ def test_users_that_are_made_while_the_broker_runs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever makes them, everybody's clients can log in as them (KIP-554)."""
+    """Users from each tool can authenticate with the clients of all (KIP-554)."""
     name = unique("user")
     monkeypatch.setenv("COMPAT_TRUSTED", str(secured.trusted))
     if maker == "kafka-configs":
@@ -423,7 +431,7 @@ def test_users_that_are_made_while_the_broker_runs(
     assert topic in listed.stdout, listed
 
 
-def test_javas_perf_tools_at_full_speed(
+def test_java_perf_tools_run_at_full_speed(
     secured: Secured, tools: Tools, unique: Unique, tmp_path: Path
 ) -> None:
     settings = tmp_path / "client.properties"
@@ -446,7 +454,7 @@ def test_javas_perf_tools_at_full_speed(
     assert float(read.stdout.strip().splitlines()[-1].split(",")[4]) >= float(count), read
 
 
-def test_kcat(secured: Secured, unique: Unique) -> None:
+def test_kcat_writes_and_reads_over_tls(secured: Secured, unique: Unique) -> None:
     topic = unique("topic")
     options = ["-X", "security.protocol=ssl", "-X", f"ssl.ca.location={secured.trusted}"]
     command = [program(), "-b", secured.address, *options]
@@ -457,8 +465,8 @@ def test_kcat(secured: Secured, unique: Unique) -> None:
     assert read.stdout == b"hello\n"
 
 
-def test_a_client_that_trusts_somebody_else(secured: Secured, unique: Unique) -> None:
-    """It is the client that refuses, and the broker goes on."""
+def test_client_with_other_ca_rejects_certificate(secured: Secured, unique: Unique) -> None:
+    """The client rejects the certificate, and the broker continues."""
     host, _, port = secured.address.rpartition(":")
     with pytest.raises(ssl.SSLCertVerificationError):
         ssl.get_server_certificate((host, int(port)), ca_certs=str(_stranger(secured)))

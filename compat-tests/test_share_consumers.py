@@ -1,5 +1,4 @@
-"""Java's share consumers of one group: they share partitions, and nothing is lost when a member, or the
-broker, is killed (KIP-932)."""
+"""Java's share consumers: no record is lost if a member or the broker is killed (KIP-932)."""
 
 from __future__ import annotations
 
@@ -18,15 +17,15 @@ from harness.tools import Tools
 
 CLIENT = "java tools"
 GROUPS = "kafka-share-groups"
+# Maximum seconds to wait for members.
 SECONDS = 90.0
-"""How long members may take."""
 
 Join = Callable[..., ScriptProcess]
 
 
 @pytest.fixture
 def join(tmp_path: Path) -> Iterator[Join]:
-    """Starts members, and ends them."""
+    """Return a function that starts members, which end with the test."""
     with ExitStack() as stack:
 
         def start(broker: Broker, group: str, *topics: str) -> ScriptProcess:
@@ -42,7 +41,7 @@ def join(tmp_path: Path) -> Iterator[Join]:
 def prepare(
     broker: Broker, worker: ClientProcess, tools: Tools, topic: str, group: str, partitions: int
 ) -> None:
-    """A topic, and a group that reads all of it."""
+    """Create a topic and configure a group that reads it from the start."""
     worker.admin("create_topic", name=topic, partitions=partitions)
     said = tools.run(
         "kafka-configs",
@@ -60,16 +59,16 @@ def fill(worker: ClientProcess, topic: str, partitions: int, values: range) -> N
 
 
 def read(*members: ScriptProcess) -> Counter[int]:
-    """How often each value was accepted."""
+    """Return how often each value was accepted."""
     return Counter(int(row["value"]) for member in members for row in member("rows"))
 
 
 def all_read(values: range, *members: ScriptProcess) -> None:
-    """Wait until every value was accepted by somebody."""
+    """Wait until every value was accepted by a member."""
     eventually(lambda: read(*members), lambda seen: seen.keys() >= {*values}, "records", SECONDS)
 
 
-def test_members_share_one_partition(
+def test_members_share_records_of_one_partition(
     broker: Broker, workers: Any, tools: Tools, unique: Callable[[str], str], join: Join
 ) -> None:
     topic, group = unique("topic"), unique("group")
@@ -86,7 +85,7 @@ def test_members_share_one_partition(
 
     eventually(everybody_reads, bool, "a share of each", SECONDS)
     all_read(range(sent), *members)
-    assert set(read(*members).values()) == {1}, "nothing twice"
+    assert set(read(*members).values()) == {1}, "a record was accepted twice"
     described = tools.run(
         GROUPS, "--bootstrap-server", broker.address, "--describe", "--group", group, "--members"
     )
@@ -97,7 +96,7 @@ def test_members_share_one_partition(
     assert "was successful" in state.stdout
 
 
-def test_what_one_releases_another_one_gets(
+def test_released_record_is_delivered_to_other_member(
     broker: Broker, workers: Any, tools: Tools, unique: Callable[[str], str], join: Join
 ) -> None:
     topic, group = unique("topic"), unique("group")
@@ -112,12 +111,12 @@ def test_what_one_releases_another_one_gets(
     second = join(broker, group, topic)
     all_read(range(1, 2), second)
     (row,) = second("rows")
-    # Java's client asks for more while it is about to leave: it may be given the same one again.
+    # Java's client may fetch the released record again while it closes.
     assert row["deliveries"] in (2, 3)
     second("leave")
 
 
-def test_members_go_on_when_one_of_them_or_the_broker_is_killed(
+def test_members_continue_after_kill_of_broker_or_member(
     own_broker: Broker, spawn: Any, tools: Tools, unique: Callable[[str], str], join: Join
 ) -> None:
     topic, group = unique("topic"), unique("group")

@@ -1,5 +1,7 @@
-"""ShareFetch and ShareAcknowledge on kbroker and on Apache Kafka 4.3: the same requests, the same answers
-in every field, and the same states at the share coordinator (KIP-932)."""
+"""ShareFetch and ShareAcknowledge (KIP-932) on kbroker and Apache Kafka 4.3.
+
+All fields of the responses are compared. The states at the share coordinator are compared too.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,16 @@ TOPIC, GROUP, PARTITIONS = "orders", "queue", 3
 MEMBERS = ("a", "b", "c")
 STEPS = 400
 SETTLE_SECONDS = 20
+# Seconds until locks of LOCK_MS have expired and the new record states are stored.
 LOCK_SECONDS = 2.5
-"""Locks of LOCK_MS have run out then; what became of the records is stored a little later."""
 LOCK_MS = 2000
+# Seconds until records that a closing session released can be acquired again.
 RELEASED_SECONDS = 0.15
-"""What is stored when a session ends can be given out again by then."""
 SETTLE_CONFIG_SECONDS = 1
+# Maximum wait of a fetch. With a shorter one, Kafka may respond before it has read.
 WAIT_MS = 30
-"""Kafka may find that a shorter one is over before it has looked."""
+# Timestamp of all records. Records older than the markers would be in a segment of their own.
 NOW_MS = int(time.time() * 1000)
-"""Of all records: older ones would be in a segment of their own, before those of markers."""
 NOT_YET = {14, 15, 16}
 PROPERTIES = {
     "auto.create.topics.enable": "false",
@@ -54,20 +56,20 @@ INITIALIZE, READ = ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_
 SUMMARY = ApiKey.READ_SHARE_GROUP_STATE_SUMMARY
 UNKNOWN_ID = UUID(int=7)
 
+# Acknowledgement of records: first offset, last offset, types.
 Row: TypeAlias = tuple[int, int, list[int]]
-"""What became of records: first offset, last offset, types."""
+# Acknowledgements by partition.
 Said: TypeAlias = dict[int, list[Row]]
-"""Of partitions."""
+# Stored state: start offset and number of completed records after it (from the summary), state
+# epoch, start offset (from the read), and offset, state and delivery count of each record.
 State: TypeAlias = tuple[int, int, int, int, list[tuple[int, int, int]]]
-"""What is stored: start offset and how many records behind it are done with, as a summary has them, the
-state's epoch, the start offset as it is read, and each record's offset, state, deliveries."""
+# Record states: acknowledged, archived.
 DONE_WITH = {2, 4}
-"""States: acknowledged, archived."""
 
 
 @dataclass(slots=True)
 class Side:
-    """One of the two brokers, with a connection for each member."""
+    """One of the two brokers, with a connection per member."""
 
     broker: Broker
     topic_id: UUID
@@ -81,7 +83,7 @@ class Side:
         return self.members[name]
 
     def drop(self, name: str) -> None:
-        """A member's connection ends, and with it what it has."""
+        """Close a member's connection, which ends its session and releases its records."""
         if name in self.members:
             self.members.pop(name).close()
 
@@ -106,7 +108,7 @@ class Side:
         self.transaction = name, made.producer_id, made.producer_epoch
 
     def produce_in_transaction(self, batch: Any) -> None:
-        """One batch of 4 records, which adds the partition to the transaction."""
+        """Write a batch of 4 records, which adds the partition to the transaction."""
         name, producer_id, epoch = self.transaction
         data = batch(
             4, producer_id=producer_id, producer_epoch=epoch, base_sequence=0, transactional=True
@@ -143,7 +145,7 @@ class Side:
 
 
 def shown(value: Any, topic_id: UUID) -> Any:
-    """The fields of an answer, comparable: Kafka's rows come in any order."""
+    """Return the fields of a response in comparable form. Kafka returns rows in any order."""
     if isinstance(value, Struct):
         return {
             each.name: shown(getattr(value, each.name), topic_id) for each in fields(type(value))
@@ -160,9 +162,9 @@ def shown(value: Any, topic_id: UUID) -> Any:
     if isinstance(value, UUID):
         return "topic" if value == topic_id else str(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
-        data = bytes(value)  # Kafka may send a part of another batch
+        data = bytes(value)  # Kafka may append a partial batch
         return [
-            (header.base_offset, header.last_offset)  # markers have times
+            (header.base_offset, header.last_offset)  # skip the times of markers
             if header.is_control
             else data[position : position + header.size]
             for position, header in iter_headers(data)
@@ -171,7 +173,7 @@ def shown(value: Any, topic_id: UUID) -> Any:
 
 
 def brief(answer: Any) -> str:
-    """An answer without its bytes."""
+    """Return a response without its record bytes."""
     text = repr(
         [
             {name: value for name, value in answer.items() if name != "responses"},
@@ -193,7 +195,7 @@ def batches_of(cls: Any, said: list[Row]) -> list[Any]:
 
 
 class Pair:
-    """The same requests for both sides."""
+    """Sends the same requests to both brokers and compares the responses."""
 
     def __init__(self, sides: tuple[Side, Side], group: str = GROUP) -> None:
         self.sides = sides
@@ -307,7 +309,7 @@ class Pair:
         return answer
 
     def configure(self, name: str, value: str) -> None:
-        """Set something of the group."""
+        """Set a config of the group."""
         key = ApiKey.INCREMENTAL_ALTER_CONFIGS
         row = of(key, "Config", name=name, config_operation=0, value=value)
         resource = of(key, "Resource", resource_type=32, resource_name=self.group, configs=[row])
@@ -317,7 +319,7 @@ class Pair:
         time.sleep(SETTLE_CONFIG_SECONDS)
 
     def begin(self, member: str, partitions: list[int], *, records_max: int = 0) -> None:
-        """Open a session; a first fetch of a group asks for its state, however long that takes."""
+        """Open a session with a long wait, because a group's first fetch reads its state."""
         self.epochs.pop(member, None)
         for side in self.sides:
             cls: Any = type(request(FETCH))
@@ -337,7 +339,7 @@ class Pair:
         self.epochs[member] = 1
 
     def same_states(self, seen: Callable[[State], State] = lambda state: state) -> None:
-        """Each broker stores in its own time what nobody waits for."""
+        """Wait until both brokers have stored the same states. Some writes are asynchronous."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while different := self._different(seen):
             assert time.monotonic() < deadline, "\n".join(different + self.history[-12:])
@@ -369,10 +371,10 @@ class Pair:
 
 
 def in_effect(state: State) -> State:
-    """What another leader makes of a state: it begins behind the records that are done with.
+    """Return the state as a new leader reads it: completed records at the start are skipped.
 
-    Kafka stores each lock that runs out by itself. Whether the start has moved before it stores the next
-    one that ran out in the same millisecond is chance.
+    Kafka stores each expired lock separately. It is random whether the start offset advances before
+    Kafka stores the next lock that expired in the same millisecond.
     """
     start, done_count, epoch, read_start, records = state
     done = {offset for offset, became, _ in records if became in DONE_WITH}
@@ -426,10 +428,10 @@ def group_of(sides: tuple[Side, Side], group: str, start: int | None = None) -> 
 
 
 def has_marker(side: Side) -> None:
-    """Wait until a transaction is over: Kafka writes markers afterwards."""
+    """Wait until a transaction has completed: Kafka writes markers asynchronously."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while end_of(side, 0, isolation_level=1) < end_of(side, 0):
-        assert time.monotonic() < deadline, "no marker"
+        assert time.monotonic() < deadline, "no transaction marker"
         time.sleep(0.05)
 
 
@@ -447,7 +449,7 @@ def rows_of(answer: Any) -> list[Any]:
 
 
 def acquired(answer: Any, became: int) -> list[Row]:
-    """What a fetch gave out, as an acknowledgement of one type says it."""
+    """Return the acquired records of a fetch as acknowledgements of one type."""
     return [
         (each.first_offset, each.last_offset, [became])
         for row in rows_of(answer)
@@ -461,9 +463,9 @@ def random_batch(rng: random.Random) -> bytes:
 
 
 class Walk:
-    """Members of one group that do something by chance.
+    """Members of one group with random requests.
 
-    With one partition limits count; of several Kafka serves some first, by the hash of their ids.
+    Limits apply only with one partition. With several, Kafka's order depends on hashed topic ids.
     """
 
     def __init__(self, sides: tuple[Side, Side], seed: int) -> None:
@@ -472,14 +474,14 @@ class Walk:
         self.pair = group_of(sides, f"group {seed}")
         self.partitions = range(PARTITIONS if seed % 3 == 2 else 1)
         self.says_with_fetches = seed >= 3
-        if self.says_with_fetches:  # when a start offset moves is a matter of time
+        if self.says_with_fetches:  # the start offset advances at random times
             self.pair.configure("share.partition.max.record.locks", "4000")
         self.held: dict[tuple[str, int], set[int]] = {}
         self.ends = [end_of(sides[0], partition) for partition in range(PARTITIONS)]
         self.codes: set[int] = set()
 
     def said(self, member: str, types: tuple[int, ...] = (1, 1, 2, 2, 3, 0)) -> Said:
-        """Acknowledgements of what a member has, or of what it has not."""
+        """Return acknowledgements of records that a member holds, or does not hold."""
         rng = self.random
         count = min(len(self.partitions), rng.choice((1, 1, 2)))
         found: Said = {}
@@ -578,13 +580,15 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_answers_and_states_are_equal(sides: tuple[Side, Side], seed: int) -> None:
+def test_random_requests_have_same_responses_and_states(
+    sides: tuple[Side, Side], seed: int
+) -> None:
     for each in sides:
         for name in MEMBERS:
             each.drop(name)
     walk = Walk(sides, seed)
     for member in MEMBERS:
-        walk.pair.begin(member, list(walk.partitions), records_max=1)  # there are none yet
+        walk.pair.begin(member, list(walk.partitions), records_max=1)  # there are no records yet
     for _ in range(STEPS):
         walk.step()
     walk.look(MEMBERS[0])
@@ -595,7 +599,7 @@ def records(count: int, **more: Any) -> bytes:
     return encode_batch([Record(b"k", b"v", NOW_MS)] * count, **more)
 
 
-def test_sessions(sides: tuple[Side, Side]) -> None:
+def test_share_session_epochs_are_checked(sides: tuple[Side, Side]) -> None:
     for each in sides:
         for name in (*MEMBERS, "d", "e", "f", "g"):
             each.drop(name)
@@ -637,7 +641,7 @@ def test_sessions(sides: tuple[Side, Side]) -> None:
             each.drop(name)
 
 
-def test_what_is_refused(sides: tuple[Side, Side]) -> None:
+def test_invalid_acknowledgements_are_rejected(sides: tuple[Side, Side]) -> None:
     pair = group_of(sides, "refused")
     pair.begin("a", [0, 1], records_max=1)
     pair.produce(0, records(10))
@@ -687,7 +691,7 @@ def test_what_is_refused(sides: tuple[Side, Side]) -> None:
     pair.fetch("a", [], share_acquire_mode=2)
 
 
-def test_renewals(sides: tuple[Side, Side]) -> None:
+def test_renewals_extend_locks(sides: tuple[Side, Side]) -> None:
     pair = group_of(sides, "renewals")
     pair.begin("a", [0], records_max=1)
     pair.produce(0, records(10))
@@ -710,8 +714,8 @@ def test_renewals(sides: tuple[Side, Side]) -> None:
     pair.same_states()
 
 
-def test_records_that_fail(sides: tuple[Side, Side]) -> None:
-    """Fewer of them are given out each time, and in the end none."""
+def test_failing_records_are_archived_at_delivery_limit(sides: tuple[Side, Side]) -> None:
+    """Fewer records are delivered each time, until all are archived."""
     for each in sides:
         each.drop("a")
     pair = group_of(sides, "failing")
@@ -727,14 +731,14 @@ def test_records_that_fail(sides: tuple[Side, Side]) -> None:
             if not taken:
                 break
             given += 1
-            assert given < 40 * 5, "each record five times, and no more"
+            assert given < 40 * 5, "a record was delivered more than five times"
             pair.acknowledge("a", {0: taken})
-        assert given > 5, "fewer each time"
+        assert given > 5, "the batch size did not decrease"
         pair.same_states()
         pair.produce(0, records(40))
 
 
-def test_transactions_that_were_aborted(sides: tuple[Side, Side]) -> None:
+def test_read_committed_group_skips_aborted_records(sides: tuple[Side, Side]) -> None:
     pair = group_of(sides, "committed")
     pair.configure("share.isolation.level", "read_committed")
     pair.begin("a", [0], records_max=1)
@@ -753,7 +757,7 @@ def test_transactions_that_were_aborted(sides: tuple[Side, Side]) -> None:
         pair.same_states()
 
 
-def test_where_the_log_begins_later(sides: tuple[Side, Side]) -> None:
+def test_deleted_records_are_skipped(sides: tuple[Side, Side]) -> None:
     pair = group_of(sides, "deleted")
     pair.begin("a", [0], records_max=1)
     for _ in range(4):
@@ -768,7 +772,7 @@ def test_where_the_log_begins_later(sides: tuple[Side, Side]) -> None:
         answer = each.connection.ask(key, 2, request(key, topics=[topic], timeout_ms=5000))
         assert not answer.topics[0].partitions[0].error_code
     taken: list[list[tuple[int, int, int]]] = []
-    for each in sides:  # Kafka answers once without records
+    for each in sides:  # Kafka's first response has no records
         mine: list[tuple[int, int, int]] = []
         epoch = pair.epochs["a"]
         for _ in range(4):
@@ -800,7 +804,7 @@ def test_where_the_log_begins_later(sides: tuple[Side, Side]) -> None:
     pair.same_states()
 
 
-def test_locks_that_run_out(sides: tuple[Side, Side]) -> None:
+def test_expired_locks_release_records(sides: tuple[Side, Side]) -> None:
     for each in sides:
         each.drop("a")
         each.drop("b")
@@ -826,7 +830,7 @@ def test_locks_that_run_out(sides: tuple[Side, Side]) -> None:
     pair.same_states(in_effect)
 
 
-def test_a_start_that_moved_between_two_writes_is_no_difference() -> None:
+def test_comparison_ignores_start_offset_advanced_between_writes() -> None:
     at_once: State = (50, 9, 0, 50, [(offset, 4, 2) for offset in range(50, 59)])
     one_by_one: State = (54, 5, 0, 54, [(offset, 4, 2) for offset in range(54, 59)])
     assert in_effect(at_once) == in_effect(one_by_one) == (59, 0, 0, 59, [])
@@ -835,7 +839,7 @@ def test_a_start_that_moved_between_two_writes_is_no_difference() -> None:
 
 
 @pytest.mark.parametrize("begins", ["earliest", "latest", "by_duration:PT1H"])
-def test_where_a_group_begins(sides: tuple[Side, Side], begins: str) -> None:
+def test_group_starts_at_configured_offset(sides: tuple[Side, Side], begins: str) -> None:
     for each in sides:
         each.drop("a")
     group = f"from {begins[:6]}"
@@ -844,7 +848,7 @@ def test_where_a_group_begins(sides: tuple[Side, Side], begins: str) -> None:
     pair.produce(1, records(3))
     group_of(sides, group, -1)
     pair.begin("a", [1])
-    for _ in range(2):  # the first one asks for the state
+    for _ in range(2):  # the first fetch reads the state
         pair.fetch("a", [], max_wait_ms=1000, min_bytes=1 << 19, max_records=1)
     pair.produce(1, records(2))
     answer = pair.fetch("a", [], max_records=1000)

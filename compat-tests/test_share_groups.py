@@ -1,8 +1,7 @@
-"""Share groups on kbroker and on Apache Kafka 4.3: the same heartbeats, descriptions and changes of
-where they begin, with the same answers in every field (KIP-932).
+"""Share groups on kbroker and on Apache Kafka 4.3, compared field by field (KIP-932).
 
-Which partitions which of several members gets is each broker's own business, so of these their number
-is compared.
+Heartbeats, descriptions and start offsets are compared. Each broker may assign other partitions to
+several members, so only the numbers of assigned partitions are compared.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from kbroker.protocol.schema import ZERO_UUID, Struct, fields
 from kbroker.protocol.share_group_metadata import decode_key, decode_value
 
 CLIENT = "share groups"
+# Partition counts that one to four members can share equally.
 TOPICS = {"t": 12, "u": 12, "one": 1}
-"""Numbers that one to four members can share equally."""
 STEPS = 400
 SETTLE_SECONDS = 30
+# COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
 NOT_YET = {14, 15, 16}
-"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
 PROPERTIES = {
     "auto.create.topics.enable": "false",
     "offsets.topic.num.partitions": "1",
@@ -70,7 +69,7 @@ class Side:
         self.topics[made.topic_id] = name
 
     def shown(self, value: Any, *, counts: bool) -> Any:
-        """A struct as plain values: names in place of ids, and no messages."""
+        """Return a struct as plain values, with names instead of ids and without error messages."""
         if isinstance(value, UUID):
             return self.topics.get(value, "none" if value == ZERO_UUID else "gone")
         if isinstance(value, list):
@@ -86,13 +85,13 @@ class Side:
         return {name: self.shown(part, counts=counts) for name, part in row.items()}
 
     def states(self, group: str) -> Counter[str]:
-        """How many partitions of each topic have a state."""
+        """Return the number of partitions with a stored state per topic."""
         row = of(OFFSETS, "Group", group_id=group, topics=None)
         (found,) = self.ask(OFFSETS, 1, request(OFFSETS, groups=[row])).groups
         return Counter({topic.topic_name: len(topic.partitions) for topic in found.topics})
 
     def records(self, group: str) -> list[Any]:
-        """Of a share group in the topic of groups, decoded, without times, hashes and ids."""
+        """Return the group's records in `__consumer_offsets` without times, hashes and ids."""
         key = ApiKey.FETCH
         partition = of(key, "Partition", partition=0, partition_max_bytes=1 << 24)
         topic = of(key, "Topic", topic="__consumer_offsets", partitions=[partition])
@@ -119,7 +118,7 @@ class Side:
 
 
 def codes_of(value: Any) -> set[int]:
-    """All error codes in an answer."""
+    """Return all error codes of a response."""
     if isinstance(value, list):
         return {code for each in value for code in codes_of(each)}
     if not isinstance(value, Struct):
@@ -130,7 +129,7 @@ def codes_of(value: Any) -> set[int]:
 
 @dataclass(slots=True)
 class Both:
-    """The two brokers, which are asked the same."""
+    """Both brokers, which receive the same requests."""
 
     ours: Side
     theirs: Side
@@ -140,7 +139,7 @@ class Both:
         return iter((self.ours, self.theirs))
 
     def ask(self, key: ApiKey, version: int, message: Any, *, counts: bool = False) -> Any:
-        """Ask both, compare, and return kbroker's answer."""
+        """Send a request to both brokers, compare the responses and return kbroker's."""
         answers = [each.ask(key, version, message) for each in self]
         ours, theirs = (
             each.shown(answer, counts=counts) for each, answer in zip(self, answers, strict=True)
@@ -191,11 +190,11 @@ class Both:
         return int(self.ask(ApiKey.DELETE_GROUPS, 2, ask).results[0].error_code)
 
     def settle(self, group: str, wanted: dict[str, int]) -> None:
-        """Wait until share coordinators have made so many states of each topic."""
+        """Wait until share coordinators have initialized this many states of each topic."""
         for each in self:
             deadline = time.monotonic() + SETTLE_SECONDS
             while (found := each.states(group)) != Counter(wanted):
-                assert time.monotonic() < deadline, f"{found}, not {wanted}"
+                assert time.monotonic() < deadline, f"states are {found}, expected {wanted}"
                 time.sleep(0.05)
 
 
@@ -229,7 +228,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
             broker.kill()
 
 
-def test_the_life_of_a_group(both: Both) -> None:
+def test_group_lifecycle_has_same_responses(both: Both) -> None:
     group = "life"
     assert both.beat(group, "a", 0, subscribed_topic_names=["t", "none"]).member_epoch == 2
     both.settle(group, {"t": 12})
@@ -277,13 +276,13 @@ WRONG: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_heartbeats(both: Both, name: str) -> None:
+def test_invalid_heartbeat_is_rejected(both: Both, name: str) -> None:
     values: dict[str, Any] = {"group_id": "wrong", "member_id": "m", "member_epoch": 0}
     values |= {"subscribed_topic_names": ["t"]} | WRONG[name]
     assert both.ask(BEAT, 1, request(BEAT, **values)).error_code
 
 
-def test_a_group_is_of_one_kind(both: Both) -> None:
+def test_requests_of_other_group_types_are_rejected(both: Both) -> None:
     key = ApiKey.CONSUMER_GROUP_HEARTBEAT
     both.beat("kind", "a", 0, subscribed_topic_names=["one"])
     both.settle("kind", {"one": 1})
@@ -316,7 +315,7 @@ def test_a_group_is_of_one_kind(both: Both) -> None:
 
 
 def _classic_requests(both: Both, members: bool) -> None:
-    """What classic members and those who commit ask of a share group."""
+    """Send the requests of classic members and of committing clients to a share group."""
     group = "kind"
     key = ApiKey.JOIN_GROUP
     protocol = of(key, "Protocol", name="range", metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff")
@@ -363,10 +362,10 @@ def _classic_requests(both: Both, members: bool) -> None:
             ask = request(ApiKey.LIST_GROUPS, states_filter=states, types_filter=types)
             both.ask(ApiKey.LIST_GROUPS, 5, ask)
     if members:
-        assert both.delete(group) == 68, "NON_EMPTY_GROUP"
+        assert both.delete(group) == 68, "expected NON_EMPTY_GROUP"
 
 
-def test_where_groups_begin(both: Both) -> None:
+def test_start_offsets_are_altered_and_deleted(both: Both) -> None:
     group = "begin"
     for version in (0, 1):
         for topics in (None, {}, {"t": [0, 1], "none": [0]}):
@@ -400,10 +399,10 @@ def test_where_groups_begin(both: Both) -> None:
     both.beat(group, "a", -1)
     assert both.delete(group) == 0
     both.offsets(group, {"t": [0, 1]})
-    assert both.delete(group) == 69, "GROUP_ID_NOT_FOUND"
+    assert both.delete(group) == 69, "expected GROUP_ID_NOT_FOUND"
 
 
-def test_topics_that_grow_and_go(both: Both) -> None:
+def test_group_follows_created_grown_and_deleted_topics(both: Both) -> None:
     group = "topics"
     both.beat(group, "a", 0, subscribed_topic_names=["later"])
     both.beat(group, "a", 2)
@@ -435,7 +434,7 @@ def test_topics_that_grow_and_go(both: Both) -> None:
     assert both.delete(group) == 0
 
 
-def test_random_heartbeats(both: Both) -> None:
+def test_random_heartbeats_have_same_responses(both: Both) -> None:
     rng = random.Random(1)
     group = "random"
     epochs: dict[str, int] = {}
@@ -458,4 +457,4 @@ def test_random_heartbeats(both: Both) -> None:
             both.settle(group, states)
         if rng.random() < 0.1:
             both.describe(group)
-    assert both.codes == {0, 25, 69, 81, 110}, "each of them was seen"
+    assert both.codes == {0, 25, 69, 81, 110}, "some error codes did not occur"

@@ -1,5 +1,7 @@
-"""Where share groups keep their state, on kbroker and on Apache Kafka 4.3: the same answers in every
-field, and the same records in `__share_group_state` (KIP-932)."""
+"""State of share groups on kbroker and on Apache Kafka 4.3, compared field by field (KIP-932).
+
+The records in `__share_group_state` are compared too.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ CLIENT = "share state"
 TOPIC, GROUP, PARTITIONS = "orders", "queue", 3
 STATE_TOPIC = "__share_group_state"
 REQUESTS = 1000
+# Kafka's default number of updates per snapshot.
 UPDATES_MAX = 500
-"""Kafka's default."""
 SHARE_KEY = 2
 SETTLE_SECONDS = 20
 COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16
@@ -61,7 +63,7 @@ class Side:
     group: str = GROUP
 
     def ask(self, key: ApiKey, version: int, partition: int, known: bool, **row: Any) -> Any:
-        """The row of one share partition; of a topic that is not there unless it is known."""
+        """Return the row of one share partition, of an unknown topic if `known` is false."""
         topic_id = self.topic_id if known else UUID(int=7)
         topic = of(key, "Topic", topic_id=topic_id, partitions=[of(key, "Partition", **row)])
         topic.partitions[0].partition = partition
@@ -76,7 +78,7 @@ class Side:
             time.sleep(0.1)
 
     def records(self) -> list[Any]:
-        """Of the topic in which states are, decoded, without times."""
+        """Return the decoded records of `__share_group_state` without times."""
         key = ApiKey.FETCH
         partition = of(key, "Partition", partition=0, partition_max_bytes=1 << 24)
         topic = of(key, "Topic", topic=STATE_TOPIC, partitions=[partition])
@@ -103,7 +105,7 @@ def shown(key: Any, value: Any) -> tuple[Any, ...]:
 
 
 def plain(value: Struct) -> dict[str, Any]:
-    """The fields, but times; ranges as they are for each offset: Kafka may leave neighbours apart."""
+    """Return the fields without times, with one entry per offset: Kafka may split ranges."""
     row = {each.name: getattr(value, each.name) for each in fields(type(value))}
     for name in ("create_timestamp", "write_timestamp"):
         row.pop(name, None)
@@ -153,7 +155,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
 
 
 def change(rng: random.Random) -> tuple[ApiKey, int, dict[str, Any]]:
-    """A request, its version and its fields."""
+    """Return a random request: API, version and fields."""
     epochs = {"state_epoch": rng.choice((-1, 0, 1, 2)), "leader_epoch": rng.choice((-1, 0, 1, 2))}
     choice = rng.randrange(20)
     if choice == 0:
@@ -185,7 +187,7 @@ def change(rng: random.Random) -> tuple[ApiKey, int, dict[str, Any]]:
     return WRITE, version, fields
 
 
-def test_answers_and_records_are_equal(sides: tuple[Side, Side]) -> None:
+def test_random_requests_have_same_responses_and_records(sides: tuple[Side, Side]) -> None:
     rng = random.Random(1)
     codes = set()
     for partition in range(PARTITIONS):
@@ -198,13 +200,13 @@ def test_answers_and_records_are_equal(sides: tuple[Side, Side]) -> None:
         ours, theirs = (plain(each.ask(key, version, partition, known, **row)) for each in sides)
         assert ours == theirs, f"{number}: {key.api_name} v{version} {partition} {row}"
         codes.add(ours["error_code"])
-    assert codes == {0, 3, 42, 74, 124}, "each of them was seen"
+    assert codes == {0, 3, 42, 74, 124}, "some error codes did not occur"
     ours, theirs = (each.records() for each in sides)
     assert len(ours) > REQUESTS / 10
     assert ours == theirs
 
 
-def test_after_so_many_updates_there_is_a_snapshot(sides: tuple[Side, Side]) -> None:
+def test_snapshot_is_written_after_maximum_updates(sides: tuple[Side, Side]) -> None:
     for each in sides:
         each.group = "long"
         each.ask(INITIALIZE, 0, 0, True, start_offset=0)
@@ -224,7 +226,7 @@ def test_after_so_many_updates_there_is_a_snapshot(sides: tuple[Side, Side]) -> 
     assert ours == theirs
 
 
-def test_kafkas_tool_reads_what_was_written(sides: tuple[Side, Side], tools: Tools) -> None:
+def test_dump_tool_decodes_share_state(sides: tuple[Side, Side], tools: Tools) -> None:
     said = []
     for each in sides:
         each.group = "read"
@@ -255,7 +257,7 @@ def test_kafkas_tool_reads_what_was_written(sides: tuple[Side, Side], tools: Too
         "a:b:{id}:0",
     ],
 )
-def test_names_of_share_partitions(sides: tuple[Side, Side], key: str) -> None:
+def test_invalid_share_partition_keys_are_rejected(sides: tuple[Side, Side], key: str) -> None:
     codes = []
     for each in sides:
         name = key.replace("{id}", SharePartitionKey("", each.topic_id, 0).name.split(":")[1])

@@ -1,4 +1,4 @@
-"""`kbroker compat`: the transcripts of Kafka's own tools, command by command (tools/4.3/*.txt)."""
+"""Transcripts of Kafka's own tools (tools/4.3/*.txt), run by `kbroker compat`."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from harness.tools import WITH_ACLS, Shell, Step, Tools, Transcript
 from kbroker.kafka_tools import ELSEWHERE, TOOLS
 
 CLIENT = "kbroker compat"
+# Commands whose output differs from Kafka's tools, with kbroker's output.
 OTHERWISE = {
-    # The tool commits no leader epochs.
+    # kbroker's tool commits no leader epochs.
     "--offsets --verbose": [
         "GROUP TOPIC PARTITION LEADER-EPOCH CURRENT-OFFSET LOG-END-OFFSET LAG CONSUMER-ID HOST CLIENT-ID",
         "groups-one groups-b 0 - 10 10 0 - - -",
         "Consumer group 'groups-one' has no active members.",
     ],
     "OffsetsMessageFormatter": [],
-    # No warning.
+    # kbroker's tool prints no warning.
     "--to-datetime 2099": [
         "GROUP TOPIC PARTITION NEW-OFFSET",
         "groups-one groups-b 0 10",
     ],
-    # Ends with status 1.
+    # kbroker's tool exits with status 1.
     "--topic groups-missing --to-earliest": [
         "Error: Executing consumer group command failed due to This server does not host this topic-partition.",
         "[1]",
     ],
 }
-"""Commands that are answered a little differently, and how."""
 NAMES = (
     "topics",
     "consumer-groups",
@@ -48,6 +48,7 @@ NAMES = (
     "records",
 )
 COMMANDS = {*TOOLS, *ELSEWHERE}
+# Minimum number of supported commands per transcript.
 DONE_MIN = {
     "topics": 30,
     "consumer-groups": 40,
@@ -60,35 +61,34 @@ DONE_MIN = {
     "acls": 20,
     "records": 14,
 }
-"""How many commands of a transcript it has to know."""
+# Errors that Kafka's tool detects itself, with the error that the broker returns.
 SAID_BY_THE_BROKER = {
     "Unknown topic config name: retention.mss": "Unknown topic config name: retention.mss; did you mean retention.ms?",
     "Invalid value soon for configuration retention.ms: Not a number of type LONG": "Invalid value soon for configuration retention.ms: expected an integer of at least -1",
 }
-"""What Kafka's tool finds out by itself, and here the broker does, in its own words."""
+# Arguments that kbroker's tool hides in errors unless all settings are known not to be secret.
 SECRET_ARGUMENT = re.compile(
     r"(?<=with args ')(.*)--add-config (retention\.mss|no\.such|SCRAM-)[^']*"
 )
-"""kbroker's tool hides settings in errors unless all of them are known to be public."""
 
 
 @pytest.fixture(scope="module")
 def listed(make_broker: Callable[..., Broker]) -> Broker:
-    """A broker that only transcripts use: what it lists is known."""
+    """Return a broker without other users, because transcripts list its topics and groups."""
     one = make_broker("shims", WITH_ACLS)
     one.start()
     return one
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_answers_are_those_of_kafkas_own_tools(
+def test_output_is_same_as_of_kafka_tools(
     name: str, listed: Broker, tools: Tools, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     directory = tmp_path_factory.mktemp("shims")
     variables = {"BROKER": listed.address, "TMP": str(directory)}
     shims = Shims(tools)
     shell = Shell(cast(Tools, shims), listed.name, variables)
-    # `kafka-topics --list` has it from the first group on.
+    # Creates __consumer_offsets, which `kafka-topics --list` then lists.
     shims.run(
         "kafka-consumer-groups",
         "--bootstrap-server",

@@ -1,6 +1,6 @@
 """Spark's own Kafka source and sink, in one session.
 
-KBROKER_COMPAT_SPARK names the environment (spark-4.0 by default, spark-4.2 by soak).
+KBROKER_COMPAT_SPARK names the environment (spark-4.0 by default, spark-4.2 in soak tests).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ UNKNOWN = "UnknownTopicOrPartition"
 
 @pytest.fixture(scope="module")
 def spark(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptProcess]:
-    """One session for everything here."""
+    """Start one session for all tests of this file."""
     command = [str(COMPAT / "spark" / "driver.py"), str(WORK / ENVIRONMENT), broker.address]
     if (WORK / f"{ENVIRONMENT}-jars" / "lib").exists():
         command.append(str(WORK / f"{ENVIRONMENT}-jars" / "lib"))
@@ -43,12 +43,12 @@ def spark(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def kafka(workers: Callable[[str], ClientProcess]) -> ClientProcess:
-    """Another client, for what happens outside Spark."""
+    """Return another client, for changes outside Spark."""
     return workers("confluent-kafka")
 
 
 def fill(kafka: ClientProcess, topic: str, values: range, partitions: int = 1) -> None:
-    """One record per value, spread over the partitions, a second of event time apart."""
+    """Write one record per value, spread over the partitions, with timestamps 1 s apart."""
     records = [
         {"value": str(i), "partition": i % partitions, "timestamp": BASE_MS + 1000 * i}
         for i in values
@@ -65,12 +65,12 @@ def flat(batches: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     return [row for batch in batches for row in batch]
 
 
-def test_version(spark: ScriptProcess) -> None:
+def test_spark_version_is_that_of_environment(spark: ScriptProcess) -> None:
     assert spark("version").startswith(ENVIRONMENT.removeprefix("spark-"))
 
 
 @pytest.mark.sample
-def test_batch_write_and_read_with_headers(spark: ScriptProcess, kafka: ClientProcess) -> None:
+def test_batch_query_writes_and_reads_headers(spark: ScriptProcess, kafka: ClientProcess) -> None:
     topic = "spark-batch"
     kafka.admin("create_topic", name=topic, partitions=3)
     rows = [
@@ -93,8 +93,8 @@ def test_batch_write_and_read_with_headers(spark: ScriptProcess, kafka: ClientPr
     assert sorted(map(seen, again), key=repr) == sorted(map(seen, rows), key=repr)
 
 
-def test_options_that_a_secure_server_prints(spark: ScriptProcess, tmp_path: Path) -> None:
-    """`kbroker serve --tls-dev` prints them, and they are pasted as they are."""
+def test_spark_reads_with_options_of_tls_dev_server(spark: ScriptProcess, tmp_path: Path) -> None:
+    """The options that `kbroker serve --tls-dev` prints are used as they are."""
     seed = tmp_path / "seed.ndjson"
     seed.write_text('{"topic": "spark-secure", "value": "hello"}\n')
     with secure_server(tmp_path, "--seed", str(seed)) as told:
@@ -105,12 +105,14 @@ def test_options_that_a_secure_server_prints(spark: ScriptProcess, tmp_path: Pat
     assert [row["value"] for row in rows] == ["hello"]
 
 
-def test_sink_creates_a_missing_topic(spark: ScriptProcess, kafka: ClientProcess) -> None:
+def test_sink_creates_missing_topic(spark: ScriptProcess, kafka: ClientProcess) -> None:
     spark("write", rows=[{"topic": "spark-made", "value": "x"}], options={})
     assert [row["value"] for row in kafka("read", topic="spark-made")] == ["x"]
 
 
-def test_positions_of_a_batch(spark: ScriptProcess, kafka: ClientProcess) -> None:
+def test_batch_query_reads_between_given_positions(
+    spark: ScriptProcess, kafka: ClientProcess
+) -> None:
     topic = "spark-positions"
     kafka.admin("create_topic", name=topic, partitions=2)
     fill(kafka, topic, range(100), partitions=2)
@@ -139,7 +141,7 @@ def test_positions_of_a_batch(spark: ScriptProcess, kafka: ClientProcess) -> Non
     assert cut >= 8
 
 
-def test_stream_from_a_timestamp(
+def test_stream_starts_at_timestamp(
     spark: ScriptProcess, kafka: ClientProcess, tmp_path: Path
 ) -> None:
     topic = "spark-timestamp"
@@ -150,7 +152,7 @@ def test_stream_from_a_timestamp(
     assert values_of(flat(batches)) == list(range(30, 50))
 
 
-def test_pattern_with_a_topic_added_meanwhile(
+def test_pattern_subscription_includes_topic_added_between_runs(
     spark: ScriptProcess, kafka: ClientProcess, tmp_path: Path
 ) -> None:
     kafka.admin("create_topic", name="spark-pattern-one")
@@ -167,7 +169,7 @@ def test_pattern_with_a_topic_added_meanwhile(
     assert {row["topic"] for row in second} == {"spark-pattern-one", "spark-pattern-two"}
 
 
-def test_available_now_with_a_limit(
+def test_available_now_trigger_respects_offset_limit(
     spark: ScriptProcess, kafka: ClientProcess, tmp_path: Path
 ) -> None:
     topic = "spark-limit"
@@ -188,7 +190,7 @@ def test_available_now_with_a_limit(
     assert values_of(flat(more)) == list(range(2_000, 2_100))
 
 
-def test_data_loss_after_delete_records(
+def test_deleted_records_fail_stream_unless_data_loss_is_allowed(
     spark: ScriptProcess, kafka: ClientProcess, tmp_path: Path
 ) -> None:
     topic, checkpoint = "spark-loss", str(tmp_path / "checkpoint")
@@ -209,7 +211,9 @@ def test_data_loss_after_delete_records(
     assert len(spark("read", options={**explicit, "failOnDataLoss": "false"})) == 50
 
 
-def test_topic_made_anew(spark: ScriptProcess, kafka: ClientProcess, tmp_path: Path) -> None:
+def test_recreated_topic_fails_stream(
+    spark: ScriptProcess, kafka: ClientProcess, tmp_path: Path
+) -> None:
     topic, checkpoint = "spark-anew", str(tmp_path / "checkpoint")
     kafka.admin("create_topic", name=topic)
     fill(kafka, topic, range(100))
@@ -224,7 +228,7 @@ def test_topic_made_anew(spark: ScriptProcess, kafka: ClientProcess, tmp_path: P
         spark("stream", options=options, checkpoint=checkpoint)
 
 
-def test_missing_topic(spark: ScriptProcess, tmp_path: Path) -> None:
+def test_missing_topic_fails_queries(spark: ScriptProcess, tmp_path: Path) -> None:
     with pytest.raises(ClientError, match=UNKNOWN):
         spark("read", options={"subscribe": "spark-not-there"})
     with pytest.raises(ClientError, match=UNKNOWN):
@@ -235,8 +239,10 @@ def test_missing_topic(spark: ScriptProcess, tmp_path: Path) -> None:
         )
 
 
-def test_delays_by_weather(spark: ScriptProcess, kafka: ClientProcess, tmp_path: Path) -> None:
-    """A slice of the demo: join, aggregate, keyed updates to a compacted topic."""
+def test_delays_by_weather_are_aggregated(
+    spark: ScriptProcess, kafka: ClientProcess, tmp_path: Path
+) -> None:
+    """Part of the demo: join, aggregate, keyed updates to a compacted topic."""
     flights, weather, sink = "spark-flights", "spark-weather", "spark-delays"
     kafka.admin("create_topic", name=flights, partitions=4)
     kafka.admin("create_topic", name=weather, partitions=2)
@@ -289,10 +295,10 @@ def test_delays_by_weather(spark: ScriptProcess, kafka: ClientProcess, tmp_path:
     assert last == truth
 
 
-def test_only_what_is_committed(
+def test_stream_reads_only_committed_records(
     spark: ScriptProcess, kafka: ClientProcess, broker: Broker, tmp_path: Path
 ) -> None:
-    """Aborted records are left out, and those behind a transaction's first record while it is open."""
+    """Aborted records are skipped, and an open transaction blocks later records."""
     topic, checkpoint = "spark-committed", str(tmp_path / "checkpoint")
     kafka.admin("create_topic", name=topic, partitions=2)
     writer = TransactionalWriter(broker.address, "spark-writer")

@@ -1,6 +1,6 @@
-"""Kafka Streams, exactly once: killed together with its broker, an application counts right.
+"""Kafka Streams with exactly-once: results are correct after kills of application and broker.
 
-By soak there are more kills (`--kills`), of the application, the broker or both in turn.
+Soak tests have more kills (`--kills`) of the application, the broker or both in turn.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ KILLS = [
 
 
 def line(_step: int) -> list[Record]:
-    """A line of three words."""
+    """Return a line of three words."""
     value = " ".join(random.choices(WORDS, k=3))
     return [Record("lines", None, value, int(time.time() * 1000))]
 
 
 def words(lines: list[Record]) -> Counter[str]:
-    """How often each word went in."""
+    """Return how often each word was written."""
     return Counter(word for line in lines for word in line.value.split())
 
 
 def counted(results: list[Record]) -> dict[str, list[int]]:
-    """What the application said of each word, in its order."""
+    """Return the counts that the application wrote for each word, in order."""
     said = defaultdict(list)
     for record in results:
         assert record.key is not None
@@ -56,13 +56,13 @@ def counted(results: list[Record]) -> dict[str, list[int]]:
 
 
 def once(lines: list[Record]) -> dict[str, list[int]]:
-    """What the application must say of them."""
+    """Return the counts that the application must write for each word."""
     return {word: list(range(1, total + 1)) for word, total in words(lines).items()}
 
 
 @pytest.fixture
 def quick_broker(make_broker: Callable[..., Broker]) -> Iterator[Broker]:
-    """A broker that notices soon when a member of a streams group is gone."""
+    """Start a broker that soon detects dead members of a streams group."""
     one = make_broker("quick", {**KILLED, **SHORT_SESSIONS})
     one.start()
     yield one
@@ -70,10 +70,10 @@ def quick_broker(make_broker: Callable[..., Broker]) -> Iterator[Broker]:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "streams"])
-def test_words_are_counted_once(
+def test_words_are_counted_once_despite_kills(
     quick_broker: Broker, tmp_path: Path, request: pytest.FixtureRequest, protocol: str
 ) -> None:
-    """Each word comes out as often as it went in, and with each number once, in their order."""
+    """Each count of each word is written once, in order."""
     kills = list(itertools.islice(itertools.cycle(KILLS), request.config.getoption("--kills")))
     create_topics(quick_broker.address, 2, "lines", "counts")
     feeder = Feeder(quick_broker.address, line)
@@ -92,8 +92,8 @@ def test_words_are_counted_once(
     assert counted(results) == once(lines)
 
 
-def test_two_instances_share_their_tasks(quick_broker: Broker, tmp_path: Path) -> None:
-    """In a streams group: each keeps copies of what the other one does, and takes over when it dies."""
+def test_surviving_instance_takes_over_tasks(quick_broker: Broker, tmp_path: Path) -> None:
+    """In a streams group, each instance has standby tasks of the other one."""
     create_topics(quick_broker.address, 2, "lines", "counts")
     connection = RawConnection(quick_broker.address)
     set_standbys(connection, "words")
@@ -124,7 +124,7 @@ def test_two_instances_share_their_tasks(quick_broker: Broker, tmp_path: Path) -
 
 
 def set_standbys(connection: RawConnection, group: str) -> None:
-    """Each stateful task of the group is to have a copy."""
+    """Configure one standby per stateful task of the group."""
     key = ApiKey.INCREMENTAL_ALTER_CONFIGS
     config = of(key, "Config", name="streams.num.standby.replicas", config_operation=0, value="1")
     row = of(key, "Resource", resource_type=32, resource_name=group, configs=[config])
@@ -133,7 +133,7 @@ def set_standbys(connection: RawConnection, group: str) -> None:
 
 
 def processes(connection: RawConnection, group: str) -> dict[str, tuple[int, int]]:
-    """How many active tasks and copies the processes of a group have."""
+    """Return the numbers of active and standby tasks per process of the group."""
     key = ApiKey.STREAMS_GROUP_DESCRIBE
     (row,) = connection.ask(key, 0, request(key, group_ids=[group])).groups
     found: dict[str, tuple[int, int]] = {}
@@ -146,7 +146,7 @@ def processes(connection: RawConnection, group: str) -> dict[str, tuple[int, int
 
 
 def shares_tasks(seen: dict[str, tuple[int, int]]) -> bool:
-    """Two subtopologies with two tasks each, one of them with a state."""
+    """Return True if two processes share two subtopologies of two tasks, one of them stateful."""
     return [active for active, _ in seen.values()] == [2, 2] and (
         sum(copies for _, copies in seen.values()) == 2
     )

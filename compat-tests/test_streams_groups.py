@@ -1,5 +1,7 @@
-"""Streams groups of KIP-1071, on kbroker and on Apache Kafka 4.3: the same answers to the same
-heartbeats in every field, and the same records in `__consumer_offsets`."""
+"""Streams groups of KIP-1071 on kbroker and on Apache Kafka 4.3, compared field by field.
+
+The records in `__consumer_offsets` are compared too.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ MISSING_SOURCES, MISSING_INTERNAL = 1, 3
 
 @dataclass(slots=True)
 class Side:
-    """One of the two brokers, and what it has answered."""
+    """One of the two brokers, with its responses."""
 
     broker: Broker
     connection: RawConnection
@@ -67,7 +69,7 @@ class Side:
         time.sleep(min(self.broker.settle_seconds, 0.5))
 
     def own(self, name: str) -> str:
-        """The name of a topic of this test."""
+        """Return the full name of a topic of this test."""
         return f"{self.group}-{name}"
 
     def ask(self, key: ApiKey, version: int, message: Any) -> Any:
@@ -79,7 +81,7 @@ class Side:
             time.sleep(0.1)
 
     def beat(self, member: str, epoch: int, **said: Any) -> Any:
-        """A heartbeat whose answer is compared."""
+        """Send a heartbeat and record its response for comparison."""
         answer = self.ask(BEAT, 0, self.heartbeat(member, epoch, **said))
         self.said.append(plain(answer))
         return answer
@@ -100,11 +102,11 @@ class Side:
         return request(BEAT, **{**values, **said})
 
     def until(self, accepts: Callable[[Any], bool], member: str, epoch: int, **said: Any) -> Any:
-        """Heartbeats until an answer is as wanted; that one is compared."""
+        """Send heartbeats until a response is accepted, and record only that one for comparison."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
             answer = self.ask(BEAT, 0, self.heartbeat(member, epoch, **said))
-            # An error says nothing of topics and tasks: it must not pass for an answer that is as wanted.
+            # An error has no topics and tasks, so `accepts` could match it.
             assert not answer.error_code, answer
             if accepts(answer):
                 self.said.append(plain(answer))
@@ -156,7 +158,7 @@ class Side:
         self.said.append(plain(answer))
 
     def plainly(self, key: ApiKey, version: int, **values: Any) -> Any:
-        """Any other request whose answer is compared."""
+        """Send any other request and record its response for comparison."""
         answer = self.ask(key, version, request(key, **values))
         self.said.append(plain(answer))
         return answer
@@ -179,7 +181,7 @@ class Side:
         self.plainly(FETCH_OFFSETS, 9, groups=[asked])
 
     def set_group(self, **settings: str) -> None:
-        """Settings of the group, with underscores for dots."""
+        """Set configs of the group, with underscores for dots."""
         key = ApiKey.INCREMENTAL_ALTER_CONFIGS
         configs = [
             of(key, "Config", name=name.replace("_", "."), config_operation=0, value=value)
@@ -190,7 +192,7 @@ class Side:
         assert not answer.error_code, answer
 
     def records(self) -> list[Any]:
-        """Of the group in the offsets topic, decoded, in the order of the log."""
+        """Return the group's decoded records in the offsets topic, in log order."""
         key = ApiKey.FETCH
         partition = of(key, "Partition", partition=0, partition_max_bytes=1 << 26)
         topic = of(key, "Topic", topic=OFFSETS_TOPIC, partitions=[partition])
@@ -212,14 +214,14 @@ class Side:
 
 
 def plain(value: Any) -> Any:
-    """A struct as plain values: without times, hashes and ids, tasks and topics in one order."""
+    """Return a struct as sorted plain values, without times, hashes and ids."""
     if isinstance(value, Struct):
         row = {
             each.name: plain(getattr(value, each.name))
             for each in fields(type(value))
             if each.name not in TIMES
         }
-        if "status_detail" in row:  # Kafka names topics in the order of a hash table
+        if "status_detail" in row:  # Kafka lists topics in hash order
             row["status_detail"] = sorted(re.split(r",? ", row["status_detail"]))
         return row
     if isinstance(value, list):
@@ -246,7 +248,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]
 
 
 def is_ready(answer: Any) -> bool:
-    """Whether all topics are as they must be."""
+    """Return True if the response has no status, so all topics are as required."""
     return not {1, 2, 3} & {each.status_code for each in answer.status or ()}
 
 
@@ -259,11 +261,11 @@ def tasks(*partitions: int, name: str = "0") -> Any:
 
 
 def none(**said: Any) -> dict[str, Any]:
-    """What a member says that has no tasks but these."""
+    """Return the heartbeat fields of a member without tasks, except those given."""
     return {"active_tasks": [], "standby_tasks": [], "warmup_tasks": [], **said}
 
 
-# --- what members do
+# --- scripts of members
 
 
 def a_member_comes_and_goes(side: Side) -> None:
@@ -577,7 +579,7 @@ SCRIPTS = (
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda each: each.__name__)
-def test_answers_and_records_are_equal(
+def test_scripts_have_same_responses_and_records(
     both: tuple[Side, Side], script: Callable[[Side], None]
 ) -> None:
     for side in both:
@@ -588,12 +590,12 @@ def test_answers_and_records_are_equal(
     for number, (mine, other) in enumerate(zip(ours.said, theirs.said, strict=True)):
         assert mine == other, f"answer {number}"
     records = ours.records()
-    assert records, "none of this group"
+    assert records, "no records of this group"
     assert records == theirs.records()
 
 
 def contradictions(side: Side) -> None:
-    """Topologies that contradict themselves, and a member with an endpoint in a group without topics."""
+    """Send inconsistent topologies, and an endpoint in a group without topics."""
     part = side.subtopology("0", sources=["in"])
     beyond = side.subtopology("0", sources=["in"], copartition=(([3], []),))
     for topology in (
@@ -606,8 +608,8 @@ def contradictions(side: Side) -> None:
     side.beat("a", 0, user_endpoint=of(BEAT, "Endpoint", host="here", port=1))
 
 
-def test_where_kafka_fails(both: tuple[Side, Side]) -> None:
-    """kbroker says what is wrong; the last one is nothing that a client does wrong."""
+def test_inconsistent_topologies_are_rejected_where_kafka_fails(both: tuple[Side, Side]) -> None:
+    """The last case is valid: kbroker accepts it although Kafka fails."""
     for side in both:
         side.group, side.said = "contradictions", []
         contradictions(side)
@@ -620,7 +622,7 @@ def test_where_kafka_fails(both: tuple[Side, Side]) -> None:
     assert ours == [42, 42, 42, 42, 0]
 
 
-# --- Kafka's tool
+# --- Kafka's streams tool
 
 LIVE = (
     "--list",
@@ -659,7 +661,7 @@ AT_REST = (
 
 
 def transcript(side: Side, tools: Tools) -> list[list[str]]:
-    """What the tool says of a group that works and of one at rest."""
+    """Return the tool's output for an active group and for an empty one."""
     side.group = "tool"
     side.topic("in", 2)
     topology = side.topology(side.subtopology("0", sources=["in"], changelogs=("log",)))
@@ -681,7 +683,7 @@ def spoken(side: Side, tools: Tools, arguments: str) -> list[str]:
     return sorted(line for line in lines if line.split()[0] not in others)
 
 
-def test_kafkas_tool_says_the_same(both: tuple[Side, Side], tools: Tools) -> None:
+def test_streams_tool_output_is_same_on_both_brokers(both: tuple[Side, Side], tools: Tools) -> None:
     ours, theirs = (transcript(side, tools) for side in both)
     for arguments, mine, other in zip((*LIVE, *AT_REST), ours, theirs, strict=True):
         assert mine == other, arguments
@@ -690,11 +692,11 @@ def test_kafkas_tool_says_the_same(both: tuple[Side, Side], tools: Tools) -> Non
         assert expected in words, words
 
 
-# --- a Kafka that kbroker takes over
+# --- import of Kafka's data
 
 
 def connected_to(broker: Broker) -> Side:
-    """One of the two, whose coordinator is there."""
+    """Connect to a broker and wait for its coordinator."""
     side = Side(broker, RawConnection(broker.address))
     find = request(ApiKey.FIND_COORDINATOR, key_type=0, coordinator_keys=["g"])
     deadline = time.monotonic() + SETTLE_SECONDS
@@ -704,8 +706,8 @@ def connected_to(broker: Broker) -> Side:
     return side
 
 
-def test_a_group_of_a_stopped_kafka_goes_on(tmp_path: Path) -> None:
-    """Its members keep their tasks; a new epoch comes, because the hash of topics is another one."""
+def test_imported_group_continues_with_its_tasks(tmp_path: Path) -> None:
+    """Members keep their tasks. The epoch is bumped, because kbroker hashes topics differently."""
     apache = FixedQuorumBroker(tmp_path / "apache", PROPERTIES)
     taken = KbrokerBroker(tmp_path / "taken", PROPERTIES)
     try:

@@ -1,4 +1,4 @@
-"""Metrics that real clients send of themselves (KIP-714), as they are asked for by Kafka's own tool."""
+"""Metrics that clients push (KIP-714), subscribed with Kafka's own tool."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAIT_SECONDS = 30.0
 
 @pytest.fixture(scope="module")
 def broker(tools: Tools) -> Iterator[LocalBroker]:
-    """One whose subscription Kafka's tool has made."""
+    """Start a broker with a metrics subscription created by Kafka's tool."""
     with LocalBroker(topics={"orders": 1}) as broker:
         said = tools.run(
             "kafka-client-metrics",
@@ -33,11 +33,11 @@ def broker(tools: Tools) -> Iterator[LocalBroker]:
 
 
 def told(broker: LocalBroker, client_id: str) -> str:
-    """All that is known of a client."""
+    """Return all metrics of a client."""
     return str(broker.explain.client(client_id))
 
 
-def test_the_tool_shows_what_it_made(broker: LocalBroker, tools: Tools) -> None:
+def test_metrics_subscription_is_listed_and_described(broker: LocalBroker, tools: Tools) -> None:
     address = ("--bootstrap-server", broker.bootstrap_servers)
     assert "all" in tools.run("kafka-client-metrics", *address, "--list").stdout
     shown = tools.run("kafka-client-metrics", *address, "--describe", "--name", "all").stdout
@@ -69,7 +69,7 @@ def use_java(broker: LocalBroker, tools: Tools, client_id: str, over: threading.
         ("java", r"org\.apache\.kafka\.producer\.[a-z.]*\{.*\} \d"),
     ],
 )
-def test_what_clients_send_is_read(
+def test_client_metrics_are_received(
     library: str, metric: str, broker: LocalBroker, tools: Tools
 ) -> None:
     over = threading.Event()
@@ -93,7 +93,7 @@ def test_what_clients_send_is_read(
     assert "cannot parse" not in text
 
 
-def test_who_does_not_fit_sends_nothing(broker: LocalBroker) -> None:
+def test_client_outside_subscription_sends_no_metrics(broker: LocalBroker) -> None:
     over = threading.Event()
     thread = threading.Thread(target=use_librdkafka, args=(broker, "other", over))
     thread.start()

@@ -1,4 +1,4 @@
-"""What `kbroker serve --tls-dev` prints is pasted as it is, into every client that it names."""
+"""The output of `kbroker serve --tls-dev`, used unchanged with every client that it names."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
         yield server
 
 
-def test_all_that_is_named_is_tested(told: Told) -> None:
-    """Spark's stands in test_spark.py."""
+def test_all_named_clients_are_tested(told: Told) -> None:
+    """The Spark options are tested in test_spark.py."""
     assert [*told.texts] == [
         "kbroker",
         "kafka-python",
@@ -73,7 +73,7 @@ def test_all_that_is_named_is_tested(told: Told) -> None:
         ("confluent-kafka", "confluent-kafka", SEND_CONFLUENT),
     ],
 )
-def test_python(
+def test_python_client_sends_with_printed_settings(
     told: Told, unique: Unique, environment: str, named: str, more: str, tmp_path: Path
 ) -> None:
     topic = unique("topic")
@@ -95,8 +95,8 @@ def _output(environment: str, script: Path) -> str:
     return done.stdout
 
 
-def test_kcat(told: Told, unique: Unique) -> None:
-    """One that is as old as Debian's can not log in by SCRAM, at Apache Kafka 4 neither."""
+def test_kcat_sends_with_printed_command(told: Told, unique: Unique) -> None:
+    """Debian's old version cannot authenticate with SCRAM, on Apache Kafka 4 either."""
     command = told.texts[KCAT]
     if _librdkafka() < KNOWS_SCRAM:
         _shell(f"! {command}")
@@ -115,8 +115,8 @@ def _librdkafka() -> tuple[int, ...]:
     return tuple(map(int, found[1].split(".")))
 
 
-def test_the_file_of_librdkafka(told: Told, unique: Unique, tmp_path: Path) -> None:
-    """As kcat reads it, in the library that confluent-kafka has."""
+def test_librdkafka_settings_file_works(told: Told, unique: Unique, tmp_path: Path) -> None:
+    """confluent-kafka's librdkafka reads the file that kcat reads."""
     path = shlex.split(told.texts[KCAT])[2]
     script = tmp_path / "script.py"
     script.write_text(
@@ -125,7 +125,7 @@ def test_the_file_of_librdkafka(told: Told, unique: Unique, tmp_path: Path) -> N
     assert _output("confluent-kafka", script) == "hello\n"
 
 
-def test_java(told: Told, unique: Unique, tools: Tools) -> None:
+def test_java_tools_work_with_printed_command(told: Told, unique: Unique, tools: Tools) -> None:
     program, *words = shlex.split(told.texts["Java, Kafka's tools"])
     listed = tools.run(program.removesuffix(".sh"), *words)
     assert listed.status == 0, listed
@@ -141,7 +141,9 @@ def test_java(told: Told, unique: Unique, tools: Tools) -> None:
     assert read.stdout == "hello\n", read
 
 
-def test_kbroker(told: Told, unique: Unique, tmp_path: Path) -> None:
+def test_kbroker_commands_work_with_printed_profile(
+    told: Told, unique: Unique, tmp_path: Path
+) -> None:
     topic = unique("topic")
     lines = [
         told.texts["kbroker"],
@@ -154,7 +156,7 @@ def test_kbroker(told: Told, unique: Unique, tmp_path: Path) -> None:
 
 
 def _shell(text: str, **variables: str) -> str:
-    """What commands print, with this environment's programs before all others."""
+    """Return the output of shell commands, with this environment's programs first on PATH."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["sh", "-e", "-c", text],

@@ -1,4 +1,4 @@
-"""Each verb of Kafka's own tools, as transcripts (tools/*/*.txt): the same text on both brokers."""
+"""Transcripts of each command of Kafka's own tools (tools/*/*.txt), equal on both brokers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from harness.places import COMPAT
 from harness.tools import WITH_ACLS, Shell, Step, Tools, Transcript, fits
 
 CLIENT = "java tools"
+# Transcripts for a single broker. Those of tools/nodes are for three nodes.
 TRANSCRIPTS = sorted((COMPAT / "tools").glob("[34].*/*.txt"))
-"""Those of tools/nodes are for three nodes."""
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def shells(
     old_tools: Tools,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Shell]:
-    """By version of the tools, on a broker that only transcripts use: what it lists is known."""
+    """Return shells by tool version. Their broker has no topics of other tests."""
     broker = make_broker("tools", WITH_ACLS, data_dirs=2)
     broker.start()
     directory = tmp_path_factory.mktemp("transcripts")
@@ -35,7 +35,7 @@ def shells(
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_transcript(path: Path, shells: dict[str, Shell], bless: bool) -> None:
+def test_tool_transcript_matches(path: Path, shells: dict[str, Shell], bless: bool) -> None:
     shell = shells[path.parent.name]
     transcript = Transcript.parse(path.read_text())
     differences = []
@@ -59,12 +59,12 @@ def test_transcript(path: Path, shells: dict[str, Shell], bless: bool) -> None:
         ([r"\d+ ms (re)"], ["17 ms and more"], False),
     ],
 )
-def test_lines_fit(expected: list[str], seen: list[str], fit: bool) -> None:
+def test_line_patterns_match(expected: list[str], seen: list[str], fit: bool) -> None:
     assert fits(expected, seen) is fit
 
 
-def test_a_wrong_answer_is_reported(shells: dict[str, Shell]) -> None:
-    """A transcript that is wrong must fail, or those above prove nothing."""
+def test_wrong_transcript_is_reported(shells: dict[str, Shell]) -> None:
+    """Guards the tests above: a wrong transcript must fail."""
     text = "$ kafka-cluster cluster-id --bootstrap-server $BROKER\nCluster ID: another\n"
     (step,) = Transcript.parse(text).commands()
     seen = shells["4.3"].differs(step)
@@ -76,7 +76,7 @@ def test_a_wrong_answer_is_reported(shells: dict[str, Shell]) -> None:
     assert step.expected_of(other) == ["Cluster ID: another"]
 
 
-def test_a_failing_tool_shows_its_status(shells: dict[str, Shell]) -> None:
+def test_failed_tool_prints_exit_status(shells: dict[str, Shell]) -> None:
     (step,) = Transcript.parse("$ kafka-topics --list\n").commands()
     seen = shells["4.3"].differs(step)
     assert seen is not None
@@ -84,6 +84,6 @@ def test_a_failing_tool_shows_its_status(shells: dict[str, Shell]) -> None:
 
 
 def difference(step: Step, seen: list[str]) -> str:
-    """What was expected and what came. `--bless` writes it into the transcript."""
+    """Return the expected and the actual output. `--bless` accepts the latter."""
     lines = ["the broker's answer was:", *(f"    {line}" for line in seen)]
     return step.text() + "\n".join(lines)

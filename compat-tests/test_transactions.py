@@ -1,4 +1,4 @@
-"""Transactions of every client: committed, aborted, fenced, timed out, with offsets, and read."""
+"""Transactions of every client: commit, abort, fencing, timeout, offsets, isolation levels."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ pytestmark = [pytest.mark.everyone, pytest.mark.java, pytest.mark.needs("transac
 
 Unique = Callable[[str], str]
 Workers = Callable[[str], ClientProcess]
+# Minimum transaction timeout of librdkafka.
 SHORT_MS = 1000
-"""The shortest timeout that librdkafka takes."""
+# Seconds that a reader waits for records that must not arrive; earlier records arrive sooner.
 BLOCKED_SECONDS = 1.0
-"""How long a reader waits for what must not come; what came before comes sooner."""
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def worker(client: Library, workers: Workers) -> ClientProcess:
 
 @pytest.fixture
 def admin(workers: Workers) -> ClientProcess:
-    """Makes topics and looks at their ends, whatever client is tested."""
+    """Return the client that creates topics and reads their end offsets in all tests."""
     return workers("confluent-kafka")
 
 
@@ -39,7 +39,7 @@ def topic(admin: ClientProcess, unique: Unique) -> str:
 
 
 def send(worker: ClientProcess, producer: str, topic: str, *values: str) -> list[int]:
-    """Send values to partition 0 in the transaction; their offsets. Raises ClientError."""
+    """Send values to partition 0 in the transaction and return their offsets."""
     records = [{"value": value, "partition": 0} for value in values]
     answers = worker("send", producer=producer, topic=topic, records=records)
     for answer in answers:
@@ -51,7 +51,7 @@ def send(worker: ClientProcess, producer: str, topic: str, *values: str) -> list
 def transact(
     worker: ClientProcess, producer: str, topic: str, *values: str, commit: bool
 ) -> list[int]:
-    """A whole transaction; the offsets of its records."""
+    """Run a complete transaction and return the offsets of its records."""
     worker("begin", producer=producer)
     offsets = send(worker, producer, topic, *values)
     worker("end", producer=producer, commit=commit)
@@ -64,15 +64,15 @@ def read(reader: ClientProcess, topic: str, count: int, isolation: str, **more: 
 
 
 def stable_end(admin: ClientProcess, topic: str) -> int:
-    """The last stable offset of partition 0."""
+    """Return the last stable offset of partition 0."""
     return int(admin("offsets", topic=topic, at="latest", isolation="read_committed")["0"])
 
 
 @pytest.mark.sample
-def test_commit_and_abort(
+def test_only_committed_records_are_read_committed(
     worker: ClientProcess, admin: ClientProcess, topic: str, unique: Unique
 ) -> None:
-    """Markers take offsets; what was aborted is seen by those only who do not ask for commits."""
+    """Markers use offsets. Only read_uncommitted consumers get aborted records."""
     worker("transactional", producer="p", identity=unique("id"))
     assert transact(worker, "p", topic, "a", "b", commit=True) == [0, 1]
     assert transact(worker, "p", topic, "not this", "nor this", commit=False) == [3, 4]
@@ -84,10 +84,10 @@ def test_commit_and_abort(
     assert read(worker, topic, 5, "read_uncommitted") == everything
 
 
-def test_open_transaction_blocks(
+def test_open_transaction_blocks_read_committed(
     worker: ClientProcess, admin: ClientProcess, topic: str, unique: Unique
 ) -> None:
-    """Records behind the first open transaction come when it has ended, also plain ones."""
+    """Records after the first open transaction, plain ones too, are read when it has ended."""
     worker("transactional", producer="p", identity=unique("id"))
     transact(worker, "p", topic, "first", commit=True)
     worker("begin", producer="p")
@@ -102,6 +102,7 @@ def test_open_transaction_blocks(
     assert read(worker, topic, 3, "read_committed") == ["first", "open", "plain"]
 
 
+# Error at the end of the transaction of a fenced producer.
 FENCED = {
     "kafka-python-3": "ProducerFencedError(90)",
     "confluent-kafka": "_FENCED",
@@ -110,11 +111,11 @@ FENCED = {
     "java-4.3": "ProducerFencedException(90)",
     "franz-go": "PRODUCER_FENCED",
     "sarama": "sarama.KError(90)",
-    # It asks in a version of EndTxn that has one number for both.
+    # Its EndTxn version has one error code for both.
     "kafkajs": "KafkaJSProtocolError(47)",
 }
-"""How a producer learns at the end of its transaction that another one has its id."""
 
+# Error of a fenced producer when it writes. Produce has one error code for all old epochs.
 OLD_EPOCH = {
     **FENCED,
     "kafka-python-3": "InvalidProducerEpochError(47)",
@@ -123,15 +124,14 @@ OLD_EPOCH = {
     "franz-go": "INVALID_PRODUCER_EPOCH",
     "sarama": "sarama.KError(47)",
 }
-"""How it learns that when it writes: Produce has one number for everything that is too old."""
 
+# Error at the end of a transaction that the coordinator has aborted.
 TOO_LATE = {
     **FENCED,
-    # In the second protocol the coordinator tells a late producer from a fenced one.
+    # With transaction version 2, late and fenced producers get different errors.
     "java-4.3": "InvalidTxnStateException(48)",
     "franz-go": "INVALID_TXN_STATE",
 }
-"""How it learns at the end of its transaction that the coordinator has aborted it."""
 
 
 def said(error: ClientError) -> str:
@@ -139,8 +139,10 @@ def said(error: ClientError) -> str:
 
 
 @pytest.mark.needs("fences")
-def test_fencing(client: Library, worker: ClientProcess, topic: str, unique: Unique) -> None:
-    """A second producer of an id ends the transaction of the first one, which is told so."""
+def test_second_producer_fences_first(
+    client: Library, worker: ClientProcess, topic: str, unique: Unique
+) -> None:
+    """A second producer with the same id aborts the first one's transaction."""
     worker("transactional", producer="old", identity=unique("id"))
     worker("begin", producer="old")
     send(worker, "old", topic, "zombie")
@@ -157,10 +159,10 @@ def test_fencing(client: Library, worker: ClientProcess, topic: str, unique: Uni
 
 
 @pytest.mark.needs("fences")
-def test_writing_when_fenced(
+def test_fenced_producer_cannot_write(
     client: Library, worker: ClientProcess, topic: str, unique: Unique
 ) -> None:
-    """A producer whose id another one has cannot write any more."""
+    """A fenced producer cannot write."""
     worker("transactional", producer="old", identity=unique("id"))
     worker("begin", producer="old")
     send(worker, "old", topic, "zombie")
@@ -176,10 +178,10 @@ def test_writing_when_fenced(
 
 
 @pytest.mark.needs("fences")
-def test_timeout(
+def test_coordinator_aborts_transaction_after_timeout(
     client: Library, worker: ClientProcess, admin: ClientProcess, topic: str, unique: Unique
 ) -> None:
-    """The coordinator aborts what takes too long; the producer learns it at the end."""
+    """The producer gets an error at the end of the aborted transaction."""
     worker("transactional", producer="late", identity=unique("id"), timeout_ms=SHORT_MS)
     worker("begin", producer="late")
     send(worker, "late", topic, "too late")
@@ -195,10 +197,10 @@ def test_timeout(
 
 
 @pytest.mark.needs("fences")
-def test_consume_transform_produce(
+def test_consume_transform_produce_is_atomic(
     worker: ClientProcess, admin: ClientProcess, topic: str, unique: Unique
 ) -> None:
-    """Positions and results go together: an aborted round is done again by the next member."""
+    """Offsets and results are atomic: the next member repeats an aborted round."""
     source, group = unique("source"), unique("group")
     admin.admin("create_topic", name=source, partitions=1)
     records = [{"value": value, "partition": 0} for value in ("a", "b", "c")]
@@ -215,11 +217,13 @@ def test_consume_transform_produce(
     assert sorted(read(worker, topic, 7, "read_uncommitted")) == list("AABBCCD")
 
 
-def test_kafkas_tool(broker: Broker, tools: Tools, admin: ClientProcess, topic: str) -> None:
-    """kafka-transactions sees an open transaction, and ends it without asking its producer."""
+def test_kafka_transactions_lists_and_aborts_transaction(
+    broker: Broker, tools: Tools, admin: ClientProcess, topic: str
+) -> None:
+    """kafka-transactions aborts an open transaction without its producer."""
 
     def tool(verb: str, *arguments: str) -> list[list[str]]:
-        """The rows of a table, below its heading."""
+        """Return the rows of the tool's table without its header."""
         address = ("--bootstrap-server", broker.address)
         said = tools.run("kafka-transactions", *address, verb, *arguments)
         assert not said.status, said
@@ -247,10 +251,10 @@ def test_kafkas_tool(broker: Broker, tools: Tools, admin: ClientProcess, topic: 
     admin("close", producer="p")
 
 
-def test_protocols_change(
+def test_producers_continue_when_transaction_version_changes(
     make_broker: Callable[..., Broker], tools: Tools, spawn: Callable[..., ClientProcess]
 ) -> None:
-    """kafka-features takes the second protocol away and gives it back while producers go on."""
+    """kafka-features downgrades and upgrades transaction.version while producers continue."""
     broker = make_broker("protocols")
     broker.start()
     clients = {
@@ -268,7 +272,7 @@ def test_protocols_change(
         assert not said.status, said
         for name, client in clients.items():
             client("transactional", producer=str(number), identity=f"{name}-{number}")
-            # Those of earlier rounds go on with the protocol that they began with.
+            # Producers of earlier rounds keep their transaction version.
             for producer in range(number + 1):
                 for commit in (True, False, True):
                     value = f"{number}-{producer}-{commit}"

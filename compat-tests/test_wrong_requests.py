@@ -1,7 +1,7 @@
-"""What a wrong request gets: the error number that reaches the application.
+"""Invalid requests, and the error code that the application gets.
 
-Kafka's own answers, seen through each client. Where a client refuses the request itself, or gives
-another number than the broker did, that stands in `OTHERWISE`.
+The expected codes are Kafka's. `OTHERWISE` lists clients that reject the request themselves or
+report another code than the broker returned.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HOUR_MS = 3_600_000
 
 
 class Wrong(NamedTuple):
-    """A request and the number that Kafka answers."""
+    """A request and the error code that Kafka returns."""
 
     name: str
     request: Callable[[ClientProcess, str], Any]
@@ -29,12 +29,12 @@ class Wrong(NamedTuple):
 
 
 def create(**arguments: Any) -> Callable[[ClientProcess, str], Any]:
-    """Create a topic, by default under the test's own new name."""
+    """Return a request that creates a topic, by default with a new name."""
     return lambda worker, topic: worker.admin("create_topic", **{"name": topic, **arguments})
 
 
 def send(configs: dict[str, str], **record: Any) -> Callable[[ClientProcess, str], Any]:
-    """Send one record to a new topic and raise what it got."""
+    """Return a request that sends one record to a new topic and raises its error."""
 
     def request(worker: ClientProcess, topic: str) -> Any:
         worker.admin("create_topic", name=topic, configs=configs)
@@ -76,7 +76,7 @@ def commit_into_an_active_group(worker: ClientProcess, topic: str) -> Any:
 
 
 def join_with(**options: Any) -> Callable[[ClientProcess, str], Any]:
-    """Join a group and wait for what its member thread ends with."""
+    """Return a request that joins a group and waits for the error of the member's thread."""
 
     def request(worker: ClientProcess, topic: str) -> Any:
         worker.admin("create_topic", name=topic)
@@ -120,33 +120,33 @@ CASES = [
 ]
 
 OTHERWISE: dict[tuple[str, str], int | None] = {
-    # 87 is younger than their error tables.
+    # Their error tables lack 87.
     ("kafka-python-2", "no key in a compacted topic"): -1,
     ("aiokafka", "no key in a compacted topic"): -1,
-    # Reports the number of one record's error as -1.
+    # Reports a record's error code as -1.
     ("platformatic", "no key in a compacted topic"): -1,
     ("platformatic", "timestamp in the future"): -1,
-    # Turned into an exception of their own.
+    # These clients raise their own exceptions.
     ("kafka-python-2", "commit into an active group"): NO_BROKER_ERROR,
     ("confluent-kafka", "read beyond the end"): NO_BROKER_ERROR,
     ("kafkajs", "commit into an active group"): NO_BROKER_ERROR,
     ("platformatic", "describe unknown topic"): NO_BROKER_ERROR,
-    # Answers no configs at all instead of an error.
+    # Returns no configs instead of an error.
     ("kafka-python-3", "configs of unknown topic"): SWALLOWED,
-    # Starts anew at one end of the log, whatever it is told.
+    # Always resets to one end of the log.
     ("kafkajs", "read beyond the end"): SWALLOWED,
 }
 
 
 KBROKER_OTHERWISE: dict[tuple[str, str], int | None] = {
-    # Its question creates the topic; kbroker's is there at once, Kafka's a moment later.
+    # Its request creates the topic: on kbroker immediately, on Kafka later.
     ("aiokafka", "describe unknown topic"): CREATED,
 }
 
 
 @pytest.mark.needs("admin")
 @pytest.mark.parametrize("case", CASES, ids=lambda one: one.name.replace(" ", "-"))
-def test_wrong_request(
+def test_invalid_request_raises_error_code(
     client: Library,
     workers: Callable[[str], ClientProcess],
     unique: Callable[[str], str],

@@ -1,4 +1,4 @@
-"""aiokafka: its event loop runs in a thread of its own, calls are handed over to it."""
+"""aiokafka adapter. Its event loop runs in another thread, which executes all calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if len(LOGIN) == 3:
 
 
 class Tokens(AbstractTokenProvider):  # type: ignore[misc]
-    """Gives the token of a file."""
+    """Token provider that reads the token from a file."""
 
     async def token(self) -> str:
         return token()
@@ -46,7 +46,7 @@ if LOGIN[0] == "OAUTHBEARER":
 
 
 class Loop:
-    """An event loop in a thread; call() runs a coroutine there and waits."""
+    """An event loop in a thread. `call` runs a coroutine there and waits for its result."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -57,7 +57,7 @@ class Loop:
 
 
 class Listener(aiokafka.ConsumerRebalanceListener):
-    """Hands rebalances on as events."""
+    """Rebalance listener that reports events."""
 
     def __init__(self, on_change: OnChange) -> None:
         self.on_change = on_change
@@ -398,7 +398,7 @@ async def _send(producer: AIOKafkaProducer, topic: str, record: dict[str, Any]) 
             partition=record["partition"],
             timestamp_ms=record["timestamp"],
         )
-    except Exception as error:  # noqa: BLE001 (whatever a library raises is the answer)
+    except Exception as error:  # noqa: BLE001 (any exception is a result)
         return error
 
 
@@ -407,7 +407,7 @@ async def _result(sent: Any) -> tuple[int, int] | Exception:
         return sent
     try:
         metadata = await sent
-    except Exception as error:  # noqa: BLE001 (whatever a library raises is the answer)
+    except Exception as error:  # noqa: BLE001 (any exception is a result)
         return error
     if metadata is None:  # acks=0
         return -1, -1
@@ -424,5 +424,5 @@ def _pairs(partitions: Any) -> list[list[Any]]:
 
 
 def make(bootstrap: str) -> Client:
-    """The driver's entry."""
+    """Return the client, for driver.py."""
     return Aiokafka(bootstrap)

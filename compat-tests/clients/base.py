@@ -1,4 +1,4 @@
-"""What a client library has to offer to the driver: one small interface for all of them."""
+"""Interface that every client library implements for the driver."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+# PEM file of trusted CA certificates. Without it, clients do not use TLS.
 TRUSTED = os.environ.get("COMPAT_TRUSTED")
-"""File of the certificates that are trusted, as PEM; without it clients speak no TLS."""
+# SASL mechanism, user and password. Without it, clients do not authenticate. For OAUTHBEARER, the
+# password is the path of a file that always contains a valid token.
 LOGIN = os.environ.get("COMPAT_LOGIN", "").split(":")
-"""Mechanism, user and password of who logs in, over TLS; without it nobody does. By OAUTHBEARER the
-last one is a file, which has a token whenever it is looked at."""
+# Callback with "assigned" or "revoked" and the partitions as [topic, partition] pairs.
 OnChange = Callable[[str, list[list[Any]]], None]
-"""Called with "assigned" or "revoked" and the partitions as [topic, number] pairs."""
 
 
 class Row(NamedTuple):
-    """One record as a consumer got it; timestamp in ms since 1970."""
+    """A consumed record. The timestamp is in ms since 1970."""
 
     topic: str
     partition: int
@@ -30,57 +30,57 @@ class Row(NamedTuple):
 
 
 def token() -> str:
-    """The token of who logs in by OAUTHBEARER, as it is now."""
+    """Return the current OAUTHBEARER token."""
     return Path(LOGIN[2]).read_text()
 
 
 def heartbeat_ms(session_ms: int) -> int:
-    """How often a member says that it is there: often, as it hears of rebalances by the answers."""
+    """Return a short heartbeat interval, because heartbeat responses report rebalances."""
     return min(max(session_ms // 10, 100), 300)
 
 
 class Consumer(ABC):
-    """A consumer; used by one thread only."""
+    """A consumer that a single thread uses."""
 
     @abstractmethod
     def subscribe(self, topics: list[str] | None, pattern: str | None, on_change: OnChange) -> None:
-        """Join the group for a list of topics or for all that match a pattern."""
+        """Join the group with a list of topics, or with all topics that match a pattern."""
 
     @abstractmethod
     def assign(self, topic: str, positions: dict[int, int | str]) -> None:
-        """Read these partitions from an offset, "earliest" or "latest", without a group."""
+        """Read these partitions without a group, from an offset, "earliest" or "latest"."""
 
     @abstractmethod
     def poll(self, seconds: float) -> list[Row]:
-        """Records that arrived within `seconds`; raises what the broker answered."""
+        """Return the records that arrive within `seconds`, and raise errors of the broker."""
 
     @abstractmethod
     def commit(self, topic: str | None, offsets: dict[int, int] | None) -> None:
-        """Commit these offsets, or (None) everything handed out so far; waits for the answer."""
+        """Commit these offsets, or all delivered records (None), and wait for the response."""
 
     @abstractmethod
     def assignment(self) -> list[list[Any]]:
-        """[topic, number] of the partitions held now."""
+        """Return the current assignment as [topic, partition] pairs."""
 
     @abstractmethod
     def partitions(self, topic: str) -> list[int]:
-        """The partition numbers of a topic."""
+        """Return the partition numbers of a topic."""
 
     @abstractmethod
     def committed(self, topic: str) -> dict[int, int | None]:
-        """Committed offset of each partition, None where there is none."""
+        """Return the committed offset of each partition, or None without a commit."""
 
     @abstractmethod
     def offsets(self, topic: str, at: str | int) -> dict[int, int | None]:
-        """Earliest, latest, or the first offset whose time is >= at ms (None: no such record)."""
+        """Return earliest or latest offsets, or the first ones with a timestamp >= `at` (in ms)."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the group, if any, and end."""
+        """Leave the group, if any, and close the consumer."""
 
 
 class Transactional(ABC):
-    """A producer with a transactional id, which has fenced all earlier ones; one thread only."""
+    """A producer with a transactional ID, initialized and used by a single thread."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -88,24 +88,24 @@ class Transactional(ABC):
 
     @abstractmethod
     def send(self, topic: str, records: list[dict[str, Any]]) -> list[tuple[int, int] | Exception]:
-        """As `Client.produce`, in the transaction."""
+        """Produce records in the transaction and return results like `Client.produce`."""
 
     @abstractmethod
     def send_offsets(
         self, consumer: Consumer, group: str, topic: str, offsets: dict[int, int]
     ) -> None:
-        """Commit the positions of a member of `group` with the transaction."""
+        """Commit offsets of a member of `group` in the transaction."""
 
     @abstractmethod
     def end(self, commit: bool) -> None:
-        """Commit or abort."""
+        """Commit or abort the transaction."""
 
     @abstractmethod
     def close(self) -> None: ...
 
 
 class Client(ABC):
-    """A client library bound to one cluster."""
+    """A client library that is connected to one cluster."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -124,7 +124,7 @@ class Client(ABC):
         fetch_wait_ms: int = 500,
         partition_bytes: int = 1 << 20,
     ) -> Consumer:
-        """A consumer; reset "none" raises when a position is out of range."""
+        """Create a consumer. With reset "none", it raises if an offset is out of range."""
 
     @abstractmethod
     def produce(
@@ -138,20 +138,24 @@ class Client(ABC):
         retries: int | None = None,
         request_timeout_ms: int = 15_000,
     ) -> list[tuple[int, int] | Exception]:
-        """Send everything, wait for all answers: (partition, offset) or the error of each."""
+        """Produce the records and wait for all responses.
+
+        Returns:
+            (partition, offset) or the error of each record.
+        """
 
     @abstractmethod
     def transactional(self, identity: str | None, timeout_ms: int) -> Transactional:
-        """A producer that may be used now; what it begins may take `timeout_ms`.
+        """Create an initialized producer. `timeout_ms` is its transaction timeout.
 
-        Without an identity it is idempotent only: it sends, and ends nothing.
+        Without an identity, it is idempotent only and has no transactions.
         """
 
     @abstractmethod
     def error_code(self, error: Exception) -> int | None:
-        """Kafka's number for what was raised, None when no broker said it."""
+        """Return Kafka's error code of an exception, or None if it is not a broker's error."""
 
-    # The admin calls answer plain values and raise what the broker answered.
+    # The admin calls return plain values and raise errors of the broker.
 
     @abstractmethod
     def create_topic(
@@ -170,16 +174,19 @@ class Client(ABC):
 
     @abstractmethod
     def describe_topic(self, name: str) -> dict[str, Any]:
-        """{"partitions": [{"number", "leader", "replicas", "isr"}], "internal": bool}"""
+        """Return the description of a topic.
+
+        The format is {"partitions": [{"number", "leader", "replicas", "isr"}], "internal": bool}.
+        """
 
     @abstractmethod
     def topic_configs(self, name: str) -> dict[str, str | None]: ...
 
     @abstractmethod
     def alter_topic_configs(self, name: str, configs: dict[str, str | None]) -> None:
-        """Set configs of a topic, None: back to the default.
+        """Set configs of a topic. None resets a config to its default.
 
-        Libraries without IncrementalAlterConfigs set all configs of the topic anew.
+        Libraries without IncrementalAlterConfigs replace all configs of the topic.
         """
 
     @abstractmethod
@@ -190,10 +197,10 @@ class Client(ABC):
 
     @abstractmethod
     def describe_cluster(self) -> dict[str, Any]:
-        """{"nodes": [id], "controller": id}"""
+        """Return {"nodes": [id], "controller": id}."""
 
     def make_user(self, name: str, mechanism: str, password: str) -> dict[str, int]:
-        """Let a user log in by SCRAM; returns how often its passwords are hashed, by mechanism."""
+        """Create a SCRAM user and return its iterations by mechanism."""
         raise NotImplementedError
 
     @abstractmethod
@@ -201,7 +208,7 @@ class Client(ABC):
 
     @abstractmethod
     def describe_group(self, group: str) -> dict[str, Any]:
-        """{"state": str, "members": int, "strategy": str or None}"""
+        """Return {"state": str, "members": int, "strategy": str or None}."""
 
     @abstractmethod
     def delete_group(self, group: str) -> None: ...
@@ -211,4 +218,4 @@ class Client(ABC):
 
     @abstractmethod
     def delete_records(self, topic: str, partition: int, before: int) -> int:
-        """Returns the new low watermark."""
+        """Delete records before an offset and return the new low watermark."""

@@ -1,12 +1,13 @@
-"""Members of one group that come and go under load, and what each of them read and committed.
+"""Group members that join and leave under load, with a report of what they read and committed.
 
 Usage: python churn.py ADDRESS TOPIC GROUP MEMBERS SECONDS ROUNDS JAVA...
 
-Runs in the environment of confluent-kafka; every fourth member is one of Java's client, in the process that
-JAVA... starts (java/ChurnMembers.java). With ROUNDS = 0 all members speak the protocol of KIP-848, and one
-of them leaves each second while another one joins, for SECONDS. Otherwise they are replaced one by one by
-members of the other protocol, there and back, ROUNDS times. Members commit what they give back before they do,
-and now and then. Prints one line of JSON at the end; see `deliveries`.
+Runs in the environment of confluent-kafka. Every fourth member uses the Java client, in the process
+started by JAVA... (java/ChurnMembers.java). If ROUNDS is 0, all members use the consumer protocol
+(KIP-848), and each second one member leaves and another one joins, for SECONDS. Otherwise the
+members are replaced one by one by members of the other protocol, back and forth, ROUNDS times.
+Members commit periodically and before partitions are revoked. The program prints one line of JSON
+at the end, see `deliveries`.
 """
 
 from __future__ import annotations
@@ -25,23 +26,24 @@ from deliveries import Deliveries
 
 WAIT_SECONDS = 120.0
 COMMIT_SECONDS = 0.5
+# Pause between two records of the load, in seconds.
 PAUSE_SECONDS = 0.01
-"""Between two records of the load."""
+# Pause after a conversion, in seconds. It exceeds the heartbeat interval, so that all members
+# notice the conversion before the next one begins.
 SETTLE_SECONDS = 1.5
-"""Longer than members are silent: what the way there has done to them is seen before the way back begins."""
+# Every fourth member uses the Java client.
 JAVA_EVERY = 4
-"""Each fourth member is one of Java's client."""
 NEW, OLD = "consumer", "classic"
 
 
 class Leaver(Protocol):
-    """A member, of whichever library."""
+    """A member of any library."""
 
     def close(self) -> None: ...
 
 
 class Member:
-    """One consumer in a thread of its own."""
+    """A consumer in its own thread."""
 
     def __init__(
         self, name: str, address: str, topic: str, group: str, protocol: str, seen: Deliveries
@@ -97,7 +99,7 @@ class Member:
             if is_last:
                 why = f"{self.protocol}, {error.args[0].name()}"
                 self._seen.lose(self.name, why, positions)
-            return  # in a rebalance, or the broker is away: the next commit says more
+            return  # rebalance, or the broker is down: the next commit includes these offsets
         for row in done or ():
             if not row.error:
                 self._seen.commit(self.name, row.partition, row.offset)
@@ -118,14 +120,14 @@ class Member:
 
 
 class _Quiet:
-    """Broken connections are expected."""
+    """Logger that discards messages, because broken connections are expected."""
 
     def log(self, *arguments: Any) -> None:
         pass
 
 
 class JavaMembers:
-    """The members of Java's client: all of them in one process."""
+    """Members that use the Java client, all in one process."""
 
     def __init__(self, command: Iterable[str], seen: Deliveries) -> None:
         self._seen = seen
@@ -143,7 +145,7 @@ class JavaMembers:
     def leave(self, name: str) -> None:
         self._say(f"leave {name}")
         if not self._left[name].wait(WAIT_SECONDS):
-            raise TimeoutError(f"{name} does not leave")
+            raise TimeoutError(f"{name} did not leave within {WAIT_SECONDS} s")
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -170,7 +172,7 @@ class JavaMembers:
 
 
 class JavaMember:
-    """One of them."""
+    """A member that uses the Java client."""
 
     def __init__(self, members: JavaMembers, name: str) -> None:
         self._members = members
@@ -181,7 +183,7 @@ class JavaMember:
 
 
 class Load(threading.Thread):
-    """Writes records until it is stopped."""
+    """Thread that writes records until it is stopped."""
 
     def __init__(self, address: str, topic: str) -> None:
         super().__init__()
@@ -204,7 +206,7 @@ Join = Callable[[str], Leaver]
 
 
 def churn(join: Join, members: list[Leaver], seconds: float) -> None:
-    """Members come and go, one a second."""
+    """Replace one member per second."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(1)
@@ -213,7 +215,7 @@ def churn(join: Join, members: list[Leaver], seconds: float) -> None:
 
 
 def convert(join: Join, members: list[Leaver], rounds: int, seen: Deliveries) -> None:
-    """Members are replaced by those of the other protocol, there and back."""
+    """Replace the members by members of the other protocol, back and forth."""
     for _ in range(rounds):
         for protocol in (NEW, OLD):
             seen.phase = f"to {protocol}: "
@@ -226,14 +228,14 @@ def convert(join: Join, members: list[Leaver], rounds: int, seen: Deliveries) ->
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for it; what it is not in the end is for the report to say."""
+    """Wait for a condition. After the timeout, continue so that the report is printed."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.1)
 
 
 def ends_of(address: str, topic: str) -> int:
-    """How many records there are."""
+    """Return the number of records in a topic."""
     probe = Consumer({"bootstrap.servers": address, "group.id": "probe"})
     parts = probe.list_topics(topic, 30).topics[topic].partitions
     ends = [probe.get_watermark_offsets(TopicPartition(topic, each), 30)[1] for each in parts]
@@ -257,7 +259,7 @@ def main() -> None:
         return Member(f"member-{number}", address, topic, group, protocol, seen)
 
     members = [join(OLD if rounds else NEW) for _ in range(count)]
-    wait_until(lambda: seen.java_read > 0)  # a JVM may take seconds to start
+    wait_until(lambda: seen.java_read > 0)  # the JVM may take seconds to start
     print("begun", flush=True)
     if rounds:
         convert(join, members, rounds, seen)

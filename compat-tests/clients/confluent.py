@@ -1,4 +1,4 @@
-"""confluent-kafka, that is librdkafka."""
+"""confluent-kafka (librdkafka) adapter."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ EARLIEST, LATEST = -2, -1
 
 
 def _token() -> tuple[str, float]:
-    """A token, and until when it is good."""
+    """Return the token and its expiry time in seconds since 1970."""
     text = token()
     claims = text.split(".")[1]
     return text, json.loads(base64.urlsafe_b64decode(claims + "=="))["exp"]
@@ -161,7 +161,7 @@ class ConfluentTransactional(Transactional):
             self.producer.abort_transaction(CALL_SECONDS)
 
     def close(self) -> None:
-        with contextlib.suppress(KafkaException):  # a fenced one says so again
+        with contextlib.suppress(KafkaException):  # a fenced producer raises again
             self.producer.close()
 
 
@@ -191,7 +191,7 @@ class Confluent(Client):
             "heartbeat.interval.ms": heartbeat_ms(session_ms),
             "enable.auto.commit": auto_commit,
             "auto.commit.interval.ms": 100,
-            # It breaks connections itself when a coordinator moves, and would count those too.
+            # librdkafka closes connections if a coordinator moves, which increases the backoff.
             "reconnect.backoff.max.ms": 1000,
             "topic.metadata.refresh.interval.ms": 1000,
             "allow.auto.create.topics": False,
@@ -199,7 +199,7 @@ class Confluent(Client):
             "fetch.wait.max.ms": fetch_wait_ms,
             "fetch.message.max.bytes": partition_bytes,
         }
-        if strategy == "consumer":  # KIP-848: the broker assigns, and says how long sessions are
+        if strategy == "consumer":  # KIP-848: assignor and session timeout are broker settings
             for name in (
                 "partition.assignment.strategy",
                 "session.timeout.ms",
@@ -230,8 +230,8 @@ class Confluent(Client):
             "enable.idempotence": idempotent,
             "linger.ms": linger_ms,
             "message.max.bytes": 64 * 1024 * 1024,
-            "request.timeout.ms": request_timeout_ms,  # what the broker is told
-            "socket.timeout.ms": request_timeout_ms,  # how long the answer may take
+            "request.timeout.ms": request_timeout_ms,  # sent in the request
+            "socket.timeout.ms": request_timeout_ms,  # timeout of the response
             "message.timeout.ms": request_timeout_ms + 15_000,
         }
         if retries is not None:
@@ -243,7 +243,7 @@ class Confluent(Client):
             "bootstrap.servers": self.bootstrap,
             **SECURITY,
             "enable.idempotence": True,
-            # It must not be above that of the transaction.
+            # This must not exceed transaction.timeout.ms.
             "message.timeout.ms": timeout_ms,
         }
         if identity is not None:
@@ -376,7 +376,7 @@ def _produce(
     for index, record in enumerate(records):
         try:
             producer.produce(topic, **_message(record), on_delivery=_keep(results, index))
-        except Exception as error:  # noqa: BLE001 (whatever a library raises is the answer)
+        except Exception as error:  # noqa: BLE001 (any exception is a result)
             results[index] = error
     producer.flush(CALL_SECONDS)
     return [KafkaException(one) if isinstance(one, KafkaError) else one for one in results]
@@ -405,5 +405,5 @@ def _pairs(partitions: Any) -> list[list[Any]]:
 
 
 def make(bootstrap: str) -> Client:
-    """The driver's entry."""
+    """Return the client, for driver.py."""
     return Confluent(bootstrap)

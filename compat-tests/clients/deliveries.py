@@ -1,4 +1,4 @@
-"""What the members of a group read and committed, in one order."""
+"""What the members of a group read and committed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from typing import Any
 
 
 class Deliveries:
-    """What counts as skipped and as doubled.
+    """Counts skipped and duplicate records.
 
-    A record is *doubled* if it was read again, and *again after its commit* if its group had acknowledged a
-    commit behind it before: that must not be even where a broker is killed. It is *skipped* if nobody has
-    read it though a commit behind it was acknowledged.
+    A record is *doubled* if it was read again. It is *again after its commit* if a commit beyond it
+    was already acknowledged, which must not happen even if a broker is killed. It is *skipped* if a
+    commit beyond it was acknowledged but nobody read it.
 
-    A doubled record is *explained* if a member that had read it lost its partition before it could commit
-    it: it was fenced, or its last commit was refused. Each such loss explains one more read.
+    A doubled record is *explained* if a member that had read it lost the partition before it could
+    commit it: the member was fenced, or its last commit failed. Each such loss explains one further
+    read.
+
+    Attributes:
+        phase: Prefix of the reasons for which members lose partitions.
     """
 
     def __init__(self) -> None:
@@ -28,9 +32,8 @@ class Deliveries:
         self.commits = 0
         self.lost: Counter[str] = Counter()
         self.phase = ""
-        """What goes on while members lose partitions."""
+        # Offsets that a member has read but not committed, by partition.
         self._open: dict[tuple[str, int], list[int]] = defaultdict(list)
-        """What a member has read of a partition and not committed yet."""
         self._let_go: Counter[tuple[int, int]] = Counter()
 
     def deliver(self, member: str, partition: int, offset: int) -> None:
@@ -41,7 +44,7 @@ class Deliveries:
             self._open[member, partition].append(offset)
 
     def commit(self, member: str, partition: int, offset: int) -> None:
-        """A commit was acknowledged."""
+        """Record an acknowledged commit."""
         with self._lock:
             self.commits += 1
             self.committed[partition] = max(self.committed[partition], offset)
@@ -49,7 +52,7 @@ class Deliveries:
             self._open[member, partition] = [each for each in known if each >= offset]
 
     def lose(self, member: str, why: str, partitions: Iterable[int]) -> None:
-        """Partitions went without a commit: it was refused, or the member was fenced."""
+        """Record partitions lost without a commit: it failed, or the member was fenced."""
         with self._lock:
             self.lost[f"{self.phase}{why}"] += 1
             for partition in partitions:
@@ -58,7 +61,7 @@ class Deliveries:
 
     @property
     def java_read(self) -> int:
-        """How many records members of Java's client have read."""
+        """Number of records that members with the Java client read."""
         with self._lock:
             return sum(self.readers[each] for each in self.readers if "java" in each)
 

@@ -1,11 +1,11 @@
-"""One foreign client behind a common set of verbs, driven by JSON lines on stdin and stdout.
+"""Driver of one client library, with verbs as NDJSON on stdin and results on stdout.
 
-The tests are written once; each client library gives a `Client` (see `base.py`) and runs here, in
-its own environment and its own process, so that it can be killed like a real application.
+The tests are written once. Each client library implements `Client` (see `base.py`) and runs here,
+in its own environment and process, so that it can be killed like a real application.
 
-A request is `{"verb": ..., "arguments": {...}}`, an answer `{"result": ...}` or
-`{"error": {"code": ..., "type": ..., "message": ...}}` where code is Kafka's error number, or null
-when the client library made the error up itself. Keys and values travel as latin-1 text.
+A request is `{"verb": ..., "arguments": {...}}`. The response is `{"result": ...}` or `{"error":
+{"code": ..., "type": ..., "message": ...}}`. `code` is Kafka's error code, or null if the error
+comes from the client library. Keys and values are encoded as latin-1 strings.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ POLL_SECONDS = 0.1
 
 
 class Member(threading.Thread):
-    """A group member that polls in its own thread and takes commands between two polls."""
+    """A group member that polls in its own thread and executes commands between two polls."""
 
     def __init__(self, consumer: Consumer, subscription: dict[str, Any]) -> None:
         super().__init__(daemon=True)
@@ -54,7 +54,7 @@ class Member(threading.Thread):
             self.failure = error
 
     def ask(self, command: Callable[[], Any], timeout: float = 30.0) -> Any:
-        """Run a command in the member's thread (client libraries are not thread safe)."""
+        """Run a command in the member's thread, because client libraries are not thread safe."""
         future: Future[Any] = Future()
         self._commands.put((command, future))
         deadline = time.monotonic() + timeout
@@ -65,7 +65,7 @@ class Member(threading.Thread):
         return future.result(0)
 
     def leave(self) -> None:
-        """Close the consumer (which leaves the group) and end the thread."""
+        """Close the consumer, which leaves the group, and end the thread."""
         self._over = True
         self.join(30)
         self.consumer.close()
@@ -75,7 +75,7 @@ class Member(threading.Thread):
             command, future = self._commands.get()
             try:
                 future.set_result(command())
-            except BaseException as error:  # noqa: BLE001 (handed to the asker)
+            except BaseException as error:  # noqa: BLE001 (returned to the caller)
                 future.set_exception(error)
 
     def _changed(self, what: str, partitions: list[list[Any]]) -> None:
@@ -83,7 +83,7 @@ class Member(threading.Thread):
 
 
 class Driver:
-    """The verbs. Each `do_` method is one; its keyword arguments come from the test."""
+    """The verbs. Each `do_` method is a verb, and the test provides its keyword arguments."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -93,7 +93,11 @@ class Driver:
     # Records
 
     def do_produce(self, topic: str, records: list[dict[str, Any]], **options: Any) -> Any:
-        """Send records ({key, value, headers, partition, timestamp}); offset or error of each."""
+        """Produce records ({key, value, headers, partition, timestamp}).
+
+        Returns:
+            The offset or error of each record.
+        """
         answers = self.client.produce(topic, [_to_bytes(record) for record in records], **options)
         return self._answers(answers)
 
@@ -131,7 +135,7 @@ class Driver:
             consumer.close()
 
     def do_offsets(self, topic: str, at: str | int, **options: Any) -> Any:
-        """Earliest or latest offset of each partition, or the first at or after a time in ms."""
+        """Return earliest or latest offsets, or the first ones at or after a time in ms."""
         consumer = self.client.consumer(**options)
         try:
             return consumer.offsets(topic, at)
@@ -139,7 +143,7 @@ class Driver:
             consumer.close()
 
     def do_committed(self, group: str, topic: str) -> Any:
-        """The offsets that a group committed, {partition: offset or null}."""
+        """Return the committed offsets of a group, as {partition: offset or null}."""
         consumer = self.client.consumer(group=group)
         try:
             return consumer.committed(topic)
@@ -147,7 +151,7 @@ class Driver:
             consumer.close()
 
     def do_commit_as(self, group: str, topic: str, offsets: dict[str, int]) -> None:
-        """Commit without being a member."""
+        """Commit offsets of a group without being a member."""
         consumer = self.client.consumer(group=group)
         try:
             consumer.assign(topic, {int(number): "earliest" for number in offsets})
@@ -164,28 +168,28 @@ class Driver:
         pattern: str | None = None,
         **options: Any,
     ) -> None:
-        """Start a member that polls until told to leave."""
+        """Start a member that polls until the verb `leave`."""
         consumer = self.client.consumer(**options)
         self.members[member] = Member(consumer, {"topics": topics, "pattern": pattern})
         self.members[member].start()
 
     def do_state(self, member: str) -> Any:
-        """What a member holds, what it was told, and how many records it has."""
+        """Return a member's assignment, rebalance events, and number of records."""
         state = self.members[member]
         assigned = state.ask(state.consumer.assignment)
         return {"assigned": sorted(assigned), "events": state.events, "count": len(state.rows)}
 
     def do_rows(self, member: str) -> Any:
-        """Everything a member received so far."""
+        """Return all records that a member has received."""
         return [_to_text(row) for row in self.members[member].rows]
 
     def do_commit(self, member: str) -> None:
-        """Commit what the member received so far."""
+        """Commit all records that a member has received."""
         state = self.members[member]
         state.ask(lambda: state.consumer.commit(None, None))
 
     def do_leave(self, member: str) -> None:
-        """Leave the group properly."""
+        """Leave the group and close the member."""
         self.members.pop(member).leave()
 
     # Transactions
@@ -193,14 +197,14 @@ class Driver:
     def do_transactional(
         self, producer: str, identity: str | None, timeout_ms: int = 60_000
     ) -> None:
-        """Open a producer with a transactional id, or an idempotent one."""
+        """Open a producer with a transactional ID, or an idempotent one."""
         self.producers[producer] = self.client.transactional(identity, timeout_ms)
 
     def do_begin(self, producer: str) -> None:
         self.producers[producer].begin()
 
     def do_send(self, producer: str, topic: str, records: list[dict[str, Any]]) -> Any:
-        """Send records in the transaction; offset or error of each."""
+        """Produce records in the transaction, and return the offset or error of each."""
         answers = self.producers[producer].send(topic, [_to_bytes(record) for record in records])
         return self._answers(answers)
 
@@ -214,7 +218,10 @@ class Driver:
     def do_transform(
         self, identity: str, group: str, source: str, target: str, count: int, commit: bool
     ) -> None:
-        """Read `count` records as a member, write each to `target` in capitals, end with both."""
+        """Consume, transform and produce `count` records in one transaction.
+
+        The values are written to `target` in upper case.
+        """
         consumer = self.client.consumer(group=group, isolation="read_committed")
         try:
             consumer.subscribe(topics=[source], pattern=None, on_change=lambda what, where: None)
@@ -236,7 +243,7 @@ class Driver:
         finally:
             consumer.close()
 
-    # Whole scripts that crash
+    # Scripts that crash
 
     def do_script(
         self,
@@ -247,10 +254,18 @@ class Driver:
         crash_at: str | None = None,
         **options: Any,
     ) -> int:
-        """Process records one by one into a file, committing `before` or `after` each of them.
+        """Append each record to a file, and commit its offset `before` or `after` that.
 
-        crash_at: the value at whose record the process dies between the two steps.
-        until: the script ends when it has seen the record of this offset.
+        Args:
+            topic: Topic to read.
+            commit: "before" or "after".
+            out: Path of the file.
+            until: Offset of the last record to process.
+            crash_at: Value of the record at which the process dies between the two steps.
+            options: Settings of the consumer.
+
+        Returns:
+            The number of processed records.
         """
         consumer = self.client.consumer(**options)
         consumer.subscribe(topics=[topic], pattern=None, on_change=lambda what, partitions: None)
@@ -275,7 +290,7 @@ class Driver:
     def do_outside(
         self, topic: str, partition: int, database: str, until: int, crash_at: int | None = None
     ) -> int:
-        """Keep results and position in one SQLite transaction, and no offset in Kafka at all."""
+        """Store results and offsets in one SQLite transaction, and no offsets in Kafka."""
         store = sqlite3.connect(database)
         store.execute("create table if not exists results (value text)")
         store.execute("create table if not exists position (next integer)")
@@ -299,17 +314,17 @@ class Driver:
     # Administration
 
     def do_admin(self, call: str, **arguments: Any) -> Any:
-        """One call of the client's admin API, in the shape of base.Client."""
+        """Make a call of the admin API, as defined by base.Client."""
         return getattr(self.client, call)(**arguments)
 
     def serve(self) -> None:
-        """Answer requests until stdin ends."""
+        """Execute requests until stdin ends."""
         for line in sys.stdin:
             request = json.loads(line)
             try:
                 verb = getattr(self, "do_" + request["verb"])
                 answer = {"result": verb(**request["arguments"])}
-            except Exception as error:  # noqa: BLE001 (whatever a library raises is the answer)
+            except Exception as error:  # noqa: BLE001 (any exception is a result)
                 answer = {"error": self._error(error)}
             print(json.dumps(answer), file=ANSWERS, flush=True)
 
@@ -361,7 +376,7 @@ def _decode(raw: bytes | None) -> str | None:
 
 
 def main() -> None:
-    """driver.py LIBRARY host:port"""
+    """Run the driver: driver.py LIBRARY HOST:PORT."""
     faulthandler.register(signal.SIGUSR1)
     if os.environ.get("KBROKER_COMPAT_DEBUG"):
         logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(name)s: %(message)s")
@@ -371,7 +386,7 @@ def main() -> None:
     os._exit(0)
 
 
-# Libraries may print; answers keep the real stdout for themselves.
+# Libraries may print to stdout, so responses use a duplicate of it and prints go to stderr.
 ANSWERS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 

@@ -1,4 +1,4 @@
-"""kafka-python 3.x and 2.0.x: the same consumer and producer, different admin clients."""
+"""kafka-python adapter for 3.x and 2.0.x, which have different admin clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ else:
 
 
 class Tokens(AbstractTokenProvider):  # type: ignore[misc]
-    """Gives the token of a file."""
+    """Token provider that reads the token from a file."""
 
     def token(self) -> str:
         return token()
@@ -39,7 +39,7 @@ if LOGIN[0] == "OAUTHBEARER":
 
 
 class Listener(kafka.ConsumerRebalanceListener):
-    """Hands rebalances on as events."""
+    """Rebalance listener that reports events."""
 
     def __init__(self, on_change: OnChange) -> None:
         self.on_change = on_change
@@ -57,8 +57,8 @@ class KafkaPythonConsumer(Consumer):
 
     def subscribe(self, topics: list[str] | None, pattern: str | None, on_change: OnChange) -> None:
         self.consumer.subscribe(topics=topics or (), pattern=pattern, listener=Listener(on_change))
-        # 3.0.12 joins before it knows the partitions, joins again when it does, and forgets the
-        # second assignment when that straddles the end of a poll: so let it know them first.
+        # Fetch the metadata first. Otherwise 3.0.12 joins before it knows the partitions, joins
+        # again afterwards, and loses the second assignment if a poll ends during that rebalance.
         for topic in topics or ():
             self.consumer.partitions_for_topic(topic)
 
@@ -177,7 +177,7 @@ class KafkaPython(Client):
         partition_bytes: int = 1 << 20,
         version: str | None = None,
     ) -> Consumer:
-        """`version`: of the brokers that it is to expect ("0.9"), instead of asking this one."""
+        """Create a consumer. `version` is the broker version to assume ("0.9") without asking."""
         extra: dict[str, Any] = _pinned(version)
         if MODERN:
             extra["isolation_level"] = isolation
@@ -325,7 +325,7 @@ class KafkaPython(Client):
                 for key, value in configs.items()
             }
             answers = self._admin.alter_configs([kafka.admin.ConfigResource(kind, name, changes)])
-            # An error is handed out as its text.
+            # Errors are returned as strings.
             if refused := re.match(r"\[Error (\d+)\]", answers["topic"][name]):
                 raise kafka.errors.for_code(int(refused[1]))(answers["topic"][name])
             return
@@ -439,7 +439,7 @@ def _send(producer: KafkaProducer, topic: str, record: dict[str, Any]) -> Any:
             partition=record["partition"],
             timestamp_ms=record["timestamp"],
         )
-    except Exception as error:  # noqa: BLE001 (whatever a library raises is the answer)
+    except Exception as error:  # noqa: BLE001 (any exception is a result)
         return error
 
 
@@ -448,7 +448,7 @@ def _result(sent: Any) -> tuple[int, int] | Exception:
         return sent
     try:
         metadata = sent.get(timeout=SEND_SECONDS)
-    except Exception as error:  # noqa: BLE001 (whatever a library raises is the answer)
+    except Exception as error:  # noqa: BLE001 (any exception is a result)
         return error
     return metadata.partition, metadata.offset
 
@@ -458,5 +458,5 @@ def _pairs(partitions: Any) -> list[list[Any]]:
 
 
 def make(bootstrap: str) -> Client:
-    """The driver's entry."""
+    """Return the client, for driver.py."""
     return KafkaPython(bootstrap)

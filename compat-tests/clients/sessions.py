@@ -1,7 +1,7 @@
-"""Writes with confluent-kafka for some seconds at a listener whose logins are good for less.
+"""Producer of confluent-kafka that outlives several SASL sessions of a listener.
 
-Arguments: address, topic, seconds. Prints as JSON how many records were written, how many were not, what
-the library told the application, and how often it connected to the broker.
+Arguments: address, topic, seconds. Prints as JSON the number of written and failed records, the
+errors that the library reported, and the number of connects per broker.
 """
 
 from __future__ import annotations

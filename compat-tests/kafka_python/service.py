@@ -1,27 +1,27 @@
-"""Stands in for `test/service.py`, which kafka-python's source distribution lacks.
+"""Replacement for `test/service.py`, which kafka-python's source distribution lacks.
 
-Its integration tests then run against a broker that is there already (KAFKA_URI).
+With it, kafka-python's integration tests use an existing broker (KAFKA_URI).
 """
 
 
 class ExternalService:
-    """A broker that somebody else starts and stops."""
+    """A broker that the tests neither start nor stop."""
 
     def __init__(self, host: str, port: int) -> None:
         self.address = (host, port)
 
     def open(self) -> None:
-        """Nothing to start."""
+        """Do nothing."""
 
     def stop(self) -> None:
-        """Nothing to stop."""
+        """Do nothing."""
 
     def dump_logs(self) -> None:
-        """The broker's log is elsewhere."""
+        """Do nothing: the log of the broker is not available."""
 
 
 class SpawnedService:
-    """A broker that the tests would start themselves: those tests need a TLS or SASL listener."""
+    """A broker with TLS or SASL that the tests would start themselves (not supported)."""
 
     def __init__(self, *arguments: object) -> None:
-        raise NotImplementedError("kafka-python's tests run against a broker that is there already")
+        raise NotImplementedError("kafka-python's tests use an existing broker")

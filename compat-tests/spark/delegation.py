@@ -1,4 +1,4 @@
-"""A Spark session as `driver.py` has it, whose Kafka clients log in by a delegation token."""
+"""A Spark session like that of `driver.py`, with Kafka clients that use a delegation token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required {};"
 
 
 def settings(bootstrap: str, user: str, password: str) -> dict[str, str]:
-    """Who makes the token, and by which mechanism it is shown."""
+    """Return the settings to obtain a token, and the mechanism to authenticate with it."""
     return {
         f"{CLUSTER}.auth.bootstrap.servers": bootstrap,
         f"{CLUSTER}.target.bootstrap.servers.regex": ".*",
@@ -26,10 +26,10 @@ def settings(bootstrap: str, user: str, password: str) -> dict[str, str]:
 
 
 class DelegationDriver(Driver):
-    """The verbs of `Driver`, and one that gets a token."""
+    """The verbs of `Driver`, and one that obtains tokens."""
 
     def do_obtain(self) -> list[str]:
-        """What Spark's scheduler does where Hadoop is secured; the ids of the tokens."""
+        """Obtain tokens like Spark's scheduler with Hadoop security, and return their IDs."""
         context, jvm = self.spark.sparkContext, self.spark._jvm
         user = jvm.org.apache.hadoop.security.UserGroupInformation.getCurrentUser()
         credentials = user.getCredentials()

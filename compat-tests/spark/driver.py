@@ -1,6 +1,7 @@
-"""One Spark session that answers verbs as JSON lines, like ../clients/driver.py does.
+"""Driver of a Spark session, with verbs as NDJSON like ../clients/driver.py.
 
-Rows are {topic, partition, offset, timestamp (ms), key, value, headers}, bytes as latin-1 text.
+Rows are {topic, partition, offset, timestamp (ms), key, value, headers}. Bytes are encoded as
+latin-1 strings.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 from session import open_session
 
-# Spark and its JVM print; answers keep the real stdout for themselves.
+# Spark and its JVM print to stdout, so responses use a duplicate of it and prints go to stderr.
 ANSWERS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
@@ -24,7 +25,7 @@ STREAM_SECONDS = 120
 
 
 class Driver:
-    """The verbs; `options` are the Kafka source's own, without the bootstrap servers."""
+    """The verbs. `options` are those of the Kafka source, without the bootstrap servers."""
 
     def __init__(
         self,
@@ -40,16 +41,16 @@ class Driver:
         return str(self.spark.version)
 
     def do_read(self, options: dict[str, str]) -> Any:
-        """A batch read."""
+        """Run a batch read and return its rows."""
         frame = self._source(self.spark.read, options).load()
         return [_row(row) for row in frame.collect()]
 
     def do_partitions(self, options: dict[str, str]) -> int:
-        """Into how many Spark partitions a batch read is cut."""
+        """Return the number of Spark partitions of a batch read."""
         return int(self._source(self.spark.read, options).load().rdd.getNumPartitions())
 
     def do_write(self, rows: list[dict[str, Any]], options: dict[str, str]) -> None:
-        """A batch write of {topic, partition, key, value, headers}."""
+        """Run a batch write of {topic, partition, key, value, headers}."""
         shape = (
             "topic string, partition int, key binary, value binary, "
             "headers array<struct<key:string,value:binary>>"
@@ -70,7 +71,7 @@ class Driver:
         self._source(frame.write, options).save()
 
     def do_stream(self, options: dict[str, str], checkpoint: str) -> Any:
-        """Everything that is there now, in micro-batches; the rows of each batch."""
+        """Read all available records in micro-batches and return the rows of each batch."""
         batches: list[list[dict[str, Any]]] = []
         frame = self._source(self.spark.readStream, options).load()
         query = (
@@ -87,7 +88,7 @@ class Driver:
         return batches
 
     def do_begin_copy(self, source: str, sink: str, checkpoint: str) -> None:
-        """Start a query that copies one topic into another until `end_copy`."""
+        """Start a query that copies one topic to another until `end_copy`."""
         options = {"subscribe": source, "startingOffsets": "earliest"}
         frame = self._source(self.spark.readStream, options).load()
         self.query = (
@@ -101,21 +102,24 @@ class Driver:
         )
 
     def do_copied(self) -> int:
-        """How many records the query has copied so far; raises what ended it."""
+        """Return the number of records copied so far, or raise the error of the query."""
         error = self.query.exception()
         if error is not None:
             raise error
         return sum(row["numInputRows"] for row in self.query.recentProgress)
 
     def do_end_copy(self) -> None:
-        """Copy what is there and stop; raises what ended the query before."""
+        """Copy all available records and stop, or raise the error of the query."""
         self.query.processAllAvailable()
         self.query.stop()
 
     def do_delays(self, source: str, weather: str, sink: str, checkpoint: str, limit: int) -> Any:
-        """Departure delays per day, carrier and weather: stream, join, aggregate, update a topic.
+        """Compute departure delays per day, carrier and weather with a streaming query.
 
-        Returns the number of micro-batches.
+        The query joins a stream with a table, aggregates, and writes updates to a topic.
+
+        Returns:
+            The number of micro-batches.
         """
         from pyspark.sql import functions as f
 
@@ -168,13 +172,13 @@ class Driver:
         return len(query.recentProgress)
 
     def serve(self) -> None:
-        """Answer requests until stdin ends."""
+        """Execute requests until stdin ends."""
         for line in sys.stdin:
             request = json.loads(line)
             try:
                 verb = getattr(self, "do_" + request["verb"])
                 answer = {"result": verb(**request["arguments"])}
-            except Exception as error:  # noqa: BLE001 (whatever Spark raises is the answer)
+            except Exception as error:  # noqa: BLE001 (any exception is a result)
                 answer = {
                     "error": {
                         "code": None,

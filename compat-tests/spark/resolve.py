@@ -1,4 +1,4 @@
-"""Open one session, so that the connector's jars are there before the tests run."""
+"""Opens a session once, to download the connector's jars before the tests run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Spark session with Spark's own Kafka connector, quiet and on local interfaces only."""
+"""A Spark session with Spark's Kafka connector, without log output, on local interfaces only."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ def open_session(
     jars: Path | None = None,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> SparkSession:
-    """Open a session on two cores.
+    """Open a session with two cores.
 
-    environment: the directory of the virtual environment; the connector's Ivy cache lies in it.
-    jars: a directory of jars to use instead of `spark.jars.packages`.
-    more: further settings.
+    Args:
+        environment: Directory of the virtual environment, which contains the connector's Ivy cache.
+        jars: Directory of jars to use instead of `spark.jars.packages`.
+        more: Further settings.
     """
     os.environ.update(
         PYSPARK_PYTHON=sys.executable,

@@ -1,4 +1,4 @@
-// Newer than what distributions have: etcd, by its own entry point.
+// Command etcd runs etcd's own main function, in a version newer than that of distributions.
 package main
 
 import (

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// admin is the administration that the tests ask of a library.
+// admin contains the admin calls of a library that the tests use.
 type admin interface {
 	createTopic(name string, partitions, replication int, configs map[string]string) error
 	deleteTopic(name string) error
@@ -60,7 +60,7 @@ type adminArguments struct {
 	Before      int64
 }
 
-// plainConfigs are the configs that have a value.
+// plainConfigs returns the configs that have a value.
 func (a adminArguments) plainConfigs() map[string]string {
 	plain := map[string]string{}
 	for key, value := range a.Configs {

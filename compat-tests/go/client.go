@@ -13,10 +13,10 @@ const (
 	earliest int64 = -2
 )
 
-// client is what a library has to offer to the driver. Calls raise what the broker answered.
+// client is the interface of a library for the driver. Calls return errors of the broker.
 type client interface {
 	produce(produceOptions) ([]result, error)
-	// read hands rows to more until it answers false or the deadline passes.
+	// read passes rows to more until it returns false or the deadline passes.
 	read(wanted readOptions, deadline time.Time, more func(...row) bool) error
 	partitions(topic string) ([]int32, error)
 	offsets(topic string, at position, isolation string) (map[int32]*int64, error)
@@ -26,11 +26,11 @@ type client interface {
 	transactional(identity string, timeout time.Duration) (transactional, error)
 	transform(transformOptions) error
 	admin
-	// errorCode is Kafka's number for an error, nil when no broker said it.
+	// errorCode returns Kafka's error code, or nil if the error does not come from a broker.
 	errorCode(error) *int
 }
 
-// member is one member of a group that reads until it leaves.
+// member is a group member that reads until it leaves.
 type member interface {
 	assigned() []pair
 	commit() error
@@ -53,7 +53,7 @@ func (p pair) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]any{p.topic, p.partition})
 }
 
-// text is a byte string that travels as latin-1 text; nil is null.
+// text is a byte string that is encoded as a latin-1 string. nil is null.
 type text []byte
 
 func (t text) MarshalJSON() ([]byte, error) {
@@ -80,7 +80,7 @@ func (t *text) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// header travels as [name, value].
+// header is encoded as [name, value].
 type header struct {
 	name  string
 	value text
@@ -102,7 +102,7 @@ type record struct {
 	Timestamp *int64
 }
 
-// time is when the record says it happened, by default now.
+// time returns the timestamp of the record, by default the current time.
 func (r record) time() time.Time {
 	if r.Timestamp == nil {
 		return time.Now()
@@ -120,7 +120,7 @@ type row struct {
 	Headers   []header `json:"headers"`
 }
 
-// milliseconds is a time of a record, nil where its format has none.
+// milliseconds returns the timestamp of a record in ms, or nil if its format has none.
 func milliseconds(of time.Time) *int64 {
 	if of.IsZero() {
 		return nil
@@ -157,7 +157,7 @@ type produceOptions struct {
 	Version          string
 }
 
-// manual says whether the records name their partitions.
+// manual returns true if the records contain their partitions.
 func (o produceOptions) manual() bool {
 	return len(o.Records) > 0 && o.Records[0].Partition != nil
 }
@@ -197,7 +197,7 @@ func (o joinOptions) heartbeat() time.Duration {
 	return min(max(o.session()/10, 100*time.Millisecond), time.Second)
 }
 
-// inbox is what a member received and was told.
+// inbox contains the records and rebalance events of a member.
 type inbox struct {
 	mutex  sync.Mutex
 	rows   []row

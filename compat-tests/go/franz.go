@@ -242,7 +242,7 @@ func (f *franz) offsets(topic string, at position, isolation string) (map[int32]
 	return all, err
 }
 
-// offsetsAfter tells a found time from none: kadm answers the end of the log for none.
+// offsetsAfter returns nil for partitions without such a record, where kadm returns the end offset.
 func (f *franz) offsetsAfter(
 	ctx context.Context, topic string, at int64,
 ) (map[int32]*int64, error) {
@@ -289,7 +289,7 @@ func (f *franz) join(o joinOptions) (member, error) {
 		kgo.OnPartitionsRevoked(one.changed("revoked", false)),
 		kgo.OnPartitionsLost(one.changed("revoked", false)),
 	}
-	if o.Strategy == "consumer" { // KIP-848: the broker assigns, and says how long sessions are
+	if o.Strategy == "consumer" { // KIP-848: assignor and session timeout are broker settings
 		options = append(options, kgo.ServerSideBalancer())
 	} else {
 		options = append(options, kgo.Balancers(balancers[o.Strategy]),
@@ -325,7 +325,7 @@ func (m *franzMember) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		// What no broker said is a lost connection: the library goes on by itself.
+		// Other errors are lost connections, from which the library recovers.
 		var known *kerr.Error
 		if err := fetches.Err(); errors.As(err, &known) {
 			m.inbox.fail(err)
@@ -411,7 +411,7 @@ func (f *franz) committed(group, topic string) (map[int32]int64, error) {
 	return offsets, err
 }
 
-// Administration
+// Admin calls
 
 func (f *franz) createTopic(
 	name string, partitions, replication int, configs map[string]string,
@@ -580,7 +580,7 @@ func (f *franz) transactional(identity string, timeout time.Duration) (transacti
 	}
 	ctx, cancel := limited()
 	defer cancel()
-	// It would ask for its producer id with the first record.
+	// Otherwise it sends InitProducerId with the first record.
 	_, _, err = client.ProducerID(ctx)
 	return &franzTransactional{client}, err
 }

@@ -1,7 +1,7 @@
 // Command driver runs one Go client library behind the verbs of clients/driver.py.
 //
-// Usage: driver LIBRARY host:port, where LIBRARY is franz-go, sarama or kafka-go. Requests and
-// answers are JSON lines on stdin and stdout; keys and values travel as latin-1 text.
+// Usage: driver LIBRARY host:port, where LIBRARY is franz-go, sarama or kafka-go. Requests are
+// NDJSON on stdin, and responses on stdout. Keys and values are encoded as latin-1 strings.
 package main
 
 import (
@@ -31,8 +31,8 @@ type failure struct {
 	Trace   string `json:"trace"`
 }
 
-// driver answers verbs for one client; members are the group members that are running, producers
-// those with a transactional id.
+// driver executes verbs with one client. It contains the running group members, and the producers
+// with a transactional ID.
 type driver struct {
 	client    client
 	members   map[string]member
@@ -59,7 +59,7 @@ func main() {
 }
 
 func (d *driver) answer(line []byte) []byte {
-	result, err := d.obey(line)
+	result, err := d.execute(line)
 	reply := map[string]any{"result": result}
 	if err != nil {
 		reply = map[string]any{"error": d.failure(err)}
@@ -75,7 +75,7 @@ func (d *driver) failure(err error) failure {
 	return failure{d.client.errorCode(err), fmt.Sprintf("%T", err), err.Error(), ""}
 }
 
-func (d *driver) obey(line []byte) (any, error) {
+func (d *driver) execute(line []byte) (any, error) {
 	var asked request
 	if err := json.Unmarshal(line, &asked); err != nil {
 		return nil, err
@@ -224,7 +224,7 @@ func decode(arguments json.RawMessage, into any) error {
 	return decoder.Decode(into)
 }
 
-// positions reads {"0": 5, ...}, or "earliest" or "latest" for all partitions.
+// positions parses {"0": 5, ...}, or "earliest" or "latest" for all partitions.
 func positions(start json.RawMessage, partitions []int32) (map[int32]int64, error) {
 	var name string
 	if json.Unmarshal(start, &name) == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// saramaClient is github.com/IBM/sarama, at the newest version that it knows.
+// saramaClient is github.com/IBM/sarama, with the newest protocol version that it supports.
 type saramaClient struct {
 	bootstrap []string
 	client    sarama.Client
@@ -33,7 +33,7 @@ func newSarama(bootstrap string) client {
 	return made
 }
 
-// saramaConfig is for the protocol of a version like "0.8.2" or "0.10", by default the newest.
+// saramaConfig returns the configuration for a protocol version like "0.8.2" or "0.10", by default the newest.
 func saramaConfig(version string) (*sarama.Config, error) {
 	config := sarama.NewConfig()
 	config.Version = sarama.MaxVersion
@@ -211,7 +211,7 @@ func (s *saramaClient) read(o readOptions, deadline time.Time, more func(...row)
 	}
 }
 
-// forward hands on what one partition brings until over is closed.
+// forward passes on the records of one partition until over is closed.
 func forward(
 	from sarama.PartitionConsumer, messages chan<- *sarama.ConsumerMessage,
 	failures chan<- error, over <-chan struct{},
@@ -360,7 +360,7 @@ func (m *saramaMember) run(ctx context.Context) {
 	}
 }
 
-// Setup, Cleanup and ConsumeClaim are what sarama calls.
+// Setup, Cleanup and ConsumeClaim are called by sarama.
 func (m *saramaMember) Setup(session sarama.ConsumerGroupSession) error {
 	m.keep(session)
 	m.inbox.told("assigned", pairsOf(session.Claims()))
@@ -402,8 +402,8 @@ func (m *saramaMember) assigned() []pair {
 	return []pair{}
 }
 
-// commit waits for the answer; what was refused comes by the group's channel of errors. After a
-// lost connection it asks again, as an application has to.
+// commit waits for the response. Errors are sent to the error channel of the group. It retries
+// after a lost connection, as applications have to.
 func (m *saramaMember) commit() error {
 	var lost error
 	for range 3 {
@@ -426,7 +426,7 @@ func (m *saramaMember) commit() error {
 	return lost
 }
 
-// forget drops what came before, such as connections that were lost while reading.
+// forget discards earlier errors, such as connections that were lost while reading.
 func (m *saramaMember) forget() {
 	for len(m.refused) > 0 {
 		<-m.refused
@@ -478,7 +478,7 @@ func (s *saramaClient) committed(group, topic string) (map[int32]int64, error) {
 	return offsets, nil
 }
 
-// Administration
+// Admin calls
 
 func (s *saramaClient) createTopic(
 	name string, partitions, replication int, configs map[string]string,
@@ -586,7 +586,7 @@ func (s *saramaClient) deleteOffsets(group, topic string, partition int32) error
 	return s.cluster.DeleteConsumerGroupOffset(group, topic, partition)
 }
 
-// deleteRecords asks for the new low watermark itself: sarama does not hand it on.
+// deleteRecords requests the new low watermark separately, because sarama does not return it.
 func (s *saramaClient) deleteRecords(topic string, partition int32, before int64) (int64, error) {
 	if err := s.cluster.DeleteRecords(topic, map[int32]int64{partition: before}); err != nil {
 		return 0, err

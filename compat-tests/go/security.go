@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// trusting is how clients speak TLS: it trusts the certificates of the PEM file that COMPAT_TRUSTED
-// names. Without one it is nil, and they speak none.
+// trusting returns the TLS configuration, which trusts the CA certificates in the PEM file
+// COMPAT_TRUSTED. It returns nil if clients do not use TLS.
 func trusting() *tls.Config {
 	path := os.Getenv("COMPAT_TRUSTED")
 	if path == "" {
@@ -25,14 +25,14 @@ func trusting() *tls.Config {
 	return &tls.Config{RootCAs: roots}
 }
 
-// token is that of who logs in by OAUTHBEARER: what the file has now that COMPAT_LOGIN names last.
+// token returns the current OAUTHBEARER token, from the file in the last part of COMPAT_LOGIN.
 func token() (string, error) {
 	_, _, path := credentials()
 	text, err := os.ReadFile(path)
 	return string(text), err
 }
 
-// credentials are who logs in: mechanism, user and password of COMPAT_LOGIN; empty for nobody.
+// credentials returns the SASL mechanism, user and password of COMPAT_LOGIN. They are empty without SASL.
 func credentials() (mechanism, user, password string) {
 	parts := strings.Split(os.Getenv("COMPAT_LOGIN"), ":")
 	if len(parts) != 3 {

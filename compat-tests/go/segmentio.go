@@ -89,7 +89,7 @@ func (s *segmentio) produce(o produceOptions) ([]result, error) {
 	return results, writer.Close()
 }
 
-// failures is the answer to a request that was refused as a whole.
+// failures returns the results of a request that failed as a whole.
 func failures(count int, err error) []result {
 	results := make([]result, count)
 	for index := range results {
@@ -178,8 +178,8 @@ func (s *segmentio) read(o readOptions, deadline time.Time, more func(...row) bo
 	}
 }
 
-// readAll hands on what a reader brings until the context ends, then closes it, which takes as
-// long as the broker holds its last fetch.
+// readAll passes on the records of a reader until the context ends. Then it closes the reader, which
+// takes as long as the broker holds back the last fetch response.
 func readAll(
 	ctx context.Context, reader *kafka.Reader, messages chan<- kafka.Message, failed chan<- error,
 ) {
@@ -344,7 +344,7 @@ func (m *segmentioMember) run(ctx context.Context, s *segmentio) {
 	}
 }
 
-// missed keeps what the coordinator refuses for good; after all else the library tries again.
+// missed stores permanent errors of the coordinator. The library retries after all others.
 func (m *segmentioMember) missed(err error) {
 	if errors.Is(err, kafka.InvalidSessionTimeout) ||
 		errors.Is(err, kafka.InconsistentGroupProtocol) {
@@ -490,7 +490,7 @@ func (s *segmentio) committed(group, topic string) (map[int32]int64, error) {
 	return offsets, nil
 }
 
-// Administration
+// Admin calls
 
 func (s *segmentio) createTopic(
 	name string, partitions, replication int, configs map[string]string,
@@ -648,7 +648,7 @@ func (s *segmentio) groups() ([]string, error) {
 	return names, nil
 }
 
-// describeGroup has no strategy: kafka-go does not hand it on.
+// describeGroup returns no strategy, because kafka-go does not provide it.
 func (s *segmentio) describeGroup(group string) (groupDescription, error) {
 	ctx, cancel := limited()
 	defer cancel()

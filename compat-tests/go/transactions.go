@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// transactional is a producer with a transactional id, which has fenced all earlier ones.
+// transactional is an initialized producer with a transactional ID.
 type transactional interface {
 	begin() error
 	send(topic string, records []record) ([]result, error)
@@ -15,8 +15,8 @@ type transactional interface {
 	close() error
 }
 
-// transformOptions: read count records as a member of a group, write each to target in capitals,
-// and commit or abort that with the positions.
+// transformOptions are the arguments of transform. It consumes count records as a group member,
+// produces their values to target in upper case, and commits or aborts that with the offsets.
 type transformOptions struct {
 	Identity, Group, Source, Target string
 	Count                           int

@@ -4,7 +4,7 @@ import java.nio.charset.StandardCharsets;
 import org.apache.avro.Schema;
 import org.apache.avro.SchemaCompatibility;
 
-/** Says of pairs of lines, a reader's schema and a writer's, what Avro's own library makes of them. */
+/** Checks pairs of lines, a reader's and a writer's schema, for compatibility with Avro's library. */
 public final class AvroReads {
     private AvroReads() {}
 

@@ -17,12 +17,12 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * Members of one group that come and go, each in a thread of its own.
+ * Members of one group that join and leave, each in its own thread.
  *
- * <p>Usage: java ChurnMembers.java host:port topic group. Takes lines on stdin: "join NAME PROTOCOL" and
- * "leave NAME". Says on stdout what each member does: "NAME read PARTITION OFFSET", "NAME commit PARTITION
- * OFFSET" when a commit was acknowledged, "NAME lose PROTOCOL WHY PARTITION..." when partitions went without
- * one, and "NAME left".
+ * <p>Usage: java ChurnMembers.java host:port topic group. Reads the commands "join NAME PROTOCOL" and "leave
+ * NAME" from stdin. Prints what each member does: "NAME read PARTITION OFFSET", "NAME commit PARTITION OFFSET"
+ * for an acknowledged commit, "NAME lose PROTOCOL WHY PARTITION..." for partitions lost without a commit, and
+ * "NAME left".
  */
 public final class ChurnMembers implements Runnable, ConsumerRebalanceListener {
     private static final long COMMIT_NANOS = 500_000_000L;
@@ -49,7 +49,7 @@ public final class ChurnMembers implements Runnable, ConsumerRebalanceListener {
         if (protocol.equals("classic")) {
             settings.put("session.timeout.ms", 10_000);
             settings.put("heartbeat.interval.ms", 500);
-            // As librdkafka's members have it: all members of a group offer the same.
+            // The same assignors as librdkafka, because all members of a group must support a common one.
             settings.put("partition.assignment.strategy",
                 "org.apache.kafka.clients.consumer.RangeAssignor");
         }
@@ -86,7 +86,7 @@ public final class ChurnMembers implements Runnable, ConsumerRebalanceListener {
             if (isLast) {
                 lose(error.getClass().getSimpleName(), offsets.keySet());
             }
-            return; // in a rebalance, or the broker is away: the next commit says more
+            return; // rebalance, or the broker is down: the next commit includes these offsets
         }
         offsets.forEach((place, offset) ->
             out.println(name + " commit " + place.partition() + " " + offset.offset()));
@@ -119,7 +119,7 @@ public final class ChurnMembers implements Runnable, ConsumerRebalanceListener {
 
     public static void main(String[] target) throws Exception {
         out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
-        System.setOut(System.err); // libraries may print
+        System.setOut(System.err); // libraries may print to stdout
         Map<String, ChurnMembers> members = new HashMap<>();
         BufferedReader orders =
             new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));

@@ -43,11 +43,11 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * Asks a broker what kafbat UI and AKHQ ask of it by Java's clients, page by page.
+ * Sends the requests of each page of kafbat UI and AKHQ with the Java clients.
  *
- * <p>Usage: java Consoles.java host:port topic group. Makes the topic, writes 30 records and commits what the group
- * has read, then asks. A line of JSON on stdout for each call: {"call": name, "answer": what came} or {"call": name,
- * "error": the class of the error}.
+ * <p>Usage: java Consoles.java host:port topic group. Creates the topic, writes 30 records, commits offsets of the
+ * group, and makes the calls. Prints a line of JSON per call: {"call": name, "answer": result} or {"call": name,
+ * "error": class of the error}.
  */
 public final class Consoles {
     private static final int PARTITIONS = 3;
@@ -195,7 +195,7 @@ public final class Consoles {
             .collect(Collectors.toMap(each -> each.getKey().toString(), each -> each.getValue().offset())));
     }
 
-    /** As a page of messages: no group, places that are sought, an end that is known before. */
+    /** Reads like a page of messages: without a group, from an offset to an end offset known in advance. */
     private void readMessages() throws Exception {
         try (KafkaConsumer<byte[], byte[]> consumer = consumer(settings)) {
             call("beginningOffsets and endOffsets", () -> {
@@ -252,7 +252,7 @@ public final class Consoles {
         call("describeUserScramCredentials", () -> admin.describeUserScramCredentials().all().get().size());
     }
 
-    /** What their buttons do. */
+    /** Makes the calls of their buttons. */
     private void change() throws Exception {
         ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
         call("incrementalAlterConfigs", () -> {

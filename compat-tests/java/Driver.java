@@ -30,9 +30,9 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * Runs Java's own client behind those verbs of clients/driver.py that transactions need.
+ * Runs the Java client behind the verbs of clients/driver.py that transactions need.
  *
- * <p>Usage: java Driver.java host:port. Requests and answers are JSON lines on stdin and stdout.
+ * <p>Usage: java Driver.java host:port. Requests are NDJSON on stdin, and responses on stdout.
  */
 public final class Driver {
     private static final Duration POLL = Duration.ofMillis(100);
@@ -49,7 +49,7 @@ public final class Driver {
         Driver driver = new Driver(arguments[0]);
         ObjectMapper json = new ObjectMapper();
         PrintStream answers = new PrintStream(System.out, true, StandardCharsets.UTF_8);
-        System.setOut(System.err); // libraries may print
+        System.setOut(System.err); // libraries may print to stdout
         BufferedReader requests =
             new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = requests.readLine(); line != null; line = requests.readLine()) {
@@ -199,13 +199,13 @@ public final class Driver {
             for (String result : results) {
                 producer.send(new ProducerRecord<>(target, result));
             }
-            producer.flush(); // an abort drops what was not sent yet
+            producer.flush(); // an abort discards unsent records
             producer.sendOffsetsToTransaction(positions, consumer.groupMetadata());
             end(producer, wanted.get("commit").asBoolean());
         }
     }
 
-    /** The broker's number is that of the class of the error, where it has one. */
+    /** Converts an error. The error code is that of the exception class, if it has one. */
     private static Map<String, Object> failure(Throwable error) {
         Errors known = Errors.forException(error);
         StringWriter trace = new StringWriter();

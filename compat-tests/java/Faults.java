@@ -23,15 +23,15 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * Arms faults through kbroker's control socket and sees Kafka's own client survive them.
+ * Injects faults through kbroker's control socket and checks that the Java client recovers from them.
  *
- * <p>Run it with {@code kbroker run --control -- java Faults.java}. It prints a line for each story
- * that went well.
+ * <p>Run it with {@code kbroker run --control -- java Faults.java}. It prints a line per successful
+ * scenario.
  */
 public final class Faults {
     private static final String TOPIC = "orders";
 
-    /** Sends commands to one broker: a JSON object a line, and a line as answer. */
+    /** Sends commands to one broker as NDJSON, with one line per response. */
     private static final class Control implements AutoCloseable {
         private final ObjectMapper json = new ObjectMapper();
         private final Socket socket;
@@ -72,24 +72,24 @@ public final class Faults {
         }
     }
 
-    private interface Story {
-        void tell(Control control, String bootstrap) throws Exception;
+    private interface Scenario {
+        void run(Control control, String bootstrap) throws Exception;
     }
 
     public static void main(String[] arguments) throws Exception {
-        Map<String, Story> stories = new LinkedHashMap<>();
-        stories.put("a leader that moves", Faults::leaderMoves);
-        stories.put("an answer that is lost", Faults::answerIsLost);
-        stories.put("a fetch that is slow", Faults::fetchIsSlow);
-        stories.put("a broker that restarts", Faults::brokerRestarts);
+        Map<String, Scenario> scenarios = new LinkedHashMap<>();
+        scenarios.put("a leader that moves", Faults::leaderMoves);
+        scenarios.put("an answer that is lost", Faults::answerIsLost);
+        scenarios.put("a fetch that is slow", Faults::fetchIsSlow);
+        scenarios.put("a broker that restarts", Faults::brokerRestarts);
         try (Control first = new Control(System.getenv("KBROKER_CONTROL"))) {
-            for (Map.Entry<String, Story> story : stories.entrySet()) {
+            for (Map.Entry<String, Scenario> scenario : scenarios.entrySet()) {
                 JsonNode fresh = first.command("open", "topics", Map.of(TOPIC, 1));
                 try (Control control = new Control(fresh.get("control").asText())) {
-                    story.getValue().tell(control, fresh.get("bootstrap_servers").asText());
-                    control.command("close"); // fails when a fault hit nothing
+                    scenario.getValue().run(control, fresh.get("bootstrap_servers").asText());
+                    control.command("close"); // fails if a fault was never triggered
                 }
-                System.out.println(story.getKey());
+                System.out.println(scenario.getKey());
             }
         }
     }

@@ -10,12 +10,12 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 
-/** Writes records with every codec and reads them as a group, on the client API of Kafka 0.9. */
+/** Writes records with every codec and reads them in a group, with the client API of Kafka 0.9. */
 public class OldClient {
     static final int RECORDS = 500;
     static final int SECONDS = 10;
 
-    /** Arguments: host:port, and a topic for each codec, as codec=topic. */
+    /** Arguments: host:port, and a topic per codec, as codec=topic. */
     public static void main(String[] arguments) throws Exception {
         for (String pair : Arrays.copyOfRange(arguments, 1, arguments.length)) {
             String[] parts = pair.split("=");

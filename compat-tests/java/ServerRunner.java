@@ -15,12 +15,12 @@ import org.apache.kafka.common.utils.Exit;
 import org.apache.kafka.common.utils.Time;
 
 /**
- * Starts Apache Kafka with one configuration after the other in one JVM, so that a start costs
+ * Starts Apache Kafka with one configuration after the other in one JVM, so that a start takes
  * less than two seconds.
  *
- * <p>A line of JSON comes in on stdin, {"verb": "start", "arguments": {"properties": path}} or
- * {"verb": "stop", "arguments": {}}, and one goes out on stdout: {"result": {"refused": text}}.
- * The text is null if the server started. The program ends when stdin does.
+ * <p>Requests are NDJSON on stdin: {"verb": "start", "arguments": {"properties": path}} or {"verb":
+ * "stop", "arguments": {}}. Responses are NDJSON on stdout: {"result": {"refused": message}}. The
+ * message is null if the server started. The program ends when stdin does.
  */
 public final class ServerRunner {
     private KafkaRaftServer server;
@@ -32,7 +32,7 @@ public final class ServerRunner {
         System.setOut(System.err);
         ObjectMapper json = new ObjectMapper();
         ServerRunner runner = new ServerRunner();
-        // A server that cannot start asks for the end of the process; `start` reports the cause.
+        // A server that cannot start calls Exit. Ignore that, because `start` reports the cause.
         Exit.setExitProcedure((status, message) -> { });
         Exit.setHaltProcedure((status, message) -> { });
         for (String line = requests.readLine(); line != null; line = requests.readLine()) {

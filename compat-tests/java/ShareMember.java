@@ -15,11 +15,11 @@ import org.apache.kafka.clients.consumer.KafkaShareConsumer;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
- * One KafkaShareConsumer, which reads in a thread of its own.
+ * A KafkaShareConsumer that reads in its own thread.
  *
- * <p>Usage: java ShareMember.java host:port group topic... Requests and answers are JSON lines on stdin and
- * stdout: "rows" tells what was accepted, "release" has it
- * give the next records back and end, "ended" waits for that, "leave" ends it.
+ * <p>Usage: java ShareMember.java host:port group topic... Requests are NDJSON on stdin, and responses on
+ * stdout. "rows" returns the accepted records, "release" makes it release the next records and end, "ended"
+ * waits for that, and "leave" ends it.
  */
 public final class ShareMember implements Runnable {
     private final KafkaShareConsumer<String, String> consumer;
@@ -101,7 +101,7 @@ public final class ShareMember implements Runnable {
             new ShareMember(words.get(0), words.get(1), words.subList(2, words.size()));
         ObjectMapper json = new ObjectMapper();
         PrintStream answers = new PrintStream(System.out, true, StandardCharsets.UTF_8);
-        System.setOut(System.err); // libraries may print
+        System.setOut(System.err); // libraries may print to stdout
         BufferedReader requests =
             new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         member.thread.start();

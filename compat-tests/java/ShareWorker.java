@@ -15,14 +15,13 @@ import org.apache.kafka.common.TopicIdPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * One KafkaShareConsumer that says what it gets and what becomes of it, and works until it is killed, or its
- * stdin is closed.
+ * A KafkaShareConsumer that reports deliveries and acknowledgements until it is killed or its stdin is closed.
  *
- * <p>Usage: java ShareWorker.java host:port group topic. The value of a record says what is done with it: "accept",
- * "reject", "release" (always), "again" (release the first delivery, accept the next one). Lines on stdout, with
- * partition and offset: "got T P O DELIVERIES DEED" before a record is acknowledged, then "settled T P O" when that
- * was taken or "refused T P O WHY" when it was not, and "left" at the end. T is when it had the record, or began to
- * acknowledge it, in ns of the machine's monotonic clock.
+ * <p>Usage: java ShareWorker.java host:port group topic. The value of a record is the acknowledgement to send:
+ * "accept", "reject", "release" (always), or "again" (release the first delivery, accept the next one). Prints lines
+ * with partition P and offset O: "got T P O DELIVERIES DEED" before it acknowledges a record, then "settled T P O" if
+ * the acknowledgement succeeded or "refused T P O WHY" if it failed, and "left" at the end. T is the time at which it
+ * got the record or began to acknowledge it, in ns of the machine's monotonic clock.
  */
 public final class ShareWorker {
     private static final Map<String, AcknowledgeType> DEEDS = Map.of(
@@ -66,7 +65,7 @@ public final class ShareWorker {
 
     public static void main(String[] target) throws Exception {
         PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
-        System.setOut(System.err); // libraries may print
+        System.setOut(System.err); // libraries may print to stdout
         Map<String, Object> settings = new HashMap<>();
         settings.put("bootstrap.servers", target[0]);
         settings.put("group.id", target[1]);
@@ -78,7 +77,7 @@ public final class ShareWorker {
             try {
                 System.in.read();
             } catch (java.io.IOException error) {
-                // as good as its end
+                // treat an error of stdin like its end
             }
             leaves = true;
         });

@@ -20,7 +20,7 @@ import org.apache.kafka.streams.kstream.StreamJoined;
  * Two applications of Kafka Streams: one counts words, one joins orders with their payments.
  *
  * <p>Run it with {@code java StreamsApplication.java words|payments setting=value...}. The settings
- * are those of Kafka Streams. Each change of its state is a line on stdout.
+ * are those of Kafka Streams. It prints a line per change of its state.
  */
 public final class StreamsApplication {
     static final Duration WINDOW = Duration.ofSeconds(10);
@@ -47,7 +47,7 @@ public final class StreamsApplication {
         streams.start();
     }
 
-    /** Lines in; out comes each word with how often it was seen, once for each time. */
+    /** Counts the words in lines, and writes each word with its count whenever it occurs. */
     static void countWords(StreamsBuilder builder) {
         builder.stream("lines", Consumed.with(TEXT, TEXT))
             .flatMapValues(line -> List.of(line.split(" ")))
@@ -58,7 +58,7 @@ public final class StreamsApplication {
             .to("counts", Produced.with(TEXT, TEXT));
     }
 
-    /** Orders and payments, "customer:number" both; out come pairs of a customer in a window. */
+    /** Joins orders and payments, both "customer:number", of the same customer in a window. */
     static void joinPayments(StreamsBuilder builder) {
         byCustomer(builder, "orders")
             .join(

@@ -20,14 +20,14 @@ import java.util.Map;
 import org.apache.kafka.common.utils.Exit;
 
 /**
- * Runs Kafka's command-line tools one after the other in one JVM, so that each costs milliseconds.
+ * Runs Kafka's command-line tools one after the other in one JVM, so that each takes milliseconds.
  *
- * <p>A line of JSON comes in on stdin, {"verb": "run", "arguments": {"main": class, "arguments":
- * [...], "stdin": text}}, and one goes out on stdout: {"result": {"status": n, "stdout": text,
- * "stderr": text}}. It ends when stdin does.
+ * <p>Requests are NDJSON on stdin: {"verb": "run", "arguments": {"main": class, "arguments": [...],
+ * "stdin": string}}. Responses are NDJSON on stdout: {"result": {"status": n, "stdout": string,
+ * "stderr": string}}. It ends when stdin does.
  *
- * <p>Tools end by {@link Exit#exit}; here that ends the main method and not the process. What they
- * left for the end of the process (shutdown hooks) runs after it.
+ * <p>Tools call {@link Exit#exit}, which here ends the main method instead of the process. Their
+ * shutdown hooks run after that.
  */
 public final class ToolRunner {
     private static final String TOOLS_PACKAGE = "org.apache.kafka.tools.";
@@ -49,14 +49,14 @@ public final class ToolRunner {
         System.exit(0);
     }
 
-    /** A tool asked for the end of the process; an Error, so that tools let it pass. */
+    /** Thrown when a tool exits. It is an Error, so that tools do not catch it. */
     private static final class Ended extends Error {
         Ended() {
             super("the tool has ended", null, false, false);
         }
     }
 
-    /** Classes of the tools anew for each run: some count in static fields. */
+    /** Loads the classes of the tools for each run, because some have state in static fields. */
     private static final class FreshTools extends URLClassLoader {
         FreshTools(URL[] jar) {
             super(jar, ToolRunner.class.getClassLoader());
@@ -81,7 +81,7 @@ public final class ToolRunner {
         statuses.add(status);
         System.out.flush();
         System.err.flush();
-        // What a tool prints after its end (it may catch the Error) would not be seen in real life.
+        // Discard output after the exit: a tool may catch the Error and print, which a process could not.
         System.setOut(new PrintStream(OutputStream.nullOutputStream()));
         System.setErr(new PrintStream(OutputStream.nullOutputStream()));
         throw new Ended();
@@ -129,7 +129,7 @@ public final class ToolRunner {
         }
     }
 
-    /** What tools registered for the end of the process; some do so without {@link Exit}. */
+    /** Returns the shutdown hooks of the tools. Some register theirs without {@link Exit}. */
     @SuppressWarnings("unchecked")
     private static void runShutdownHooks() {
         List<Thread> hooks;

@@ -1,13 +1,13 @@
-// What the adapters share: texts and bytes, rows, members and their records.
+// Code shared by the adapters: encodings, security settings, rows, and group members.
 
 import { readFileSync } from 'node:fs'
 
-// How clients speak TLS: they trust the certificates of this PEM file. Without one they speak none.
+// Returns the TLS options, which trust the CA certificates of a PEM file. Without one, TLS is off.
 export const trusting = () =>
   process.env.COMPAT_TRUSTED && { ca: [readFileSync(process.env.COMPAT_TRUSTED, 'utf8')] }
 
-// Who logs in: mechanism, user and password of COMPAT_LOGIN; nothing for nobody. By OAUTHBEARER the last
-// one is a file that has a token, and there are the names by which the libraries ask for it.
+// Returns the SASL mechanism, user and password of COMPAT_LOGIN, or nothing without SASL. For
+// OAUTHBEARER, the password is a file that contains a token, and each library gets its own option.
 export function credentials() {
   const [mechanism, username, password] = (process.env.COMPAT_LOGIN ?? '').split(':')
   if (mechanism === 'OAUTHBEARER') {
@@ -22,7 +22,7 @@ export const encode = (text) =>
 const decode = (raw) =>
   raw === null || raw === undefined ? null : Buffer.from(raw).toString('latin1')
 
-// A row as the tests know it. headers: [name, value] pairs.
+// Returns a row in the format of the tests. `headers` are [name, value] pairs.
 export function toRow(topic, partition, message, headers) {
   return {
     topic,
@@ -35,7 +35,7 @@ export function toRow(topic, partition, message, headers) {
   }
 }
 
-// What a member of a group received and was told.
+// Records and rebalance events of a group member.
 export class Inbox {
   rows = []
   events = []
@@ -52,7 +52,7 @@ export class Inbox {
     this.#assigned = []
   }
 
-  // The next offset of each partition held: what a commit says.
+  // Returns the offsets to commit: the next one of each assigned partition.
   positions() {
     const next = new Map()
     for (const row of this.rows) {
@@ -70,7 +70,7 @@ export class Inbox {
   }
 }
 
-// Collects rows until there are enough or the time is over; add() answers whether to go on.
+// Collects rows until there are enough or the time has elapsed. add() returns true to continue.
 export class Collector {
   constructor({ count, seconds }) {
     this.rows = []

@@ -1,7 +1,7 @@
 // Runs one Node client behind the verbs of clients/driver.py.
 //
-// Usage: node driver.mjs kafkajs|platformatic host:port. Requests and answers are JSON lines on
-// stdin and stdout; keys and values travel as latin-1 text.
+// Usage: node driver.mjs kafkajs|platformatic host:port. Requests are NDJSON on stdin, and
+// responses on stdout. Keys and values are encoded as latin-1 strings.
 
 import { createInterface } from 'node:readline'
 
@@ -71,7 +71,7 @@ class Driver {
     }
   }
 
-  // {partition: offset, "earliest" or "latest"} of all partitions.
+  // Returns {partition: offset, "earliest" or "latest"} for all partitions.
   async #positions({ topic, start }) {
     if (typeof start !== 'string')
       return new Map(Object.entries(start).map(([n, at]) => [Number(n), at]))
@@ -105,7 +105,7 @@ class Driver {
     }
   }
 
-  // Read as a member, write everything in capitals, end that with the positions.
+  // Consumes as a group member, produces in upper case, and commits or aborts with the offsets.
   async #transform({ identity, group, source, target, count, commit }) {
     const member = await this.client.join({ ...DEFAULTS.join, group, topics: [source] })
     const producer = await this.client.transactional({ ...DEFAULTS.transactional, identity })

@@ -1,7 +1,7 @@
-// Arms faults through kbroker's control socket and sees kafkajs survive them.
+// Injects faults through kbroker's control socket and checks that kafkajs recovers from them.
 //
-// Run it with `kbroker run --control -- node faults.mjs`. It prints a line for each story that went
-// well.
+// Run it with `kbroker run --control -- node faults.mjs`. It prints a line per successful
+// scenario.
 
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
@@ -13,7 +13,7 @@ import kafkajs from 'kafkajs'
 const topic = 'orders'
 const token = readFileSync(process.env.KBROKER_CONTROL_TOKEN_FILE, 'ascii').trim()
 
-// Sends commands to one broker: a JSON object a line, and a line as answer.
+// Sends commands to one broker as NDJSON, with one line per response.
 class Control {
   constructor(address) {
     const [host, port] = address.split(':')
@@ -100,7 +100,7 @@ async function brokerRestarts(control, bootstrap) {
   assert.deepEqual(await control.values(), ['before', 'after'])
 }
 
-const stories = {
+const scenarios = {
   'a leader that moves': leaderMoves,
   'an answer that is lost': answerIsLost,
   'a fetch that is slow': fetchIsSlow,
@@ -108,11 +108,11 @@ const stories = {
 }
 
 const first = await Control.open(process.env.KBROKER_CONTROL)
-for (const [name, tell] of Object.entries(stories)) {
+for (const [name, run] of Object.entries(scenarios)) {
   const fresh = await first.command('open', { topics: { [topic]: 1 } })
   const control = await Control.open(fresh.control)
-  await tell(control, fresh.bootstrap_servers)
-  await control.command('close') // fails when a fault hit nothing
+  await run(control, fresh.bootstrap_servers)
+  await control.command('close') // fails if a fault was never triggered
   console.log(name)
 }
 process.exit(0)

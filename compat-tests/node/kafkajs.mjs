@@ -1,4 +1,4 @@
-// kafkajs, with the codecs that its documentation tells users to add.
+// kafkajs adapter, with the codecs that its documentation recommends.
 
 import { randomUUID } from 'node:crypto'
 import { zstdCompressSync, zstdDecompressSync } from 'node:zlib'
@@ -29,7 +29,7 @@ const CODECS = {
 const STALE_MS = 1000
 const TOPIC_ALREADY_EXISTS = 36
 
-// {name: value or [values]} and back: kafkajs groups repeated headers by their name.
+// Converts headers to {name: value or [values]}, because kafkajs groups headers by name.
 function grouped(pairs = []) {
   const headers = {}
   for (const [name, value] of pairs) {
@@ -44,7 +44,7 @@ function ungrouped(headers = {}) {
   )
 }
 
-// The error that another one wraps, in all the ways that kafkajs does it.
+// Returns the error that another one wraps, in any of the ways that kafkajs uses.
 const inner = (error) =>
   error.cause ??
   error.originalError ??
@@ -117,7 +117,7 @@ class KafkaJS {
     }
   }
 
-  // kafkajs reads as a member of a group only; positions are sought once it has joined.
+  // kafkajs can only read as a group member, so seek once it has joined.
   async read({ topic, start, isolation, fetch_wait_ms: wait, partition_bytes: bytes, ...limits }) {
     const collector = new Collector(limits)
     const consumer = client(this.bootstrap).consumer({
@@ -155,7 +155,7 @@ class KafkaJS {
     const now = await this.connected.fetchTopicOffsets(topic)
     if (at === 'earliest') return now.map((one) => [one.partition, Number(one.low)])
     if (at === 'latest') return now.map((one) => [one.partition, Number(one.high)])
-    // It answers the end of the log where the broker says that there is no such record.
+    // kafkajs returns the end offset if the broker reports that there is no such record.
     const ends = new Map(now.map((one) => [one.partition, one.high]))
     const found = await this.connected.fetchTopicOffsetsByTimestamp(topic, at)
     return found.map((one) => [
@@ -229,7 +229,7 @@ class KafkaJS {
   }
 }
 
-// A producer with a transactional id; connecting fences all earlier ones.
+// A producer with a transactional ID. connect() sends InitProducerId.
 class Transactional {
   #transaction = null
 
@@ -299,7 +299,7 @@ function calls(admin, bootstrap) {
       const topics = [
         { topic: name, numPartitions: partitions, replicationFactor: replication, configEntries },
       ]
-      // Its way to say that the topic exists.
+      // kafkajs returns false if the topic exists.
       if (!(await admin.createTopics({ topics }))) {
         throw Object.assign(new Error('createTopics answered false'), {
           type: 'exists',
@@ -355,7 +355,7 @@ function calls(admin, bootstrap) {
       return Object.fromEntries(found.partitions.map((one) => [one.partition, Number(one.offset)]))
     },
     delete_records: async ({ topic, partition, before }) => {
-      // It finds leaders only of topics that it was asked about before.
+      // kafkajs finds leaders only of topics that it has already requested.
       await admin.fetchTopicOffsets(topic)
       await admin.deleteTopicRecords({ topic, partitions: [{ partition, offset: String(before) }] })
       const now = await admin.fetchTopicOffsets(topic)

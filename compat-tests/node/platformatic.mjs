@@ -1,4 +1,4 @@
-// @platformatic/kafka.
+// @platformatic/kafka adapter.
 
 import { randomUUID } from 'node:crypto'
 import {
@@ -61,7 +61,7 @@ class Platformatic {
     try {
       const known = await producer.metadata({ topics: [topic], autocreateTopics: true })
       const count = known.topics.get(topic).partitionsCount
-      // The answer names the first offset of each partition only: keep where each record goes.
+      // The result has only the first offset per partition, so store the partition of each record.
       const partitioner = (message, key) => {
         const { index, partition } = message.metadata
         const chosen = partition ?? defaultPartitioner(message, key) % count
@@ -230,7 +230,7 @@ class Platformatic {
   }
 }
 
-// A producer with a transactional id; it asks for its producer id when a transaction begins.
+// A producer with a transactional ID. It sends InitProducerId when a transaction begins.
 class Transactional {
   #transaction = null
 

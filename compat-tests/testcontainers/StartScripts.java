@@ -10,8 +10,8 @@ import org.testcontainers.images.builder.Transferable;
 import org.testcontainers.utility.DockerImageName;
 
 /**
- * Prints what Testcontainers would do with a container of Kafka, without an engine: the words of its
- * command, its environment, the script that it copies into it, and the line that it waits for.
+ * Prints how Testcontainers would start a Kafka container, without a container engine: its command, its
+ * environment, the script that it copies into the container, and the log line that it waits for.
  *
  * <p>Each line of output has a key and its values in base64.
  */

@@ -1,8 +1,8 @@
-// Command consoles asks a broker what Redpanda Console asks of it by franz-go, page by page.
+// Command consoles sends the requests of each page of Redpanda Console with franz-go.
 //
-// Usage: consoles host:port topic group. It makes the topic, writes 30 records and commits what the group has read,
-// then asks. A line of JSON on stdout for each call: {"call": name, "answer": what came} or {"call": name, "error":
-// the error}.
+// Usage: consoles host:port topic group. It creates the topic, writes 30 records, commits offsets of the group, and
+// makes the calls. It prints a line of JSON per call: {"call": name, "answer": result} or {"call": name, "error":
+// message}.
 package main
 
 import (
@@ -37,12 +37,12 @@ func main() {
 	c.client = must(kgo.NewClient(kgo.SeedBrokers(c.address), kgo.ClientID("redpanda-console")))
 	c.admin = kadm.NewClient(c.client)
 	c.prepare()
-	c.askOfTheCluster()
-	c.askOfTopics()
+	c.describeCluster()
+	c.describeTopics()
 	c.readMessages()
-	c.askOfGroups()
-	c.askOfSecurity()
-	c.askOfTransactions()
+	c.describeGroups()
+	c.describeSecurity()
+	c.describeTransactions()
 	c.change()
 }
 
@@ -92,7 +92,7 @@ func (c *console) prepare() {
 	}
 }
 
-func (c *console) askOfTheCluster() {
+func (c *console) describeCluster() {
 	call("ApiVersions", func(limited context.Context) (int, error) {
 		told, err := c.admin.ApiVersions(limited)
 		return len(told), err
@@ -123,7 +123,7 @@ func (c *console) askOfTheCluster() {
 	})
 }
 
-func (c *console) askOfTopics() {
+func (c *console) describeTopics() {
 	call("DescribeConfigs of topics", func(limited context.Context) (map[string]any, error) {
 		request := kmsg.NewPtrDescribeConfigsRequest()
 		request.IncludeSynonyms, request.IncludeDocumentation = true, true
@@ -166,7 +166,7 @@ func (c *console) each(listed kadm.ListedOffsets) []int64 {
 	return found
 }
 
-// readMessages reads as a page of messages does: without a group, from a place on, to an end that is known before.
+// readMessages reads like a page of messages: without a group, from an offset to an end offset known in advance.
 func (c *console) readMessages() {
 	call("messages from the oldest", func(limited context.Context) ([]string, error) {
 		return c.read(limited, kgo.NewOffset().AtStart(), records)
@@ -199,7 +199,7 @@ func (c *console) read(limited context.Context, from kgo.Offset, count int) ([]s
 	return found, nil
 }
 
-func (c *console) askOfGroups() {
+func (c *console) describeGroups() {
 	call("ListGroups", func(limited context.Context) ([]string, error) {
 		told, err := c.admin.ListGroups(limited)
 		one := told[c.group]
@@ -223,7 +223,7 @@ func (c *console) askOfGroups() {
 	})
 }
 
-func (c *console) askOfSecurity() {
+func (c *console) describeSecurity() {
 	call("DescribeACLs", func(limited context.Context) (int16, error) {
 		request := kmsg.NewPtrDescribeACLsRequest()
 		request.ResourceType, request.ResourcePatternType = kmsg.ACLResourceTypeAny, kmsg.ACLResourcePatternTypeAny
@@ -244,7 +244,7 @@ func (c *console) askOfSecurity() {
 	})
 }
 
-func (c *console) askOfTransactions() {
+func (c *console) describeTransactions() {
 	call("ListTransactions", func(limited context.Context) (int, error) {
 		told, err := c.admin.ListTransactions(limited, nil, nil)
 		return len(told), err
@@ -267,7 +267,7 @@ func (c *console) places() kadm.TopicsSet {
 	return set
 }
 
-// change does what its buttons do.
+// change makes the calls of its buttons.
 func (c *console) change() {
 	call("IncrementalAlterConfigs", func(limited context.Context) (string, error) {
 		value := "7200000"

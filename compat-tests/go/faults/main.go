@@ -1,6 +1,6 @@
-// Command faults arms faults through kbroker's control socket and sees franz-go survive them.
+// Command faults injects faults through kbroker's control socket and checks that franz-go recovers from them.
 //
-// Run it with `kbroker run --control -- faults`. It prints a line for each story that went well.
+// Run it with `kbroker run --control -- faults`. It prints a line per successful scenario.
 package main
 
 import (
@@ -20,7 +20,7 @@ const topic = "orders"
 
 type words map[string]any
 
-// control sends commands to one broker: a JSON object a line, and a line as answer.
+// control sends commands to one broker as NDJSON, with one line per response.
 type control struct {
 	connection net.Conn
 	answers    *bufio.Scanner
@@ -56,7 +56,7 @@ func (c *control) values() []any {
 	return values
 }
 
-// broker is a fresh one for each story.
+// broker is a new broker for one scenario.
 type broker struct {
 	*control
 	bootstrap string
@@ -89,7 +89,7 @@ func leaderMoves(ctx context.Context, b broker) {
 
 func answerIsLost(ctx context.Context, b broker) {
 	b.command("fault", words{"api": "Produce", "at": "after", "effect": "disconnect"})
-	client := b.client() // idempotent, as it is by default
+	client := b.client() // idempotent by default
 	defer client.Close()
 	send(ctx, client, "first")
 	send(ctx, client, "second")
@@ -122,9 +122,9 @@ func brokerRestarts(ctx context.Context, b broker) {
 func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	stories := []struct {
+	scenarios := []struct {
 		name string
-		tell func(context.Context, broker)
+		run  func(context.Context, broker)
 	}{
 		{"a leader that moves", leaderMoves},
 		{"an answer that is lost", answerIsLost},
@@ -132,12 +132,12 @@ func main() {
 		{"a broker that restarts", brokerRestarts},
 	}
 	first := dial(os.Getenv("KBROKER_CONTROL"))
-	for _, story := range stories {
+	for _, scenario := range scenarios {
 		fresh := first.command("open", words{"topics": words{topic: 1}})
 		b := broker{dial(fresh["control"].(string)), fresh["bootstrap_servers"].(string)}
-		story.tell(ctx, b)
-		b.command("close", words{}) // fails when a fault hit nothing
-		fmt.Println(story.name)
+		scenario.run(ctx, b)
+		b.command("close", words{}) // fails if a fault was never triggered
+		fmt.Println(scenario.name)
 	}
 }
 

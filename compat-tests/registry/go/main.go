@@ -1,4 +1,4 @@
-// Everyday work of clients for Go against a registry: franz-go's sr and srclient. Prints what they were told.
+// Runs common registry operations with franz-go's sr package and with srclient, and prints the results.
 package main
 
 import (

@@ -4,10 +4,10 @@ import (
 	"github.com/riferrei/srclient"
 )
 
-// Everyday work of srclient.
+// useSrclient runs common registry operations with srclient.
 func useSrclient(url string, told map[string]any) {
 	client := srclient.CreateSchemaRegistryClient(url)
-	client.CachingEnabled(false) // everything is asked for
+	client.CachingEnabled(false) // always send a request
 	client.CodecCreationEnabled(true)
 	made, err := client.CreateSchema("srclient", plain, srclient.Avro)
 	check(err)
@@ -40,14 +40,14 @@ func useSrclient(url string, told map[string]any) {
 	check(err)
 	told["srclient level"] = level.String()
 
-	client.CodecCreationEnabled(false) // it would read them as Avro
+	client.CodecCreationEnabled(false) // otherwise it parses all schemas as Avro
 	_, err = client.CreateSchema("srclient-line", line, srclient.Protobuf)
 	check(err)
 	reference := srclient.Reference{Name: "line.proto", Subject: "srclient-line", Version: 1}
 	order, err := client.CreateSchema("srclient-order", order, srclient.Protobuf, reference)
 	check(err)
 	told["srclient references"] = len(order.References())
-	check(client.DeleteSubject("srclient", true)) // softly, and then for good
+	check(client.DeleteSubject("srclient", true)) // a soft delete, then a permanent one
 	_, err = client.GetLatestSchema("srclient")
 	refusal, isRefusal = err.(srclient.Error)
 	told["srclient gone"] = isRefusal && refusal.Code == 40401

@@ -1,4 +1,4 @@
-// Everyday work of two registry clients for Node: what they write they read; prints what they were told.
+// Runs common registry operations with two clients for Node, and prints the results.
 import { SchemaRegistry, SchemaType } from "@kafkajs/confluent-schema-registry";
 import {
   AvroDeserializer, AvroSerializer, JsonDeserializer, JsonSerializer, SchemaRegistryClient, SerdeType,

@@ -1,7 +1,7 @@
 //! Runs rskafka behind the verbs of clients/driver.py.
 //!
-//! Usage: driver rskafka host:port. Requests and answers are JSON lines on stdin and stdout; keys
-//! and values travel as latin-1 text. rskafka has no groups and little administration.
+//! Usage: driver rskafka host:port. Requests are NDJSON on stdin, and responses on stdout. Keys and
+//! values are encoded as latin-1 strings. rskafka has no groups and few admin calls.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 const TIMEOUT_MS: i32 = 30_000;
 
-/// A refusal of this driver, or an error of rskafka.
+/// An error of this driver or of rskafka.
 enum Failure {
     Unknown(String),
     Kafka(KafkaError),
@@ -44,7 +44,7 @@ impl Failure {
     }
 }
 
-/// Kafka's number of an error; rskafka only tells the error of a number.
+/// Returns the error code of an error. rskafka only maps codes to errors.
 fn number_of(error: ProtocolError) -> Option<i16> {
     (-1..=200).find(|number| ProtocolError::new(*number) == Some(error))
 }
@@ -91,7 +91,7 @@ async fn partition_client(
     Ok(client.partition_client(topic, partition, missing).await?)
 }
 
-/// Sends the records of each partition in one batch; rskafka chooses no partitions by itself.
+/// Sends the records of each partition in one batch. rskafka has no partitioner.
 async fn produce(client: &Client, arguments: &Value) -> Answer {
     let compression = match arguments["codec"].as_str() {
         None => Compression::NoCompression,
@@ -148,7 +148,7 @@ async fn read(client: &Client, arguments: &Value) -> Answer {
     }
     let mut rows = vec![];
     while rows.len() < count && Instant::now() < deadline {
-        // One partition waits as long as asked; several take turns.
+        // A single partition uses the requested wait time. Several are polled one after the other.
         let wait = if sources.len() == 1 { wait } else { 50 };
         for (from, next) in &mut sources {
             let (records, _) = from.fetch_records(*next, 1..bytes, wait).await?;
@@ -252,7 +252,7 @@ fn to_row(topic: &str, partition: i32, one: RecordAndOffset) -> Value {
     })
 }
 
-/// A time in ms, by default now.
+/// Parses a time in ms, by default the current time.
 fn moment(value: &Value) -> DateTime<Utc> {
     let given = value.as_i64().and_then(DateTime::from_timestamp_millis);
     given.unwrap_or_else(Utc::now)

@@ -327,7 +327,7 @@ async def append_as_producer(world: World) -> None:
 async def list_messages(world: World) -> None:
     answer = await world.ask("messages?from=oldest")
     assert answer.status == 502
-    assert "partition 0 of t cannot be read (KAFKA_STORAGE_ERROR)" in answer.text
+    assert "partition 0 of t: cannot be read (KAFKA_STORAGE_ERROR)" in answer.text
     answer = await world.ask("messages?partition=1&from=oldest")
     assert len(answer.json()["records"]) == RECORDS
 
@@ -374,7 +374,7 @@ async def _watch_live(world: World, places: dict[str, int]) -> None:
         view = LiveView(stream)
         await view.begin(places)
         await view.watch_until(lambda: view.trouble and "1" in view.places)
-        assert "partition 0 of t cannot be read (KAFKA_STORAGE_ERROR)" in view.trouble
+        assert "partition 0 of t: cannot be read (KAFKA_STORAGE_ERROR)" in view.trouble
         value = b"while %d" % len(places)
         await produce(world.wire, world.topic, batch([value]), partition=1)
         await view.watch_until(lambda: view.values)

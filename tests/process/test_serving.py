@@ -290,7 +290,7 @@ async def test_few_file_descriptors(tmp_path: Path) -> None:
                 await trio.sleep(0.05)
         _, errors = server.stop()
     assert process.returncode == 0
-    assert errors.count("raise its limit of open files") == 1
+    assert errors.count("raise the limit of open files") == 1
     assert "Traceback" not in errors
 
 

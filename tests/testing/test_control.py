@@ -566,7 +566,9 @@ def test_cli_commands_control_broker(ready: dict[str, Any], command: Commands) -
     kbroker("fault", "disarm", number, *at)
     assert kbroker("explain", "group", "g", *at).startswith("group g has no coordinator here")
     assert "fault disconnect" in kbroker("explain", "partition", "orders", "0", *at)
-    assert "no member has asked" in kbroker("explain", "share", "workers", "orders", "0", *at)
+    assert "no connected member has fetched records" in kbroker(
+        "explain", "share", "workers", "orders", "0", *at
+    )
     kbroker("clock", "advance", "8d", *at)
     assert json.loads(kbroker("control", "topics", *at)) == {"topics": {"orders": 2}}
     said = kbroker("control", "produce", "topic=orders", 'value={"id": 1}', "key=a", *at)

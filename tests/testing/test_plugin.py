@@ -366,7 +366,12 @@ def test_unreachable_bootstrap_ends_run(
     """
     result = run(text, *options, "--kbroker-bootstrap", address)
     output = result.stdout.str() + result.stderr.str()
-    assert output.count(f"--kbroker-bootstrap {address}: {reason}; name a Kafka that runs") == 1
+    assert (
+        output.count(
+            f"--kbroker-bootstrap {address}: {reason}; pass the address of a running Kafka"
+        )
+        == 1
+    )
     assert "Traceback" not in output
     assert result.ret == pytest.ExitCode.INTERRUPTED
 

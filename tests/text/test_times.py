@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -125,7 +126,7 @@ def test_replay_with_other_times(broker: LocalBroker) -> None:
     for shift in ("+1s", "now"):
         flags = ("--to-topic", "again", "--timestamps", shift)
         said = run(broker, "replay", "t", *flags, status=1)
-        assert "cannot be moved by" in said.stderr
+        assert re.search(r"timestamp -?\d+ shifted by \d+ ms exceeds 64 bits", said.stderr)
     last = ("--from", str(TIMES.index(-1)), "--to", str(TIMES.index(-1) + 2))
     run(broker, "topic", "trim", "again", "--before", "end")
     run(broker, "replay", "t", "--to-topic", "again", *last, "--timestamps", "now")
@@ -168,7 +169,7 @@ def test_times_of_more_than_64_bits(broker: LocalBroker, time: str) -> None:
     for each in (TIMESTAMP_MIN - 1, TIMESTAMP_MAX + 1):
         with pytest.raises(BadLine, match="timestamp must be an integer"):
             parse_line(f'{{"timestamp": {each}}}', 0)
-        with pytest.raises(ValueError, match="timestamp is from"):
+        with pytest.raises(ValueError, match="timestamp must be from"):
             broker.produce("t", "x", timestamp=each)
 
 

@@ -169,7 +169,7 @@ class _Stream(Response):
         return texts[0] + more if texts else ""
 
     def _mark_failed(self, index: int, reason: str) -> None:
-        self._errors[index] = f"partition {index} of {self._topic} cannot be read ({reason})"
+        self._errors[index] = f"partition {index} of {self._topic}: cannot be read ({reason})"
 
     def resume_at(self, text: str) -> None:
         """Continue at the positions of an earlier stream's last event ID."""

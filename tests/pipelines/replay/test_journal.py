@@ -173,7 +173,7 @@ def test_stopped_by_a_signal(broker: LocalBroker, lines: Path) -> None:
     options = [text.split() for text in said.splitlines() if text.startswith("to resume: ")]
     assert len(options) == 3
     for words in options:
-        done = Command(broker, "orders", "--to-topic", "copy", *words[3:]).run()
+        done = Command(broker, "orders", "--to-topic", "copy", *words[2:]).run()
         assert done[0] == 0, done
     assert order_of(broker.records("copy")) == order_of(broker.records("orders"))
 

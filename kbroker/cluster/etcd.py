@@ -17,8 +17,9 @@ from kbroker.config import ConfigError
 from kbroker.storage.errors import StorageError
 
 from .etcd_gateway import Gateway, Login
-from .etcd_store import EtcdStore
+from .etcd_store import REACH_ACTION, EtcdStore
 from .running import running
+from .store import StoreProblem
 
 logger = logging.getLogger(__name__)
 
@@ -150,11 +151,9 @@ async def connected(
         with trio.move_on_after(patience_seconds):
             await store.wait_until_read()
         if not store.is_read:
-            raise StorageError(
-                f"cannot read the cluster metadata at {address}: "
-                f"{store.problem or f'no response in {patience_seconds:g} s'}; check that most members of "
-                "etcd run, and that this machine reaches them"
-            )
+            no_response = StoreProblem(f"no response in {patience_seconds:g} s", REACH_ACTION)
+            problem = store.problem or no_response
+            raise StorageError(f"cannot read the cluster metadata at {address}: {problem}")
         _check_clock(gateway.clock_ahead_seconds or 0)
         yield store
 

@@ -211,7 +211,7 @@ async def test_comparison_finds_lost_event(etcd: Etcd, caplog: pytest.LogCapture
         store._held["entry/ghost"] = store._held["entry/kept"]
         copy.entries["ghost"] = copy.entries["kept"]
         await store._compare_all()
-        assert "left out 2 keys" in caplog.text
+        assert "missed 2 keys" in caplog.text
         await until(lambda: "lost" in copy.entries, WAIT_SECONDS)
         assert copy.entries.keys() == {"kept", "lost"}
         assert copy.entries["kept"].revision == kept
@@ -331,7 +331,7 @@ async def test_mutual_tls_with_etcd_works(tmp_path: Path) -> None:
             assert await put(store, "a", 1) is not None
         for options, reason in (
             (f"cert={cert}&key={key}", "CERTIFICATE_VERIFY_FAILED"),
-            (f"ca={certificates.ca}", "cannot be read"),
+            (f"ca={certificates.ca}", "cannot read the cluster metadata"),
         ):
             said = await refusal_of(f"etcds://{member}/shop?{options}")
             assert reason in said

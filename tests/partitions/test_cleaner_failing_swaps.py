@@ -1,7 +1,6 @@
-"""Disk operations that fail once, or for a while, while the cleaner swaps segments.
+"""Disk operations that fail once or for a while during segment swaps of the cleaner.
 
-Whatever fails, and however often the cleaner and the broker are restarted afterwards, the same
-records are served: the latest value of every key.
+After any failure and any number of restarts, the latest value of every key is served.
 """
 
 from __future__ import annotations
@@ -35,11 +34,16 @@ Values = dict[bytes | None, bytes | None]
 
 
 class Case(NamedTuple):
-    """Which operations fail, and what happens then.
+    """Which operations fail, and how the broker ends.
 
-    With `operation` it is this one, always; else `length` operations from number `first` on. The
-    disk fails during `bad_runs` runs of the cleaner, and `good_runs` follow. `cut` is how the power
-    goes then, None for a kill.
+    Attributes:
+        operation: An operation that always fails, or None.
+        first: Number of the first failing operation if `operation` is None.
+        length: Number of failing operations if `operation` is None.
+        is_full: True if the disk fails because it is full.
+        bad_runs: Number of cleaner runs on the failing disk.
+        good_runs: Number of cleaner runs afterwards.
+        cut: Kind of the power failure at the end, None for a kill.
     """
 
     first: int

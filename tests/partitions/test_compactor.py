@@ -116,7 +116,7 @@ class TestTheProcess:
         assert process.returncode == -signal.SIGKILL
 
     async def test_process_has_lower_priority_and_ignores_ctrl_c(self, tmp_path: Path) -> None:
-        """Its priority is compared with the broker's only in the same session (Linux, sched_autogroup)."""
+        """Linux (sched_autogroup) compares priorities only within a session."""
         compactor = ProcessCompactor()
         with pytest.raises(CompactionFailed, match="No such file"):
             await compactor.compact(some_task(tmp_path))

@@ -62,7 +62,7 @@ async def test_log_does_not_wait_for_all_logs_of_another_client(
             return sync(logs)
 
         monkeypatch.setattr(flusher, "_sync", noted)
-        async with flusher.sync_lock:  # all of it waits for the disk
+        async with flusher.sync_lock:  # makes all requests wait for the sync
             asked = produce_request(many, None)
             asked.topic_data[0].partition_data = [
                 ProduceRequest.Partition(index=index, records=batch()) for index in range(count)

@@ -94,7 +94,7 @@ def test_leader_without_followers_commits_at_once() -> None:
 def test_proposed_isr_member_counts_at_once() -> None:
     state = leader_state([1, 3])
     fetched(state, 100, 1, _2=60, _3=100)
-    state.fetched(2, BrokerEpoch(2), 60, 100, 50)  # long since behind
+    state.fetched(2, BrokerEpoch(2), 60, 100, 50)  # lagging for a long time
     assert state.high_watermark(100, 100, 50) == 100
     state.propose(frozenset({1, 2, 3}))
     assert state.high_watermark(100, 100, 50) == 60
@@ -112,7 +112,7 @@ def test_isr_member_counts_until_its_removal_is_stored() -> None:
 
 
 def test_high_watermark_ignores_a_member_removed_by_others() -> None:
-    """It was in sync before, but no longer fetches."""
+    """The follower was in sync before but no longer fetches."""
     state = leader_state([1, 2, 3])
     fetched(state, 100, 1, _2=100, _3=100)
     state.follow(partition([1, 3], revision=2))
@@ -127,10 +127,10 @@ def test_proposal_with_unknown_outcome_counts_until_another_revision_is_seen() -
     state = leader_state([1])
     fetched(state, 100, 0, _2=100, _3=40)
     joined, other = frozenset({1, 3}), frozenset({1, 2})
-    state.propose(joined)  # and its answer is lost
+    state.propose(joined)  # the response is lost
     state.propose(other)
     state.refused(other)
-    state.follow(partition([1], revision=1))  # a read that is not newer
+    state.follow(partition([1], revision=1))  # a read of the same revision
     assert state.maximal_isr == {1, 3}
     assert state.high_watermark(100, 100, 50) == 40
     state.follow(partition([1], revision=2))
@@ -145,7 +145,7 @@ def test_unknown_outcome_is_settled_by_storing_the_isr_again() -> None:
     assert state.proposal(100, 100, 1) == frozenset({1, 2, 3})
 
 
-# -- who leaves and who joins
+# -- ISR changes
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,9 @@ def test_follower_joins_the_isr_once_it_is_caught_up(
     state = leader_state([1, 3])
     state.fetched(2, BrokerEpoch(2), offset, offset, 1)
     assert state.joining(high_watermark, 112, 2) == expected
-    assert not state.joining(high_watermark, 112, 2 + LAG_MAX), "it has not fetched since"
+    assert not state.joining(high_watermark, 112, 2 + LAG_MAX), (
+        "it has not fetched within the lag limit"
+    )
 
 
 def test_fenced_follower_does_not_join_the_isr() -> None:
@@ -233,7 +235,7 @@ def test_low_watermark_is_that_of_eligible_replicas() -> None:
     assert leader_state([1], replicas=[1]).low_watermark(50) == 50
 
 
-# -- in any order
+# -- random sequences
 
 
 class Store:
@@ -272,9 +274,9 @@ steps = st.lists(
 def test_committed_records_are_on_all_isr_members(
     steps: list[tuple[str, int]], in_sync_min: int, isr: list[int]
 ) -> None:
-    """Whoever the store has in sync, now or by a proposal under way, has all that is committed.
+    """All replicas of the stored or proposed ISR have all committed records.
 
-    That is what an election relies on. Followers only get ahead, answers come late or never.
+    Elections rely on this. Followers only advance, and responses may be late or lost.
     """
     store = Store(isr)
     state = leader_state(isr, log_end=0, in_sync_min=in_sync_min)
@@ -305,7 +307,7 @@ def test_committed_records_are_on_all_isr_members(
             store.revision += 1
         committed = max(committed, state.high_watermark(end, end, now))
         for member in store.isr:
-            assert member == ME or has[member] >= committed, f"{member} lacks what is committed"
+            assert member == ME or has[member] >= committed, f"{member} lacks committed records"
 
 
 def test_silent_follower_leaves_the_isr() -> None:

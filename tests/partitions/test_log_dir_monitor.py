@@ -1,4 +1,4 @@
-"""A node with a full or read-only log directory resigns leadership, and gets it back later."""
+"""A node with a full or read-only log directory resigns leadership and regains it later."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from ..replication.harness import (
 __all__ = ["links"]
 
 SICK = f"{DATA}/node-2"
+# Less than replica.lag.time.max.ms, after which silent followers leave the ISR anyway.
 FREEZES_SECONDS = 10
-"""Less than replica.lag.time.max.ms, after which a follower that is silent is given up anyway."""
 
 
 @pytest.fixture
@@ -98,11 +98,13 @@ async def test_follower_with_read_only_directory_leaves_the_isr(
     with trio.fail_after(FREEZES_SECONDS):
         await send(broker, 1, used, b"x")
     await until(lambda: in_sync(broker, "used") == in_sync(broker, "idle") == [1, 3])
-    # It has all that there is in the idle one, but nobody knows whether it keeps up.
+    # It has all records of the idle topic, but it may be unable to append new ones.
     assert replica_on(broker, 1, "idle").isr_proposal() is None
     revision = broker.node.cluster.topics["idle"].partitions[0].revision
     await until(lambda: files.probes_refused >= 3)
-    assert broker.node.cluster.topics["idle"].partitions[0].revision == revision, "it came back"
+    assert broker.node.cluster.topics["idle"].partitions[0].revision == revision, (
+        "it rejoined the ISR"
+    )
     with trio.fail_after(FREEZES_SECONDS):
         await send(broker, 1, idle, b"y")
     assert in_sync(broker, "idle") == [1, 3]
@@ -192,7 +194,7 @@ async def test_directory_with_repeated_failures_is_probed_less_often(
     lasted = []
     for _ in range(3):
         files.takes = 0
-        began = trio.current_time()  # before it is refused: it may take a while to hear of that
+        began = trio.current_time()  # before the append, because the response may take a while
         row = await try_send(broker, 2, topic, b"refused")
         assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         files.heal()

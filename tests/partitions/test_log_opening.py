@@ -1,4 +1,4 @@
-"""Directories that hold another partition than their name says: they are kept and reported."""
+"""Directories that contain another partition than their name says are kept and reported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VALUES = [b"precious %d" % number for number in range(5)]
 
 
 async def write(data: Path, topics: Mapping[str, int], prefix: bytes = b"") -> dict[str, Topic]:
-    """Start a broker, and write records that name their partition into each partition."""
+    """Start a broker and write records that contain the partition's name into each partition."""
     made = {}
     async with started(data) as broker, connected(broker.endpoint) as wire:
         for name, partitions in topics.items():

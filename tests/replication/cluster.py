@@ -25,22 +25,22 @@ from ..machine import LOCAL
 from ..ports import free_ports
 from ..wire import LATEST, ConnectionClosed, Topic, connected, list_offset, metadata, request
 
+# A topic with min.insync.replicas=1. The topic KEPT has 2.
 SINGLE = "single"
-"""A topic with min.insync.replicas=1; that of KEPT is 2."""
 PARTITIONS = {KEPT: 3, SINGLE: 2}
 PLACES: list[Place] = [(topic, index) for topic, n in PARTITIONS.items() for index in range(n)]
 NODES = (1, 2, 3)
 WAIT_SECONDS_MAX = 60.0
+# Maximum seconds until a node without data has copied all records under load.
 IN_SYNC_SECONDS_MAX = 300.0
-"""A node whose disk was lost copies all that there is once more, beside all of the load."""
+# Number of last log lines that a failed wait prints per process.
 LOGGED_LINES = 40
-"""Of each log, where something did not come about."""
 
 SETTINGS = (
     "flush.policy=fsync",
     "default.replication.factor=3",
     "offsets.topic.num.partitions=4",
-    # Leaders move when a round says so.
+    # Rounds move leaders explicitly.
     "auto.leader.rebalance.enable=false",
 )
 TOPICS = (
@@ -84,7 +84,7 @@ class Cluster(Server):
     def bootstrap(self) -> str:
         return ",".join(f"{host}:{port}" for host, port in self.addresses)
 
-    # -- orders
+    # -- commands
 
     def crash(self, node: int) -> None:
         """Crash the node; its unsynced data may be lost."""
@@ -102,7 +102,7 @@ class Cluster(Server):
         ask(self._control, do=verb, node=node)
 
     def lose_directory(self, node: int) -> None:
-        """While the process is dead: a node's disk is gone, and its owner says so."""
+        """Replace a stopped node's disk by an empty one and declare the old directory lost."""
         directory = self.data / f"node-{node}"
         properties = (directory / META_PROPERTIES).read_text()
         (directory_id,) = re.findall(r"^directory\.id=(.+)$", properties, re.MULTILINE)
@@ -111,15 +111,15 @@ class Cluster(Server):
         shutil.rmtree(directory)
         directory.mkdir()  # the new disk
 
-    # -- what the cluster says
+    # -- state of the cluster
 
     def look(self) -> dict[Place, State]:
-        """Every partition, as a node says that answers; nothing when none does."""
+        """Return all partitions from the first node that responds, or an empty dictionary."""
         answer = self._ask_any(partial(describe, names=self._names))
         return answer or {}
 
     def await_leader(self, place: Place) -> Address:
-        """The address of a partition's leader, once it says where the partition ends."""
+        """Wait until a partition's leader serves the partition, and return its address."""
         found: list[Address] = []
 
         def ask() -> bool:
@@ -132,17 +132,17 @@ class Cluster(Server):
         return found[0]
 
     def high_watermark(self, place: Place) -> int:
-        """Where readers of uncommitted records find the end of a partition."""
+        """Return the high watermark of a partition from its leader."""
         end = trio.run(_end, self.await_leader(place), place)
         assert end is not None
         return end
 
     def move_leaders_back(self) -> None:
-        """Let the first replica of each partition lead it, where it can."""
+        """Elect the preferred leader of each partition where possible."""
         self._ask_any(_elect_preferred)
 
     def await_in_sync(self, places: Collection[Place] = PLACES) -> None:
-        """Wait until all replicas of the partitions are in sync, and lead or follow."""
+        """Wait until all replicas of the partitions are in sync and each partition has a leader."""
 
         def are_in_sync() -> bool:
             states = self.look()
@@ -161,11 +161,11 @@ class Cluster(Server):
 
     @property
     def log_paths(self) -> list[Path]:
-        """The files with what the processes log."""
+        """Return the log files of all processes."""
         return [self.log_path]
 
     def _all_told(self) -> str:
-        """What each node says of the partitions, and what the processes have logged last."""
+        """Return each node's view of the partitions and the last log lines of each process."""
         views = (
             f"\nnode {node}: {self._ask(node, partial(describe, names=self._names))}"
             for node in NODES
@@ -174,12 +174,12 @@ class Cluster(Server):
         return "".join((*views, *logs))
 
     def _ask_any(self, ask: Callable[[Address], Any]) -> Any:
-        """The answer of the first node that gives one; None when none does."""
+        """Return the result of the first node that responds, or None."""
         answers = (self._ask(node, ask) for node in NODES)
         return next((answer for answer in answers if answer is not None), None)
 
     def _ask(self, node: int, ask: Callable[[Address], Any]) -> Any:
-        """What a function of the address of a node returns; None when the node does not answer."""
+        """Return the result of a function of a node's address, or None if the node is down."""
         try:
             return trio.run(ask, self.addresses[node - 1])
         except (OSError, ConnectionClosed, trio.BrokenResourceError, trio.TooSlowError):
@@ -188,11 +188,11 @@ class Cluster(Server):
     # -- files
 
     def dump(self, place: Place, begin: int) -> dict[int, list[Batch]]:
-        """The batches in the segment files of each replica, from the one on that has `begin`."""
+        """Return the batches of each replica, starting with the one that contains `begin`."""
         return {node: list(batches(self.replica(node, place), begin)) for node in NODES}
 
     def replica(self, node: int, place: Place) -> Path:
-        """The directory of a replica."""
+        """Return the directory of a replica."""
         return self.data / f"node-{node}" / f"{place[0]}-{place[1]}"
 
 
@@ -201,7 +201,7 @@ def _last_lines(path: Path) -> str:
 
 
 def batches(directory: Path, begin: int) -> Iterable[Batch]:
-    """The record batches of a partition's directory that end at an offset of `begin` or above."""
+    """Return the batches of a partition's directory with a last offset of at least `begin`."""
     names = os.listdir(directory) if directory.exists() else []
     parsed = sorted(name for name in filter(None, map(parse_file_name, names)) if name[1] == LOG)
     bases = [base for base, _ in parsed]
@@ -230,7 +230,7 @@ async def describe(address: Address, names: Collection[str]) -> dict[Place, Stat
 
 
 async def _end(address: Address, place: Place) -> int | None:
-    """What a node says is the end of a partition; None when it does not."""
+    """Return the high watermark of a partition from a node, or None on error."""
     with trio.fail_after(5):
         async with connected(address) as wire:
             row = await list_offset(wire, Topic(place[0]), LATEST, partition=place[1])
@@ -253,7 +253,7 @@ def wait_until(
     seconds: float = WAIT_SECONDS_MAX,
     pause: float = 0.02,
 ) -> None:
-    """Wait until `condition()` is true; fails with `what()`."""
+    """Wait until `condition()` is true. Fails with `what()`."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what()

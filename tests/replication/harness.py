@@ -52,7 +52,7 @@ class HeldStream(trio.abc.Stream):
 
 
 class Links:
-    """The links from node to node, as those see them that copy."""
+    """The links between nodes, as seen by followers."""
 
     def __init__(self) -> None:
         self._held: dict[int, trio.Event] = {}
@@ -61,7 +61,7 @@ class Links:
         self._always.set()
 
     def hold_from(self, follower: int, condition: Callable[[], bool]) -> None:
-        """Let the answers come that were given before the condition was true, and no other one."""
+        """Let a follower receive only responses that were sent before the condition was true."""
         self._conditions[follower] = condition
 
     def received(self, follower: int) -> None:
@@ -70,16 +70,16 @@ class Links:
             self.hold(follower)
 
     async def until_held(self, follower: int) -> None:
-        """Wait until an answer came that is held."""
+        """Wait until a response is held."""
         await until(lambda: follower in self._held)
 
     def hold(self, *followers: int) -> None:
-        """Let these nodes neither ask other nodes anything nor hear their answers."""
+        """Hold all requests of these nodes to other nodes, and the responses."""
         for node_id in followers:
             self._held.setdefault(node_id, trio.Event())
 
     def release(self, *followers: int) -> None:
-        """Let everything that was held go on."""
+        """Transfer everything that was held."""
         for node_id in followers:
             self._held.pop(node_id).set()
 
@@ -97,7 +97,7 @@ class Links:
 
 @pytest.fixture
 def links(monkeypatch: pytest.MonkeyPatch) -> Links:
-    """The links of all nodes that are made afterwards."""
+    """Return the links of all nodes that are created afterwards."""
     found = Links()
 
     def peers(cluster: Cluster, config: LiveConfig, transport: PeerTransport) -> Peers:
@@ -148,7 +148,7 @@ def values_in(log: Log) -> list[bytes | None]:
 
 
 async def until_equal(broker: Broker, topic: str, *node_ids: int, index: int = 0) -> None:
-    """Wait until these nodes have the same records, and know of each that it is committed."""
+    """Wait until these nodes have the same records, all of them committed."""
 
     def logs() -> list[Log]:
         return [log_on(broker, node_id, topic, index) for node_id in node_ids]
@@ -170,7 +170,7 @@ def leader_of(broker: Broker, topic: str, index: int = 0) -> int:
 
 
 async def until_leader(broker: Broker, topic: str, among: set[int], index: int = 0) -> int:
-    """Wait until one of these nodes leads a partition, and knows it; returns its id."""
+    """Wait until one of these nodes acts as leader of a partition, and return its id."""
 
     def leads() -> bool:
         leader = leader_of(broker, topic, index)
@@ -187,7 +187,7 @@ async def place_topic(
     partitions: int = 1,
     configs: dict[str, str] | None = None,
 ) -> Topic:
-    """Create a topic whose partitions live on these nodes, the leader first."""
+    """Create a topic whose partitions have these replicas, the leader first."""
     cluster = broker.running().cluster
     assignments = [list(replicas)] * partitions
     topic = await cluster.create_topic(name, assignments, configs or {}, cause="a test")
@@ -195,7 +195,7 @@ async def place_topic(
 
 
 async def send(broker: Broker, node_id: int, topic: Topic, *values: bytes, **settings: Any) -> int:
-    """Produce one batch to a node; returns its offset, and fails the test when it is refused."""
+    """Produce one batch to a node and return its offset. Fails the test on an error."""
     row = await try_send(broker, node_id, topic, *values, **settings)
     assert row.error_code == 0, row
     return int(row.base_offset)
@@ -204,6 +204,6 @@ async def send(broker: Broker, node_id: int, topic: Topic, *values: bytes, **set
 async def try_send(
     broker: Broker, node_id: int, topic: Topic, *values: bytes, **settings: Any
 ) -> Any:
-    """Produce one batch to a node; returns the row of its answer."""
+    """Produce one batch to a node and return the partition's row of the response."""
     async with wire_to(broker.local_node(node_id)) as wire:
         return await produce(wire, topic, batch(values), **settings)

@@ -52,13 +52,12 @@ _PATIENT = {
 class Traffic(Load):
     """The clients of a cluster, and how long some of them waited for new leaders.
 
-    Each producer writes to one topic: where one of several partitions of a request has to wait for
-    replicas, all of them do. They ask often which nodes there are: a client that has heard of one
-    node only, and loses that, knows of no other.
+    Each producer writes to one topic: a request waits for the replicas of all its partitions.
+    Clients refresh metadata often: a client that knows only one node loses the cluster with it.
 
-    Parameters:
-        addresses: of the nodes.
-        events: the history so far; all clients append to it.
+    Args:
+        addresses: Addresses of the nodes.
+        events: The history so far. All clients append to it.
     """
 
     metadata_max_age_ms = METADATA_MS
@@ -70,32 +69,32 @@ class Traffic(Load):
         self._late: set[int] = set()
 
     def add_confluent_producer(self) -> None:
-        """One with librdkafka; `add_producer` adds one of kafka-python."""
+        """Add a producer with librdkafka. `add_producer` adds one with kafka-python."""
         number = len(self._producers) + 1
         self._sent[number] = self._acked[number] = 0
         self._producers.append(Worker(partial(self._produce_confluent, number)))
 
     def add_reader(self) -> None:
-        """One who reads all partitions from the beginning, for as long as it takes."""
+        """Add a consumer that reads all partitions from the beginning until stopped."""
         name = f"reader-{len(self._members)}"
         self._members.append(Worker(partial(self._read, name)))
 
     def _places_of(self, number: int) -> Sequence[Place]:
-        """Two libraries write to each topic."""
+        """Return the partitions of a producer. Each topic has producers of two libraries."""
         topic = list(PARTITIONS)[(number - 1) // 2 % len(PARTITIONS)]
         return [place for place in self._places if place[0] == topic]
 
     # -- waiting for new leaders
 
     def watch(self, places: Sequence[Place]) -> None:
-        """From now on note when the first record of each of them is acked that is sent from now."""
+        """Start measuring the time to the first acknowledgement in each of these partitions."""
         self._late.clear()
         self._watch_began = time.perf_counter()
         self._watched = dict.fromkeys(places)
 
     @property
     def waits(self) -> dict[Place, float | None]:
-        """Seconds from `watch` to the first ack of each partition; None: there was none yet."""
+        """Seconds from `watch` to the first acknowledgement per partition, or None."""
         return dict(self._watched)
 
     def _next(self, number: int) -> tuple[Place, int]:
@@ -109,7 +108,7 @@ class Traffic(Load):
         if ack.value in self._late and self._watched.get(ack.place, 0.0) is None:
             self._watched[ack.place] = time.perf_counter() - self._watch_began
 
-    # -- what the threads do
+    # -- steps of the threads
 
     def _produce_confluent(self, number: int, worker: Worker) -> None:
         producer = Producer(
@@ -170,7 +169,7 @@ class Traffic(Load):
 
 
 def _check_passing(error: Any) -> None:
-    """An error of the client that says that it goes on by itself."""
+    """Raise an error of the client unless it is retriable."""
     if error.code() != ConfluentError._ALL_BROKERS_DOWN and not error.retriable():
         raise KafkaException(error)
 
@@ -181,13 +180,13 @@ def _check_passing(error: Any) -> None:
 def read_back(
     cluster: Cluster, events: list[Event], read_to: dict[Place, int], places: Sequence[Place]
 ) -> None:
-    """Read what came to each partition since `read_to`, from its leader, into `events`."""
+    """Read each partition from its leader, starting at `read_to`, into `events`."""
     for place in places:
         trio.run(_read_from, cluster.await_leader(place), place, events, read_to)
 
 
 def read_known(cluster: Cluster, events: list[Event], reader: str, place: Place) -> int:
-    """Read all that the leader of a partition gives, also when it names no end; returns how much."""
+    """Read all records that the leader returns, and return their number."""
     leader = cluster.addresses[cluster.look()[place].leader - 1]
     records = trio.run(_read_known, leader, place)
     if records:
@@ -196,7 +195,7 @@ def read_known(cluster: Cluster, events: list[Event], reader: str, place: Place)
 
 
 def read_commits(cluster: Cluster, events: list[Event]) -> None:
-    """What the group has committed, as its coordinator says once it has loaded that."""
+    """Read the group's committed offsets, once its coordinator has loaded them, into `events`."""
     wait_until(
         lambda: trio.run(_read_commits, cluster, events), lambda: f"{GROUP} has no coordinator"
     )

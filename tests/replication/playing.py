@@ -17,8 +17,8 @@ from tests.wire import NEVER, Topic, Wire, connected
 
 NEWEST = 18
 SESSIONLESS = -1
+# An address without a listener.
 NOBODY = Endpoint("127.0.0.1", 1)
-"""An address where nobody listens."""
 
 
 class PlayedFollower:
@@ -43,7 +43,7 @@ class PlayedFollower:
         log_start_offset: int = 0,
         **fields: Any,
     ) -> FetchRequest:
-        """A Fetch of this node; `fields` are those of each partition."""
+        """Return a Fetch request of this node. `fields` are set in each partition."""
         epoch = self.membership.epoch if broker_epoch is None else broker_epoch
         rows = [
             FetchRequest.Partition(
@@ -67,7 +67,7 @@ class PlayedFollower:
         )
 
     async def fetch(self, topic: Topic, offset: int, **settings: Any) -> Any:
-        """Fetch one partition and return its row of the answer."""
+        """Fetch one partition and return its row of the response."""
         answer = await self.wire.ask(ApiKey.FETCH, NEWEST, self.request(topic, offset, **settings))
         assert answer.error_code == 0, answer
         self.session_id = answer.session_id
@@ -76,11 +76,11 @@ class PlayedFollower:
         return rows[0]
 
     async def begin(self, topic: Topic, offset: int, **settings: Any) -> None:
-        """Send a Fetch whose answer is received later."""
+        """Send a Fetch whose response is received later."""
         await self.wire.send(ApiKey.FETCH, NEWEST, self.request(topic, offset, **settings))
 
     async def rows(self) -> list[Any]:
-        """The rows of the answer that is due."""
+        """Receive the pending response and return its rows."""
         answer = await self.wire.receive()
         assert answer.error_code == 0, answer
         self.session_id = answer.session_id
@@ -92,7 +92,9 @@ async def played(
     broker: Broker, node_id: int, *, rack: str | None = None, ready: bool = True
 ) -> AsyncIterator[PlayedFollower]:
     """Register a node that does not exist in the cluster of `broker`."""
-    options = {"broker.session.timeout.ms": str(NEVER)}  # nobody keeps its lease alive
+    options = {
+        "broker.session.timeout.ms": str(NEVER)
+    }  # the simulated node does not renew its lease
     config = BrokerConfig.load(options=options).for_node(node_id, nodes=2, rack=rack)
     membership = Membership(
         broker.node.cluster, config, directories={}, is_clean=True, keeps_records=True
@@ -106,7 +108,7 @@ async def played(
 
 
 async def replicated(broker: Broker, *replicas: int, **configs: object) -> Topic:
-    """A topic of one partition on these nodes, led by the first; those that are ready are in sync."""
+    """Create a topic of one partition, led by the first node. Ready nodes are in sync."""
     texts = {name.replace("_", "."): str(value) for name, value in configs.items()}
     topic = await broker.node.cluster.create_topic("t", [list(replicas)], texts, cause="test")
     return Topic(topic.name, topic.id)

@@ -44,13 +44,13 @@ OF_TRANSACTIONS = frozenset(
         ApiKey.DESCRIBE_TRANSACTIONS,
     }
 )
+# Maximum seconds that a partition may have no leader.
 PATIENCE_SECONDS = 20
-"""How long a partition may be without a leader."""
 
 
 @asynccontextmanager
 async def started_with_coordinators(**settings: Any) -> AsyncIterator[Broker]:
-    """Three nodes in memory with both internal topics, of six partitions each."""
+    """Start three nodes in memory with both internal topics, of six partitions each."""
     async with started(
         nodes=3,
         default_replication_factor=3,
@@ -67,9 +67,9 @@ async def started_with_coordinators(**settings: Any) -> AsyncIterator[Broker]:
 
 
 class Routed(Wire):
-    """Connections to all nodes. Which node is asked is looked up in the cluster, not learnt.
+    """Connections to all nodes. The target of a request is looked up in the cluster's metadata.
 
-    A request whose connection ends is not sent again: whoever asks decides.
+    If a connection ends, its request is not retried.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -78,12 +78,12 @@ class Routed(Wire):
         self._stack = AsyncExitStack()
 
     async def ask(self, key: ApiKey, version: int, message: Any) -> Any:
-        """Ask the leader, or the coordinator, that the request is for; any node for the rest."""
+        """Send a request to its leader or coordinator, or to any node."""
         wire = await self.to(await self._node_for(key, message))
         return await wire.ask(key, version, message)
 
     async def to(self, node_id: int) -> Wire:
-        """The connection to the present run of a node, opened on first use."""
+        """Return the connection to a node's current run, opened on first use."""
         local = self.broker.local_node(node_id)
         if local.node not in self._wires:
             wire = await self._stack.enter_async_context(connected(local.endpoint))
@@ -127,7 +127,7 @@ def _first_partition(key: ApiKey, message: Any) -> tuple[str, int]:
 
 
 async def coordinator(broker: Broker, kind: str, key: str) -> int:
-    """The running node that has a coordinator, as soon as there is one.
+    """Wait until a coordinator is on a running node, and return the node's id.
 
     `kind` is "groups", "transactions" or "share.states".
     """
@@ -145,7 +145,7 @@ async def coordinator(broker: Broker, kind: str, key: str) -> int:
 
 
 async def leader(broker: Broker, topic: str, index: int) -> int:
-    """The running node that leads a partition, as soon as there is one."""
+    """Wait until a partition's leader is running, and return its id."""
     found = NO_LEADER
 
     def is_there() -> bool:
@@ -160,7 +160,7 @@ async def leader(broker: Broker, topic: str, index: int) -> int:
 
 @asynccontextmanager
 async def routed(broker: Broker) -> AsyncIterator[Routed]:
-    """A client of all nodes."""
+    """Connect a client to all nodes."""
     wire = Routed(broker)
     try:
         yield wire
@@ -184,5 +184,5 @@ async def all_in_sync(broker: Broker) -> None:
 
 
 def others(broker: Broker, node_id: int) -> list[LocalNode]:
-    """The running nodes but one."""
+    """Return the running nodes without one."""
     return [each for each in broker.nodes if each.is_running and each.id != node_id]

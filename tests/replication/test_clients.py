@@ -1,7 +1,7 @@
 """Group members and transactional producers during failures of their coordinators.
 
-The node of a coordinator is stopped, or crashes, and its partitions are given back to it: the
-clients go on by themselves, and no committed offset goes back.
+The node of a coordinator stops or crashes, restarts, and leads its partitions again. The clients
+continue without errors, and no committed offset decreases.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ SETTINGS = (
 )
 TOPICS = (f"{INPUT}:{PARTITIONS}", f"{OUTPUT}:{PARTITIONS}")
 GROUP, TRANSACTION = 0, 1
+# Number of steps that each application must complete after each change.
 STEPS = 3
-"""How often everybody has to get something done after each change."""
+# Errors that applications may get while a coordinator moves, as with Apache Kafka.
 ASK_AGAIN = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -50,7 +51,6 @@ ASK_AGAIN = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""What an application may be told while a coordinator moves, with Apache Kafka too."""
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def cluster(started: Cluster) -> Cluster:
 
 @pytest.fixture(autouse=True)
 def _without_kafka_python_s_log() -> Iterator[None]:
-    """Its records hold the sockets of connections that failed, which it forgot to close."""
+    """Disable kafka-python's log: its records keep sockets of failed connections open."""
     logger = logging.getLogger("kafka")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -93,7 +93,7 @@ def await_in_sync(cluster: Cluster) -> None:
 
 
 def coordinator(cluster: Cluster, kind: int, key: str) -> int:
-    """The node that has a coordinator, as soon as it is known."""
+    """Wait until a coordinator is known, and return its node."""
     found: list[int] = []
 
     async def find(address: Address) -> int:
@@ -115,7 +115,7 @@ def coordinator(cluster: Cluster, kind: int, key: str) -> int:
 
 
 class Application:
-    """Does its step again and again in a thread; `check` raises what went wrong."""
+    """A step that runs repeatedly in a thread. `check` raises its error."""
 
     def __init__(self, step: Callable[[], None], close: Callable[[], None]) -> None:
         self.steps = 0
@@ -146,24 +146,24 @@ class Application:
 
 
 class Positions:
-    """What a group has committed: it only ever grows."""
+    """Committed offsets of a group, which must not decrease."""
 
     def __init__(self) -> None:
         self.committed = dict.fromkeys(range(PARTITIONS), -1)
         self._lock = threading.Lock()
 
     def was_committed(self, partition: int, offset: int) -> None:
-        """A member has committed, and been told so."""
+        """Record an acknowledged commit."""
         with self._lock:
             self.committed[partition] = max(self.committed[partition], offset)
 
     def was_read(self, partition: int, offset: int, known: int) -> None:
-        """The group's offset is `offset`; `known` was committed before it was asked for."""
+        """Check a fetched offset against the one that was committed before the request."""
         assert offset >= known, f"{INPUT}-{partition}: {offset} after {known} was committed"
 
 
 class Progress:
-    """What has to go on whatever happens: all applications, and the group in every partition."""
+    """Progress of all applications and of the group in every partition."""
 
     def __init__(self, positions: Positions | None = None) -> None:
         self.applications: list[Application] = []
@@ -190,10 +190,10 @@ class Progress:
 
 
 class Member(Protocol):
-    """What the members of both libraries can do."""
+    """Common interface of the members of both libraries."""
 
     def poll(self) -> dict[int, int]:
-        """The next position of each partition of which records came."""
+        """Return the next position of each partition with new records."""
         ...
 
     def commit(self, positions: dict[int, int]) -> None: ...
@@ -221,7 +221,7 @@ class KafkaPython:
         try:
             found = self._consumer.poll(timeout_ms=300)
         except kafka.errors.KafkaConnectionError:
-            # What its heartbeats have met: they look for the coordinator at nodes that are down.
+            # Heartbeats raise this if they look for the coordinator on a stopped node.
             return {}
         return {place.partition: rows[-1].offset + 1 for place, rows in found.items()}
 
@@ -274,7 +274,7 @@ class Confluent:
 
 
 def again(ask: Callable[[], Any]) -> Any:
-    """Ask until the coordinator is where it is looked for."""
+    """Repeat a call until it reaches the coordinator."""
     while True:
         try:
             return ask()
@@ -282,7 +282,7 @@ def again(ask: Callable[[], Any]) -> Any:
             if error.args[0].code() not in ASK_AGAIN and not error.args[0].retriable():
                 raise
         except kafka.errors.KafkaConnectionError:
-            pass  # it looked for the coordinator at a node that is down
+            pass  # looked for the coordinator on a stopped node
         time.sleep(0.05)
 
 
@@ -293,7 +293,7 @@ LIBRARIES: dict[str, Callable[[str, str], Member]] = {
 
 
 def member(cluster: Cluster, library: str, group: str, positions: Positions) -> Application:
-    """A member that commits what it reads, and looks whether it is committed."""
+    """Start a member that commits what it reads and checks the committed offsets."""
     client = LIBRARIES[library](cluster.bootstrap, group)
 
     def step() -> None:
@@ -336,7 +336,7 @@ def producer(cluster: Cluster) -> Application:
 
 
 def transactional(cluster: Cluster, name: str, written: list[bytes]) -> Application:
-    """A transaction in each step, over all partitions; every third one is aborted."""
+    """Start a producer with one transaction per step. Every third one is aborted."""
     client = Producer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -367,7 +367,7 @@ def transactional(cluster: Cluster, name: str, written: list[bytes]) -> Applicat
 
 
 def take_coordinator(cluster: Cluster, node: int, how: str, progress: Progress) -> None:
-    """Everybody goes on without the node, with it again, and when it leads again."""
+    """Stop a coordinator's node, revive it, and move leaders back. Clients progress each time."""
     end = cluster.stop if how == "stop" else cluster.crash
     end(node)
     progress.all_go_on()
@@ -394,7 +394,7 @@ def test_group_members_continue_after_coordinator_failures(cluster: Cluster, lib
 
 
 def test_transactions_continue_after_coordinator_failures(cluster: Cluster) -> None:
-    """All of each transaction that was committed can be read, and nothing of the others."""
+    """All records of committed transactions are read, and no others."""
     written: dict[str, list[bytes]] = {f"tx-{number}": [] for number in range(3)}
     progress = Progress()
     try:
@@ -411,7 +411,7 @@ def test_transactions_continue_after_coordinator_failures(cluster: Cluster) -> N
 
 
 def read_all(cluster: Cluster) -> list[list[bytes]]:
-    """The committed records of each partition of the output."""
+    """Return the committed records of each partition of the output."""
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,

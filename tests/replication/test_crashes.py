@@ -1,9 +1,9 @@
 """Crashes of one, two and all of three nodes under load: acknowledged records are on all of them.
 
-Each node crashes as a machine does for its peers: its connections are reset, and nothing of it gets
-to run any more. Now and then all of them go by kill -9 of their process, and two of them come back
-with empty directories. A round in which no request was in flight does not count, nor one without an
-election; a follower's needs to have left the in-sync replicas instead.
+To other nodes, a crash looks like a machine failure: connections are reset and no code runs.
+In some rounds the whole process is killed, or two nodes lose their directories as well. A round
+without requests in flight or without an election does not count. In rounds that crash a follower,
+the follower must leave the ISR instead.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ C = TypeVar("C", bound=Cluster)
 
 
 class Run:
-    """Three nodes under load, and what is known of them."""
+    """Three nodes under load, with the history and statistics of the rounds."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self.cluster = cluster
@@ -55,14 +55,14 @@ class Run:
         self.in_flight: list[int] = []
         self.elections = 0
         self.waits: defaultdict[str, list[float]] = defaultdict(list)
+        # Kinds of rounds that count without an election.
         self.without_election = {FOLLOWER}
-        """The kinds of rounds that count without one."""
         self._readers = itertools.count(1)
 
     # -- one round
 
     def round(self, kind: str) -> bool:
-        """Load, crash, restart, check; whether the round counts."""
+        """Run one round: load, crash, restart, check. Return True if the round counts."""
         if self.random.random() < 0.5:
             self.cluster.move_leaders_back()
         self.await_acks()
@@ -96,7 +96,7 @@ class Run:
         wait_until(lambda: self.load.acked - before >= ACKS_MIN, lambda: "nothing is acknowledged")
 
     def _draw(self, kind: str) -> list[int]:
-        """Which nodes crash, in which order."""
+        """Return the nodes to crash, in order."""
         if kind in (ALL, PROCESS):
             return self.random.sample(NODES, 3)
         if kind in (TWO, DISKS):
@@ -107,7 +107,7 @@ class Run:
         return [self._follower()]
 
     def _follower(self) -> int:
-        """A node that leads nothing, because it was restarted."""
+        """Restart a node, which then leads no partition, and return it."""
         node = self.random.choice(NODES)
         self.cluster.stop(node)
         self.cluster.revive(node)
@@ -117,7 +117,7 @@ class Run:
         return node
 
     def _crash(self, kind: str, victims: list[int], before: dict[Place, State]) -> list[float]:
-        """Crash nodes, and let clients go on as far as they can; how long they waited."""
+        """Crash nodes while clients continue if possible. Return their waiting times in seconds."""
         if kind in (PROCESS, DISKS):
             self.cluster.kill()
             for node in victims if kind == DISKS else ():
@@ -127,7 +127,7 @@ class Run:
         if kind == FOLLOWER:
             concerned = list(PLACES)
         if kind == TWO:
-            concerned = SINGLES  # the others have fewer replicas than acks=all wants
+            concerned = SINGLES  # the other topic has too few replicas for acks=all
         self.load.watch([] if kind == ALL else concerned)
         for node in victims:
             self.cluster.crash(node)
@@ -142,7 +142,7 @@ class Run:
         return waits
 
     def _await_watched(self, what: str) -> list[float]:
-        """Wait for an ack of each partition that is watched; how long each took, in seconds."""
+        """Wait for an ack in each watched partition. Return the waiting times in seconds."""
         wait_until(
             lambda: None not in self.load.waits.values(),
             lambda: f"no acks after {what}: {self.load.waits}",
@@ -151,7 +151,7 @@ class Run:
         return [seconds for seconds in self.load.waits.values() if seconds is not None]
 
     def _read_survivor(self, dead: list[int]) -> None:
-        """Where one replica is too few for acks=all, it still gives what it knows is committed."""
+        """Check that a single replica, too few for acks=all, still serves its committed records."""
 
         def leads() -> bool:
             states = self.cluster.look().values()
@@ -179,7 +179,7 @@ class Run:
     # -- checks
 
     def check(self, *, everything: bool = False) -> None:
-        """Read what is new, or all that there is, and hold it against the history."""
+        """Read new records (or all) and check them against the history."""
         if everything:
             self.read_to.clear()
             self.dumped_to.clear()
@@ -193,12 +193,12 @@ class Run:
     def _judge(self) -> None:
         end = len(self.events)
         self.checker.feed(self.events[:end])
-        del self.events[:end]  # clients go on appending
+        del self.events[:end]  # clients append concurrently
         found = self.checker.findings
         assert not found, f"{len(found)} findings, the first: {[*map(str, found[:10])]}"
 
     def _dump(self, place: Place) -> None:
-        """The files of all replicas, while all of them were in sync."""
+        """Read the files of all replicas while all of them are in sync."""
         while True:
             self.cluster.await_in_sync([place])
             before = self.cluster.look()[place]
@@ -212,7 +212,7 @@ class Run:
         self.dumped_to[place] = max(committed, default=begin)
 
     def close(self) -> None:
-        """After the last round: everything sent is acknowledged, and all of it is read again."""
+        """Stop the clients and check all records again."""
         self.load.stop_producers()
         self.load.stop_members()
         self.check(everything=True)
@@ -220,9 +220,9 @@ class Run:
 
 @contextmanager
 def running(cluster: C, seed: int, make: Callable[[C, int], Run]) -> Iterator[Run]:
-    """A run with its clients at work; the process is gone at the end."""
+    """Start a run with its clients, and end its process afterwards."""
     run = make(cluster, seed)
-    logging.disable(logging.ERROR)  # the clients report every connection that is refused
+    logging.disable(logging.ERROR)  # clients log every refused connection
     try:
         run.cluster.start()
         run.cluster.await_in_sync()
@@ -237,7 +237,7 @@ def running(cluster: C, seed: int, make: Callable[[C, int], Run]) -> Iterator[Ru
         run.cluster.close()
         del run.load
         logging.disable(logging.NOTSET)
-        gc.collect()  # the clients' sockets, while nobody minds
+        gc.collect()  # closes the clients' sockets while warnings are not recorded
 
 
 @pytest.mark.sized
@@ -256,10 +256,10 @@ def crash_nodes(
     kinds: Sequence[str] = ROUNDS,
     make: Callable[[C, int], Run] = Run,
 ) -> None:
-    """Do so in rounds of all kinds, and print what came of it."""
+    """Run rounds of all kinds, and print statistics."""
     print(f"\nseed {seed}")
     draw = random.Random(seed)
-    shuffled = draw.sample(kinds, len(kinds))  # of few rounds each seed has others
+    shuffled = draw.sample(kinds, len(kinds))  # each seed has different rounds if there are few
     planned = [shuffled[number % len(kinds)] for number in range(rounds)]
     draw.shuffle(planned)
     missed = 0
@@ -288,7 +288,7 @@ def _describe(waits: dict[str, list[float]]) -> str:
 
 
 def test_harness_detects_divergence_and_loss(tmp_path: Path) -> None:
-    """The whole harness notices a replica that differs, and a batch that all of them have lost."""
+    """The harness reports a replica that differs and a batch that all replicas have lost."""
     place = PLACES[0]
     with running(Cluster(tmp_path), 0, Run) as run:
         run.await_acks()
@@ -316,7 +316,7 @@ def _newest_segment(directory: Path) -> Path:
 
 
 def _flip_a_bit(directory: Path) -> None:
-    """In the last record of a replica."""
+    """Flip a bit in the last record of a replica."""
     path = _newest_segment(directory)
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -324,7 +324,7 @@ def _flip_a_bit(directory: Path) -> None:
 
 
 def _cut_last_batch(cluster: Cluster, node: int, place: Place) -> None:
-    """Take the newest batch of a replica out of its file, and all word of how long it was."""
+    """Remove the newest batch from a replica's file, and the checkpoints."""
     path = _newest_segment(cluster.replica(node, place))
     data = path.read_bytes()
     positions = [position for position, _ in iter_headers(data)]

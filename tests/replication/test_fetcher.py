@@ -198,8 +198,8 @@ async def test_unreachable_leader_is_logged_once(
     assert caplog.text.count("node 1 responds again") == 1
 
 
-async def _leader_told_by(broker: Broker, node_id: int) -> tuple[int, int]:
-    """The leader of t-0 as Metadata of a node names it, and the error beside it."""
+async def _leader_in_metadata_of(broker: Broker, node_id: int) -> tuple[int, int]:
+    """Return the leader and the error code of t-0 in a node's Metadata response."""
     asked = MetadataRequest(topics=[MetadataRequest.Topic(name="t")])
     async with wire_to(broker.local_node(node_id)) as wire:
         (topic,) = (await wire.ask(ApiKey.METADATA, 12, asked)).topics
@@ -210,19 +210,21 @@ async def test_metadata_omits_a_leader_whose_process_is_gone() -> None:
     async with started(nodes=3, broker_session_timeout_ms=60_000) as broker:
         topic = await place_topic(broker, "t", 1, 2, 3)
         await send(broker, 1, topic, b"x")
-        assert await _leader_told_by(broker, 2) == (1, ErrorCode.NONE)
+        assert await _leader_in_metadata_of(broker, 2) == (1, ErrorCode.NONE)
         await broker.local_node(1).crash()
         await until(
             lambda: broker.local_node(2).node.replication.fetcher_manager.is_leader_unreachable(1)
         )
         await trio.sleep(0.1)
         assert broker.local_node(2).node.replication.fetcher_manager.is_leader_unreachable(1)
-        assert broker.local_node(2).node.cluster.is_ready(1), "it was missed already"
-        assert await _leader_told_by(broker, 2) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
+        assert broker.local_node(2).node.cluster.is_ready(1), (
+            "the session of node 1 has expired already"
+        )
+        assert await _leader_in_metadata_of(broker, 2) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
         await broker.local_node(1).start()
         leader = await until_leader(broker, "t", {1, 2, 3})
         await send(broker, leader, topic, b"y")
-        assert await _leader_told_by(broker, 5 - leader if leader > 1 else 2) == (leader, 0)
+        assert await _leader_in_metadata_of(broker, 5 - leader if leader > 1 else 2) == (leader, 0)
 
 
 async def test_metadata_omits_a_dead_leader_before_the_fetcher_notices(
@@ -239,9 +241,9 @@ async def test_metadata_omits_a_dead_leader_before_the_fetcher_notices(
 
         monkeypatch.setattr(Peer, "ask", notice_nothing)
         await asks.wait()
-        assert await _leader_told_by(broker, 2) == (1, ErrorCode.NONE)
+        assert await _leader_in_metadata_of(broker, 2) == (1, ErrorCode.NONE)
         await broker.local_node(1).crash()
-        assert await _leader_told_by(broker, 2) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
+        assert await _leader_in_metadata_of(broker, 2) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
 
 
 async def test_metadata_names_an_unreachable_live_leader_after_its_session_timeout() -> None:
@@ -258,14 +260,14 @@ async def test_metadata_names_an_unreachable_live_leader_after_its_session_timeo
         await until(
             lambda: broker.local_node(2).node.replication.fetcher_manager.is_leader_unreachable(1)
         )
-        assert await _leader_told_by(broker, 2) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
-        assert await _leader_told_by(broker, 1) == (1, ErrorCode.NONE)
+        assert await _leader_in_metadata_of(broker, 2) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
+        assert await _leader_in_metadata_of(broker, 1) == (1, ErrorCode.NONE)
         await until(
             lambda: (
                 not broker.local_node(2).node.replication.fetcher_manager.is_leader_unreachable(1)
             )
         )
-        assert await _leader_told_by(broker, 2) == (1, ErrorCode.NONE)
+        assert await _leader_in_metadata_of(broker, 2) == (1, ErrorCode.NONE)
         peers._transport = way
         await until_equal(broker, "t", 1, 2)
 
@@ -323,7 +325,7 @@ async def test_bug_in_the_fetch_loop_is_counted_and_does_not_stop_the_node(
 async def test_bytes_damaged_in_transit_are_fetched_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: bool
 ) -> None:
-    """A wrong CRC, or no complete batch."""
+    """The damage is a wrong CRC or an incomplete batch."""
     async with started(nodes=2) as broker:
         topic = await place_topic(broker, "t", 1, 2)
         follower = type(replica_on(broker, 2, "t"))

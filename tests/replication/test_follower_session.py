@@ -52,7 +52,7 @@ def test_reset_sends_all_partitions_and_closes_the_session() -> None:
 def test_requests_without_a_session_contain_all_partitions() -> None:
     session = opened(0)
     assert session.is_new
-    assert session.told(A) == at(0), "the answer to this request is still to be taken"
+    assert session.told(A) == at(0), "the response to this request is pending"
     assert session.update({A: at(0), B: at(0)}, ()) == ([A, B], [])
 
 

@@ -1,4 +1,4 @@
-"""Stored ISR changes, including lost responses of the store."""
+"""Stored ISR changes, including lost responses of the metadata store."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_caught_up_follower_joins_the_isr(
     await until(lambda: isr_of(broker, topic) == [1])
     await follower.fetch(topic, 0)
     await trio.sleep(0.05)
-    assert isr_of(broker, topic) == [1], "it reads, but has nothing yet"
+    assert isr_of(broker, topic) == [1], "it fetches but has not caught up"
     await follower.fetch(topic, 1)
     await until(lambda: isr_of(broker, topic) == [1, 2])
 
@@ -94,7 +94,7 @@ async def test_fenced_follower_joins_the_isr_once_it_is_ready(broker: Broker, wi
 async def test_restarted_follower_does_not_join_by_an_earlier_fetch(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It restarted between its fetch and the change, so it may have lost records (KIP-903)."""
+    """The follower restarts between its fetch and the ISR change and may lose records (KIP-903)."""
     async with played(broker, 2, ready=False) as follower:
         topic = await replicated(broker, 1, 2)
         asked: list[dict[int, int]] = []
@@ -126,7 +126,7 @@ async def test_isr_change_with_unknown_outcome_counts_until_it_is_known(
     monkeypatch: pytest.MonkeyPatch,
     applied: bool,
 ) -> None:
-    """A follower that may be in sync is waited for; the set is stored until an answer comes."""
+    """The leader waits for a follower that may be in sync and retries the change."""
     topic = await replicated(broker, 1, 2)
     await produce(wire, topic, batch())
     await until(lambda: isr_of(broker, topic) == [1])
@@ -150,7 +150,7 @@ async def test_isr_change_with_unknown_outcome_counts_until_it_is_known(
     await trio.sleep(2 * LAG_MS / 1000)
     if not applied:
         assert isr_of(broker, topic) == [1]
-        assert (await fetch(wire, topic)).high_watermark == 1, "it may be in sync"
+        assert (await fetch(wire, topic)).high_watermark == 1, "the follower may be in sync"
     may_answer.set()
     await until(lambda: isr_of(broker, topic) == [1] and leader_state.maximal_isr == {1})
     await until(lambda: broker.node.partitions.named_replica(topic.name, 0).log.high_watermark == 2)
@@ -176,7 +176,7 @@ async def test_rejected_isr_change_is_retried(
 async def test_many_isrs_change_in_few_transactions(
     broker: Broker, follower: PlayedFollower
 ) -> None:
-    """This includes a node that falls behind in all partitions at once."""
+    """Covers a node that falls behind in all partitions at once."""
     cluster, count = broker.node.cluster, 3 * BATCH_MAX
     topic = await cluster.create_topic("t", [[1, 2]] * count, {}, cause="test")
     before = cluster.revision
@@ -233,8 +233,10 @@ async def test_repeatedly_rejected_changes_do_not_delay_others(
 async def test_lower_min_insync_replicas_clears_the_eligible_leader_replicas(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
-    """Who left while nothing was committed may still be elected, until the leader has it noted
-    that something is committed again (KIP-966)."""
+    """A replica that left the ISR stays electable until the stored state says otherwise (KIP-966).
+
+    The leader stores that records can be committed again before it commits any.
+    """
     topic = await replicated(broker, 1, 2, min_insync_replicas=2)
     await produce(wire, topic, batch(), acks=1)
     await until(lambda: isr_of(broker, topic) == [1])
@@ -245,16 +247,14 @@ async def test_lower_min_insync_replicas_clears_the_eligible_leader_replicas(
     changed = {"min.insync.replicas": "1"}
     await cluster.alter_topic_configs(cluster.topics[topic.name], changed, cause="test")
     log = broker.node.partitions.named_replica(topic.name, 0).log
-    assert log.high_watermark == 0, "node 2 could still lead"
+    assert log.high_watermark == 0, "node 2 is still electable"
     await until(lambda: log.high_watermark == 1)
     assert list(cluster.topics[topic.name].partitions[0].elr) == []
 
 
 @pytest.mark.parametrize("leader", [1, 2])
 async def test_offline_log_resigns_and_leaves_the_isr(leader: int) -> None:
-    async with started(
-        nodes=3, replica_lag_time_max_ms=NEVER
-    ) as broker:  # and nobody looks by chance
+    async with started(nodes=3, replica_lag_time_max_ms=NEVER) as broker:  # no periodic ISR check
         first, second, _ = (each.node for each in broker.nodes)
         replicas = [[leader, 3 - leader, 3]]
         created = await first.cluster.create_topic("t", replicas, {}, cause="test")
@@ -279,7 +279,7 @@ async def test_node_in_controlled_shutdown_stays_in_the_isr() -> None:
         replica = second.partitions.named_hosted("t", 0)
         await second.replication.fetcher_manager.stop()
         replica.close(deleted=False)
-        replica.log.close(clean=True)  # it is offline from now on
+        replica.log.close(clean=True)  # takes the log offline
         second.replication.isr_manager.check_all_isrs()
         await trio.sleep(0.2)
         assert sorted(created.partitions[0].isr) == [1, 2, 3]

@@ -1,7 +1,7 @@
-"""The stories of Kafka's improvement proposals about replication, told to real nodes.
+"""Failure scenarios from Kafka's improvement proposals about replication, on real nodes.
 
-Each proposal names a course of events that lost committed records, or let two logs differ, before
-it. Nodes run in one process, on disk; what a story needs to come late is held on its link.
+Each proposal describes a sequence of events that lost committed records or let logs diverge before
+it. All nodes run in one process, on disk. Links between nodes delay messages where needed.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from .harness import (
 
 __all__ = ["links"]
 
+# Values of acks in Produce requests.
 LEADER_ONLY, ALL = 1, -1
-"""acks of Produce."""
 
 
 def partition_of(broker: Broker, name: str = "t") -> Partition:
@@ -55,7 +55,7 @@ def partition_of(broker: Broker, name: str = "t") -> Partition:
 
 
 async def elect_unclean(broker: Broker, node_id: int) -> None:
-    """Let any replica that runs lead, whatever that loses."""
+    """Elect any running replica as leader, even if records are lost."""
     cls = ElectLeadersRequest
     rows = [cls.Topic(topic="t", partitions=[0])]
     async with wire_to(broker.local_node(node_id)) as wire:
@@ -65,19 +65,21 @@ async def elect_unclean(broker: Broker, node_id: int) -> None:
     assert answer.replica_election_results[0].partition_result[0].error_code == 0, answer
 
 
-# -- KIP-101: cut by leader epochs, not by the high watermark
+# -- KIP-101: truncation by leader epoch instead of high watermark
 
 
 async def test_kip_101_committed_record_above_the_followers_high_watermark_survives(
     links: Links, tmp_path: Path
 ) -> None:
-    """The follower has a committed record, but not the high watermark that says so; it restarts,
-    the leader dies. Cutting to its high watermark would lose the record."""
+    """The follower has a committed record but not the new high watermark when it restarts.
+
+    Then the leader crashes. Truncation to the follower's high watermark would lose the record.
+    """
     async with started(tmp_path, nodes=2, broker_session_timeout_ms=500) as broker:
         topic = await place_topic(broker, "t", 1, 2)
         await send(broker, 1, topic, b"m1")
         await until_equal(broker, "t", 1, 2)
-        # Only an answer that is given afterwards can tell the follower.
+        # The follower learns the high watermark only from a later response.
         links.hold_from(2, lambda: log_on(broker, 1, "t").high_watermark == 2)
         await send(broker, 1, topic, b"m2")
         await links.until_held(2)
@@ -90,7 +92,7 @@ async def test_kip_101_committed_record_above_the_followers_high_watermark_survi
         await broker.local_node(2).start()
         await broker.local_node(1).crash()
         await until(lambda: partition_of(broker).leader != 1)
-        if partition_of(broker).leader != 2:  # it left the in-sync replicas while it was away
+        if partition_of(broker).leader != 2:  # it left the ISR while it was down
             await elect_unclean(broker, 2)
         await until_leader(broker, "t", {2})
         links.release(2)
@@ -104,8 +106,10 @@ async def test_kip_101_committed_record_above_the_followers_high_watermark_survi
 async def test_kip_101_diverged_logs_converge_after_both_nodes_restart(
     links: Links, tmp_path: Path
 ) -> None:
-    """Both die; the one that lacks the last, uncommitted record leads and writes another one at
-    the same offset."""
+    """Both nodes crash. The one without the last, uncommitted record leads next.
+
+    It writes another record at the same offset.
+    """
     async with started(tmp_path, nodes=2) as broker:
         topic = await place_topic(broker, "t", 1, 2)
         await send(broker, 1, topic, b"m1")
@@ -128,8 +132,11 @@ async def test_kip_101_diverged_logs_converge_after_both_nodes_restart(
 
 @asynccontextmanager
 async def fast_failovers(links: Links, directory: Path) -> AsyncIterator[tuple[Broker, Topic]]:
-    """Node 1 has a0 to a4 and x5 to x9 of the first epoch and goes on with c10 to c12; node 2,
-    which is down, has a0 to a4 of it and b5 to b14 of the next one."""
+    """Start two nodes with diverged logs.
+
+    Node 1 has a0 to a4 and x5 to x9 of the first epoch, followed by c10 to c12. Node 2 is down and
+    has a0 to a4 of the first epoch and b5 to b14 of the next one.
+    """
     async with started(directory, nodes=2) as broker:
         topic = await place_topic(broker, "t", 1, 2)
         for number in range(5):
@@ -156,8 +163,7 @@ async def fast_failovers(links: Links, directory: Path) -> AsyncIterator[tuple[B
 async def test_kip_279_leader_without_the_followers_epoch_returns_a_common_epoch(
     links: Links, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Cutting where the leader's next epoch begins (10) would leave b5 to b9 where the leader has
-    x5 to x9."""
+    """Truncation to the start of the leader's next epoch (10) would keep b5 to b9."""
     async with fast_failovers(links, tmp_path) as (broker, _):
         await broker.local_node(2).start()
         await until_equal(broker, "t", 1, 2)
@@ -166,7 +172,7 @@ async def test_kip_279_leader_without_the_followers_epoch_returns_a_common_epoch
         assert log_on(broker, 2, "t").epochs.entries == log_on(broker, 1, "t").epochs.entries
         known = [line.text for line in broker.local_node(2).node.partitions.history.of(("t", 0))]
         assert "truncated from 15 to 5 because its leader's epoch 0 ends at 10" in known
-    # What the unclean election lost had been committed, and that is not passed over in silence.
+    # The unclean election lost committed records, which is logged.
     lost = [
         each
         for each in caplog.records
@@ -175,13 +181,13 @@ async def test_kip_279_leader_without_the_followers_epoch_returns_a_common_epoch
     assert [each.levelno for each in lost] == [logging.ERROR]
 
 
-# -- KIP-320: readers and stale leaders
+# -- KIP-320: consumers and stale leaders
 
 
 async def test_kip_320_consumer_gets_the_diverging_epoch_of_a_truncated_log(
     links: Links, tmp_path: Path
 ) -> None:
-    """A consumer has read up to b14 of the lost epoch; its offset alone would fit a longer log."""
+    """The consumer has read up to b14 of the lost epoch. Its offset alone would be valid."""
     async with fast_failovers(links, tmp_path) as (broker, topic):
         lost_epoch = log_on(broker, 1, "t").epochs.entries[0][0] + 1
         async with wire_to(broker.local_node(1)) as wire:
@@ -198,18 +204,18 @@ async def test_kip_320_consumer_gets_the_diverging_epoch_of_a_truncated_log(
         assert answer.topics[0].partitions[0].end_offset == 10
 
 
-def stop_hearing(node: Node) -> int:
-    """Cut a node off from the metadata's changes; returns the revision that it has."""
+def stop_metadata_updates(node: Node) -> int:
+    """Stop a node's metadata updates, and return its current revision."""
     node.cluster._store.unwatch(node.cluster.apply)
     return node.cluster.revision
 
 
-def hear_again(node: Node, revision: int) -> None:
+def resume_metadata_updates(node: Node, revision: int) -> None:
     node.cluster._store.watch(node.cluster.apply, after=revision)
 
 
 async def move_leader(broker: Broker, to: int) -> Partition:
-    """Elect a leader by hand, as a controller would; returns the new state."""
+    """Elect a leader directly in the metadata, and return the partition's new state."""
     node = broker.local_node(to).node
     topic, before = node.cluster.existing("t", 0)
     state = before.to_document()
@@ -230,7 +236,7 @@ async def test_kip_320_stale_leader_commits_nothing(tmp_path: Path) -> None:
         await until_equal(broker, "t", 1, 2, 3)
         stale = broker.local_node(1).node
         before = partition_of(broker).leader_epoch
-        revision = stop_hearing(stale)
+        revision = stop_metadata_updates(stale)
         now = await move_leader(broker, 2)
         assert replica_on(broker, 1, "t").is_leader
         await send(broker, 1, topic, b"lost", acks=LEADER_ONLY)
@@ -245,7 +251,7 @@ async def test_kip_320_stale_leader_commits_nothing(tmp_path: Path) -> None:
         async with wire_to(broker.local_node(2)) as wire:
             row = await fetch(wire, topic, 1, current_leader_epoch=before)
             assert row.error_code == ErrorCode.FENCED_LEADER_EPOCH
-        hear_again(stale, revision)
+        resume_metadata_updates(stale, revision)
         await until_equal(broker, "t", 1, 2, 3)
         assert values_in(log_on(broker, 1, "t")) == [b"m1", b"m2"]
 
@@ -253,30 +259,32 @@ async def test_kip_320_stale_leader_commits_nothing(tmp_path: Path) -> None:
 async def test_kip_320_follower_of_an_earlier_epoch_neither_appends_nor_truncates(
     links: Links, tmp_path: Path
 ) -> None:
-    """The follower has not heard of the election: what the old leader says of its log counts no
-    more, because that follows itself by now and may be cut."""
+    """The follower does not know of the election and still fetches from the previous leader.
+
+    Responses of that node are stale: it is a follower now and may truncate its log.
+    """
     async with started(tmp_path, nodes=3, replica_lag_time_max_ms=500) as broker:
         topic = await place_topic(broker, "t", 1, 2, 3)
         await send(broker, 1, topic, b"m1")
         await until_equal(broker, "t", 1, 2, 3)
         late = broker.local_node(3).node
-        revision = stop_hearing(late)
+        revision = stop_metadata_updates(late)
         await move_leader(broker, 2)
         for number in range(3):
             await send(broker, 2, topic, b"n%d" % number)
         await until_equal(broker, "t", 1, 2)
         assert values_in(log_on(broker, 3, "t")) == [b"m1"]
-        hear_again(late, revision)
+        resume_metadata_updates(late, revision)
         await until_equal(broker, "t", 1, 2, 3)
 
 
-# -- KIP-903: a node that comes back empty
+# -- KIP-903: a node that restarts without its data
 
 
 async def test_kip_903_node_with_a_lost_disk_does_not_join_by_earlier_fetches(
     links: Links, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It had caught up, and before the leader's change of the ISR was stored it lost its disk."""
+    """The node had caught up but lost its disk before the ISR change was stored."""
     async with started(tmp_path, nodes=2, replica_lag_time_max_ms=300) as broker:
         topic = await place_topic(broker, "t", 1, 2)
         await send(broker, 1, topic, b"m1")
@@ -314,7 +322,7 @@ async def test_kip_903_node_with_a_lost_disk_does_not_join_by_earlier_fetches(
 
 
 def lose_records(directories: list[str]) -> None:
-    """What a file system that was rebuilt has left: the identity of the directory, no records."""
+    """Delete all records but keep the identity of the directories, like a rebuilt file system."""
     for directory in map(Path, directories):
         for entry in directory.iterdir():
             if entry.is_dir():
@@ -338,12 +346,14 @@ async def test_kip_903_fetch_with_an_earlier_broker_epoch_is_rejected(tmp_path: 
             assert row.error_code == code
 
 
-# -- KIP-966: the last replica standing
+# -- KIP-966: eligible leader replicas
 
 
 async def test_kip_966_eligible_leader_replica_leads_without_loss(tmp_path: Path) -> None:
-    """The last one in sync took records that were not committed, because too few were in sync; it
-    dies too. The one that left before it has everything that was committed, and may lead."""
+    """The last replica in the ISR appends records that cannot be committed, and crashes.
+
+    The replica that left the ISR before it has all committed records and may lead.
+    """
     async with started(tmp_path, nodes=3) as broker:
         topic = await place_topic(broker, "t", 1, 2, 3, configs={"min.insync.replicas": "2"})
         await send(broker, 1, topic, b"m1")
@@ -371,8 +381,7 @@ async def test_kip_966_eligible_leader_replica_leads_without_loss(tmp_path: Path
 
 
 async def test_kip_966_unclean_shutdown_removes_leader_eligibility(tmp_path: Path) -> None:
-    """Without waiting for the disk, a crash may have taken records: then only those lead that were
-    not away."""
+    """Without fsync, a crash may lose records, so only replicas that did not crash may lead."""
     async with started(tmp_path, nodes=2, flush_policy="os") as broker:
         topic = await place_topic(broker, "t", 1, 2, configs={"min.insync.replicas": "2"})
         await send(broker, 1, topic, b"m1")

@@ -1,4 +1,4 @@
-"""Truncations wait for exclusive access to a log; the node may have another role by then."""
+"""Truncations that wait for exclusive access to a log while the node's role changes."""
 
 from __future__ import annotations
 

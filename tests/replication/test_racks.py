@@ -22,7 +22,7 @@ LEADER, FOLLOWER = 1, 2
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    """Node 1 in rack a and node 2 in rack b."""
+    """Start node 1 in rack a and node 2 in rack b."""
     async with started(
         nodes=1, broker_rack="a", replica_selector_class=SELECTOR, replica_lag_time_max_ms=600_000
     ) as broker:
@@ -31,7 +31,7 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 async def filled(broker: Broker) -> Topic:
-    """A topic with one record that both nodes have."""
+    """Create a topic with one record that is on both nodes."""
     placed = [[LEADER, FOLLOWER]]
     created = await broker.node.cluster.create_topic("t", placed, {}, cause="test")
     topic = Topic(created.name, created.id)
@@ -67,7 +67,7 @@ async def test_follower_serves_committed_records_only(broker: Broker) -> None:
 
 
 def read_one(bootstrap_servers: str) -> bytes | None:
-    """The first record of the topic, as a client in rack b reads it."""
+    """Return the first record of the topic, read by a client in rack b."""
     settings: dict[str, str | int] = {
         "bootstrap.servers": bootstrap_servers,
         "group.id": "g",

@@ -34,7 +34,7 @@ PRODUCER = 7
 async def part(
     broker: Broker, node_id: int, topic: Topic, sequence: int, *, transactional: bool = False
 ) -> Any:
-    """Produce one batch of a producer with sequences; returns the row of the answer."""
+    """Produce one batch of an idempotent producer and return its row of the response."""
     records = sequenced(PRODUCER, sequence, [b"x", b"y"], transactional=transactional)
     name = "tx" if transactional else None
     async with wire_to(broker.local_node(node_id)) as wire:
@@ -46,7 +46,7 @@ async def test_new_leader_has_the_sequences_of_producers(tmp_path: Path) -> None
         topic = await place_topic(broker, "t", 1, 2, 3)
         for sequence in range(0, 14, 2):
             assert (await part(broker, 1, topic, sequence)).base_offset == sequence
-        # One of the next leaders has been stopped meanwhile, the other one has not.
+        # Restart one of the possible next leaders, but not the other one.
         await broker.local_node(2).stop()
         await broker.local_node(2).start()
         await until(lambda: set(broker.node.cluster.topics["t"].partitions[0].isr) == {1, 2, 3})
@@ -127,7 +127,7 @@ async def test_each_replica_compacts_its_own_log() -> None:
 
 
 async def one_more(broker: Broker, topic: Topic) -> None:
-    """One more record, which both have."""
+    """Write one more record, which reaches both nodes."""
     await keyed(broker, topic, 1)
     await until(
         lambda: log_on(broker, 2, "t").high_watermark == log_on(broker, 1, "t").log_end_offset

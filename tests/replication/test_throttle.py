@@ -16,7 +16,7 @@ def test_unlimited_rate_does_not_throttle() -> None:
 def test_excess_is_paid_back_by_waiting() -> None:
     throttle = Throttle(100)
     assert throttle.wait_seconds(0) == 0
-    throttle.took(300, 0)  # one second's worth may go at once
+    throttle.took(300, 0)  # bursts of one second are allowed
     assert throttle.wait_seconds(0) == pytest.approx(2.01)
     assert throttle.wait_seconds(1) == pytest.approx(1.01)
     assert throttle.wait_seconds(2.5) == 0

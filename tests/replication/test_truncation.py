@@ -16,21 +16,21 @@ def history(*entries: tuple[int, int]) -> LeaderEpochs:
 @pytest.mark.parametrize(
     ("entries", "log_end", "leader", "cut"),
     [
-        # The leader's part of our latest epoch is shorter: ours goes from there on.
+        # The leader's part of the follower's latest epoch is shorter: truncate to its end.
         (((1, 0), (2, 5)), 10, (2, 7), 7),
-        # We lack the epoch that it names: everything after our last common epoch goes.
+        # The follower lacks the returned epoch: truncate to the end of the last common epoch.
         (((1, 0), (3, 5)), 10, (2, 8), 5),
-        # It names an epoch in which it went further than we did.
+        # The leader's part of the returned epoch is longer than the follower's.
         (((1, 0), (3, 5)), 10, (1, 8), 5),
-        # ... and one in which it did not go as far.
+        # The leader's part of the returned epoch is shorter than the follower's.
         (((1, 0), (3, 5)), 10, (1, 3), 3),
-        # All that we have is older than what it names, and longer.
+        # All local records are older than the returned epoch, and the log is longer.
         (((1, 0),), 10, (4, 6), 6),
-        # It has no epochs at all.
+        # The leader has no epochs.
         (((1, 0),), 10, (-1, 6), 6),
-        # Nothing of ours is as old as that.
+        # All local records are newer than the returned epoch.
         (((5, 0),), 10, (2, 0), 0),
-        # We have nothing: nothing goes.
+        # The follower's log is empty.
         ((), 0, (2, 7), 0),
     ],
 )

@@ -77,8 +77,12 @@ def rejected(records: DataFrame, changed: DataFrame, conf: Conf) -> DataFrame:
     or none. A total with new orders has changed, so orders without a changed total were late.
     """
     no_orders = records.where("reason is not null")
-    orders = records.where("reason is null").withColumn("start", F.window("time", conf.window).start)
-    late = orders.join(changed, ["start", "customer"], "left_anti").withColumn("reason", F.lit("late"))
+    orders = records.where("reason is null").withColumn(
+        "start", F.window("time", conf.window).start
+    )
+    late = orders.join(changed, ["start", "customer"], "left_anti").withColumn(
+        "reason", F.lit("late")
+    )
     return no_orders.unionByName(late.select(no_orders.columns)).select(
         F.lit(conf.rejected).alias("topic"),
         topics.position().alias("key"),

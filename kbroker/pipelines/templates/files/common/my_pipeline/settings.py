@@ -62,9 +62,7 @@ def _file(path: Path, defaults: Mapping[str, Any]) -> dict[str, Any]:
     kafka = {name: str(value) for name, value in found.pop("kafka", {}).items()}
     for name, value in found.items():
         if name not in defaults:
-            raise ValueError(
-                f"{path}: unknown setting {name!r} (valid: {', '.join(defaults)})"
-            )
+            raise ValueError(f"{path}: unknown setting {name!r} (valid: {', '.join(defaults)})")
         if type(value) is not type(defaults[name]):
             raise ValueError(f"{path}: {name} must be like {defaults[name]!r}, not {value!r}")
     return found | {"kafka": kafka}

@@ -1,7 +1,7 @@
 """Transformation of records one by one: put your code into `results`.
 
-    source                                 any text
-    target  (compacted)  key "source-0-4"  the text in capitals
+source                                 any text
+target  (compacted)  key "source-0-4"  the text in capitals
 """
 
 from __future__ import annotations

@@ -17,5 +17,4 @@ class Conf(TopicSettings):
     enriched: str = setting("enriched", "compacted topic for the results")
     unmatched: str = setting("", "topic for orders without a customer; empty: same as enriched")
     rejected: str = setting("rejected", "topic for invalid records")
-    customers_age_seconds: int = setting(0, "maximum age of the table in s; 0: read it per batch"
-)
+    customers_age_seconds: int = setting(0, "maximum age of the table in s; 0: read it per batch")

@@ -1,9 +1,9 @@
 """Archive of orders in Parquet files by date and hour, each order exactly once.
 
-    orders                  {"id": "17", "customer": "ada", "amount": 9.5}
-    lake/orders/record_date=2026-03-01/record_hour=10/00000-<first offset>-<last offset>.parquet
-                            columns id, customer, amount, and record: topic, partition, offset, key ...
-    lake/_poison/orders/    invalid records, with the reason
+orders                  {"id": "17", "customer": "ada", "amount": 9.5}
+lake/orders/record_date=2026-03-01/record_hour=10/00000-<first offset>-<last offset>.parquet
+                        columns id, customer, amount, and record: topic, partition, offset, key ...
+lake/_poison/orders/    invalid records, with the reason
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A program that does to a broker what measuring found to hold up others, and measures what they see.
+"""A load program that attacks a broker with expensive requests and measures the effect on others.
 
-`python -m tests.hostile` starts a broker for it that measures its own event loop as well, and with
-`--bootstrap host:port` it is any broker that may be spoilt. A polite client in a process of its own
-produces, asks for metadata and sends heartbeats meanwhile; its longest wait is what counts.
-`test_hostile` is a small dose of it.
+`python -m tests.hostile` starts a broker that also measures its own event loop. With `--bootstrap
+host:port` it attacks any disposable broker. A polite client in its own process produces, requests
+metadata and sends heartbeats at the same time. Its longest wait is the result. `test_hostile` runs
+a short version.
 """

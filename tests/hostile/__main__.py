@@ -1,4 +1,4 @@
-"""python -m tests.hostile [--bootstrap host:port]: see the text of the package."""
+"""Command line of the attack program, see the package docstring."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tempfile import TemporaryDirectory
 import trio
 
 from .attacks import Target
-from .own import attack_own_broker, wrongs
+from .own import attack_own_broker, problems
 from .run import Run
 
 HOLD_SECONDS = 1.5
+# Maximum attempts per attack, until the host of the virtual machine steals little CPU time.
 TRIES = 6
-"""How often each attack is made, until the host of a virtual machine leaves it the processors."""
 
 
 def address(text: str) -> tuple[str, int]:
@@ -26,19 +26,21 @@ def address(text: str) -> tuple[str, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.hostile",
-        description="Do to a broker what may hold up others, and measure what a polite client waits.",
+        description="Attack a broker with expensive requests and measure the waits of a polite client.",
     )
     parser.add_argument(
         "--bootstrap",
         type=address,
-        help="host:port of any broker that may be spoilt, also one of Apache Kafka; without it one "
-        "is started, whose event loop and memory are measured as well",
+        help="host:port of any disposable broker, kbroker or Apache Kafka; without it, start a "
+        "broker and also measure its event loop and memory",
     )
     parser.add_argument(
-        "--control", type=address, help="host:port of that broker's control port, if it has one"
+        "--control", type=address, help="host:port of the control port of the broker, if it has one"
     )
-    parser.add_argument("--pid", type=int, help="that broker's process, to watch its memory")
-    parser.add_argument("--seconds", type=float, default=5, help="how long each attack goes on")
+    parser.add_argument("--pid", type=int, help="process ID of the broker, to measure its memory")
+    parser.add_argument(
+        "--seconds", type=float, default=5, help="duration of each attack in seconds"
+    )
     parser.add_argument(
         "--only",
         action="append",
@@ -58,14 +60,14 @@ def main() -> int:
                 only=options.only,
             )
             run = trio.run(attack)
-        found = wrongs(run)
+        found = problems(run)
     else:
         target = Target(options.bootstrap, HOLD_SECONDS, options.control)
         run = Run(target, pid=options.pid, tries=TRIES)
         trio.run(run.attack, options.seconds, options.only)
-        found = run.wrongs()
+        found = run.problems()
     print(f"figures: {run.figures()}")
-    print("\n".join([f"{len(found)} wrongs:", *found]) if found else "nothing is wrong")
+    print("\n".join([f"{len(found)} problems:", *found]) if found else "no problems")
     return 1 if found else 0
 
 

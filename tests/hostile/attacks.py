@@ -1,7 +1,7 @@
-"""What a client can do to a broker over the wire. Each function is one round of an attack.
+"""Attacks of a client on a broker over the wire: each function is one round of an attack.
 
-A round ends by itself; that the broker closes the connection is an end as well. Where a broker does
-what it must not do, the round raises `Spoilt`.
+A round ends by itself, or when the broker closes the connection. If the broker responds wrongly,
+the round raises `BrokerMisbehaved`.
 """
 
 from __future__ import annotations
@@ -50,63 +50,69 @@ from . import compacted, planted, views
 
 MANY = Topic("many")
 PARTITIONS = 3000
-SPOILT = Topic("spoilt")
-"""The topic that garbage is sent to."""
+# The topic that receives garbage.
+GARBAGE_TOPIC = Topic("spoilt")
+# Size of a large request, below `socket.request.max.bytes`.
 FRAME_BYTES = 10 << 20
-"""A large request, below `socket.request.max.bytes`."""
+# Below the limit `request.max.elements`.
 ROWS = 90_000
-"""Below `request.max.elements`."""
 TOO_MANY_ROWS = 200_000
 LARGE_JOINS = 20
+# Handshakes per attacking client.
 HANDSHAKES = 100
-"""Of each who makes some."""
 GROUP, PARTITION = 32, 2
 GZIP = 1
 CODECS = (1, 2, 3, 4)
+# The default `message.max.bytes`.
 BATCH_BYTES_MAX = 1_048_588
-"""The largest batch that a topic takes by default."""
-REFUSED_TOPIC = (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+REJECTED_TOPIC = (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _CRC_AT, _ATTRIBUTES_AT, _LAST_DELTA_AT, _COUNT_AT, _RECORDS_AT = 17, 21, 23, 57, 61
 
 
-class Spoilt(Exception):
-    """The broker has done what it must not do."""
+class BrokerMisbehaved(Exception):
+    """The broker responded in a way that it must not."""
 
 
 class Target(NamedTuple):
-    """Where attacks go: the broker, and what it has of a port for orders, a listener with TLS and a
-    schema registry."""
+    """The attacked broker and its optional endpoints.
+
+    Attributes:
+        bootstrap: Plaintext listener.
+        hold_seconds: How long attacks keep connections and memory occupied.
+        control: Control port.
+        secured: TLS listener.
+        registry: Schema registry.
+        http: Console; its presence means that batches are planted in the log (see `planted`).
+    """
 
     bootstrap: tuple[str, int]
     hold_seconds: float
-    """How long attacks keep what they hold."""
     control: tuple[str, int] | None = None
     secured: tuple[str, int] | None = None
     registry: tuple[str, int] | None = None
     http: tuple[str, int] | None = None
-    """Its console, where batches are planted in its log (see `planted`)."""
 
 
 Attack: TypeAlias = Callable[[Target], Awaitable[None]]
 
 
 async def prepare(target: Target) -> None:
-    """Make the topics that attacks ask for."""
+    """Create the topics that the attacks use."""
     async with connected(target.bootstrap) as wire:
         known = await wire.ask(ApiKey.METADATA, 9, MetadataRequest(topics=None))
         names = {each.name for each in known.topics}
         if MANY.name not in names:
             await create_topic(wire, MANY.name, PARTITIONS)
-        if SPOILT.name not in names:
-            await create_topic(wire, SPOILT.name)
+        if GARBAGE_TOPIC.name not in names:
+            await create_topic(wire, GARBAGE_TOPIC.name)
 
 
+# Encodes a request.
 frame = partial(wire_frame, client_id="hostile")
-"""The bytes of a request."""
 
 
 async def send_and_hold(target: Target, data: bytes) -> None:
-    """Send as far as the broker takes it, and leave the answers where they are."""
+    """Send as much as the broker accepts, and never read the responses."""
     async with connected(target.bootstrap) as wire:
         with trio.move_on_after(target.hold_seconds):
             await wire.send_bytes(data)
@@ -114,7 +120,7 @@ async def send_and_hold(target: Target, data: bytes) -> None:
 
 
 async def ask_all(target: Target, frames: Iterable[bytes]) -> None:
-    """Send requests one after the other, each on a connection of its own, and take the answers."""
+    """Send requests one after the other, each on a new connection, and wait for the responses."""
     for data in frames:
         async with connected(target.bootstrap) as wire, trio.open_nursery() as nursery:
             nursery.start_soon(wire.send_bytes, data)
@@ -122,7 +128,7 @@ async def ask_all(target: Target, frames: Iterable[bytes]) -> None:
             nursery.cancel_scope.cancel()
 
 
-# -- answers and turns
+# -- responses and time slices
 
 
 @cache
@@ -130,20 +136,20 @@ def all_metadata() -> bytes:
     return frame(ApiKey.METADATA, 9, MetadataRequest(topics=None))
 
 
-async def answers_that_nobody_takes(target: Target) -> None:
+async def responses_never_read(target: Target) -> None:
     await send_and_hold(target, all_metadata() * 2000)
 
 
-async def answers_behind_a_long_poll(target: Target) -> None:
+async def responses_behind_a_long_poll(target: Target) -> None:
     poll = frame(ApiKey.FETCH, 12, fetch_request(MANY, max_wait_ms=NEVER))
     await send_and_hold(target, poll + all_metadata() * 500)
 
 
 @cache
 def unknown_rows(count: int) -> bytes:
-    """A Produce request to partitions that do not exist."""
+    """Encode a Produce request for partitions that do not exist."""
     rows = [ProduceRequest.Partition(index=i + 10, records=b"") for i in range(count)]
-    topic = ProduceRequest.Topic(name=SPOILT.name, partition_data=rows)
+    topic = ProduceRequest.Topic(name=GARBAGE_TOPIC.name, partition_data=rows)
     return frame(ApiKey.PRODUCE, 9, ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic]))
 
 
@@ -163,7 +169,7 @@ async def records_to_many_partitions(target: Target) -> None:
     await ask_all(target, [records_of_all_partitions()])
 
 
-async def many_requests_that_cost_little(target: Target) -> None:
+async def many_cheap_requests(target: Target) -> None:
     asked = frame(ApiKey.API_VERSIONS, 0, request(ApiKey.API_VERSIONS))
     async with connected(target.bootstrap) as wire, trio.open_nursery() as nursery:
         nursery.start_soon(wire.send_bytes, asked * 5000)
@@ -174,21 +180,21 @@ async def many_requests_that_cost_little(target: Target) -> None:
 # -- memory of requests
 
 
-def announced(size: int) -> bytes:
-    """The beginning of a request of so many bytes."""
+def frame_start(size: int) -> bytes:
+    """Encode the beginning of a request of this size in bytes."""
     return struct.pack(">ihhih", size, ApiKey.METADATA, 1, 1, -1) + bytes(4)
 
 
-async def announced_and_not_sent(target: Target) -> None:
+async def large_frame_never_sent(target: Target) -> None:
     async with connected(target.bootstrap) as wire:
-        await wire.send_bytes(announced(FRAME_BYTES))
+        await wire.send_bytes(frame_start(FRAME_BYTES))
         for _ in range(8):
             await trio.sleep(target.hold_seconds / 8)
             await wire.send_bytes(b"\0")
 
 
-async def all_but_one_byte(target: Target) -> None:
-    data = announced(FRAME_BYTES)
+async def large_frame_without_last_byte(target: Target) -> None:
+    data = frame_start(FRAME_BYTES)
     await send_and_hold(target, data + bytes(FRAME_BYTES + 3 - len(data)))
 
 
@@ -201,12 +207,12 @@ async def one_byte_at_a_time(target: Target) -> None:
         await wire.receive_frame()
 
 
-# -- one thing many times, and many things
+# -- repeated and numerous elements
 
 
 @cache
 def repetitions() -> tuple[bytes, ...]:
-    """Requests that name one thing again and again."""
+    """Encode requests that repeat one name many times."""
     producers = DescribeProducersRequest.Topic(name=MANY.name, partition_indexes=[0] * 20_000)
     keys = ["retention.ms"] * ROWS
     resource = DescribeConfigsRequest.Resource(
@@ -275,7 +281,7 @@ async def too_many_rows(target: Target) -> None:
 
 @cache
 def large_joins() -> list[bytes]:
-    """Joins of new groups whose members bring metadata as large as a request may be."""
+    """Encode joins of new groups with the largest possible member metadata."""
     protocols = [JoinGroupRequest.Protocol(name="range", metadata=bytes(FRAME_BYTES))]
     return [
         frame(
@@ -299,7 +305,7 @@ async def joins_with_large_metadata(target: Target) -> None:
 
 @cache
 def missing_names() -> bytes:
-    """A request that would create a topic for each of its names."""
+    """Encode a Metadata request that would create a topic for each of its names."""
     rows = [MetadataRequest.Topic(name=f"missing-{number}") for number in range(ROWS)]
     ask = MetadataRequest(topics=rows, allow_auto_topic_creation=True)
     return frame(ApiKey.METADATA, 9, ask)
@@ -311,7 +317,7 @@ async def names_of_many_missing_topics(target: Target) -> None:
 
 @cache
 def many_descriptions() -> tuple[bytes, ...]:
-    """Requests for all partitions of a topic, and for many topics that do not exist."""
+    """Encode descriptions of all partitions of a topic, and of many missing topics."""
     key = ApiKey.DESCRIBE_TOPIC_PARTITIONS
     names = [MANY.name], [f"{MANY.name}-{number}" for number in range(ROWS)]
     rows = ([DescribeTopicPartitionsRequest.Topic(name=each) for each in some] for some in names)
@@ -333,7 +339,7 @@ async def sessions_of_unknown_partitions(target: Target) -> None:
     await ask_all(target, [session()] * 5)
 
 
-# -- clients that do not wait
+# -- clients that disconnect
 
 
 def creation(names: Iterable[str], **fields: Any) -> bytes:
@@ -344,8 +350,8 @@ def creation(names: Iterable[str], **fields: Any) -> bytes:
     return frame(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=rows, **fields))
 
 
-async def asked_and_gone(target: Target) -> None:
-    """50 topics and away; they are there, and go in the same way."""
+async def requests_of_disconnected_clients(target: Target) -> None:
+    """Create 50 topics without waiting, then delete them in the same way."""
     names = [f"gone-{i}" for i in range(50)]
     async with connected(target.bootstrap) as wire:
         await wire.send_bytes(creation(names))
@@ -358,7 +364,7 @@ async def asked_and_gone(target: Target) -> None:
 
 
 def rewritten(data: bytes, *changes: tuple[int, bytes], records: bytes | None = None) -> bytes:
-    """A batch with other bytes at some places, and a good CRC."""
+    """Return a changed batch with a correct CRC."""
     batch = bytearray(data if records is None else data[:_RECORDS_AT] + records)
     for at, new in changes:
         batch[at : at + len(new)] = new
@@ -369,7 +375,7 @@ def rewritten(data: bytes, *changes: tuple[int, bytes], records: bytes | None = 
 
 @cache
 def garbage() -> dict[str, bytes]:
-    """Batches that are not what they say."""
+    """Return batches whose headers do not match their content."""
     one = encode_batch([Record(None, b"x", 1)])
     gzip = (_ATTRIBUTES_AT, struct.pack(">h", GZIP))
 
@@ -390,17 +396,17 @@ def garbage() -> dict[str, bytes]:
 async def garbage_in_batches(target: Target) -> None:
     async with connected(target.bootstrap) as wire:
         for what, batch in garbage().items():
-            answer = await wire.ask(ApiKey.PRODUCE, 9, produce_request(SPOILT, batch))
+            answer = await wire.ask(ApiKey.PRODUCE, 9, produce_request(GARBAGE_TOPIC, batch))
             row = answer.responses[0].partition_responses[0]
             if not row.error_code:
-                raise Spoilt(f"{what} was acknowledged")
+                raise BrokerMisbehaved(f"invalid batch was acknowledged: {what}")
 
 
-# -- batches that cost more than their bytes
+# -- batches that expand
 
 
 def batch_of(content: bytes, count: int, codec: int = 0, max_timestamp: int = 0) -> bytes:
-    """A batch with a right header and these records."""
+    """Return a batch of these records with a correct header."""
     header = read_header(encode_batch([Record(None, b"x", 1)]))._replace(
         attributes=codec,
         record_count=count,
@@ -411,7 +417,7 @@ def batch_of(content: bytes, count: int, codec: int = 0, max_timestamp: int = 0)
 
 
 def tiny_records(count: int) -> bytes:
-    """Records of no key, value and headers."""
+    """Return records without key, value and headers."""
     deltas = (write_varint(index) for index in range(count))
     return b"".join(
         bytes([2 * (5 + len(delta)), 0, 0]) + delta + b"\x01\x01\x00" for delta in deltas
@@ -419,14 +425,14 @@ def tiny_records(count: int) -> bytes:
 
 
 def record_of(value_bytes: int, headers: int = 0) -> bytes:
-    """One record of zeros, with headers of no key and value."""
+    """Return one record of zeros, with headers of empty key and null value."""
     body = b"\0\0\0\1" + write_varint(value_bytes) + bytes(value_bytes)
     body += write_varint(headers) + b"\0\1" * headers
     return write_varint(len(body)) + body
 
 
 def produced(*batches: bytes, version: int = 9) -> bytes:
-    """A Produce request with a batch for each of some partitions."""
+    """Encode a Produce request with one batch per partition."""
     rows = [
         ProduceRequest.Partition(index=index, records=memoryview(each))
         for index, each in enumerate(batches)
@@ -438,7 +444,7 @@ def produced(*batches: bytes, version: int = 9) -> bytes:
 
 @cache
 def many_large_batches() -> bytes:
-    """Batches of 1 MB whose header says that their records are older than the first."""
+    """Encode batches of 1 MB whose max timestamp is before their first record."""
     content = tiny_records(115_000)
     batch = batch_of(content, 115_000, max_timestamp=-5)
     return produced(*[batch] * ((2 * FRAME_BYTES - 10_000) // len(batch)))
@@ -450,7 +456,7 @@ async def many_records_without_compression(target: Target) -> None:
 
 @cache
 def record_bombs() -> tuple[bytes, ...]:
-    """Small batches whose records are many, large, or have many headers."""
+    """Return small batches with many records, large records or many headers."""
     bombs = []
     for codec in CODECS:
         bombs.append(batch_of(tiny_records(490_000), 490_000, codec))
@@ -466,20 +472,20 @@ async def bombs_of_records(target: Target) -> None:
 
 
 async def bombs_for_internal_topics(target: Target) -> None:
-    """Send records to the topics that coordinators load. No client may write to them."""
+    """Produce to internal topics, which no client may write."""
     async with connected(target.bootstrap) as wire:
         for name in INTERNAL_TOPICS:
             for bomb in record_bombs()[:2]:
                 asked = produce_request(Topic(name), bomb)
                 answer = await wire.ask(ApiKey.PRODUCE, 9, asked)
                 code = answer.responses[0].partition_responses[0].error_code
-                if code not in REFUSED_TOPIC:
-                    raise Spoilt(f"records for {name}: error {code}")
+                if code not in REJECTED_TOPIC:
+                    raise BrokerMisbehaved(f"records for {name}: error {code}")
 
 
 @cache
 def bombs_of_old_formats() -> tuple[bytes, ...]:
-    """Message sets that are many messages, or one large one, when they are opened."""
+    """Encode message sets that expand to many messages or a large one."""
     sets = (
         wrapper(message(b"") * 200_000, codec=GZIP),
         wrapper(message(bytes(7 << 20)), codec=GZIP),
@@ -494,7 +500,7 @@ async def bombs_of_messages(target: Target) -> None:
 
 @cache
 def bombs_of_metrics() -> tuple[tuple[int, bytes], ...]:
-    """Metrics that are large when they are decompressed, each with its codec."""
+    """Return client metrics that expand on decompression, with their codecs."""
     made = ((codec, compress(codec, bytes(20 << 20))) for codec in CODECS)
     return tuple((codec, metrics) for codec, metrics in made if len(metrics) < 1 << 20)
 
@@ -516,11 +522,11 @@ async def bombs_of_client_metrics(target: Target) -> None:
             )
             answer = await wire.ask(ApiKey.PUSH_TELEMETRY, 0, push)
             if answer.error_code != ErrorCode.INVALID_RECORD:
-                raise Spoilt(f"metrics in codec {codec}: error {answer.error_code}")
+                raise BrokerMisbehaved(f"metrics in codec {codec}: error {answer.error_code}")
 
 
 async def names_for_terminals(target: Target) -> None:
-    """Escapes and ends of lines in every kind of name, and names that are too long for an error."""
+    """Send escape sequences, line breaks and overlong text in all kinds of names."""
     escape = "\x1b]0;owned\x07\x9b31m\r\nERROR all is lost"
     names = [escape, "\x1b" * 30_000, "é" * 16_000]
     async with connected(target.bootstrap) as wire:
@@ -554,7 +560,7 @@ async def names_for_terminals(target: Target) -> None:
 
 
 async def web_pages(target: Target) -> None:
-    """What a browser sends to a port of its own machine. Orders in it must not be obeyed."""
+    """Send a browser's cross-site request to the control port, which must not execute it."""
     assert target.control is not None
     order = b'{"order": "reset"}\r\n'
     head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(order)
@@ -565,7 +571,7 @@ async def web_pages(target: Target) -> None:
         while more := await stream.receive_some(4096):
             answer += more
         if b'"ok": true' in answer:
-            raise Spoilt("the control port obeyed a web page")
+            raise BrokerMisbehaved("the control port executed a command from a web page")
 
 
 # -- TLS
@@ -573,7 +579,7 @@ async def web_pages(target: Target) -> None:
 
 @cache
 def client_hello() -> bytes:
-    """With what a client begins to speak TLS."""
+    """Return the TLS ClientHello of a client."""
     outgoing = ssl.MemoryBIO()
     context = ssl.create_default_context()
     side = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
@@ -582,12 +588,12 @@ def client_hello() -> bytes:
     return outgoing.read()
 
 
-async def handshakes_that_end_halfway(target: Target) -> None:
-    """The broker has answered each of them, which costs it some milliseconds, and hears no more."""
+async def half_finished_handshakes(target: Target) -> None:
+    """Abandon handshakes after the broker's first response, which costs it some ms."""
     await _begin_handshakes(target, client_hello())
 
 
-async def handshakes_that_hardly_begin(target: Target) -> None:
+async def barely_started_handshakes(target: Target) -> None:
     await _begin_handshakes(target, client_hello()[:100])
 
 
@@ -601,11 +607,11 @@ async def _begin_handshakes(target: Target, data: bytes) -> None:
         await trio.sleep(target.hold_seconds)
 
 
+# Attacks on a TLS listener, with the number of concurrent clients.
 ATTACKS_ON_TLS: dict[Attack, int] = {
-    handshakes_that_end_halfway: 10,
-    handshakes_that_hardly_begin: 10,
+    half_finished_handshakes: 10,
+    barely_started_handshakes: 10,
 }
-"""As `ATTACKS`, where there is a listener with TLS."""
 
 
 # -- stored batches
@@ -622,23 +628,25 @@ async def stored_batches_for_old_consumers(target: Target) -> None:
 async def stored_batches_for_share_consumers(target: Target) -> None:
     codes = await planted.planted_batches_for_share_consumers(target.bootstrap, target.hold_seconds)
     if codes != {0}:
-        raise Spoilt(f"a share fetch is answered with errors {sorted(codes)}")
+        raise BrokerMisbehaved(f"ShareFetch returned errors {sorted(codes)}")
 
 
-async def share_groups_that_begin_by_time(target: Target) -> None:
-    await planted.share_groups_that_begin_by_time(target.bootstrap, target.hold_seconds)
+async def share_groups_reset_by_time(target: Target) -> None:
+    await planted.share_groups_reset_by_time(target.bootstrap, target.hold_seconds)
 
 
 async def live_views_of_stored_batches(target: Target) -> None:
     assert target.http is not None
     statuses = await views.live_views(target.http, target.hold_seconds)
     if statuses[HTTPStatus.OK] > LIVE_MAX:
-        raise Spoilt(f"{statuses[HTTPStatus.OK]} live views at once (maximum: {LIVE_MAX})")
+        raise BrokerMisbehaved(
+            f"{statuses[HTTPStatus.OK]} live views at once (maximum: {LIVE_MAX})"
+        )
     if others := statuses.keys() - {HTTPStatus.OK, HTTPStatus.TOO_MANY_REQUESTS}:
-        raise Spoilt(f"live views are answered with {sorted(others)}")
+        raise BrokerMisbehaved(f"live views returned HTTP statuses {sorted(others)}")
 
 
-async def client_metrics_that_take_long_to_read(target: Target) -> None:
+async def expensive_client_metrics(target: Target) -> None:
     assert target.http is not None
     await views.read_pushed_metrics(target.bootstrap, target.http, target.hold_seconds)
 
@@ -667,6 +675,7 @@ async def single_records_of_stored_batches(target: Target) -> None:
     await planted.ask_console(target.http, target.hold_seconds, "single")
 
 
+# Attacks on planted batches, with the number of concurrent clients.
 ATTACKS_ON_STORED_BATCHES: dict[Attack, int] = {
     times_of_stored_batches: 3,
     stored_batches_for_old_consumers: 3,
@@ -675,12 +684,12 @@ ATTACKS_ON_STORED_BATCHES: dict[Attack, int] = {
     stored_batches_searched_in_the_console: 2,
     terms_over_stored_batches: 2,
     single_records_of_stored_batches: 1,
-    share_groups_that_begin_by_time: 3,
+    share_groups_reset_by_time: 3,
     live_views_of_stored_batches: 1,
-    client_metrics_that_take_long_to_read: 2,
+    expensive_client_metrics: 2,
     compaction_of_stored_batches: 1,
 }
-"""As `ATTACKS`, where batches are planted."""
+# Attacks with batches that are expensive to validate, with the number of concurrent clients.
 ATTACKS_ON_PRODUCE: dict[Attack, int] = {
     many_records_without_compression: 2,
     bombs_of_records: 10,
@@ -688,15 +697,15 @@ ATTACKS_ON_PRODUCE: dict[Attack, int] = {
     bombs_for_internal_topics: 2,
     bombs_of_client_metrics: 10,
 }
-"""As `ATTACKS`, by batches that cost much to check."""
+# All other attacks, with the number of concurrent clients.
 ATTACKS: dict[Attack, int] = {
-    answers_that_nobody_takes: 3,
-    answers_behind_a_long_poll: 3,
+    responses_never_read: 3,
+    responses_behind_a_long_poll: 3,
     rows_behind_a_long_poll: 3,
     records_to_many_partitions: 1,
-    many_requests_that_cost_little: 2,
-    announced_and_not_sent: 30,
-    all_but_one_byte: 15,
+    many_cheap_requests: 2,
+    large_frame_never_sent: 30,
+    large_frame_without_last_byte: 15,
     one_byte_at_a_time: 10,
     one_name_many_times: 2,
     settings_of_many_groups: 2,
@@ -706,8 +715,7 @@ ATTACKS: dict[Attack, int] = {
     joins_with_large_metadata: 2,
     names_of_many_missing_topics: 1,
     sessions_of_unknown_partitions: 2,
-    asked_and_gone: 2,
+    requests_of_disconnected_clients: 2,
     garbage_in_batches: 1,
     names_for_terminals: 2,
 }
-"""What is done, and on how many connections at the same time."""

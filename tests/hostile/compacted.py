@@ -1,4 +1,4 @@
-"""Batches that are much when they are opened, in a topic that is compacted."""
+"""Batches that expand on decompression, in a compacted topic."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _record(delta: int, key: bytes, value: bytes, headers: bytes = b"\0") -> byt
 
 
 def _batch(compressed: bytes, count: int, codec: Codec) -> bytes:
-    """A batch of now, so that the segment before is as old as `segment.ms`."""
+    """Return a batch with the current time, so that the previous segment exceeds `segment.ms`."""
     header = read_header(encode_batch([Record(None, None, int(time.time() * 1000))]))._replace(
         attributes=int(codec), last_offset_delta=count - 1, record_count=count
     )
@@ -46,7 +46,7 @@ def _batch(compressed: bytes, count: int, codec: Codec) -> bytes:
 
 
 def _stored_batches() -> list[bytes]:
-    """Batches that exceed the limits of today."""
+    """Return batches that exceed the current limits of Produce."""
     tiny = _record(0, b"k", b"")
     many = 500_000
     count = EXPANDED_BYTES // 2 - 32
@@ -70,9 +70,9 @@ async def plant(broker: Broker, wire: Wire) -> None:
 
 
 async def compaction_of_large_batches(bootstrap: tuple[str, int]) -> None:
-    """Have the topic compacted, and produce to it until its size on disk decreases.
+    """Enable compaction, and produce until the size on disk decreases.
 
-    Each batch that is produced begins a new segment, so the one before can be compacted.
+    Each produced batch starts a new segment, so the previous one can be compacted.
     """
     async with connected(bootstrap) as wire:
         cls = IncrementalAlterConfigsRequest
@@ -96,7 +96,7 @@ def _produce() -> ProduceRequest:
 
 
 async def _size(wire: Wire) -> int:
-    """The bytes on disk of all partitions of the topic."""
+    """Return the bytes on disk of all partitions of the topic."""
     cls = DescribeLogDirsRequest
     partitions = [*range(PARTITIONS)]
     asked = cls(topics=[cls.Topic(topic=COMPACTED.name, partitions=partitions)])

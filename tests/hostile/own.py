@@ -1,4 +1,4 @@
-"""A broker of our own for the attacks, with small settings, and what it must keep to under them."""
+"""A broker started for the attacks, with low limits, and the bounds it must keep."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import trustme
 
 from .attacks import FRAME_BYTES, Target
-from .run import ALL_AT_ONCE, Run, told_by
+from .run import ALL_AT_ONCE, Run, json_child
 
 SETTINGS = {
     "listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",
@@ -22,12 +22,12 @@ SETTINGS = {
     "http.port": "0",
     "registry.port": "0",
 }
-PASS_SECONDS_MAX = 0.25
-"""Of a processor: how long the broker's loop may be busy before it looks who has come."""
+# Maximum CPU seconds of one event-loop iteration.
+ITERATION_SECONDS_MAX = 0.25
+# Maximum growth of the resident memory in bytes during one attack.
 MEMORY_BYTES_MAX = 150 << 20
-"""Maximum growth of the resident memory during one attack."""
+# Maximum growth in bytes during all attacks at once, whose connections together may hold more.
 ALL_MEMORY_BYTES_MAX = 400 << 20
-"""Maximum growth during all attacks, whose connections together may hold more."""
 
 
 async def attack_own_broker(
@@ -38,17 +38,21 @@ async def attack_own_broker(
     tries: int = 1,
     only: Collection[str] = (),
 ) -> Run:
-    """Do everything to a broker in a process of its own that keeps its data below `data_dir`.
+    """Run all attacks against a broker process that keeps its data below `data_dir`.
 
-    Parameters: each attack goes on for `seconds`, and keeps what it holds for `hold_seconds`; see
-    `Run` for `tries`.
+    Args:
+        data_dir: Directory for data and certificate.
+        seconds: Duration of each attack.
+        hold_seconds: How long attacks keep connections and memory occupied.
+        tries: See `Run`.
+        only: Names of the attacks to run; empty for all.
     """
     own = Path(data_dir, "server.pem")
     issued = trustme.CA().issue_cert("localhost")
     issued.private_key_and_cert_chain_pem.write_to_path(own)
     settings = json.dumps({**SETTINGS, "ssl.keystore.location": str(own)})
     command = (sys.executable, "-m", "tests.hostile.server", f"{data_dir}/data", settings)
-    async with told_by(command) as (server, first, ask):
+    async with json_child(command) as (server, first, ask):
         told = await first()
         bootstrap, secured, http = (("127.0.0.1", port) for port in told["ports"])
         registry = "127.0.0.1", told["registry"]
@@ -58,15 +62,17 @@ async def attack_own_broker(
     return run
 
 
-def wrongs(run: Run, *, waits: bool = True) -> list[str]:
-    """What our broker does not do that is to be relied on; see `Run.wrongs`."""
-    found = run.wrongs(waits=waits)
+def problems(run: Run, *, waits: bool = True) -> list[str]:
+    """Return the violated bounds of the started broker; see `Run.problems`."""
+    found = run.problems(waits=waits)
     for each in run.phases:
-        if each.loop["pass"] > PASS_SECONDS_MAX:
-            found.append(f"{each.name}: the loop was busy for {each.loop['pass']:.3f} s")
+        if each.loop["pass"] > ITERATION_SECONDS_MAX:
+            found.append(
+                f"{each.name}: an event-loop iteration took {each.loop['pass']:.3f} s of CPU"
+            )
         growth = each.rss_bytes - each.first_rss_bytes
         if each.name != ALL_AT_ONCE and growth > MEMORY_BYTES_MAX:
             found.append(f"{each.name}: memory grew by {growth >> 20} MiB")
         if each.rss_bytes > run.phases[0].rss_bytes + ALL_MEMORY_BYTES_MAX:
-            found.append(f"{each.name}: {each.rss_bytes >> 20} MiB")
+            found.append(f"{each.name}: memory is {each.rss_bytes >> 20} MiB")
     return found

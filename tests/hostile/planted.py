@@ -1,7 +1,7 @@
-"""The worst batches that a stored log may have, and requests that make a broker open them.
+"""The most expensive batches that a log may contain, and requests that make a broker read them.
 
-Limits at the time of a Produce request refuse such batches today, but a log may have them from before.
-So they are appended behind the back of the Produce API.
+Produce rejects such batches, but older versions may have stored them. So the batches are appended
+without the Produce API.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 BOMBS = Topic("bombs")
 NOW_MS = 1_700_000_000_000
+# The max timestamp in the headers of the batches; no record has it.
 LATER_MS = NOW_MS + 3_600_000
-"""What the header of a batch claims to be its greatest timestamp."""
 MAX_TIMESTAMP = -3
 SHARE_GROUP = "bombs"
 GROUP_RESOURCE = 32
+# Start offset of a share partition that is not initialised.
 UNINITIALIZED = -1
-"""Start offset of a share partition whose group has not begun."""
+# Fetch versions with an older message format.
 OLD_VERSIONS = (0, 1, 2, 3)
-"""Versions of Fetch that get batches in an older format."""
 EXPANDED_BYTES = 64 * 1024 * 1024 - 64
 
 
@@ -63,7 +63,7 @@ def _record(value: bytes, headers: bytes) -> bytes:
 
 @cache
 def bombs() -> list[tuple[str, bytes]]:
-    """What is in each partition, and how it is called."""
+    """Return name and content of the batch of each partition."""
     many = EXPANDED_BYTES // 7
     count = EXPANDED_BYTES // 2 - 16
     headers = write_varint(count) + b"\x00\x01" * count
@@ -88,7 +88,7 @@ def bombs() -> list[tuple[str, bytes]]:
 
 
 async def plant(broker: Broker, port: int) -> None:
-    """Put the batches into a topic of a broker that runs in this process."""
+    """Append the batches to a topic of a broker in this process."""
     async with connected(("127.0.0.1", port)) as wire:
         topic = await create_topic(wire, BOMBS.name, len(bombs()))
         await compacted.plant(broker, wire)
@@ -103,7 +103,7 @@ async def plant(broker: Broker, port: int) -> None:
                 await trio.sleep(0.01)
 
 
-async def _answer_or_time(wire: Wire, seconds: float) -> None:
+async def _await_response(wire: Wire, seconds: float) -> None:
     with trio.move_on_after(seconds):
         await wire.stream.receive_some(4)
 
@@ -112,7 +112,7 @@ async def _answer_or_time(wire: Wire, seconds: float) -> None:
 
 
 async def times_of_planted_batches(bootstrap: tuple[str, int], hold_seconds: float) -> None:
-    """Look up a time that no record has, though a header claims it, and the latest record."""
+    """List the offsets of a time that only batch headers contain, and of the latest record."""
     async with connected(bootstrap) as wire:
         for timestamp in (NOW_MS + 1, MAX_TIMESTAMP):
             rows = [
@@ -121,7 +121,7 @@ async def times_of_planted_batches(bootstrap: tuple[str, int], hold_seconds: flo
             ]
             topic = ListOffsetsRequest.Topic(name=BOMBS.name, partitions=rows)
             await wire.send(ApiKey.LIST_OFFSETS, 7, ListOffsetsRequest(topics=[topic]))
-            await _answer_or_time(wire, hold_seconds)
+            await _await_response(wire, hold_seconds)
 
 
 async def planted_batches_for_old_consumers(
@@ -138,13 +138,13 @@ async def _fetch_in_old_version(
     async with connected(bootstrap) as wire:
         partitions = range(len(bombs()))
         await wire.send(ApiKey.FETCH, version, fetch_request(BOMBS, partitions=partitions))
-        await _answer_or_time(wire, hold_seconds)
+        await _await_response(wire, hold_seconds)
 
 
 async def planted_batches_for_share_consumers(
     bootstrap: tuple[str, int], hold_seconds: float
 ) -> set[int]:
-    """Acquire records of planted batches. Returns the error codes of all partitions."""
+    """Acquire records of planted batches, and return the error codes of all partitions."""
     partitions = tuple(range(len(bombs())))
     async with connected(bootstrap) as wire:
         member = ShareMember(wire, await _bombs_topic(wire), str(uuid4()), group=SHARE_GROUP)
@@ -159,11 +159,11 @@ async def _bombs_topic(wire: Wire) -> Topic:
     return Topic(BOMBS.name, known.topics[0].topic_id)
 
 
-async def share_groups_that_begin_by_time(bootstrap: tuple[str, int], hold_seconds: float) -> None:
-    """Begin at a time that no record has, though the headers of planted batches claim it.
+async def share_groups_reset_by_time(bootstrap: tuple[str, int], hold_seconds: float) -> None:
+    """Start share groups at a time that no record has, although the headers claim it.
 
-    Each round is the first of its group, so its start offsets are looked up. The broker may answer
-    with an error, because no record is that young.
+    Each round uses new groups, so their start offsets are looked up. The broker may return an
+    error, because no record is that recent.
     """
     ago_seconds = int(time.time() - (NOW_MS + LATER_MS) / 2000)
     async with connected(bootstrap) as wire:
@@ -175,11 +175,11 @@ async def share_groups_that_begin_by_time(bootstrap: tuple[str, int], hold_secon
             with trio.move_on_after(hold_seconds):
                 await member.fetch(tuple(range(len(bombs()))), max_wait_ms=int(1000 * hold_seconds))
                 continue
-            return  # the next request would wait for the answer to this one
+            return  # the connection still waits for this response
 
 
 async def _begin_group(wire: Wire, topic: Topic, group: str, period: str) -> None:
-    """Do what an administrator and the group coordinator do before a share group's first fetch."""
+    """Configure and initialise a share group, as administrator and group coordinator."""
     cls = IncrementalAlterConfigsRequest
     config = cls.Config(name="share.auto.offset.reset", value=f"by_duration:{period}")
     resource = cls.Resource(resource_type=GROUP_RESOURCE, resource_name=group, configs=[config])
@@ -196,7 +196,7 @@ async def _begin_group(wire: Wire, topic: Topic, group: str, period: str) -> Non
     assert codes | {altered.error_code} == {0}, (codes, altered)
 
 
-# -- in the console
+# -- console
 
 
 def _where(count: int) -> str:
@@ -227,8 +227,8 @@ QUERIES: dict[str, list[tuple[str, dict[str, object]]]] = {
 }
 
 
-async def ask_console(http: tuple[str, int], hold_seconds: float, name: str) -> None:
-    """Ask what `QUERIES` has under a name."""
+async def query_console(http: tuple[str, int], hold_seconds: float, name: str) -> None:
+    """Send the queries of `QUERIES` with this name."""
     for path, query in QUERIES[name]:
         with trio.move_on_after(2 * hold_seconds):
             await _console(Endpoint(*http), path, query)

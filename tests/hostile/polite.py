@@ -1,7 +1,7 @@
-"""The polite client: one request after the other, and how long the longest of each kind took.
+"""The polite client: it sends one request at a time and measures the longest wait by request type.
 
-A process of its own, so that it waits for nobody but the broker. Prints a line of JSON for each line
-that it reads, about the time since the line before; ends at the end of its input.
+It runs in its own process, so it waits only for the broker. For each byte of its input it prints a
+line of JSON about the time since the previous line. It exits at the end of the input.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ..wire import Topic, batch, produce_request, request
 
 TOPIC = "polite"
 PAUSE_SECONDS = 0.002
+# A batch that is decompressed off the event loop.
 COMPRESSED = batch([random.Random(index).randbytes(1000) for index in range(40)], codec=Codec.GZIP)
-"""A batch that is decompressed off the event loop."""
 
 
-class Polite:
-    """One connection, another one to a schema registry if there is one, and the waits on them."""
+class PoliteClient:
+    """A connection to the broker, one to a schema registry if given, and the measured waits."""
 
     def __init__(self, address: tuple[str, int], registry: tuple[str, int] | None = None) -> None:
         self._address = address
@@ -73,8 +73,8 @@ class Polite:
         }
         self._ask(ApiKey.SYNC_GROUP, 1, SyncGroupRequest(**self._member))
 
-    def go_round(self) -> None:
-        """Ask each kind of request once. A failure is noted, and the client connects again."""
+    def send_all_types(self) -> None:
+        """Send each type of request once. After a failure, record it and reconnect."""
         kinds = (
             (ApiKey.PRODUCE, 9, produce_request(Topic(TOPIC), batch())),
             (ApiKey.PRODUCE, 9, produce_request(Topic(TOPIC), COMPRESSED)),
@@ -95,7 +95,7 @@ class Polite:
             self.worst["SchemaRegistry"] = max(self.worst.get("SchemaRegistry", 0.0), took)
 
     def _use_registry(self) -> bool:
-        """Register a schema and read it. Returns False if there is no registry."""
+        """Register a schema and read it. Returns False without a registry."""
         if self._registry is None:
             return False
         body = json.dumps({"schema": '{"type": "fixed", "name": "Polite", "size": 8}'})
@@ -120,7 +120,7 @@ class Polite:
             self.failures.append(f"{key.api_name}: error {error}")
 
     def report(self) -> dict[str, Any]:
-        """What was seen since the last report."""
+        """Return the measurements since the last report."""
         seen = {"requests": self.requests, "worst": self.worst, "failures": self.failures[:20]}
         self.requests, self.worst, self.failures = 0, {}, []
         return seen
@@ -134,9 +134,9 @@ def _error_in(key: ApiKey, answer: Any) -> int:
 
 def main() -> None:
     addresses = (each.rsplit(":", 1) for each in sys.argv[1:])
-    client = Polite(*((host, int(port)) for host, port in addresses))
+    client = PoliteClient(*((host, int(port)) for host, port in addresses))
     while True:
-        client.go_round()
+        client.send_all_types()
         if select.select([0], [], [], PAUSE_SECONDS)[0]:
             if not os.read(0, 1):
                 return

@@ -1,4 +1,4 @@
-"""Attacks in turn and at once, and what the polite client saw of them."""
+"""A run of all attacks, one by one and at once, and the waits of the polite client."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from .attacks import (
     ATTACKS_ON_STORED_BATCHES,
     ATTACKS_ON_TLS,
     Attack,
-    Spoilt,
+    BrokerMisbehaved,
     Target,
     prepare,
     web_pages,
 )
 from .schemas import ATTACKS_ON_REGISTRY
 
+# Maximum wait of the polite client on an idle machine.
 WAIT_SECONDS_MAX = 0.25
-"""The longest that the polite client may wait on a machine that has time for it."""
+# On a busy machine: maximum wait as a multiple of the wait without attacks.
 BASELINES = 4
-"""On one that has not: so many times as long as it waits there without attacks."""
+# Maximum seconds of one round of an attack.
 ROUND_SECONDS_MAX = 120.0
-"""How long one round of an attack may take."""
+# Maximum share of CPU time that the host may steal in a phase whose waits count.
 STOLEN_MAX = 0.02
-"""The part of the processors that a host may give to others while the waits of a phase count."""
 RSS_SECONDS = 0.02
 ALL_AT_ONCE = "all at once"
 
@@ -46,27 +46,32 @@ Ask: TypeAlias = Callable[[], Awaitable[dict[str, Any]]]
 
 @dataclass
 class Phase:
-    """Some seconds of some attacks."""
+    """The measurements of some seconds of one or more attacks.
+
+    Attributes:
+        rounds: Completed rounds.
+        closed: Rounds that the broker ended by closing the connection.
+        violations: Wrong responses of the broker.
+        polite: Report of the polite client.
+        loop: Report of the broker's event loop.
+        first_rss_bytes: Resident memory of the broker at the start.
+        rss_bytes: Maximum resident memory of the broker.
+        stolen: Share of CPU time that the host stole.
+    """
 
     name: str
     rounds: int = 0
-    """How many of an attack were carried through."""
     closed: int = 0
-    """How many of them the broker ended."""
-    spoilt: set[str] = field(default_factory=set)
+    violations: set[str] = field(default_factory=set)
     polite: dict[str, Any] = field(default_factory=dict)
     loop: dict[str, Any] = field(default_factory=dict)
-    """What the broker says of its event loop."""
     first_rss_bytes: int = 0
-    """The memory of its process when the phase began."""
     rss_bytes: int = 0
-    """The most memory that its process took."""
     stolen: float = 0.0
-    """The part of the processors that the host gave to others."""
 
     @property
     def wait_seconds(self) -> float:
-        """The longest wait of the polite client."""
+        """Return the longest wait of the polite client."""
         return max(self.polite["worst"].values(), default=0.0)
 
     def __str__(self) -> str:
@@ -82,17 +87,17 @@ class Phase:
         if self.rss_bytes:
             text += f"; {self.rss_bytes >> 20} MiB"
         if self.stolen > STOLEN_MAX:
-            text += f"; {self.stolen:.0%} of the processors went elsewhere"
-        for each in (*sorted(self.spoilt), *self.polite["failures"]):
+            text += f"; {self.stolen:.0%} of CPU time was stolen"
+        for each in (*sorted(self.violations), *self.polite["failures"]):
             text += f"\n    {each}"
         return text
 
 
 @asynccontextmanager
-async def told_by(command: Command) -> AsyncIterator[tuple[trio.Process, Ask, Ask]]:
-    """A child that prints a line of JSON for each byte that it is sent.
+async def json_child(command: Command) -> AsyncIterator[tuple[trio.Process, Ask, Ask]]:
+    """Run a child process that prints a line of JSON for each byte of its input.
 
-    Yields it, what reads the next line, and what asks for one. The child ends with the block.
+    Yields the process, a function that reads the next line, and a function that requests a line.
     """
     async with trio.open_nursery() as nursery:
         start = partial(trio.run_process, command, stdin=PIPE, stdout=PIPE)
@@ -130,10 +135,13 @@ class _Lines:
 
 
 class Run:
-    """Attacks on one broker.
+    """A run of attacks on one broker.
 
-    Parameters: `pid` is the broker's process, whose memory is looked at; `loop` asks the broker about
-    its event loop; a phase is done up to `tries` times, until the machine was ours meanwhile.
+    Args:
+        target: The broker.
+        pid: Process of the broker, to measure its memory.
+        loop: Requests a report of the broker's event loop.
+        tries: Maximum attempts per phase, until the host steals little CPU time.
     """
 
     def __init__(
@@ -149,7 +157,7 @@ class Run:
         """Run nothing, each attack by itself, and all attacks at once.
 
         Args:
-            seconds: How long each attack goes on.
+            seconds: Duration of each attack.
             only: Names of the attacks to run; empty for all.
 
         Raises:
@@ -162,7 +170,7 @@ class Run:
             addresses.append(self._target.registry)
         there = (f"{host}:{port}" for host, port in addresses)
         command = (sys.executable, "-m", "tests.hostile.polite", *there)
-        async with told_by(command) as (_, _, ask):
+        async with json_child(command) as (_, _, ask):
             await ask()
             await self._phase("nothing", {}, 2 * seconds, ask)
             for attack, count in attacks.items():
@@ -171,7 +179,7 @@ class Run:
             await self._phase("nothing more", {}, seconds, ask)
 
     def _attacks(self, only: Collection[str]) -> dict[Attack, int]:
-        """Return the attacks that the target has a listener for, and how often each runs at once."""
+        """Return the attacks for the endpoints of the target, with their number of clients."""
         attacks = dict(ATTACKS)
         if self._target.control is not None:
             attacks[web_pages] = 1
@@ -190,7 +198,7 @@ class Run:
     async def _phase(
         self, name: str, attacks: dict[Attack, int], seconds: float, polite: Ask
     ) -> None:
-        """Go through a phase; of several tries the one counts that was disturbed least."""
+        """Run a phase; of several attempts keep the least disturbed."""
         done: list[Phase] = []
         while len(done) < self._tries and all(each.stolen > STOLEN_MAX for each in done):
             done.append(await self._try(name, attacks, seconds, polite))
@@ -211,7 +219,7 @@ class Run:
                 nursery.start_soon(self._watch_memory, phase)
                 for attack, count in attacks.items():
                     for _ in range(count):
-                        nursery.start_soon(self._keep_on, attack, phase)
+                        nursery.start_soon(self._repeat, attack, phase)
                 await trio.sleep(seconds)
                 while attacks and not phase.rounds:  # noqa: ASYNC110  # a busy machine takes longer
                     await trio.sleep(0.05)
@@ -222,14 +230,14 @@ class Run:
         phase.stolen = stolen_part(before)
         return phase
 
-    async def _keep_on(self, attack: Attack, phase: Phase) -> None:
+    async def _repeat(self, attack: Attack, phase: Phase) -> None:
         while True:
             try:
                 await attack(self._target)
             except* (ConnectionClosed, OSError, trio.BrokenResourceError):
                 phase.closed += 1
-            except* Spoilt as group:
-                phase.spoilt.update(map(str, group.exceptions))
+            except* BrokerMisbehaved as group:
+                phase.violations.update(map(str, group.exceptions))
             phase.rounds += 1
             await trio.lowlevel.checkpoint()
 
@@ -240,20 +248,20 @@ class Run:
             await trio.sleep(RSS_SECONDS)
 
     def figures(self) -> str:
-        """The worst of all phases, in one line."""
+        """Return the worst results of all phases in one line."""
         worst = max(self.phases, key=lambda each: each.wait_seconds)
         text = (
-            f"{sum(each.polite['requests'] for each in self.phases):,} polite requests beside "
+            f"{sum(each.polite['requests'] for each in self.phases):,} polite requests during "
             f"{sum(each.rounds for each in self.phases):,} rounds of attacks, longest wait "
             f"{worst.wait_seconds * 1000:.0f} ms ({worst.name}), "
             f"{self.phases[0].wait_seconds * 1000:.0f} ms without attacks"
         )
         if self._loop is not None:
             longest = {
-                what: max(each.loop[what] for each in self.phases) for what in ("pass", "step")
+                name: max(each.loop[name] for each in self.phases) for name in ("pass", "step")
             }
             text += (
-                f"; event loop, of a processor: longest pass {longest['pass'] * 1000:.0f} ms, "
+                f"; CPU time of the event loop: longest iteration {longest['pass'] * 1000:.0f} ms, "
                 f"longest step {longest['step'] * 1000:.0f} ms"
             )
         if self._pid is not None:
@@ -262,27 +270,30 @@ class Run:
         return text
 
     def wait_seconds_max(self) -> float:
-        """What the polite client may wait here and now."""
+        """Return the maximum wait of the polite client on this machine."""
         return max(WAIT_SECONDS_MAX, BASELINES * self.phases[0].wait_seconds)
 
-    def wrongs(self, *, waits: bool = True) -> list[str]:
-        """What a broker does not do that is to be relied on.
+    def problems(self, *, waits: bool = True) -> list[str]:
+        """Return the violated bounds.
 
-        Parameters: `waits` says whether the polite client's waits count, which other work on the
-        machine makes longer.
+        Args:
+            waits: Whether to check the waits of the polite client, which other work on the machine
+                prolongs.
         """
         found = []
         for each in self.phases:
             if waits and each.wait_seconds > self.wait_seconds_max():
-                found.append(f"{each.name}: a wait of {each.wait_seconds:.3f} s")
-            found += [f"{each.name}: {text}" for text in (*each.polite["failures"], *each.spoilt)]
+                found.append(f"{each.name}: the polite client waited {each.wait_seconds:.3f} s")
+            found += [
+                f"{each.name}: {text}" for text in (*each.polite["failures"], *each.violations)
+            ]
             if not each.polite["requests"]:
-                found.append(f"{each.name}: the polite client was not served at all")
+                found.append(f"{each.name}: no request of the polite client was served")
         return found
 
 
 def rss_of(pid: int) -> int:
-    """The memory that a process has now, in bytes."""
+    """Return the resident memory of a process in bytes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024

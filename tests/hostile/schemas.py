@@ -1,4 +1,4 @@
-"""What a client can do to a schema registry. Each function is one round of an attack."""
+"""Attacks of a client on a schema registry: each function is one round of an attack."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import h11
 import trio
 
 from ..schemas.attacks import ATTACKS, BYTES
-from .attacks import Attack, Spoilt, Target
+from .attacks import Attack, BrokerMisbehaved, Target
 
 VERSIONS = 20
 ANSWERS = 30
@@ -22,14 +22,14 @@ HEADERS = [("host", "localhost"), ("content-type", "application/json")]
 
 @cache
 def bodies_of(name: str) -> tuple[bytes, ...]:
-    """The requests of an attack at its full size, with the earlier schema first."""
+    """Return the requests of an attack at full size, the earlier schema first."""
     made = ATTACKS[name](BYTES)
     texts = (each for each in (made.earlier, made.text) if each is not None)
     return tuple(json.dumps({"schema": each, "schemaType": made.type}).encode() for each in texts)
 
 
 async def ask(target: Target, method: str, path: str, body: bytes = b"") -> int:
-    """Send one request on a connection of its own; returns the status of the answer."""
+    """Send one request on a new connection and return the HTTP status."""
     assert target.registry is not None
     http = h11.Connection(h11.CLIENT)
     length = [("content-length", str(len(body)))]
@@ -37,7 +37,7 @@ async def ask(target: Target, method: str, path: str, body: bytes = b"") -> int:
     data = (http.send(head) or b"") + (http.send(h11.Data(data=body)) or b"")
     data += http.send(h11.EndOfMessage()) or b""
     stream = await trio.open_tcp_stream(*target.registry)
-    told = b""
+    body_start = b""
     async with stream, trio.open_nursery() as nursery:
         nursery.start_soon(stream.send_all, data)
         while True:
@@ -47,16 +47,16 @@ async def ask(target: Target, method: str, path: str, body: bytes = b"") -> int:
             elif isinstance(event, h11.Response):
                 status = event.status_code
             elif isinstance(event, h11.Data):
-                told = bytes(event.data)[:200]
+                body_start = bytes(event.data)[:200]
             elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
                 break
         nursery.cancel_scope.cancel()
     if status == SERVER_ERROR:
-        raise Spoilt(f"{method} {path} is answered with {status}: {told!r}")
+        raise BrokerMisbehaved(f"{method} {path} returned {status}: {body_start!r}")
     return status
 
 
-async def schemas_that_take_long(target: Target) -> None:
+async def expensive_schemas(target: Target) -> None:
     name = random.choice([*ATTACKS])
     for body in bodies_of(name):
         await ask(target, "POST", f"/subjects/{name}/versions", body)
@@ -74,7 +74,7 @@ async def comparisons_with_many_versions(target: Target) -> None:
         await ask(target, "POST", "/compatibility/subjects/long/versions", body)
 
 
-async def long_lists_that_nobody_takes(target: Target) -> None:
+async def long_lists_never_read(target: Target) -> None:
     assert target.registry is not None
     async with trio.open_nursery() as nursery:
         for _ in range(ANSWERS):
@@ -88,9 +88,9 @@ async def _ask_and_hold(target: Target) -> None:
         await trio.sleep(target.hold_seconds)
 
 
+# Attacks on a schema registry, with the number of concurrent clients.
 ATTACKS_ON_REGISTRY: Mapping[Attack, int] = {
-    schemas_that_take_long: 3,
+    expensive_schemas: 3,
     comparisons_with_many_versions: 1,
-    long_lists_that_nobody_takes: 1,
+    long_lists_never_read: 1,
 }
-"""As `ATTACKS`, where there is a schema registry."""

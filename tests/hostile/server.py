@@ -1,7 +1,7 @@
-"""A broker in a process of its own that says how long its event loop was busy at a stretch.
+"""A broker process that reports how long its event loop was busy without interruption.
 
-Prints a line of JSON when it serves, and one for each byte that it reads, about the time since the one
-before; ends at the end of its input.
+It prints a line of JSON when it serves. For each byte of its input it prints another about the time
+since the previous line. It exits at the end of the input.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ..loop_latency import ThreadTime
 from .planted import plant
 
 
-class Passes(trio.abc.Instrument):
-    """How long the event loop goes over its tasks before it looks for news, in processor time.
+class IterationTimes(trio.abc.Instrument):
+    """The CPU time of event-loop iterations and task steps.
 
-    Who sends something waits for one such pass until it is read. `longest` is the longest one,
-    `step` the longest of a single task and `task` whose that was.
+    An arriving request waits up to one iteration until it is read. `longest` is the longest
+    iteration, `step` the longest step of a single task, and `task` the name of that task.
     """
 
     def __init__(self) -> None:
-        self._pass, self._step = ThreadTime(), ThreadTime()
+        self._iteration, self._step = ThreadTime(), ThreadTime()
         self.clear()
 
     def clear(self) -> None:
@@ -38,10 +38,10 @@ class Passes(trio.abc.Instrument):
         self.task = ""
 
     def after_io_wait(self, timeout: float) -> None:
-        self._pass.begin()
+        self._iteration.begin()
 
     def before_io_wait(self, timeout: float) -> None:
-        self.longest = self._pass.longer_than(self.longest) or self.longest
+        self.longest = self._iteration.longer_than(self.longest) or self.longest
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         self._step.begin()
@@ -56,11 +56,11 @@ class Passes(trio.abc.Instrument):
         return seen
 
 
-def say(values: dict[str, object]) -> None:
+def print_json(values: dict[str, object]) -> None:
     print(json.dumps(values), flush=True)
 
 
-async def serve(passes: Passes, data_dir: str, options: dict[str, str]) -> None:
+async def serve(times: IterationTimes, data_dir: str, options: dict[str, str]) -> None:
     config = BrokerConfig.load(options=options)
     listeners = configured_listeners(config)
     served = http_service(config, listeners)
@@ -77,15 +77,15 @@ async def serve(passes: Passes, data_dir: str, options: dict[str, str]) -> None:
         assert http is not None
         assert registry is not None
         ports = [*(each.port for each in node.listeners), http.port]
-        say({"ports": ports, "registry": registry.port})
+        print_json({"ports": ports, "registry": registry.port})
         orders = trio.lowlevel.FdStream(0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(collect_young_objects)
             while await orders.receive_some(1):
-                say(passes.report())
+                print_json(times.report())
             nursery.cancel_scope.cancel()
 
 
 if __name__ == "__main__":
-    passes = Passes()
-    trio.run(serve, passes, sys.argv[1], json.loads(sys.argv[2]), instruments=[passes])
+    times = IterationTimes()
+    trio.run(serve, times, sys.argv[1], json.loads(sys.argv[2]), instruments=[times])

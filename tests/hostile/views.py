@@ -1,4 +1,4 @@
-"""Views of the console that open at once, and readers of what clients pushed as metrics."""
+"""Attacks with many concurrent live views of the console, and with expensive client metrics."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ..web.client import HttpClient, asking, get
 from ..wire import connected, request
 from .planted import BOMBS, bombs
 
+# Number of views beyond the limit of the console.
 BEYOND_MAX = 15
-"""Views more than the console serves."""
 PUSHES = 5
 CLIENT_ID = "hostile"
 
 
 async def live_views(http: tuple[str, int], hold_seconds: float) -> Counter[int]:
-    """Open more live views at once than there may be. Returns the number of answers by status."""
+    """Open more live views than allowed, and return the number of responses by HTTP status."""
     statuses: Counter[int] = Counter()
     filters = ("", "contains=nope", f"where={quote('value.a == 1')}")
     async with trio.open_nursery() as nursery:
@@ -39,7 +39,7 @@ async def live_views(http: tuple[str, int], hold_seconds: float) -> Counter[int]
 
 
 async def _view(http: Endpoint, query: str, hold_seconds: float, statuses: Counter[int]) -> None:
-    """Open a view that begins with the first planted batches."""
+    """Open a view that starts at the first planted batches."""
     path = f"/api/v1/topics/{BOMBS.name}/live?{query}"
     places = json.dumps({str(index): 0 for index in range(len(bombs()))})
     async with asking(http) as client:
@@ -64,7 +64,7 @@ def _message(number: int, content: bytes) -> bytes:
 
 @cache
 def pushes() -> list[bytes]:
-    """Metrics of 4 MiB in some kilobytes: many fields of a metric, a point, and an attribute."""
+    """Return client metrics that expand to 4 MiB of fields in a metric, a point or an attribute."""
     fields = b"\x78\x00" * 2_000_000
     contents = (
         fields,
@@ -79,7 +79,7 @@ def pushes() -> list[bytes]:
 async def read_pushed_metrics(
     bootstrap: tuple[str, int], http: tuple[str, int], hold_seconds: float
 ) -> None:
-    """Push metrics that take long to read, and look at them."""
+    """Push expensive metrics and read the pages that show them."""
     for number in range(PUSHES):
         async with connected(bootstrap) as wire:
             key = ApiKey.GET_TELEMETRY_SUBSCRIPTIONS

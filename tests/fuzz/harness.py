@@ -1,4 +1,4 @@
-"""Sends frames to a broker in this process and judges what it does with each."""
+"""A fuzzer that sends frames to a broker in this process and checks the responses."""
 
 from __future__ import annotations
 
@@ -40,35 +40,35 @@ from ..wire import batch, connected, create_topic, fetch, frame, produce, reques
 from .mutate import Frame, mutated
 from .world import World, make_world
 
+# Number of frames after which a new broker is started, because frames may create data.
 FRAMES_PER_BROKER = 1000
-"""Then a new broker: what frames create is theirs to create, and must not pile up."""
 
-RULES = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": str(ANONYMOUS)}
-"""Nobody but who makes the world may do anything."""
+# Settings under which only the super user that fills the broker has permissions.
+ACL_SETTINGS = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": str(ANONYMOUS)}
 RSS_GROWTH_MAX = 200_000_000
 FRAME_SECONDS_MAX = 2.0
+# Maximum CPU time per frame: a constant plus a share per byte.
 SECONDS_PER_BYTE_MAX = 1e-6
-"""What a frame may take of a processor: some time for any, and more for a long one."""
 EXCHANGE_SECONDS = 30
 SENTINEL = "sentinel"
 FRAME_BYTES_MAX = 1_000_000
 
 
-def give_back_memory() -> None:
-    """Let go of what earlier tests freed, so that growth from here on shows."""
+def release_memory() -> None:
+    """Release memory that earlier tests freed, so that later growth is visible."""
     gc.collect()
-    with contextlib.suppress(OSError, AttributeError):  # what glibc has, others may not
+    with contextlib.suppress(OSError, AttributeError):  # only glibc has malloc_trim
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in RAM."""
+    """Return the resident memory of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096
 
 
-class Alarm(logging.Handler):
-    """Takes note of every log record that says that something unexpected happened."""
+class ErrorCollector(logging.Handler):
+    """A log handler that collects all errors."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -81,14 +81,14 @@ class Alarm(logging.Handler):
 
 @dataclass(slots=True)
 class Report:
-    """What a run found."""
+    """The results of a run."""
 
     seed: int
     frames: int = 0
     reached: int = 0
     answered: int = 0
     closed: int = 0
-    parked: int = 0
+    pending: int = 0
     hits: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
@@ -96,7 +96,7 @@ class Report:
     rss_growth: int = 0
 
     def text(self) -> str:
-        """For people, and for the page of long tests."""
+        """Format the results for people and for the table of soak tests."""
         hits = [f"  {name:<26}{count:>8}" for name, count in sorted(self.hits.items())]
         how = ", ".join(f"{count} by {kind}" for kind, count in sorted(self.kinds.items()))
         seconds, slowest = self.slowest
@@ -110,7 +110,7 @@ class Report:
                 "hits per API",
                 *hits,
                 f"seed {self.seed}: {self.frames} frames ({how})",
-                f"{self.answered} answered, {self.closed} closed, {self.parked} parked",
+                f"{self.answered} answered, {self.closed} closed, {self.pending} pending",
                 f"slowest frame {seconds * 1000:.0f} ms ({slowest})",
                 figures,
             )
@@ -118,10 +118,13 @@ class Report:
 
 
 class Fuzzer:
-    """One run: `frames` frames drawn from `seed`.
+    """A fuzzing run.
 
-    `apis` stands for the broker's own, for tests that plant a defect. Where ACLs rule the frames are of
-    `denied`, who may do nothing: they change nothing then, but the sentinel's broker may be asked.
+    Args:
+        seed: Random seed of the frames.
+        apis: Replaces the APIs of the broker, in tests with planted bugs.
+        denied: Principal without permissions that sends the frames, with ACLs enforced. The frames
+            must not change anything.
     """
 
     def __init__(
@@ -132,8 +135,8 @@ class Fuzzer:
     ) -> None:
         self.report = Report(seed)
         self._denied = denied
-        self.alarm = Alarm()
-        self._came_through = False
+        self.alarm = ErrorCollector()
+        self._reached_handler = False
         served = load_apis() if apis is None else apis
         self._apis = {key: self._counted(api) for key, api in served.items()}
         self._versions = {api.key: api.versions for api in served.values()}
@@ -141,15 +144,15 @@ class Fuzzer:
     def _counted(self, api: Api) -> Api:
         def handler(ctx: Context, asked: Any) -> Any:
             if ctx.client_id != SENTINEL:
-                self._came_through = True
+                self._reached_handler = True
                 self.report.hits[api.key.name] += 1
             return api.handler(ctx, asked)
 
         return api._replace(handler=handler)
 
     async def run(self, frames: int) -> Report:
-        """Send the frames; the report says what went wrong."""
-        give_back_memory()
+        """Send frames and return the report."""
+        release_memory()
         before = resident_bytes()
         logger = logging.getLogger("kbroker")
         logger.addHandler(self.alarm)
@@ -169,7 +172,7 @@ class Fuzzer:
 
     @contextlib.asynccontextmanager
     async def _broker(self) -> AsyncIterator[tuple[Broker, World]]:
-        options = {"memory.limit.bytes": "100000000"} | (RULES if self._denied else {})
+        options = {"memory.limit.bytes": "100000000"} | (ACL_SETTINGS if self._denied else {})
         async with open_broker(
             BrokerConfig.load(options=options),
             data_dir=None,
@@ -181,13 +184,14 @@ class Fuzzer:
             yield broker, world
             if self._denied and state_of(broker.node) != before:
                 self.report.failures.append(
-                    f"who may do nothing has changed something, up to frame {self.report.frames - 1}"
+                    "a client without permissions changed the state, up to frame "
+                    f"{self.report.frames - 1}"
                 )
             await self._check_serves(broker)
 
     async def _check_serves(self, broker: Broker) -> None:
-        """After all those frames it works as if nothing had been."""
-        await forget_limits(broker.node.cluster)
+        """Check that the broker still serves requests."""
+        await clear_limits(broker.node.cluster)
         async with connected(broker.endpoint) as wire:
             topic = await create_topic(wire, "after.all")
             row = await produce(wire, topic, batch([b"still here"]))
@@ -195,7 +199,7 @@ class Fuzzer:
             if row.error_code or values_of(found) != [b"still here"]:
                 self.report.failures.append(
                     f"after frame {self.report.frames - 1} of seed {self.report.seed} the broker "
-                    f"does not serve any more: produced {row}, fetched {found}"
+                    f"no longer serves requests: produced {row}, fetched {found}"
                 )
 
     async def _one(self, node: Node, world: World, index: int) -> None:
@@ -204,20 +208,20 @@ class Fuzzer:
         frame = mutated(world, self._versions, rng)
         report.frames += 1
         report.kinds[frame.how] += 1
-        self._came_through = False
+        self._reached_handler = False
         errors = node.context.error_log.unhandled_errors
         began_at = time.process_time()
         try:
             sent, cut_off = await exchange(node, self._apis, frame.data, self._denied)
             took = time.process_time() - began_at
             problem = self._judge(frame, sent, cut_off) or self._too_slow(frame, took, index)
-        except Exception as error:  # noqa: BLE001  # what this is for
+        except Exception as error:  # noqa: BLE001  # every exception is a finding
             problem = f"{type(error).__name__}: {error}"
-        await forget_quotas(node.cluster)  # they would mute all frames that come after this one
+        await clear_quotas(node.cluster)  # quotas would throttle all later frames
         if node.context.error_log.unhandled_errors > errors or self.alarm.messages:
             problem = "\n".join(["unhandled error", *self.alarm.messages])
             self.alarm.messages.clear()
-        report.reached += self._came_through
+        report.reached += self._reached_handler
         if problem:
             report.failures.append(
                 f"frame {index} of seed {report.seed} ({frame.key.name} {frame.version}, "
@@ -234,34 +238,34 @@ class Fuzzer:
     def _judge(self, frame: Frame, sent: bytes, cut_off: bool) -> str:
         answers = split_frames(sent)
         if answers is None:
-            return "half an answer"
+            return "truncated response"
         if answers and correlation(answers[-1]) == SENTINEL_ID:
             answers.pop()
             self.report.answered += 1
         elif cut_off:
             self.report.closed += 1
         else:
-            self.report.parked += 1
+            self.report.pending += 1
         if len(answers) > 1:
-            return f"{len(answers)} answers to one request"
+            return f"{len(answers)} responses to one request"
         return check_answer(frame.data, answers[0]) if answers else ""
 
 
-async def forget_limits(cluster: Cluster) -> None:
-    """Take away what frames may have set: a message.max.bytes of 1, or a quota of one byte."""
+async def clear_limits(cluster: Cluster) -> None:
+    """Remove configs and quotas that frames have set, for example message.max.bytes=1."""
     for resource in tuple(cluster.configs):
         await cluster.alter_configs(resource, {}, cause="frames gave it")
-    await forget_quotas(cluster)
+    await clear_quotas(cluster)
 
 
-async def forget_quotas(cluster: Cluster) -> None:
+async def clear_quotas(cluster: Cluster) -> None:
     for quota in cluster.client_quotas.all:
         none = dict.fromkeys(quota.values)
         await alter_quotas(cluster, [(quota.entity, none)], cause="frames gave it")
 
 
 def state_of(node: Node) -> object:
-    """What requests can change: the metadata, and the logs."""
+    """Return the metadata revision and the offsets of all logs."""
     ends = {
         (topic.name, index): node.partitions.hosted(topic, index).log.log_end_offset
         for topic in node.cluster.topics.values()
@@ -278,9 +282,9 @@ def state_of(node: Node) -> object:
 async def exchange(
     node: Node, apis: Mapping[int, Api], data: bytes, who: Principal | None = None
 ) -> tuple[bytes, bool]:
-    """Send a frame (without its length) and a request that works.
+    """Send a frame (without its length) and a valid request.
 
-    Returns what was answered, and whether the broker closed the connection of itself.
+    Returns the bytes of the responses, and True if the broker closed the connection.
     """
     ours, server = socket.socketpair()
     client = trio.socket.from_stdlib_socket(ours)
@@ -313,7 +317,7 @@ async def exchange(
 
 
 async def _send_all(client: trio.socket.SocketType, data: bytes) -> None:
-    with contextlib.suppress(OSError):  # closed before it had read everything
+    with contextlib.suppress(OSError):  # the broker closed the connection before reading everything
         while data:
             data = data[await client.send(data) :]
 
@@ -328,7 +332,7 @@ SENTINEL_ID = 0x5E471E1
 
 
 def sentinel() -> bytes:
-    """A valid request whose answer shows that the connection still works."""
+    """Encode a valid request whose response shows that the connection still works."""
     ask = request(ApiKey.API_VERSIONS)
     return frame(ApiKey.API_VERSIONS, 0, ask, SENTINEL, SENTINEL_ID)
 
@@ -338,7 +342,7 @@ def framed(data: bytes) -> bytes:
 
 
 def split_frames(data: bytes) -> list[bytes] | None:
-    """The frames in what a broker sent; None when the last one is not whole."""
+    """Split received bytes into frames; return None if the last one is incomplete."""
     frames = []
     while data:
         if len(data) < 4:
@@ -357,18 +361,18 @@ def correlation(frame: bytes) -> int:
 
 
 def check_answer(frame: bytes, answer: bytes) -> str:
-    """Say what is wrong with an answer; it must be a response to what the frame's header says."""
+    """Return the error in a response to `frame`, or an empty string."""
     key, version, expected = struct.unpack_from(">hhi", frame)
     if correlation(answer) != expected:
-        return f"answer {correlation(answer)} to request {expected}"
+        return f"correlation ID {correlation(answer)} in the response to {expected}"
     if key == ApiKey.API_VERSIONS and version not in range(5):
         version = 0  # KIP-511
     cls = messages.response_class(key)
     try:
         _, response = decode_response(cls, answer, version)
     except ValueError as error:
-        return f"an answer that cannot be decoded: {error}"
+        return f"response cannot be decoded: {error}"
     parts: list[Any] = list(encode_response(expected, key, version, response))
     if len(b"".join(parts)) - 4 != len(answer):
-        return "an answer with bytes that mean nothing"
+        return "response with trailing bytes"
     return ""

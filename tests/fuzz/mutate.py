@@ -1,4 +1,4 @@
-"""Frames that are nearly valid requests: 70 % changed with the schema in hand, 30 % byte by byte."""
+"""Mutated requests: 70 % are changed by schema, 30 % byte by byte."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from kbroker.protocol.schema import ZERO_UUID, Field, Struct, fields
 from .tokens import Token, tokens, uvarint
 from .world import GROUPS, TOPICS, VALID, World, some_batch
 
-SCHEMA_AWARE = 0.7
-WELL_FORMED = 0.75
-"""Of the schema-aware ones: those that keep every length and count right."""
+SCHEMA_AWARE_SHARE = 0.7
+# Share of schema-aware mutations that keep every length and count correct.
+WELL_FORMED_SHARE = 0.75
 
 WIDTHS = {"b": 8, "h": 16, "i": 32, "q": 64, "H": 16}
 REALS = (0.0, -0.0, 1.0, 0.5, -1.0, 1e-320, 1e9, 2.0**63, -1e300, math.inf, -math.inf, math.nan)
@@ -30,13 +30,13 @@ TEXTS = (
     *TOPICS,
     *GROUPS,
 )
+# Maximum items of an array after repetition.
 ITEMS_MAX = 1000
-"""Of one array that is repeated."""
 CLIENT_IDS = (None, "", "fuzz", "x" * 300, "ä\n%s", "\x00")
 
 
 class Frame(NamedTuple):
-    """One request to send, without its length. `how` says what was done to it."""
+    """A request without its length; `how` names the kind of mutation."""
 
     key: ApiKey
     version: int
@@ -45,14 +45,14 @@ class Frame(NamedTuple):
 
 
 def mutated(world: World, served: Mapping[ApiKey, range], rng: random.Random) -> Frame:
-    """Draw an API and version, build a valid request, and change it."""
+    """Choose an API and version, build a valid request, and mutate it."""
     key = rng.choice(list(served))
     version = rng.choice(served[key])
     message = VALID[key](world, rng)
-    if rng.random() >= SCHEMA_AWARE:
+    if rng.random() >= SCHEMA_AWARE_SHARE:
         data = _frame(key, version, _joined(tokens(message, version)), rng)
         return Frame(key, version, "bytes", _change_bytes(data, rng))
-    if rng.random() < WELL_FORMED:
+    if rng.random() < WELL_FORMED_SHARE:
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
             change_value(message, version, world, rng)
         data = _frame(key, version, _joined(tokens(message, version)), rng)
@@ -67,7 +67,7 @@ def _joined(parts: list[Token]) -> bytes:
 
 
 def _frame(key: ApiKey, version: int, body: bytes, rng: random.Random) -> bytes:
-    """Put a header before a body; now and then an odd one."""
+    """Prepend a header, sometimes an unusual one."""
     client_id = rng.choice(CLIENT_IDS) if rng.random() < 0.1 else "fuzz"
     raw = b"" if client_id is None else client_id.encode()
     head = struct.pack(">hhih", key, version, 1, -1 if client_id is None else len(raw)) + raw
@@ -77,7 +77,7 @@ def _frame(key: ApiKey, version: int, body: bytes, rng: random.Random) -> bytes:
 
 
 def unknown_tags(rng: random.Random) -> bytes:
-    """A few tagged fields that nobody knows."""
+    """Encode a few unknown tagged fields."""
     count = rng.randint(1, 5)
     out = uvarint(count)
     for i in range(count):
@@ -106,7 +106,7 @@ def change_value(message: Struct, version: int, world: World, rng: random.Random
 
 
 def _places(value: Struct, version: int) -> list[tuple[Struct, Field]]:
-    """Every field of a message and of all structs in it."""
+    """Return every field of a message and of its nested structs."""
     found = []
     for field in fields(type(value)):
         if not field.present(version):
@@ -131,7 +131,7 @@ def _other_array(
     if choice == 2:
         return items * 2
     if choice == 3:
-        # Of changes upon changes each would multiply, until the frame is larger than the machine.
+        # Without the limit, repeated mutations multiply until the frame exceeds the memory.
         return items * max(min(rng.choice((3, 30, 300)), ITEMS_MAX // len(items)), 1)
     if choice == 4:
         return items[::-1]
@@ -262,10 +262,10 @@ def _odd_tags(token: Token, rng: random.Random) -> list[Token]:
     if token.kind != "tags":
         return _bad_number(token, rng)
     odd = (
-        unknown_tags(rng),  # legal: to be skipped
-        b"\x01\x00\x05",  # longer than what follows, perhaps
+        unknown_tags(rng),  # valid: unknown tags are skipped
+        b"\x01\x00\x05",  # may be longer than the rest
         b"\x02\x00\x00\x00\x00",  # the same tag twice
-        uvarint(65) + b"\x63\x00" * 65,  # more than are allowed
+        uvarint(65) + b"\x63\x00" * 65,  # more than the limit
     )
     return [token._replace(data=rng.choice(odd))]
 

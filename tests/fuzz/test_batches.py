@@ -1,4 +1,4 @@
-"""Bad record batches, over every Produce version; nothing of them may be stored."""
+"""Invalid record batches in every Produce version: none may be stored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAIN = batch([b"first", b"second"])
 
 
 def altered(data: bytes, **fields: int) -> bytes:
-    """A batch with other header fields and a CRC that fits; names with `_` for blanks."""
+    """Change header fields of a batch and fix its CRC; `_` in names stands for a space."""
     out = bytearray(data)
     for name, value in fields.items():
         position, form = HEADER_FIELDS[name.replace("_", " ")]
@@ -33,7 +33,7 @@ def altered(data: bytes, **fields: int) -> bytes:
 
 
 def magic_1() -> bytes:
-    """A message of the format before last, as Kafka 0.10 wrote it."""
+    """Encode a message of format 1, as Kafka 0.10 wrote it."""
     body = struct.pack(">bbqi", 1, 0, 1000, -1) + struct.pack(">i", 1) + b"x"
     return struct.pack(">qiI", 0, len(body) + 4, crc32c(body)) + body
 
@@ -90,31 +90,31 @@ BAD: dict[str, tuple[bytes | None, set[int]]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("case", BAD)
-async def test_a_bad_batch_is_refused(wire: Wire, case: str, version: int) -> None:
-    """Refused with its code, for that partition only, and nothing is stored."""
+async def test_bad_batch_is_rejected(wire: Wire, case: str, version: int) -> None:
+    """Only its partition gets the error, and nothing is stored."""
     data, codes = BAD[case]
     topic = await create_topic(wire, "t")
     row = await produce(wire, topic, data, version)
     assert row.error_code in codes
     assert (row.base_offset, row.log_append_time_ms) == (-1, -1)
-    assert bool(row.error_message) == (version >= 8), "says why where it can"
+    assert bool(row.error_message) == (version >= 8), "versions with a message give the reason"
     assert (await fetch(wire, topic)).high_watermark == 0
     row = await produce(wire, topic, batch([b"good"]), version)
     assert (row.error_code, row.base_offset) == (0, 0)
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-async def test_zstd_needs_version_7(wire: Wire, version: int) -> None:
+async def test_zstd_is_rejected_before_version_7(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     row = await produce(wire, topic, batch([b"z"], codec=4), version)
     assert row.error_code == (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE if version < 7 else 0)
 
 
-# -- what only a look into the records can find, where a rule makes us look
+# -- errors in records, which only topics with record checks detect
 
 
 def records(payload: bytes, count: int = 1, codec: int = 0) -> bytes:
-    """A batch around bytes that need not be records."""
+    """Return a batch around bytes that need not be records."""
     data = encode_batch([Record(b"k", b"v", 1000)] * count)
     out = bytearray(data[:61]) + payload
     struct.pack_into(">i", out, 8, len(out) - 12)
@@ -129,7 +129,7 @@ def record(
     headers: bytes = write_varint(0),
     offset_delta: int = 0,
 ) -> bytes:
-    """One record, field by field."""
+    """Encode a record from its fields."""
     body = b"\x00" + write_varint(0) + write_varint(offset_delta) + key + value + headers
     return write_varint(len(body) if size is None else size) + body
 
@@ -154,8 +154,8 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("case", UNREADABLE)
-async def test_unreadable_records_in_a_compacted_topic(wire: Wire, case: str) -> None:
-    """Compaction needs keys, so the broker looks, and refuses what it cannot read."""
+async def test_unreadable_records_are_rejected_in_compacted_topic(wire: Wire, case: str) -> None:
+    """Compaction needs keys, so the broker parses the records."""
     topic = await create_topic(wire, "t", configs={"cleanup.policy": "compact"})
     row = await produce(wire, topic, records(UNREADABLE[case]))
     assert row.error_code in (CORRUPT, INVALID)
@@ -165,8 +165,8 @@ async def test_unreadable_records_in_a_compacted_topic(wire: Wire, case: str) ->
 
 
 @pytest.mark.parametrize("case", UNREADABLE)
-async def test_unreadable_records_do_not_trouble_a_search_by_time(wire: Wire, case: str) -> None:
-    """In a topic that is not looked into they are stored as they are; later look-ups survive."""
+async def test_lookup_by_time_survives_unreadable_records(wire: Wire, case: str) -> None:
+    """Without compaction the broker stores them unparsed; later lookups must handle them."""
     topic = await create_topic(wire, "t")
     row = await produce(wire, topic, records(UNREADABLE[case]))
     if row.error_code:
@@ -185,7 +185,9 @@ def _list(name: str, timestamp: int) -> object:
 
 
 @pytest.mark.parametrize("codec", range(1, 5))
-async def test_a_broken_stream_in_a_compacted_topic(wire: Wire, codec: int) -> None:
+async def test_broken_compressed_data_is_rejected_in_compacted_topic(
+    wire: Wire, codec: int
+) -> None:
     topic = await create_topic(wire, "t", configs={"cleanup.policy": "compact"})
     for payload in (b"", b"\x00" * 20, b"garbage that no codec reads"):
         row = await produce(wire, topic, records(payload, codec=codec))
@@ -198,15 +200,15 @@ async def test_a_broken_stream_in_a_compacted_topic(wire: Wire, codec: int) -> N
     assert (await produce(wire, topic, good)).error_code == 0
 
 
-async def test_a_compressed_batch_within_a_compressed_batch(wire: Wire) -> None:
-    """Its bytes are no records; where nothing looks inside, they stay opaque."""
+async def test_batch_within_batch_is_rejected_in_compacted_topic(wire: Wire) -> None:
+    """The inner batch is not valid record data."""
     topic = await create_topic(wire, "t", configs={"cleanup.policy": "compact"})
     inner = batch([Record(b"k", b"v", 1)], codec=1)
     row = await produce(wire, topic, records(inner, codec=0))
     assert row.error_code in (CORRUPT, INVALID)
 
 
-async def test_a_null_key_in_a_compacted_topic(wire: Wire) -> None:
+async def test_null_keys_are_rejected_in_compacted_topic(wire: Wire) -> None:
     topic = await create_topic(wire, "t", configs={"cleanup.policy": "compact"})
     some = [
         Record(b"k", b"0", 1),
@@ -221,7 +223,7 @@ async def test_a_null_key_in_a_compacted_topic(wire: Wire) -> None:
     assert (await fetch(wire, topic)).high_watermark == 0
 
 
-async def test_a_log_append_time_bit_from_a_client_is_cleared(wire: Wire) -> None:
+async def test_log_append_time_bit_of_client_is_cleared(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     now_ms = int(time.time() * 1000)
     data = encode_batch([Record(None, b"x", now_ms)], log_append_time=now_ms)
@@ -234,7 +236,7 @@ async def test_a_log_append_time_bit_from_a_client_is_cleared(wire: Wire) -> Non
     assert header.crc == crc32c(stored[21:])
 
 
-async def test_a_mistake_in_one_partition_is_that_partitions(wire: Wire) -> None:
+async def test_bad_batch_in_one_partition_does_not_affect_others(wire: Wire) -> None:
     from kbroker.protocol.messages.produce import ProduceRequest as Ask
 
     topic = await create_topic(wire, "t", 3)

@@ -1,4 +1,4 @@
-"""Bad request bodies, for every API and version that is served."""
+"""Malformed request bodies for every served API and version."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ..wire import (
     request,
     values_of,
 )
-from .harness import SENTINEL_ID, Alarm, check_answer, correlation, exchange, split_frames
+from .harness import SENTINEL_ID, ErrorCollector, check_answer, correlation, exchange, split_frames
 from .tokens import Token, tokens, uvarint
 from .world import VALID, make_world
 
@@ -41,22 +41,22 @@ NUMBERS = (-(2**31), -2, -1, 0, 9999, 2**31 - 1)
 VARINTS = (
     b"\x00",  # null
     b"\x01",  # empty
-    b"\x80",  # the next byte belongs to it
+    b"\x80",  # continues in the next byte
     b"\xff\xff\xff\xff\x0f",  # 2^32 - 1
     b"\xff\xff\xff\xff\x7f",  # more than 32 bits
     b"\x80" * 10 + b"\x01",  # too long
     uvarint(9999),
 )
 TAGS = (
-    b"\x01\x63\x00",  # an unknown one
-    b"\x01\x63\xff\xff\xff\xff\x0f",  # one that is longer than everything
-    b"\x80\x89\xc4\x09",  # twenty million
+    b"\x01\x63\x00",  # an unknown tag
+    b"\x01\x63\xff\xff\xff\xff\x0f",  # a tag longer than the frame
+    b"\x80\x89\xc4\x09",  # a count of twenty million
     b"\x41" + b"\x63\x00" * 65,
 )
 
 
-def disturbed(token: Token) -> list[bytes]:
-    """What to write in the place of a token that says how much follows."""
+def malformed(token: Token) -> list[bytes]:
+    """Return the malformed replacements of a token."""
     if token.kind == "tags":
         return list(TAGS)
     if token.kind not in ("length", "count"):
@@ -71,10 +71,12 @@ def disturbed(token: Token) -> list[bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", VALID, ids=lambda key: key.name)
-async def test_every_length_count_and_tag_of_every_version(key: ApiKey) -> None:
-    """Null, empty, negative, huge and overlong ones, and text that is none, each in its place."""
+async def test_every_malformed_length_count_and_tag_gets_valid_response_or_close(
+    key: ApiKey,
+) -> None:
+    """Each length is once null, empty, negative, huge and overlong, and each text once invalid."""
     apis = load_apis()
-    alarm = Alarm()
+    alarm = ErrorCollector()
     logging.getLogger("kbroker").addHandler(alarm)
     tried = 0
     try:
@@ -87,7 +89,7 @@ async def test_every_length_count_and_tag_of_every_version(key: ApiKey) -> None:
                 if request_class(key).is_flexible(version):
                     head += b"\x00"
                 for at, token in enumerate(parts):
-                    for data in disturbed(token):
+                    for data in malformed(token):
                         changed = [*parts[:at], Token("", data), *parts[at + 1 :]]
                         frame = head + b"".join(each.data for each in changed)
                         sent, _ = await exchange(broker.node, apis, frame)
@@ -102,7 +104,7 @@ async def test_every_length_count_and_tag_of_every_version(key: ApiKey) -> None:
 
 
 def check_sent(frame: bytes, sent: bytes, what: str) -> None:
-    """An answer that makes sense, or none."""
+    """Check that the bytes are at most one valid response."""
     answers = split_frames(sent)
     assert answers is not None, what
     if answers and correlation(answers[-1]) == SENTINEL_ID:
@@ -113,8 +115,8 @@ def check_sent(frame: bytes, sent: bytes, what: str) -> None:
 
 
 @pytest.mark.parametrize("key", VALID, ids=lambda key: key.name)
-async def test_bytes_after_a_body_are_ignored(broker: Broker, wire: Wire, key: ApiKey) -> None:
-    """As Kafka does."""
+async def test_bytes_after_body_are_ignored(broker: Broker, wire: Wire, key: ApiKey) -> None:
+    """Apache Kafka ignores them as well."""
     world = await make_world(wire)
     apis = load_apis()
     for version in apis[key].versions:
@@ -131,8 +133,10 @@ async def test_bytes_after_a_body_are_ignored(broker: Broker, wire: Wire, key: A
 
 
 @pytest.mark.parametrize("key", VALID, ids=lambda key: key.name)
-async def test_every_array_empty(broker: Broker, wire: Wire, key: ApiKey) -> None:
-    """CVE-2026-83525: a request without anything in it is answered."""
+async def test_request_with_empty_arrays_gets_response(
+    broker: Broker, wire: Wire, key: ApiKey
+) -> None:
+    """CVE-2026-83525: a request with empty arrays gets a response."""
     find = request(ApiKey.FIND_COORDINATOR, key="g")
     await wire.ask(ApiKey.FIND_COORDINATOR, 0, find)
     for version in load_apis()[key].versions:
@@ -148,7 +152,7 @@ async def test_every_array_empty(broker: Broker, wire: Wire, key: ApiKey) -> Non
 
 @pytest.fixture
 async def topic(wire: Wire) -> Topic:
-    """A topic with three records."""
+    """Return a topic with three records."""
     made = await create_topic(wire, "t")
     await produce(wire, made, batch([b"0", b"1", b"2"]))
     return made
@@ -156,7 +160,7 @@ async def topic(wire: Wire) -> Topic:
 
 @pytest.mark.parametrize("acks", [2, -2, 127, 32767, -32768])
 @pytest.mark.parametrize("version", range(3, 14))
-async def test_acks_that_do_not_exist(wire: Wire, topic: Topic, version: int, acks: int) -> None:
+async def test_invalid_acks_are_rejected(wire: Wire, topic: Topic, version: int, acks: int) -> None:
     row = await produce(wire, topic, batch(), version, acks=acks)
     assert row.error_code == ErrorCode.INVALID_REQUIRED_ACKS
     assert (row.base_offset, row.log_append_time_ms) == (-1, -1)
@@ -164,8 +168,10 @@ async def test_acks_that_do_not_exist(wire: Wire, topic: Topic, version: int, ac
 
 
 @pytest.mark.parametrize("timeout_ms", [-1, -(2**31), 0])
-async def test_a_produce_timeout_that_is_over(wire: Wire, topic: Topic, timeout_ms: int) -> None:
-    """The append is done; what is answered depends on whether it was quick enough."""
+async def test_expired_produce_timeout_does_not_prevent_append(
+    wire: Wire, topic: Topic, timeout_ms: int
+) -> None:
+    """The records are appended; the response depends on how long that took."""
     row = await produce(wire, topic, batch([b"3"]), timeout_ms=timeout_ms)
     assert row.error_code in (0, ErrorCode.REQUEST_TIMED_OUT)
     assert values_of(await fetch(wire, topic))[3:] == [b"3"]
@@ -173,7 +179,7 @@ async def test_a_produce_timeout_that_is_over(wire: Wire, topic: Topic, timeout_
 
 @pytest.mark.parametrize("partition", [-1, 1, 2**31 - 1, -(2**31)])
 @pytest.mark.parametrize("key", [ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS])
-async def test_a_partition_that_does_not_exist(
+async def test_missing_partition_returns_unknown_topic_or_partition(
     wire: Wire, topic: Topic, key: ApiKey, partition: int
 ) -> None:
     if key == ApiKey.PRODUCE:
@@ -186,7 +192,9 @@ async def test_a_partition_that_does_not_exist(
 
 
 @pytest.mark.parametrize("offset", [-1, -(2**63), 4, 2**63 - 1])
-async def test_an_offset_outside_of_the_log(wire: Wire, topic: Topic, offset: int) -> None:
+async def test_offset_outside_log_returns_offset_out_of_range(
+    wire: Wire, topic: Topic, offset: int
+) -> None:
     row = await fetch(wire, topic, offset)
     assert row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert (row.high_watermark, row.last_stable_offset, row.log_start_offset) == (-1, -1, -1)
@@ -208,32 +216,34 @@ async def test_an_offset_outside_of_the_log(wire: Wire, topic: Topic, offset: in
     ],
     ids=str,
 )
-async def test_fetch_limits_that_make_no_sense(
+async def test_fetch_with_senseless_limits_returns_first_batch(
     wire: Wire, topic: Topic, settings: dict[str, Any]
 ) -> None:
-    """The first batch comes all the same (KIP-74)."""
+    """The first batch is returned regardless (KIP-74)."""
     assert values_of(await fetch(wire, topic, **settings)) == [b"0", b"1", b"2"]
 
 
-async def test_fetch_of_the_same_partition_twice(wire: Wire, topic: Topic) -> None:
+async def test_fetch_of_same_partition_twice_succeeds(wire: Wire, topic: Topic) -> None:
     ask = fetch_request(topic, partitions=[0, 0])
     answer = await wire.ask(ApiKey.FETCH, 12, ask)
     assert {p.error_code for t in answer.responses for p in t.partitions} == {0}
 
 
-async def test_produce_to_the_same_partition_twice(wire: Wire, topic: Topic) -> None:
+async def test_produce_to_same_partition_twice_stores_acknowledged_rows(
+    wire: Wire, topic: Topic
+) -> None:
     ask = produce_request(topic, batch([b"3"]))
     ask.topic_data *= 2
     answer = await wire.ask(ApiKey.PRODUCE, 9, ask)
     offsets = [p.base_offset for t in answer.responses for p in t.partition_responses]
     stored = values_of(await fetch(wire, topic))[3:]
-    assert stored, "two refusals say nothing"
-    # Each row that says so was stored, and no other.
+    assert stored, "at least one of the rows must be accepted"
+    # Exactly the acknowledged rows are stored.
     assert stored == [b"3"] * len([offset for offset in offsets if offset >= 0])
 
 
 @pytest.mark.parametrize("topic_id", [uuid.UUID(int=0), uuid.UUID(int=2**128 - 1)], ids=str)
-async def test_a_topic_id_that_does_not_exist(
+async def test_missing_topic_id_returns_unknown_topic_id(
     wire: Wire, topic: Topic, topic_id: uuid.UUID
 ) -> None:
     row = await produce(wire, Topic("t", topic_id), batch(), 13)
@@ -243,7 +253,9 @@ async def test_a_topic_id_that_does_not_exist(
 
 
 @pytest.mark.parametrize("timestamp", [-7, -100, -(2**63), 2**63 - 1])
-async def test_timestamps_that_make_no_sense(wire: Wire, topic: Topic, timestamp: int) -> None:
+async def test_senseless_timestamps_find_no_offset(
+    wire: Wire, topic: Topic, timestamp: int
+) -> None:
     row = await list_offset(wire, topic, timestamp)
     code = ErrorCode.UNSUPPORTED_VERSION if timestamp < 0 else 0
     assert (row.error_code, row.offset, row.timestamp) == (code, -1, -1)
@@ -251,10 +263,10 @@ async def test_timestamps_that_make_no_sense(wire: Wire, topic: Topic, timestamp
 
 @pytest.mark.parametrize("replica_id", [0, 1, 5, 2**31 - 1])
 @pytest.mark.parametrize("version", [4, 12, 15, 18])
-async def test_a_client_that_poses_as_a_follower(
+async def test_fetch_of_client_as_follower_is_rejected(
     wire: Wire, topic: Topic, version: int, replica_id: int
 ) -> None:
-    """CVE-2018-1288: it is refused, and nothing moves."""
+    """CVE-2018-1288: the broker rejects the fetch and the high watermark stays."""
     fields: dict[str, Any] = {"replica_id": replica_id}
     if version >= 15:
         fields = {"replica_state": FetchRequest.ReplicaState(replica_id=replica_id)}
@@ -265,15 +277,15 @@ async def test_a_client_that_poses_as_a_follower(
 
 
 @pytest.mark.slow
-async def test_a_request_of_a_hundred_thousand_topics(broker: Broker, wire: Wire) -> None:
-    """Each is refused in its row; nothing is kept."""
+async def test_produce_with_100000_missing_topics_creates_none(broker: Broker, wire: Wire) -> None:
+    """Each topic gets an error in its row; the broker keeps nothing."""
     rows = [ProduceRequest.Topic(name="x", partition_data=[]) for _ in range(100_000)]
     answer = await wire.ask(ApiKey.PRODUCE, 9, ProduceRequest(acks=1, topic_data=rows))
     assert len(answer.responses) == 100_000
     assert not broker.node.cluster.topics
 
 
-async def test_more_objects_than_a_request_may_hold(wire: Wire) -> None:
+async def test_request_with_too_many_objects_closes_connection(wire: Wire) -> None:
     """CVE-2026-111108: two million empty arrays in a frame of 4 MB."""
     count = 2_000_000
     body = b"\x00" + struct.pack(">hi", 1, 1000) + uvarint(count + 1) + b"\x01\x01\x00" * count

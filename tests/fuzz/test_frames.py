@@ -1,4 +1,4 @@
-"""Bad frames and headers: one test for each way in which they can be bad."""
+"""Malformed frames and headers."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from ..wire import (
     request,
     until,
 )
-from .harness import give_back_memory, resident_bytes
+from .harness import release_memory, resident_bytes
 from .tokens import uvarint
 
+# A complete Metadata request.
 METADATA_1 = struct.pack(">hhih", ApiKey.METADATA, 1, 9, -1) + struct.pack(">i", 0)
-"""A whole request that is answered with the brokers."""
 
 
 @pytest.fixture
 async def bystander(broker: Broker) -> AsyncIterator[Wire]:
-    """Another client, which must not notice anything."""
+    """Return a second client, and check afterwards that it is unaffected."""
     async with connected(broker.endpoint) as other:
         assert await other.works()
         yield other
@@ -51,7 +51,9 @@ def framed(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("size", range(1, 8))
-async def test_a_frame_shorter_than_a_header(broker: Broker, bystander: Wire, size: int) -> None:
+async def test_frame_shorter_than_header_closes_connection(
+    broker: Broker, bystander: Wire, size: int
+) -> None:
     async with connected(broker.endpoint) as wire:
         await wire.send_bytes(framed(bytes(size)))
         assert await wire.wait_closed() == b""
@@ -68,7 +70,7 @@ async def test_a_frame_shorter_than_a_header(broker: Broker, bystander: Wire, si
         ("Redis", b"*1\r\n$4\r\nPING\r\n", ""),
     ],
 )
-async def test_another_protocol(
+async def test_other_protocol_closes_connection_with_hint_in_log(
     broker: Broker,
     bystander: Wire,
     caplog: pytest.LogCaptureFixture,
@@ -76,7 +78,7 @@ async def test_another_protocol(
     data: bytes,
     told: str,
 ) -> None:
-    """KAFKA-4090: a clean close, and one log line that says what it looks like."""
+    """KAFKA-4090: the broker closes the connection and logs a hint about the protocol."""
     async with connected(broker.endpoint) as wire:
         await wire.send_bytes(data)
         assert await wire.wait_closed() == b""
@@ -86,8 +88,10 @@ async def test_another_protocol(
 
 
 @pytest.mark.parametrize("part", [1, 3, 4, 5, 11, 12, 17])
-async def test_a_frame_that_breaks_off(broker: Broker, bystander: Wire, part: int) -> None:
-    """In its length, header and body: nothing is answered, the connection goes."""
+async def test_incomplete_frame_gets_no_response(
+    broker: Broker, bystander: Wire, part: int
+) -> None:
+    """The frame ends in its length, header or body: the broker closes without a response."""
     async with connected(broker.endpoint) as wire:
         await wire.send_bytes(framed(METADATA_1)[:part])
         await wire.stream.send_eof()
@@ -96,8 +100,8 @@ async def test_a_frame_that_breaks_off(broker: Broker, bystander: Wire, part: in
 
 
 @pytest.mark.parametrize("fast", [2, 10, 16])
-async def test_slowloris(fast: int) -> None:
-    """A byte now and then, in length, header or body, is no first request in time."""
+async def test_slow_first_request_closes_connection(fast: int) -> None:
+    """The first request must be complete in time, wherever its bytes trickle."""
     async with started(connection_setup_timeout_ms=500) as broker:
         async with connected(broker.endpoint) as wire, trio.open_nursery() as nursery:
             nursery.start_soon(wire.wait_closed)
@@ -108,19 +112,19 @@ async def test_slowloris(fast: int) -> None:
                 await trio.sleep(0.2)
                 if not nursery.child_tasks:
                     break
-        assert i < 30, "it went on for too long"
+        assert i < 30, "the broker closed the slow connection too late"
 
 
-async def test_slowloris_after_a_first_request() -> None:
-    """Later requests may take their time, but an unfinished one is idleness like no request."""
+async def test_slow_later_request_closes_connection_as_idle() -> None:
+    """An incomplete later request counts as idle time."""
     async with started(connections_max_idle_ms=500) as broker, connected(broker.endpoint) as wire:
         assert await wire.works()
         await wire.send_bytes(framed(METADATA_1)[:7])
         await wire.wait_closed()
 
 
-async def test_a_large_frame_costs_memory_only_as_it_arrives(broker: Broker) -> None:
-    """100 clients that announce 100 MB each and send little."""
+async def test_large_frame_takes_memory_only_as_it_arrives(broker: Broker) -> None:
+    """100 clients announce 100 MB each and send little."""
     before = resident_bytes()
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(100):
@@ -134,8 +138,10 @@ async def test_a_large_frame_costs_memory_only_as_it_arrives(broker: Broker) -> 
     assert broker.node.request_memory.used == 0
 
 
-async def test_clients_that_never_read(broker: Broker, bystander: Wire) -> None:
-    """100 of them ask for much and take nothing: memory stays bounded, others are served."""
+async def test_clients_that_never_read_do_not_affect_others(
+    broker: Broker, bystander: Wire
+) -> None:
+    """100 clients request much and read nothing: memory stays bounded and others are served."""
     topic = await create_topic(bystander, "t")
     await produce(bystander, topic, batch([bytes(900_000)]))
     before = resident_bytes()
@@ -147,19 +153,19 @@ async def test_clients_that_never_read(broker: Broker, bystander: Wire) -> None:
         for _ in range(20):
             assert await bystander.works()
             await trio.sleep(0.01)
-        # In memory the records are views of one batch; the kernel's buffers are not ours.
+        # The records are views of one batch; the socket buffers belong to the kernel.
         assert resident_bytes() - before < 200_000_000
     await until(lambda: len(broker.server.connections) == 1)
 
 
 @pytest.mark.slow
-async def test_idle_connections(request: pytest.FixtureRequest) -> None:
-    """Two thousand of them, ten thousand in a long run; as far as open files are allowed to us."""
+async def test_idle_connections_take_little_memory(request: pytest.FixtureRequest) -> None:
+    """2,000 connections, or 10,000 in a soak test, within the limit of open files."""
     wanted = 10_000 if request.config.getoption("--frames") >= 100_000 else 2_000
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    count = min(wanted, (hard - 500) // 2)  # both ends are here
-    give_back_memory()
+    count = min(wanted, (hard - 500) // 2)  # both ends are in this process
+    release_memory()
     before = resident_bytes()
     try:
         async with (
@@ -185,7 +191,7 @@ async def test_idle_connections(request: pytest.FixtureRequest) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_a_connect_and_close_storm(broker: Broker, bystander: Wire) -> None:
+async def test_connection_churn_does_not_affect_others(broker: Broker, bystander: Wire) -> None:
     async def storm() -> None:
         for _ in range(100):
             stream = await trio.open_tcp_stream(*broker.endpoint)
@@ -200,8 +206,10 @@ async def test_a_connect_and_close_storm(broker: Broker, bystander: Wire) -> Non
     await until(lambda: len(broker.server.connections) == 1)
 
 
-async def test_half_open(broker: Broker, bystander: Wire) -> None:
-    """A client that shuts its sending side still gets the answers that are due."""
+async def test_half_closed_connection_receives_pending_responses(
+    broker: Broker, bystander: Wire
+) -> None:
+    """After a client shuts down its sending side, it still receives pending responses."""
     async with connected(broker.endpoint) as wire:
         await wire.send_bytes(framed(METADATA_1) * 3)
         await wire.stream.send_eof()
@@ -215,14 +223,16 @@ async def test_half_open(broker: Broker, bystander: Wire) -> None:
 
 
 @pytest.mark.parametrize("key", [-32768, -1, 4, 5, 6, 7, 52, 93, 94, 255, 1000, 32767])
-async def test_an_unknown_api_key(broker: Broker, bystander: Wire, key: int) -> None:
+async def test_unknown_api_key_closes_connection(broker: Broker, bystander: Wire, key: int) -> None:
     async with connected(broker.endpoint) as wire:
         await wire.send_bytes(framed(struct.pack(">hhih", key, 0, 1, -1) + bytes(50)))
         assert await wire.wait_closed() == b""
 
 
 @pytest.mark.parametrize("version", [-32768, -1, 14, 100, 32767])
-async def test_an_unsupported_version(broker: Broker, bystander: Wire, version: int) -> None:
+async def test_unsupported_version_closes_connection(
+    broker: Broker, bystander: Wire, version: int
+) -> None:
     async with connected(broker.endpoint) as wire:
         header = struct.pack(">hhih", ApiKey.METADATA, version, 1, -1)
         await wire.send_bytes(framed(header + bytes(50)))
@@ -243,7 +253,9 @@ CLIENT_IDS = {
 
 @pytest.mark.parametrize("case", CLIENT_IDS)
 @pytest.mark.parametrize("version", [1, 9])
-async def test_client_ids(broker: Broker, bystander: Wire, case: str, version: int) -> None:
+async def test_malformed_client_id_closes_connection(
+    broker: Broker, bystander: Wire, case: str, version: int
+) -> None:
     client_id, good = CLIENT_IDS[case]
     body = struct.pack(">i", 0) if version == 1 else b"\x00\x01\x00\x00\x00\x00"
     header = struct.pack(">hhi", ApiKey.METADATA, version, 9)
@@ -255,7 +267,7 @@ async def test_client_ids(broker: Broker, bystander: Wire, case: str, version: i
             assert await wire.wait_closed() == b""
 
 
-async def test_log_lines_cannot_be_forged_by_a_client_id(
+async def test_client_id_cannot_forge_log_lines(
     broker: Broker, bystander: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
     ask = request(ApiKey.CREATE_TOPICS)
@@ -268,12 +280,12 @@ async def test_log_lines_cannot_be_forged_by_a_client_id(
         await wire.send(ApiKey.CREATE_TOPICS, 4, ask, client_id=evil)
         await wire.receive()
     lines = [TextFormatter("%(message)s").format(record) for record in caplog.records]
-    assert any("the disk is gone" in line for line in lines), "it is logged"
+    assert any("the disk is gone" in line for line in lines), "the client ID is logged"
     assert not any("\n" in line for line in lines)
 
 
 def flexible(tags: bytes) -> bytes:
-    """Metadata 9 with these header tags."""
+    """Encode Metadata 9 with these header tags."""
     body = b"\x01\x00\x00\x00\x00"
     return struct.pack(">hhih", ApiKey.METADATA, 9, 9, -1) + tags + body
 
@@ -292,10 +304,10 @@ def flexible(tags: bytes) -> bytes:
         ("cut", b"", False),
     ],
 )
-async def test_header_tags(
+async def test_header_tags_are_skipped_or_close_connection(
     broker: Broker, bystander: Wire, case: str, tags: bytes, good: bool
 ) -> None:
-    """CVE-2026-111115: tagged fields are counted, skipped and not kept."""
+    """CVE-2026-111115: the broker counts and skips tagged fields without keeping them."""
     before = resident_bytes()
     async with connected(broker.endpoint) as wire:
         data = flexible(tags) if tags else flexible(b"")[:10]

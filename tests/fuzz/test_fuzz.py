@@ -1,4 +1,4 @@
-"""Mutated frames: no unhandled exception, bounded memory, clean answers or a clean close."""
+"""Mutated frames: no unhandled exception, bounded memory, valid responses or a clean close."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ from ..wire import (
     values_of,
 )
 from . import harness
-from .harness import Alarm, Fuzzer, exchange, forget_limits, split_frames
+from .harness import ErrorCollector, Fuzzer, clear_limits, exchange, split_frames
 from .mutate import ITEMS_MAX, change_value, mutated
 from .tokens import tokens
 from .world import VALID, World, make_world
 
+# One in this many frames is also sent by a client without permissions.
 DENIED_PART = 4
-"""Of all frames one in so many is also sent by who may do nothing."""
 
 
 @pytest.mark.sized
 @pytest.mark.slow
-async def test_mutated_frames(request: pytest.FixtureRequest) -> None:
+async def test_broker_survives_mutated_frames(request: pytest.FixtureRequest) -> None:
     seed = request.config.getoption("--seed")
     frames = request.config.getoption("--frames")
     report = await Fuzzer(seed).run(frames)
@@ -64,8 +64,10 @@ async def test_mutated_frames(request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.sized
 @pytest.mark.slow
-async def test_mutated_frames_of_who_may_do_nothing(request: pytest.FixtureRequest) -> None:
-    """They are answered as well, and change nothing: each API asks for rights before it works."""
+async def test_mutated_frames_of_client_that_may_do_nothing_change_nothing(
+    request: pytest.FixtureRequest,
+) -> None:
+    """Each API checks permissions before it changes anything."""
     seed = request.config.getoption("--seed")
     frames = request.config.getoption("--frames") // DENIED_PART
     report = await Fuzzer(seed, denied=Principal("User", "mallory")).run(frames)
@@ -76,11 +78,13 @@ async def test_mutated_frames_of_who_may_do_nothing(request: pytest.FixtureReque
 
 @pytest.mark.sized
 @pytest.mark.slow
-async def test_mutated_frames_over_sockets(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """A tenth of them again, to a broker on disk: whole, in pieces, cut off, with wrong lengths."""
+async def test_broker_survives_mutated_frames_over_sockets(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Frames go to a broker with files: whole, in pieces, cut off, or with wrong lengths."""
     seed = request.config.getoption("--seed")
     frames = request.config.getoption("--frames") // 10
-    alarm = Alarm()
+    alarm = ErrorCollector()
     logging.getLogger("kbroker").addHandler(alarm)
     outcomes: Counter[str] = Counter()
     try:
@@ -88,7 +92,7 @@ async def test_mutated_frames_over_sockets(request: pytest.FixtureRequest, tmp_p
             async with connected(broker.endpoint) as wire:
                 world = await make_world(wire)
             versions = {ApiKey(key): api.versions for key, api in load_apis().items()}
-            del versions[ApiKey.ALTER_CLIENT_QUOTAS]  # it would keep out who comes after it
+            del versions[ApiKey.ALTER_CLIENT_QUOTAS]  # a quota would reject later clients
             numbers = iter(range(frames))
 
             async def client() -> None:
@@ -108,7 +112,7 @@ async def test_mutated_frames_over_sockets(request: pytest.FixtureRequest, tmp_p
                     await trio.sleep(0.2)
             await until(lambda: not broker.server.connections)
             assert broker.node.request_memory.used == 0
-            await forget_limits(broker.node.cluster)
+            await clear_limits(broker.node.cluster)
             async with connected(broker.endpoint) as wire:
                 topic = await create_topic(wire, "after.all")
                 assert (await produce(wire, topic, batch([b"x"]))).error_code == 0
@@ -122,7 +126,7 @@ async def test_mutated_frames_over_sockets(request: pytest.FixtureRequest, tmp_p
 
 
 async def over_socket(endpoint: tuple[str, int], data: bytes, rng: random.Random) -> str:
-    """Send one frame in one of several ways; says what came of it."""
+    """Send a frame in one of several ways and return the outcome."""
     size = len(data)
     if rng.random() < 0.1:
         size = rng.choice((-1, 0, 1, size + 1, size - 1, 2**31 - 1, 0x16030100, 200_000_000))
@@ -143,11 +147,11 @@ async def over_socket(endpoint: tuple[str, int], data: bytes, rng: random.Random
     return "no answer"
 
 
-# -- the harness itself
+# -- tests of the fuzzer
 
 
-async def test_valid_requests_are_valid() -> None:
-    """Every API and version: the tests' encoder and the broker's agree, and it answers."""
+async def test_generated_requests_match_broker_codec() -> None:
+    """The encoders of the tests and of the broker agree in every API and version."""
     apis = load_apis()
     assert set(VALID) == set(apis)
     async with started() as broker:
@@ -160,41 +164,41 @@ async def test_valid_requests_are_valid() -> None:
                 assert joined == encode_bytes(message, version)
 
 
-async def planted(key: ApiKey, handler: Any, frames: int = 400) -> harness.Report:
-    """A run against a broker of one API, whose handler is broken."""
+async def run_with_handler(key: ApiKey, handler: Any, frames: int = 400) -> harness.Report:
+    """Run the fuzzer against a broker with a single API, whose handler has a bug."""
     apis = load_apis()
     broken = {key: apis[key]._replace(handler=handler), 18: apis[18]}
     return await Fuzzer(1, broken).run(frames)
 
 
-async def test_a_handler_that_raises_is_reported() -> None:
+async def test_fuzzer_reports_raising_handler() -> None:
     def raises(ctx: Context, request: Any) -> Any:
         return HeartbeatResponse(throttle_time_ms=1 // (request.generation_id + 1))
 
-    report = await planted(ApiKey.HEARTBEAT, raises)
+    report = await run_with_handler(ApiKey.HEARTBEAT, raises)
     assert report.failures
     assert all("ZeroDivisionError" in failure for failure in report.failures)
 
 
-async def test_a_late_error_is_reported() -> None:
-    """One that is raised where the writer waits, not in the reader."""
+async def test_fuzzer_reports_error_of_asynchronous_handler() -> None:
+    """The error occurs in an asynchronous handler, after the request was read."""
 
     async def raises(ctx: Context, request: Any) -> Any:
-        raise ValueError("planted") if request.generation_id < -1 else Exception
+        raise ValueError("run_with_handler") if request.generation_id < -1 else Exception
 
-    report = await planted(ApiKey.HEARTBEAT, raises)
-    assert any("planted" in failure for failure in report.failures)
+    report = await run_with_handler(ApiKey.HEARTBEAT, raises)
+    assert any("run_with_handler" in failure for failure in report.failures)
 
 
-async def test_an_answer_that_cannot_be_encoded_is_reported() -> None:
+async def test_fuzzer_reports_response_that_cannot_be_encoded() -> None:
     def unencodable(_: Context, request: Any) -> Message:
         return as_message(HeartbeatResponse(error_code=request.generation_id))
 
-    report = await planted(ApiKey.HEARTBEAT, unencodable)
+    report = await run_with_handler(ApiKey.HEARTBEAT, unencodable)
     assert any("EncodeError" in failure for failure in report.failures)
 
 
-async def test_the_answer_of_another_api_is_reported() -> None:
+async def test_fuzzer_reports_response_of_other_api() -> None:
     apis = load_apis()
 
     def wrong(_: Context, request: Message) -> Message:
@@ -202,10 +206,10 @@ async def test_the_answer_of_another_api_is_reported() -> None:
 
     broken = {11: apis[11]._replace(handler=wrong), 18: apis[18]}
     report = await Fuzzer(1, broken).run(200)
-    assert any("decoded" in failure or "mean nothing" in failure for failure in report.failures)
+    assert any("decoded" in failure or "trailing bytes" in failure for failure in report.failures)
 
 
-async def test_memory_that_grows_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fuzzer_reports_memory_growth(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harness, "RSS_GROWTH_MAX", 50_000_000)
     kept = []
 
@@ -213,11 +217,11 @@ async def test_memory_that_grows_is_reported(monkeypatch: pytest.MonkeyPatch) ->
         kept.append(b"x" * 1_000_000)
         return HeartbeatResponse()
 
-    report = await planted(ApiKey.HEARTBEAT, hoards)
+    report = await run_with_handler(ApiKey.HEARTBEAT, hoards)
     assert any("memory grew" in failure for failure in report.failures)
 
 
-async def test_a_quota_of_connections_does_not_look_like_a_broken_broker() -> None:
+async def test_clear_limits_removes_connection_quotas() -> None:
     async def come_back(broker: Broker) -> None:
         for number in range(100):
             async with connected(broker.endpoint) as wire:
@@ -226,16 +230,16 @@ async def test_a_quota_of_connections_does_not_look_like_a_broken_broker() -> No
     async with started() as broker:
         entity: Entity = {"ip": None}
         limits = {"connection_creation_rate": 1.0}
-        await alter_quotas(broker.node.cluster, [(entity, limits)], cause="planted")
+        await alter_quotas(broker.node.cluster, [(entity, limits)], cause="run_with_handler")
         with pytest.raises((ConnectionClosed, trio.BrokenResourceError)):
             await come_back(broker)
-        await harness.forget_limits(broker.node.cluster)
+        await harness.clear_limits(broker.node.cluster)
         async with connected(broker.endpoint) as wire:
             await create_topic(wire, "after.all")
 
 
 @pytest.mark.slow
-async def test_no_half_answer_when_the_client_goes_as_it_becomes_ready() -> None:
+async def test_client_that_closes_early_gets_no_truncated_response() -> None:
     rows = [DeleteRecordsRequest.Partition(partition_index=index) for index in range(30_000)]
     topic = DeleteRecordsRequest.Topic(name="missing", partitions=rows)
     ask = DeleteRecordsRequest(topics=[topic], timeout_ms=1000)
@@ -246,8 +250,8 @@ async def test_no_half_answer_when_the_client_goes_as_it_becomes_ready() -> None
             assert split_frames(sent) is not None
 
 
-def test_changes_upon_changes_of_an_array_stay_small() -> None:
-    """A frame once took all memory of the machine: three times three hundred times as many."""
+def test_repeated_mutations_of_array_stay_small() -> None:
+    """Repeated repetition once produced a frame larger than the memory."""
     nothing = World(
         [Topic("t")],
         member_id="",
@@ -265,8 +269,8 @@ def test_changes_upon_changes_of_an_array_stay_small() -> None:
 
 
 @pytest.mark.slow
-async def test_a_run_can_be_repeated() -> None:
-    """The same seed draws the same changes of the same requests."""
+async def test_same_seed_gives_same_run() -> None:
+    """Equal seeds give equal mutations of equal requests."""
     first, second = await Fuzzer(7).run(150), await Fuzzer(7).run(150)
     assert first.kinds == second.kinds
     assert first.hits == second.hits

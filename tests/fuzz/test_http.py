@@ -1,7 +1,7 @@
-"""HTTP requests that no client sends, and claims that no issuer signs.
+"""Malformed HTTP requests, control-port lines and tokens.
 
-Nothing of it is answered with 500, and no traceback is logged: not by the console, metrics and probes, not
-by the schema registry, and not by the control port.
+No server may respond with status 500 or log a traceback: the console with metrics and probes, the
+schema registry, and the control port.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from ..security.issuers import NOW, claims_for, key_for, key_set, signed
 from ..security.test_tokens import MODULE, lookup, settings_for
 from ..web.client import broker_with
 
+# HTTP requests per frame of `--frames`: each needs a connection.
 REQUESTS_PER_FRAME = 1 / 50
-"""Of the frames that `--frames` asks for: a connection for each costs as much."""
 TOKENS_PER_FRAME = 1 / 10
 ANSWER_SECONDS, PATIENCE_SECONDS = 30, 0.5
 HEAD_BYTES = 65_536
 DIGITS = "9" * 5_000
 
 METHODS = ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "CONNECT", "X", "")
-NASTY = (
+UNUSUAL_WORDS = (
     *("", "[", "]", "http://[", "//[::1", ":", "a:b:c", "@", "http://a@b:c", "\\", "'", '"', ";"),
     *(DIGITS, "-" + DIGITS, "-1", "0x10", "1e999", "NaN", "Infinity", "1_000", "+1", "00", " 1"),
     *(
@@ -152,14 +152,14 @@ FIELDS = (
 )
 
 
-class Draws:
-    """Draws requests at random."""
+class RequestGenerator:
+    """A generator of random requests."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
 
     def word(self) -> str:
-        return self.chance.choice(NASTY)
+        return self.chance.choice(UNUSUAL_WORDS)
 
     def target(self) -> str:
         parts = self.chance.choice(PATHS).split("/")
@@ -220,7 +220,7 @@ class Draws:
         if self.chance.random() < 0.4:
             name = self.chance.choice(HEADERS)
             headers = [each for each in headers if each[0] != name or self.chance.random() < 0.5]
-            headers.append((name, self.chance.choice((*VALUES, *NASTY))))
+            headers.append((name, self.chance.choice((*VALUES, *UNUSUAL_WORDS))))
         head = f"{method} {self.target()} HTTP/1.1\r\n" + "".join(
             f"{name}: {value}\r\n" for name, value in headers
         )
@@ -228,7 +228,7 @@ class Draws:
 
 
 async def status_of(there: Endpoint, request: bytes) -> int | None:
-    """Send a request; returns the status of its answer, None where there is none."""
+    """Send a request and return the status of the response, or None without a response."""
     data = b""
     async with await trio.open_tcp_stream(*there) as stream:
         with suppress(trio.BrokenResourceError), trio.fail_after(ANSWER_SECONDS):
@@ -243,12 +243,12 @@ async def status_of(there: Endpoint, request: bytes) -> int | None:
 
 
 def check_log(caplog: pytest.LogCaptureFixture, sent: object) -> None:
-    """No error was logged; what was sent stands in the failure."""
+    """Check that no error was logged; a failure shows what was sent."""
     bad = [each for each in caplog.records if each.exc_info or each.levelno >= logging.ERROR]
     assert not bad, (sent, [each.getMessage() for each in bad], bad[0].exc_info)
 
 
-async def test_http_requests_at_random_end_in_no_error(
+async def test_random_http_requests_cause_no_error(
     caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
 ) -> None:
     options = {"http.port": "0", "registry.port": "0", "connection.setup.timeout.ms": "3600000"}
@@ -257,18 +257,18 @@ async def test_http_requests_at_random_end_in_no_error(
     assert service is not None
     assert service.http is not None
     assert service.registry is not None
-    draws = Draws(random.Random(request.config.option.seed))
+    generator = RequestGenerator(random.Random(request.config.option.seed))
     number = int(request.config.option.frames * REQUESTS_PER_FRAME)
     statuses: set[int | None] = set()
     async with broker_with(service, config, None, None):
         for there in (service.http.endpoint_of(1), service.registry.endpoint_of(1)):
             for _ in range(number):
-                sent = draws.request(str(there))
+                sent = generator.request(str(there))
                 status = await status_of(there, sent)
                 statuses.add(status)
                 assert status != 500, sent[:2_000]
                 check_log(caplog, sent[:2_000])
-    assert {200, 400, 404} <= statuses, "the requests reach handlers"
+    assert {200, 400, 404} <= statuses, "the requests did not reach handlers"
 
 
 @pytest.mark.parametrize(
@@ -284,9 +284,7 @@ async def test_http_requests_at_random_end_in_no_error(
         "GET /api/v1/session HTTP/1.1\r\nAuthorization: Basic \xff\r\n",
     ],
 )
-async def test_head_that_is_malformed_is_refused(
-    head: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_malformed_http_head_is_rejected(head: str, caplog: pytest.LogCaptureFixture) -> None:
     config = BrokerConfig.load(options={"http.port": "0", "registry.port": "0"})
     service = http_service(config, [LOOPBACK])
     assert service is not None
@@ -300,10 +298,10 @@ async def test_head_that_is_malformed_is_refused(
             check_log(caplog, head)
 
 
-async def test_lines_at_random_end_no_control_port(
+async def test_control_port_survives_random_lines(
     caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
 ) -> None:
-    draws = Draws(random.Random(request.config.option.seed))
+    generator = RequestGenerator(random.Random(request.config.option.seed))
 
     async def prepare(_: object) -> None:
         await trio.lowlevel.checkpoint()
@@ -311,9 +309,9 @@ async def test_lines_at_random_end_no_control_port(
     async with run_controlled_broker(0, None, prepare) as (_, port):
         host, _, number = port.address.rpartition(":")
         for _ in range(50):
-            fields = {"do": draws.json(), "token": draws.json()}
-            line = draws.chance.choice(
-                (json.dumps(fields).encode(), draws.body(), draws.request("x"))
+            fields = {"do": generator.json(), "token": generator.json()}
+            line = generator.chance.choice(
+                (json.dumps(fields).encode(), generator.body(), generator.request("x"))
             )
             async with await trio.open_tcp_stream(host, int(number)) as stream:
                 await stream.send_all(line + b"\n")
@@ -323,14 +321,16 @@ async def test_lines_at_random_end_no_control_port(
             check_log(caplog, line)
 
 
-def claims_at_random(draws: Draws) -> Any:
-    """The claims of a good token, with some of them replaced."""
+def claims_at_random(generator: RequestGenerator) -> Any:
+    """Return the claims of a valid token with some of them replaced."""
     claims: dict[str, Any] = dict(claims_for("alice"))
-    for name in draws.chance.sample(
-        ("aud", "iss", "sub", "exp", "iat", "nbf", "scope", "jti"), draws.chance.randint(1, 3)
+    for name in generator.chance.sample(
+        ("aud", "iss", "sub", "exp", "iat", "nbf", "scope", "jti"), generator.chance.randint(1, 3)
     ):
-        claims[name] = draws.chance.choice((draws.json(), [[draws.json()]], [{}], {"a": []}))
-    return claims if draws.chance.random() < 0.8 else json.dumps(draws.json())
+        claims[name] = generator.chance.choice(
+            (generator.json(), [[generator.json()]], [{}], {"a": []})
+        )
+    return claims if generator.chance.random() < 0.8 else json.dumps(generator.json())
 
 
 def outcome_of(tokens: Tokens, token: str) -> Verified | Exception:
@@ -340,39 +340,39 @@ def outcome_of(tokens: Tokens, token: str) -> Verified | Exception:
         return error
 
 
-def test_tokens_at_random_are_refused_or_taken(
+def test_random_tokens_are_accepted_or_rejected_without_error(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Also with headers that make no sense, signed or not."""
+    """The tokens also have random headers, with and without a valid signature."""
     file = tmp_path / "keys.json"
     file.write_bytes(key_set(key_for("ES256")))
     tokens = Tokens(lookup(settings_for(file)), MODULE, lambda: NOW)
-    draws = Draws(random.Random(request.config.option.seed))
-    taken = 0
+    generator = RequestGenerator(random.Random(request.config.option.seed))
+    accepted = 0
     for _ in range(int(request.config.option.frames * TOKENS_PER_FRAME)):
-        token = signed(claims_at_random(draws), key_for("ES256"), "ES256")
-        if draws.chance.random() < 0.3:
-            token = mutated(token, draws)
-        taken += isinstance(outcome_of(tokens, token), Verified)
-    assert taken, "some claims may be anything"
+        token = signed(claims_at_random(generator), key_for("ES256"), "ES256")
+        if generator.chance.random() < 0.3:
+            token = mutated(token, generator)
+        accepted += isinstance(outcome_of(tokens, token), Verified)
+    assert accepted, "no token was accepted, although some claims may have any value"
 
 
-def mutated(token: str, draws: Draws) -> str:
+def mutated(token: str, generator: RequestGenerator) -> str:
     parts: list[str] = token.split(".")
-    at = draws.chance.randrange(3)
-    parts[at] = draws.chance.choice(
-        (draws.word(), _encoded(draws.json()), _encoded(_header(draws)))
+    at = generator.chance.randrange(3)
+    parts[at] = generator.chance.choice(
+        (generator.word(), _encoded(generator.json()), _encoded(_header(generator)))
     )
-    return ".".join(_without(parts, draws))
+    return ".".join(_without(parts, generator))
 
 
-def _without(parts: Sequence[str], draws: Draws) -> Sequence[str]:
-    return parts[1:] if draws.chance.random() < 0.1 else parts
+def _without(parts: Sequence[str], generator: RequestGenerator) -> Sequence[str]:
+    return parts[1:] if generator.chance.random() < 0.1 else parts
 
 
-def _header(draws: Draws) -> dict[str, Any]:
+def _header(generator: RequestGenerator) -> dict[str, Any]:
     names = ("alg", "kid", "crit", "b64", "typ", "zip", "jwk", "x5c")
-    return {"alg": "ES256"} | {each: draws.json() for each in draws.chance.sample(names, 2)}
+    return {"alg": "ES256"} | {each: generator.json() for each in generator.chance.sample(names, 2)}
 
 
 def _encoded(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Texts as long as they may be: each request is answered, whatever its answer quotes."""
+"""Strings of maximum length: each request gets a response, even if the error quotes them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from kbroker.protocol.schema import Struct, fields
 
 from ..brokers import started
 from ..wire import connected
-from .harness import Alarm, exchange
+from .harness import ErrorCollector, exchange
 from .test_bodies import check_sent
 from .tokens import tokens
 from .world import VALID, make_world
 
-TEXTS = ("x" * MAX_STRING_BYTES, "\x00" * MAX_STRING_BYTES, "€" * (MAX_STRING_BYTES // 3))
+LONG_STRINGS = ("x" * MAX_STRING_BYTES, "\x00" * MAX_STRING_BYTES, "€" * (MAX_STRING_BYTES // 3))
 
 
-def texts_of(message: Any, version: int) -> Iterator[tuple[Any, str, int | None]]:
-    """Where texts stand: the struct, its field, and the place in it if that is an array."""
+def strings_of(message: Any, version: int) -> Iterator[tuple[Any, str, int | None]]:
+    """Yield all strings of a message: struct, field name, and the index in an array or None."""
     for field in fields(type(message)):
         if not field.present(version):
             continue
@@ -43,15 +43,15 @@ def texts_of(message: Any, version: int) -> Iterator[tuple[Any, str, int | None]
         elif not isinstance(field.kind, str):
             for each in value if isinstance(value, list) else [value]:
                 if isinstance(each, Struct):
-                    yield from texts_of(each, version)
+                    yield from strings_of(each, version)
 
 
 def stretched(message: Any, version: int) -> Iterator[tuple[str, Any]]:
-    """The message with one text after the other at its longest."""
-    for at in range(len(list(texts_of(message, version)))):
-        for text in TEXTS:
+    """Yield the message with one string at a time at maximum length."""
+    for at in range(len(list(strings_of(message, version)))):
+        for text in LONG_STRINGS:
             changed = copy.deepcopy(message)
-            struct_, name, index = list(texts_of(changed, version))[at]
+            struct_, name, index = list(strings_of(changed, version))[at]
             if index is None:
                 setattr(struct_, name, text)
             else:
@@ -61,9 +61,9 @@ def stretched(message: Any, version: int) -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", VALID, ids=lambda key: key.name)
-async def test_every_text_of_every_version(key: ApiKey) -> None:
+async def test_request_with_longest_strings_gets_response(key: ApiKey) -> None:
     apis = load_apis()
-    alarm = Alarm()
+    alarm = ErrorCollector()
     logging.getLogger("kbroker").addHandler(alarm)
     try:
         async with started() as broker:
@@ -74,7 +74,7 @@ async def test_every_text_of_every_version(key: ApiKey) -> None:
                 if key == ApiKey.PRODUCE:
                     valid.acks = 1
                 for what, message in [("client id", valid), *stretched(valid, version)]:
-                    client_id = TEXTS[0] if what == "client id" else "c"
+                    client_id = LONG_STRINGS[0] if what == "client id" else "c"
                     head = struct.pack(">hhih", key, version, 1, len(client_id))
                     head += client_id.encode()
                     if request_class(key).is_flexible(version):
@@ -89,7 +89,7 @@ async def test_every_text_of_every_version(key: ApiKey) -> None:
     assert alarm.messages == []
 
 
-def test_a_sentence_is_cut_between_characters() -> None:
+def test_long_error_message_is_truncated_between_characters() -> None:
     for text in ("x" * 4096, "", "€" * 1365):
         answer = UpdateFeaturesResponse(error_message=text)
         for version in (0, 1):

@@ -1,4 +1,4 @@
-"""Bad message sets, over the Produce versions that take them; nothing of them may be stored."""
+"""Malformed message sets in the Produce versions that accept them: none may be stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUNDS = 1500
 EXPECTED = {
     0,
     ErrorCode.CORRUPT_MESSAGE,
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,  # a magic that became that of a batch
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,  # a mutated magic of a record batch
     ErrorCode.MESSAGE_TOO_LARGE,
     ErrorCode.INVALID_TIMESTAMP,
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
@@ -30,16 +30,16 @@ EXPECTED = {
 
 
 def mutated(rng: random.Random) -> bytes:
-    """A message set with a few bytes changed, and most of the time CRCs that fit again."""
+    """Return a message set with a few bytes changed, mostly with correct CRCs."""
     magic = rng.randrange(2)
     data = messages([b"a" * rng.randrange(40), None, b"c"][: rng.randint(1, 3)], magic)
     if rng.random() < 0.5:
-        data = with_lies(data, rng) if rng.random() < 0.5 else data
+        data = with_changes(data, rng) if rng.random() < 0.5 else data
         data = wrapper(data, rng.randint(1, 3), magic)
-    return with_lies(data, rng)
+    return with_changes(data, rng)
 
 
-def with_lies(data: bytes, rng: random.Random) -> bytes:
+def with_changes(data: bytes, rng: random.Random) -> bytes:
     out = bytearray(data)
     for _ in range(rng.randint(1, 3)):
         at = rng.randrange(len(out))
@@ -69,8 +69,10 @@ def with_right_crcs(out: bytearray) -> bytes:
     return bytes(out)
 
 
-async def test_random_lies(broker: Broker, wire: Wire, request: pytest.FixtureRequest) -> None:
-    """Each is refused with an error of its own, or what is stored of it can be read by everyone."""
+async def test_mutated_message_sets_are_rejected_or_readable(
+    broker: Broker, wire: Wire, request: pytest.FixtureRequest
+) -> None:
+    """Each set is rejected with a specific error, or its stored records are readable."""
     rng = random.Random(request.config.getoption("--seed"))
     topic = await create_topic(wire, "t")
     seen: dict[int, int] = {}
@@ -103,8 +105,10 @@ async def _read_everything(wire: Wire, topic: Topic) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", [1, 2, 3])
 @pytest.mark.parametrize("magic", [0, 1])
-async def test_a_bomb_is_given_up(wire: Wire, codec: int, magic: int) -> None:
-    """80 MB of zeros in a small wrapper."""
+async def test_message_set_that_expands_too_much_is_rejected(
+    wire: Wire, codec: int, magic: int
+) -> None:
+    """The wrapper expands to 80 MB of zeros."""
     topic = await create_topic(wire, "t", configs={"max.message.bytes": "10000000"})
     data = wrapper(message(bytes(80_000_000), magic=magic), codec, magic)
     row = await produce(wire, topic, data, 2)
@@ -112,8 +116,8 @@ async def test_a_bomb_is_given_up(wire: Wire, codec: int, magic: int) -> None:
     assert (await fetch(wire, topic)).high_watermark == 0
 
 
-def test_the_generator_lies_and_tells_the_truth() -> None:
-    """Half of it is worth nothing if all of it is refused for a wrong CRC."""
+def test_generator_produces_valid_and_invalid_message_sets() -> None:
+    """If all sets had wrong CRCs, the test would check nothing else."""
     rng = random.Random(0)
     good = 0
     for _ in range(200):

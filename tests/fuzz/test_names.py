@@ -1,4 +1,4 @@
-"""Bad names of topics and groups."""
+"""Invalid names of topics and groups."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ async def create(wire: Wire, name: str, **fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", BAD_NAMES)
-async def test_a_bad_topic_name_is_refused(tmp_path: Path, case: str) -> None:
-    """By every way to make a topic, with 17; and nothing appears on the disk."""
+async def test_invalid_topic_name_is_rejected(tmp_path: Path, case: str) -> None:
+    """Every way to create a topic returns error 17, and no file appears."""
     name = BAD_NAMES[case]
     data = tmp_path / "data"
     async with started(data) as broker, connected(broker.endpoint) as wire:
@@ -71,7 +71,7 @@ def names_below(directory: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("name", GOOD_NAMES)
-async def test_names_that_are_good(tmp_path: Path, name: str) -> None:
+async def test_valid_topic_name_survives_restart(tmp_path: Path, name: str) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, name)
         assert (await produce(wire, topic, batch())).error_code == 0
@@ -80,8 +80,8 @@ async def test_names_that_are_good(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [("a.b", "a_b"), ("a_b", "a.b"), ("a._b", "a__b")])
-async def test_names_that_collide(wire: Wire, first: str, second: str) -> None:
-    """'.' and '_' count as the same; deleting the one makes room for the other."""
+async def test_colliding_topic_names_are_rejected(wire: Wire, first: str, second: str) -> None:
+    """'.' and '_' count as equal; after deleting one topic the other can be created."""
     await create_topic(wire, first)
     assert (await create(wire, second)).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     ask = request(ApiKey.DELETE_TOPICS, topic_names=[first])
@@ -90,8 +90,8 @@ async def test_names_that_collide(wire: Wire, first: str, second: str) -> None:
 
 
 @pytest.mark.parametrize("group", ["", "a/b", "../..", "\x00", "ä☃", "x" * 30_000, "a\nb"])
-async def test_group_ids(broker: Broker, wire: Wire, group: str) -> None:
-    """Anything but the empty one is a group; the empty one may only commit for itself."""
+async def test_only_empty_group_id_is_rejected(broker: Broker, wire: Wire, group: str) -> None:
+    """Every non-empty name is a valid group ID."""
     await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key=group))
     cls: Any = messages.request_class(ApiKey.JOIN_GROUP)
     ask = cls(
@@ -107,7 +107,7 @@ async def test_group_ids(broker: Broker, wire: Wire, group: str) -> None:
 
 
 async def test_names_cannot_forge_log_lines(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
-    """A group id and a member's reason go into the log, as one line each."""
+    """A group ID and a member's reason are each logged on one line."""
     caplog.set_level("DEBUG")
     group = "g\n2026-01-01 ERROR it is all gone"
     await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key=group))

@@ -1,7 +1,7 @@
-"""Requests as tokens: an encoder of the tests' own that says what each of its bytes stands for.
+"""A request encoder that returns tokens: pieces of bytes with one meaning each.
 
-It is written straight from the declarations, with nothing of the broker's codec, so that a length,
-a count or a tag can be changed on its own. `test_tokens` checks it against that codec.
+It uses the message declarations but not the broker's codec, so that tests can change one length,
+count or tag. `test_fuzz` compares it with that codec.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from kbroker.protocol.schema import Field, Message, Struct, fields
 class Token(NamedTuple):
     """Bytes with one meaning.
 
-    `kind` is "int", "real", "uuid", "length" (of a string or of bytes), "text", "bytes", "count" (of an
-    array), "marker" (of a struct that may be null) or "tags" (their count); `value` is what the
-    number says. `compact` tells varints from fixed widths.
+    Attributes:
+        kind: "int", "real", "uuid", "length" (of a string or bytes), "text", "bytes", "count" (of
+            an array), "marker" (of a nullable struct) or "tags" (their count).
+        data: The encoded bytes.
+        value: The encoded number.
+        compact: True for varints, False for fixed widths.
     """
 
     kind: str
@@ -28,7 +31,7 @@ class Token(NamedTuple):
 
 
 def uvarint(value: int) -> bytes:
-    """An unsigned varint of any size."""
+    """Encode an unsigned varint of any size."""
     out = bytearray()
     while True:
         out.append(value & 0x7F | (0x80 if value > 0x7F else 0))
@@ -38,7 +41,7 @@ def uvarint(value: int) -> bytes:
 
 
 def tokens(message: Message, version: int) -> list[Token]:
-    """All of a message's bytes, in order."""
+    """Encode a message as tokens, in order."""
     return list(_Tokens(version, type(message).is_flexible(version)).of(message))
 
 
@@ -54,7 +57,7 @@ class _Tokens:
                 continue
             if field.tag is None:
                 yield from self.field(field, getattr(value, field.name))
-            elif self.travels(field, getattr(value, field.name)):
+            elif self.is_encoded(field, getattr(value, field.name)):
                 tagged.append(field)
         if not self.flexible:
             return
@@ -66,7 +69,7 @@ class _Tokens:
             yield Token("length", uvarint(size), size, compact=True)
             yield from body
 
-    def travels(self, field: Field, value: Any) -> bool:
+    def is_encoded(self, field: Field, value: Any) -> bool:
         default = field.zero()
         if default is None and not isinstance(field.kind, str) and value is not None:
             default = field.kind()

@@ -1,4 +1,4 @@
-"""A broker with things in it, and valid requests for every API and version that it serves."""
+"""Test data in a broker, and valid requests for every API and version that it serves."""
 
 from __future__ import annotations
 
@@ -85,18 +85,18 @@ from ..wire import Topic, Wire, batch, create_topic, fetch_request, produce, req
 
 TOPICS = ("plain", "compact", "stamped")
 GROUPS = ("stable", "empty", "fresh")
+# A consumer group (KIP-848) and its member.
 CONSUMER_GROUP, CONSUMER = "modern", "consumer"
-"""A group of KIP-848 and its member."""
+# Share groups (KIP-932) with and without a member.
 SHARE_GROUP, EMPTY_SHARE_GROUP = "shares", "begun"
-"""Groups of KIP-932, with a member and without."""
+# A streams group (KIP-1071) and its member.
 STREAMS_GROUP, STREAMS_MEMBER = "streaming", "instance"
-"""The same of KIP-1071."""
 TRANSACTIONAL_ID = "t"
 
 
 @dataclass(slots=True)
 class World:
-    """What requests can refer to."""
+    """The test data that requests can refer to."""
 
     topics: list[Topic]
     member_id: str
@@ -110,7 +110,7 @@ class World:
 
 
 async def make_world(wire: Wire) -> World:
-    """Fill a new broker: topics with records, groups with members and offsets, a fetch session."""
+    """Create topics with records, groups with members and offsets, and a fetch session."""
     plain = await create_topic(wire, "plain", 3)
     compact = await create_topic(wire, "compact", 1, {"cleanup.policy": "compact"})
     stamped = await create_topic(
@@ -158,7 +158,7 @@ async def _make_groups(wire: Wire) -> tuple[str, int]:
     await wire.ask(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, streams)
     cls: Any = request_class(ApiKey.ALTER_SHARE_GROUP_OFFSETS)
     topics = [cls.Topic(topic_name="plain", partitions=[cls.Partition()])]
-    for group in (SHARE_GROUP, EMPTY_SHARE_GROUP):  # which have a state now
+    for group in (SHARE_GROUP, EMPTY_SHARE_GROUP):  # they have share state now
         ask = cls(group_id=group, topics=topics)
         await wire.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, ask)
     shares = request(
@@ -196,11 +196,11 @@ async def _make_groups(wire: Wire) -> tuple[str, int]:
     return member_id, generation
 
 
-# -- valid requests, one function for each API; fields that a version does not have are left out
+# -- valid requests, one function per API; fields that a version lacks are not encoded
 
 
 def some_batch(world: World, rng: random.Random) -> bytes:
-    """A batch as producers send it, now and then with a sequence, or in an older format."""
+    """Return a batch, sometimes with a sequence or in an older format."""
     now_ms = int(time.time() * 1000)
     if rng.random() < 0.2:
         magic, codec = rng.randrange(2), rng.randrange(4)
@@ -412,7 +412,7 @@ def _consumer_heartbeat(world: World, rng: random.Random) -> Any:
 
 
 def _streams_join(group: str, member: str, sources: list[str]) -> Any:
-    """A member joins with a topology that has all kinds of topics."""
+    """Return a join with a topology that has all kinds of topics."""
     cls = StreamsGroupHeartbeatRequest
     config = cls.KeyValue(key="retention.ms", value="-1")
     first = cls.Subtopology(
@@ -751,7 +751,7 @@ def _incremental_alter_configs(world: World, rng: random.Random) -> Any:
 
 
 def _other_resources(rng: random.Random) -> list[IncrementalAlterConfigsRequest.Resource]:
-    """Settings of what is no topic."""
+    """Return config resources other than topics."""
     cls = IncrementalAlterConfigsRequest
     settings = (
         (4, "1", "log.segment.bytes", str(10**9 + rng.randrange(9))),
@@ -919,7 +919,7 @@ def _describe_client_quotas(world: World, rng: random.Random) -> Any:
 
 
 def _alter_client_quotas(world: World, rng: random.Random) -> Any:
-    """Rates that hold nobody up."""
+    """Alter quotas to rates that do not throttle."""
     cls = AlterClientQuotasRequest
     entity = _quota_entity(rng)
     key = "connection_creation_rate" if "ip" in entity else "producer_byte_rate"

@@ -657,22 +657,22 @@ async def compaction_of_stored_batches(target: Target) -> None:
 
 async def stored_batches_in_the_console(target: Target) -> None:
     assert target.http is not None
-    await planted.ask_console(target.http, target.hold_seconds, "seen")
+    await planted.query_console(target.http, target.hold_seconds, "seen")
 
 
 async def stored_batches_searched_in_the_console(target: Target) -> None:
     assert target.http is not None
-    await planted.ask_console(target.http, target.hold_seconds, "searched")
+    await planted.query_console(target.http, target.hold_seconds, "searched")
 
 
 async def terms_over_stored_batches(target: Target) -> None:
     assert target.http is not None
-    await planted.ask_console(target.http, target.hold_seconds, "terms")
+    await planted.query_console(target.http, target.hold_seconds, "terms")
 
 
 async def single_records_of_stored_batches(target: Target) -> None:
     assert target.http is not None
-    await planted.ask_console(target.http, target.hold_seconds, "single")
+    await planted.query_console(target.http, target.hold_seconds, "single")
 
 
 # Attacks on planted batches, with the number of concurrent clients.

@@ -1,8 +1,8 @@
-"""Builds what is installed; what there is to say of it stands in pyproject.toml.
+"""Build script; pyproject.toml contains the metadata.
 
-With KBROKER_COMPILE=1 the modules that see each request and each batch are compiled by mypyc: from the same
-source, which is in the wheel as well, for one version of Python and one kind of machine (docs/explanation/performance.md). It takes a
-C compiler and two minutes.
+With KBROKER_COMPILE=1, mypyc compiles the modules that process each request and each batch
+(docs/explanation/performance.md). The wheel then works with one Python version on one platform, and
+also contains the source. The build needs a C compiler and takes two minutes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from setuptools import Extension, setup
 
 VARIABLE = "KBROKER_COMPILE"
 COMPILER = "mypy>=1.18"
+# Commands that compile; other commands only read the metadata.
 BUILDING = {"bdist_wheel", "build", "build_ext"}
-"""Commands that want more than to know what the package is called."""
 EDITABLE = "editable_wheel"
 BUILD = Path("build").resolve()
+# Names of compiled modules by package of `kbroker`.
 COMPILED = {
     "protocol": (
         "framing",
@@ -53,7 +54,6 @@ COMPILED = {
     "handlers": ("context", "fetch_operation", "produce_operation"),
     "net": ("connection", "readiness_poller", "replies", "requests", "stored", "transport"),
 }
-"""Modules by the room of `kbroker` that they are in."""
 
 
 def project() -> dict[str, Any]:
@@ -61,12 +61,12 @@ def project() -> dict[str, Any]:
 
 
 def needed() -> list[str]:
-    """What has to be there to compile: the types of what kbroker uses are what the compiler goes by."""
+    """Return the requirements of a compiled build: mypyc reads the types of all dependencies."""
     return [COMPILER, *project()["project"]["dependencies"]]
 
 
 def copy_as_installed(directory: Path) -> None:
-    """Copy all packages to where they stand when they are installed: some lie beside `kbroker` here."""
+    """Copy all packages into the layout of an installation; some are top-level directories here."""
     said = project()["tool"]["setuptools"]
     for package in said["packages"]:
         place = package.replace(".", "/")
@@ -77,13 +77,13 @@ def copy_as_installed(directory: Path) -> None:
 
 
 def extensions() -> list[Extension]:
-    """The compiled modules, in one library."""
+    """Return the compiled modules, as one library."""
     from mypyc.build import mypycify
 
     directory = BUILD / "as-installed"
     shutil.rmtree(directory, ignore_errors=True)
     copy_as_installed(directory)
-    paths = [f"kbroker/{room}/{name}.py" for room, names in COMPILED.items() for name in names]
+    paths = [f"kbroker/{package}/{name}.py" for package, names in COMPILED.items() for name in names]
     with chdir(directory):
         return mypycify(
             ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent", *paths],
@@ -95,9 +95,9 @@ def extensions() -> list[Extension]:
 if os.environ.get(VARIABLE) != "1":
     setup()
 elif EDITABLE in sys.argv:
-    sys.exit(f"{VARIABLE}=1 would hide what is edited: install without --editable, or unset it")
+    sys.exit(f"{VARIABLE}=1 hides edits of compiled modules: install without --editable, or unset it")
 elif BUILDING.isdisjoint(sys.argv):
-    setup(setup_requires=needed())  # pip asks first what a build needs, and brings it
+    setup(setup_requires=needed())  # pip asks for the build requirements first, and installs them
 elif find_spec("mypyc") is None:
     sys.exit(f"{VARIABLE}=1 needs mypy: pip install '{COMPILER}'")
 else:

@@ -1,4 +1,4 @@
-"""Benchmark of `kbroker audit`, alone and against a lake: `python -m benchmarks.audit [RECORDS]`
+"""Benchmark of `kbroker audit`, alone and against a lake: `python -m benchmarks.audit [RECORDS]`.
 
 Requires confluent-kafka and pyarrow (`pip install 'kbroker[spark]'`). The broker stores 100-byte
 records in four partitions on disk. pyarrow writes the lake in the archiver's raw format.

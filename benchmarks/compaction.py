@@ -1,4 +1,4 @@
-"""Benchmark of compaction: `python -m benchmarks.compaction commits 20 40`
+"""Benchmark of compaction: `python -m benchmarks.compaction commits 20 40`.
 
 Each argument is a measurement of kbroker on disk:
 

@@ -28,7 +28,7 @@ class Compiled(Kbroker):
 
 
 class Interpreted(Kbroker):
-    """This checkout."""
+    """Broker of this checkout, not compiled."""
 
     name = "interpreted"
 

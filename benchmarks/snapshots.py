@@ -1,4 +1,4 @@
-"""Benchmark of the test kit's brokers: `python -m benchmarks.snapshots`
+"""Benchmark of the test kit's brokers: `python -m benchmarks.snapshots`.
 
 * Virtual clusters: created in one thread and dropped, one after the other.
 * Snapshots: of 1 GB in memory and in a data directory, then a fork and a restore; and the same for

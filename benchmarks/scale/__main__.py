@@ -1,4 +1,4 @@
-"""Benchmark of three nodes with many partitions: `python -m benchmarks.scale --write`
+"""Benchmark of three nodes with many partitions: `python -m benchmarks.scale --write`.
 
 Each round starts a new cluster with one process per node: over one etcd member, over three, and
 with a supervisor. The round creates a topic, waits, kills the controller with SIGKILL and restarts

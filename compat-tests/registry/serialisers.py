@@ -25,7 +25,7 @@ JSON = '{"title":"t","type":"object","properties":{"a":{"type":"integer"}}}'
 
 
 def order_class() -> Any:
-    """A message whose file imports another one, and that one a file of Google's."""
+    """Return a message class with nested imports: another file, and from there one of Google."""
     types = FieldDescriptorProto
     line = FileDescriptorProto(
         name="shop/line.proto",
@@ -78,7 +78,7 @@ def main(url: str) -> None:
     def there_and_back(
         message: Any, topic: str, asked: SchemaRegistryClient | None = client, **more: Any
     ) -> Any:
-        """What a deserialiser makes, that asks a registry, of what a serialiser has registered."""
+        """Serialize a message, and deserialize it with the schemas of a registry."""
         data = ProtobufSerializer(type(message), client, options | more)(message, at(topic))
         return ProtobufDeserializer(type(message), options, asked)(data, at(topic))
 

@@ -138,7 +138,7 @@ def _tell_version(context: click.Context, _: click.Parameter, is_asked: bool) ->
 )
 @click.pass_context
 def main(context: click.Context, settings: tuple[str, ...]) -> None:
-    """A Kafka broker that needs no JVM and no Docker."""
+    """Run and manage Kafka brokers that need no JVM and no Docker."""
     if settings:
         from .target import parse_settings
 

@@ -130,7 +130,9 @@ def ask(control: Control, /, **command: object) -> dict[str, Any]:
 @click.argument("command", metavar="COMMAND")
 @click.argument("words", nargs=-1, metavar="[WORD=VALUE]...")
 def control(control: Control, command: str, words: tuple[str, ...]) -> None:
-    """Send a command and print the response: kbroker control crash_at point=produce.appended
+    """Send a command and print the response.
+
+    Example: kbroker control crash_at point=produce.appended
 
     docs/reference/control-protocol.md lists the commands. VALUE is parsed as JSON, or else used as
     a string.

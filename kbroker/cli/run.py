@@ -59,7 +59,9 @@ def run(
     disk: bool,
     keep: bool,
 ) -> None:
-    """Run COMMAND with a broker that stops when COMMAND ends: kbroker run -- pytest -q
+    """Run COMMAND with a broker that stops when COMMAND ends.
+
+    Example: kbroker run -- pytest -q
 
     The broker keeps everything in memory and listens on a free port. Its address is in
     KAFKA_BOOTSTRAP_SERVERS, BOOTSTRAP_SERVERS and KBROKER_BOOTSTRAP. Signals are forwarded to

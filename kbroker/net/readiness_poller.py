@@ -113,7 +113,7 @@ class ReadinessPoller:
         Args:
             connected: The socket.
             take: Receives and handles requests.
-            answer: Sends responses, together with those of other clients.
+            respond: Sends responses, together with those of other clients.
 
         Raises:
             ClosedResourceError: `leave` was called.

@@ -49,7 +49,7 @@ class Transport(Protocol):
 
         Args:
             take: Receives and handles requests.
-            answer: Sends responses.
+            respond: Sends responses.
 
         Raises:
             ClosedResourceError: This process closed the connection.
@@ -61,8 +61,8 @@ class Transport(Protocol):
 
         Args:
             take: Receives and handles requests.
-            answer: Sends responses.
-            go_on: Gets the result or the exception that `until` would have.
+            respond: Sends responses.
+            on_done: Gets the result or the exception that `until` would have.
 
         Returns:
             False if the transport cannot do that and a task must call `until`.

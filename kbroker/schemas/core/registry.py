@@ -445,6 +445,8 @@ def _check_not_referred(
     """Raise RegistryError if another schema refers to a version.
 
     Args:
+        store: All schemas.
+        each: Version that is deleted.
         permanent: Include soft-deleted schemas, which existing records may still need.
         apart_from: Ignore references from this subject, because all of it is deleted.
     """

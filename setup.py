@@ -83,7 +83,9 @@ def extensions() -> list[Extension]:
     directory = BUILD / "as-installed"
     shutil.rmtree(directory, ignore_errors=True)
     copy_as_installed(directory)
-    paths = [f"kbroker/{package}/{name}.py" for package, names in COMPILED.items() for name in names]
+    paths = [
+        f"kbroker/{package}/{name}.py" for package, names in COMPILED.items() for name in names
+    ]
     with chdir(directory):
         return mypycify(
             ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent", *paths],
@@ -95,7 +97,9 @@ def extensions() -> list[Extension]:
 if os.environ.get(VARIABLE) != "1":
     setup()
 elif EDITABLE in sys.argv:
-    sys.exit(f"{VARIABLE}=1 hides edits of compiled modules: install without --editable, or unset it")
+    sys.exit(
+        f"{VARIABLE}=1 hides edits of compiled modules: install without --editable, or unset it"
+    )
 elif BUILDING.isdisjoint(sys.argv):
     setup(setup_requires=needed())  # pip asks for the build requirements first, and installs them
 elif find_spec("mypyc") is None:

@@ -37,7 +37,7 @@ PROPERTIES = {
 # transactions only every 5 s. If it did so earlier, it would report some as aborted without writing
 # a marker, and their partitions would hang. Compaction and the expiry of share group members happen
 # soon.
-KILLED = {
+KILLABLE = {
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "5000",
@@ -49,7 +49,7 @@ KILLED = {
 }
 
 # Files whose tests run in one process, so that the dump contains everything that they wrote.
-DUMPED = frozenset(
+DUMPED_FILES = frozenset(
     (
         "test_admin.py",
         "test_codecs.py",
@@ -133,16 +133,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name == "test_dump_log.py")
 
 
-class FilesInProcesses(LoadScopeScheduling):
+class FileScheduling(LoadScopeScheduling):
     """Scheduler that assigns whole files to processes, and the files of the dump to one process."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "the dump" if file in DUMPED else file
+        return "the dump" if file in DUMPED_FILES else file
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesInProcesses:
-    return FilesInProcesses(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileScheduling:
+    return FileScheduling(config, log)
 
 
 @pytest.fixture(scope="session")
@@ -174,7 +174,7 @@ def broker(make_broker: Callable[..., Broker]) -> Broker:
 @pytest.fixture
 def own_broker(make_broker: Callable[..., Broker]) -> Iterator[Broker]:
     """Broker of a single test, which may kill it."""
-    one = make_broker("own", KILLED)
+    one = make_broker("own", KILLABLE)
     one.start()
     yield one
     one.kill()

@@ -23,7 +23,7 @@ from harness.access_calls import (
     OPEN,
     OPERATOR,
     PASSWORD,
-    Setting,
+    RequestContext,
     acls,
     creation_of,
     operators,
@@ -221,7 +221,7 @@ def make_world(side: Guarded, known: list[Acl]) -> None:
     )
     for key in (ApiKey.INIT_PRODUCER_ID, ApiKey.OFFSET_COMMIT):
         for _ in range(10):
-            message = BUILDERS[key](Setting(side.world, 0), rng, version[key])
+            message = BUILDERS[key](RequestContext(side.world, 0), rng, version[key])
             eventually(
                 lambda key=key, message=message: (
                     not (  # type: ignore[misc]
@@ -346,7 +346,7 @@ def ask_everything(rng: random.Random, mine: Guarded, other: Guarded) -> Outcome
 
 def answer_of(side: Guarded, user: str, key: ApiKey, version: int, number: int, seed: float) -> Any:
     """Return the response, or None if the broker closed the connection."""
-    message = BUILDERS[key](Setting(side.world, number), random.Random(seed), version)
+    message = BUILDERS[key](RequestContext(side.world, number), random.Random(seed), version)
     try:
         answer = side.ask(user, key, version, message)
     except NoAnswer:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from harness.clients import COORDINATOR_MOVES, ClientError, ClientProcess, Library, eventually
-from harness.tools import Said, Tools
+from harness.tools import ToolOutput, Tools
 
 from kbroker.testing import Fault, LocalBroker
 
@@ -475,7 +475,7 @@ def test_java_producer_writes_once_despite_lost_response(
     assert fault.hits == 1
 
 
-def read_by_java(broker: LocalBroker, tools: Tools, topic: str) -> Said:
+def read_by_java(broker: LocalBroker, tools: Tools, topic: str) -> ToolOutput:
     return tools.run(
         "kafka-console-consumer",
         *("--bootstrap-server", broker.bootstrap_servers, "--topic", topic, "--from-beginning"),

@@ -78,7 +78,7 @@ def test_partitions_are_reassigned_when_members_join_and_leave(
     second = join(spawn(client), topic, group)
     shares([2, 2], first, second)
     fill(workers(client.name), topic, 4, range(40))
-    all_received(range(40), first, second, exact=client.exact)
+    all_received(range(40), first, second, exact=client.exact_delivery)
     first("commit", member="me")
     second("commit", member="me")
     second("leave", member="me")
@@ -88,7 +88,9 @@ def test_partitions_are_reassigned_when_members_join_and_leave(
     mine = eventually(
         lambda: received(first), lambda seen: later <= set(seen), "rows after leaving"
     )
-    assert max(mine.values()) == 1 or not client.exact, "a committed record was delivered again"
+    assert max(mine.values()) == 1 or not client.exact_delivery, (
+        "a committed record was delivered again"
+    )
 
 
 def test_partitions_of_killed_member_are_reassigned(
@@ -100,13 +102,13 @@ def test_partitions_of_killed_member_are_reassigned(
     victim = join(spawn(client), topic, group, session_ms=SHORT_SESSION_MS)
     shares([2, 2], survivor, victim)
     fill(workers(client.name), topic, 4, range(40))
-    all_received(range(40), survivor, victim, exact=client.exact)
+    all_received(range(40), survivor, victim, exact=client.exact_delivery)
     survivor("commit", member="me")
     lost = received(victim)
     victim.kill()
     shares([4], survivor)
     assert lost
-    all_received(range(40), survivor, exact=client.exact)
+    all_received(range(40), survivor, exact=client.exact_delivery)
 
 
 def test_spare_member_takes_over_after_active_member_leaves(
@@ -154,7 +156,7 @@ def test_returning_static_member_causes_no_rebalance(
     assert stays("state", member="me")["events"] == told, "the other member saw a rebalance"
 
 
-@pytest.mark.needs("fencing")
+@pytest.mark.needs("detects_fencing")
 def test_second_member_with_same_instance_id_fences_first(
     client: Library, workers: Any, spawn: Spawn, unique: Unique
 ) -> None:
@@ -232,7 +234,9 @@ def test_pattern_subscription_includes_later_topic(
 def test_members_of_all_clients_form_one_group(workers: Any, spawn: Spawn, unique: Unique) -> None:
     topic, group = unique("topic"), unique("group")
     alike = [
-        one for one in LIBRARIES.values() if one.groups and one.mixes and one.strategy == "range"
+        one
+        for one in LIBRARIES.values()
+        if one.groups and one.mixes_in_groups and one.strategy == "range"
     ]
     make_topic(workers, topic, len(alike))
     members = [join(spawn(library), topic, group) for library in alike]
@@ -270,7 +274,7 @@ def restartable(restartable_broker: Broker) -> Broker:
     return restartable_broker
 
 
-@pytest.mark.needs("survives")
+@pytest.mark.needs("recovers_membership")
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_members_continue_after_broker_restart(
     client: Library, restartable: Broker, spawn: Spawn, unique: Unique, how: str
@@ -300,5 +304,5 @@ def test_members_continue_after_broker_restart(
     for member in members:
         member("commit", member="me")
     assert after("committed", group=group, topic=topic) == {"0": 20, "1": 20}
-    if client.stays:
+    if client.keeps_member_id:
         assert [member("state", member="me")["events"] for member in members] == told

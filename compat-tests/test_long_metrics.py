@@ -25,7 +25,7 @@ from confluent_kafka import Consumer, TopicPartition
 from harness.brokers import Broker, free_port
 from harness.clients import eventually
 from harness.places import environment
-from harness.scraping import Prometheus, Sample, kafka_exporter, prometheus, samples_of, text_at
+from harness.scraping import Prometheus, Sample, fetch_text, kafka_exporter, prometheus, samples_of
 
 from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
@@ -192,7 +192,7 @@ def test_prometheus_scrapes_all_metrics(
     with scraping(tmp_path, url, protocol) as server:
         (target,) = server.targets()
         assert (target["health"], target["lastError"]) == ("up", "")
-        expected = {name for name, _ in samples_of(text_at(url))}
+        expected = {name for name, _ in samples_of(fetch_text(url))}
         there = {row["metric"]["__name__"] for row in server.series('{job="kbroker"}')}
         assert expected - there == set()
         silent = [question for question in questions() if not server.series(question)]
@@ -222,9 +222,13 @@ def test_prometheus_receives_metrics_by_otlp(
     (tmp_path / "prometheus.yml").write_text("global: {}")
     with prometheus(program(), tmp_path, tmp_path / "prometheus.yml") as server:
         port = free_port()
-        sends = {"otlp.endpoint": server.takes, "otlp.interval.ms": "1000", "http.port": str(port)}
+        sends = {
+            "otlp.endpoint": server.otlp_url,
+            "otlp.interval.ms": "1000",
+            "http.port": str(port),
+        }
         make_broker("sends", sends).start()
-        expected = {name for name, _ in samples_of(text_at(f"http://127.0.0.1:{port}/metrics"))}
+        expected = {name for name, _ in samples_of(fetch_text(f"http://127.0.0.1:{port}/metrics"))}
         question = '{job="kbroker"}'
         there = eventually(
             lambda: {row["metric"]["__name__"] for row in server.series(question)}, bool, "series"
@@ -247,8 +251,8 @@ def test_kafka_exporter_metrics_have_same_values(used: tuple[str, str], tmp_path
         pytest.skip("kafka_exporter is in no registry: name it in KBROKER_COMPAT_KAFKA_EXPORTER")
     bootstrap, url = used
     with kafka_exporter(EXPORTER, tmp_path, bootstrap) as its_url:
-        theirs = of_exporter(samples_of(text_at(its_url)))
-    ours = of_exporter(samples_of(text_at(url)))
+        theirs = of_exporter(samples_of(fetch_text(its_url)))
+    ours = of_exporter(samples_of(fetch_text(url)))
     nothing = {key for key, value in theirs.items() if value == NOTHING_COMMITTED}
     expected = {key: value for key, value in theirs.items() if key not in nothing}
     away = frozenset({("consumergroup", "away"), ("topic", "orders")})
@@ -283,7 +287,7 @@ def test_strimzi_dashboards_find_their_series(used: tuple[str, str]) -> None:
             "Strimzi's dashboards are in no registry: name them in KBROKER_COMPAT_DASHBOARDS"
         )
     _, url = used
-    there = {name for name, _ in samples_of(text_at(url))}
+    there = {name for name, _ in samples_of(fetch_text(url))}
     pages = [each for each in sorted(Path(DASHBOARDS).rglob("*.json")) if each.name in PAGES]
     asked = {
         name

@@ -32,7 +32,7 @@ from confluent_kafka.admin import (
 from harness.brokers import ApacheBroker, Broker
 from harness.clients import eventually
 from harness.connect import mirror_maker
-from harness.secure import Told, secure_server
+from harness.secure import ServerInfo, secure_server
 from harness.traffic import Feeder, Reader, Record, create_topics, topic_configs
 
 CLIENT = "mirror"
@@ -246,7 +246,7 @@ def make_user(admin: AdminClient, name: str) -> None:
     admin.alter_user_scram_credentials([change])[name].result(30)
 
 
-def write_values(broker: Told, topic: str) -> None:
+def write_values(broker: ServerInfo, topic: str) -> None:
     admin = AdminClient(broker.librdkafka())  # must stay alive until the response arrives
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
     producer = Producer(broker.librdkafka())
@@ -255,11 +255,11 @@ def write_values(broker: Told, topic: str) -> None:
     assert producer.flush(30) == 0
 
 
-def login(broker: Told, user: str) -> dict[str, Any]:
+def login(broker: ServerInfo, user: str) -> dict[str, Any]:
     return broker.librdkafka(sasl_username=user, sasl_password=PASSWORD, group_id=GROUP)
 
 
-def read_values(broker: Told, user: str, topic: str) -> list[str]:
+def read_values(broker: ServerInfo, user: str, topic: str) -> list[str]:
     """Return all values that a user reads. Raises KafkaException if the user is not permitted."""
     consumer = Consumer({**login(broker, user), "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, 0, 0)])

@@ -109,7 +109,7 @@ def test_each_record_is_settled_once_despite_kills(
             lambda: lags(own_broker, tools), lambda seen: seen == ["0"] * PARTITIONS, "lag", SECONDS
         )
         workers.leave()
-    workers.tell()
+    workers.check_reports()
     kinds = checker.ends(ends)
     print(f"\nfigures: {dict(figures)}; {written} records: {kinds}; {dict(checker.done)}")
     assert figures["rounds with work"] == kills

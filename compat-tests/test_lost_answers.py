@@ -56,7 +56,7 @@ def test_idempotent_producer_writes_once_despite_lost_responses(
     assert proxy.dropped[PRODUCE] == LOST
 
 
-@pytest.mark.needs("asks_again")
+@pytest.mark.needs("retries_init_producer_id")
 @pytest.mark.needs("idempotent")
 def test_producer_recovers_from_lost_producer_id(
     worker: ClientProcess, proxy: LossyProxy, unique: Callable[[str], str]
@@ -99,7 +99,7 @@ def test_member_joins_after_lost_response(
     assert proxy.dropped[api] == 1
 
 
-@pytest.mark.needs("commits_again")
+@pytest.mark.needs("retries_commits")
 @pytest.mark.needs("groups")
 def test_commit_succeeds_after_lost_response(
     worker: ClientProcess, proxy: LossyProxy, unique: Callable[[str], str]

@@ -98,7 +98,7 @@ def run_script(
     return Counter(out.read_text().split())
 
 
-@pytest.mark.needs("scripts")
+@pytest.mark.needs("crash_scripts")
 def test_commit_after_processing_repeats_record_after_crash(
     client: Library, workers: Any, spawn: Spawn, unique: Unique, tmp_path: Path
 ) -> None:
@@ -108,7 +108,7 @@ def test_commit_after_processing_repeats_record_after_crash(
     assert lines == Counter({**{str(i): 1 for i in range(30)}, "10": 2})
 
 
-@pytest.mark.needs("scripts")
+@pytest.mark.needs("crash_scripts")
 def test_commit_before_processing_skips_record_after_crash(
     client: Library, workers: Any, spawn: Spawn, unique: Unique, tmp_path: Path
 ) -> None:
@@ -118,7 +118,7 @@ def test_commit_before_processing_skips_record_after_crash(
     assert lines == Counter({str(i): 1 for i in range(30) if i != 10})
 
 
-@pytest.mark.needs("scripts")
+@pytest.mark.needs("crash_scripts")
 def test_offsets_stored_outside_kafka_give_exactly_once(
     client: Library, workers: Any, spawn: Spawn, unique: Unique, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ def worker(client: Library, workers: Callable[[str], ClientProcess]) -> ClientPr
     return workers(client.name)
 
 
-@pytest.mark.needs("chooses")
+@pytest.mark.needs("producer_options")
 @pytest.mark.everyone
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 def test_records_are_written_with_each_acks_setting(
@@ -35,7 +35,7 @@ def test_records_are_written_with_each_acks_setting(
     assert [row["value"] for row in rows] == [str(i) for i in range(20)]
 
 
-@pytest.mark.needs("chooses")
+@pytest.mark.needs("producer_options")
 @pytest.mark.everyone
 def test_missing_topic_is_created(
     client: Library, broker: Broker, worker: ClientProcess, unique: Unique
@@ -54,7 +54,7 @@ def test_missing_topic_is_created(
     )
 
 
-@pytest.mark.needs("chooses")
+@pytest.mark.needs("producer_options")
 @pytest.mark.everyone
 def test_records_with_same_key_go_to_same_partition_in_order(
     broker: Broker, worker: ClientProcess, unique: Unique

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import KILLED
+from conftest import KILLABLE
 from harness.admin_calls import of, request
 from harness.brokers import Broker
 from harness.clients import eventually
@@ -63,7 +63,7 @@ def once(lines: list[Record]) -> dict[str, list[int]]:
 @pytest.fixture
 def quick_broker(make_broker: Callable[..., Broker]) -> Iterator[Broker]:
     """Start a broker that soon detects dead members of a streams group."""
-    one = make_broker("quick", {**KILLED, **SHORT_SESSIONS})
+    one = make_broker("quick", {**KILLABLE, **SHORT_SESSIONS})
     one.start()
     yield one
     one.kill()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from harness.places import environment_python
-from harness.secure import Told, secure_server
+from harness.secure import ServerInfo, secure_server
 from harness.tools import Tools
 
 CLIENT = "as printed"
@@ -48,14 +48,14 @@ consumer.close()
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInfo]:
     with secure_server(tmp_path_factory.mktemp("secure")) as server:
         yield server
 
 
-def test_all_named_clients_are_tested(told: Told) -> None:
+def test_all_named_clients_are_tested(told: ServerInfo) -> None:
     """The Spark options are tested in test_spark.py."""
-    assert [*told.texts] == [
+    assert [*told.examples] == [
         "kbroker",
         "kafka-python",
         "confluent-kafka",
@@ -74,12 +74,12 @@ def test_all_named_clients_are_tested(told: Told) -> None:
     ],
 )
 def test_python_client_sends_with_printed_settings(
-    told: Told, unique: Unique, environment: str, named: str, more: str, tmp_path: Path
+    told: ServerInfo, unique: Unique, environment: str, named: str, more: str, tmp_path: Path
 ) -> None:
     topic = unique("topic")
     script = tmp_path / "script.py"
-    script.write_text(told.texts[named] + more.format(topic=topic))
-    assert (told.directory / f"{named}.py").read_text() == told.texts[named] + "\n"
+    script.write_text(told.examples[named] + more.format(topic=topic))
+    assert (told.directory / f"{named}.py").read_text() == told.examples[named] + "\n"
     assert _output(environment, script) == "hello\n"
 
 
@@ -95,9 +95,9 @@ def _output(environment: str, script: Path) -> str:
     return done.stdout
 
 
-def test_kcat_sends_with_printed_command(told: Told, unique: Unique) -> None:
+def test_kcat_sends_with_printed_command(told: ServerInfo, unique: Unique) -> None:
     """Debian's old version cannot authenticate with SCRAM, on Apache Kafka 4 either."""
-    command = told.texts[KCAT]
+    command = told.examples[KCAT]
     if _librdkafka() < KNOWS_SCRAM:
         _shell(f"! {command}")
         assert "upgrade the client" in told.log.read_text()
@@ -115,9 +115,9 @@ def _librdkafka() -> tuple[int, ...]:
     return tuple(map(int, found[1].split(".")))
 
 
-def test_librdkafka_settings_file_works(told: Told, unique: Unique, tmp_path: Path) -> None:
+def test_librdkafka_settings_file_works(told: ServerInfo, unique: Unique, tmp_path: Path) -> None:
     """confluent-kafka's librdkafka reads the file that kcat reads."""
-    path = shlex.split(told.texts[KCAT])[2]
+    path = shlex.split(told.examples[KCAT])[2]
     script = tmp_path / "script.py"
     script.write_text(
         READ_SETTINGS.format(path=path) + SEND_CONFLUENT.format(topic=unique("topic"))
@@ -125,8 +125,10 @@ def test_librdkafka_settings_file_works(told: Told, unique: Unique, tmp_path: Pa
     assert _output("confluent-kafka", script) == "hello\n"
 
 
-def test_java_tools_work_with_printed_command(told: Told, unique: Unique, tools: Tools) -> None:
-    program, *words = shlex.split(told.texts["Java, Kafka's tools"])
+def test_java_tools_work_with_printed_command(
+    told: ServerInfo, unique: Unique, tools: Tools
+) -> None:
+    program, *words = shlex.split(told.examples["Java, Kafka's tools"])
     listed = tools.run(program.removesuffix(".sh"), *words)
     assert listed.status == 0, listed
     there = [word for word in words if word != "--list"]
@@ -142,11 +144,11 @@ def test_java_tools_work_with_printed_command(told: Told, unique: Unique, tools:
 
 
 def test_kbroker_commands_work_with_printed_profile(
-    told: Told, unique: Unique, tmp_path: Path
+    told: ServerInfo, unique: Unique, tmp_path: Path
 ) -> None:
     topic = unique("topic")
     lines = [
-        told.texts["kbroker"],
+        told.examples["kbroker"],
         f"kbroker topic create {topic}",
         f"echo hello | kbroker topic produce {topic} -q",
         f"kbroker topic consume {topic} -o :end -f '%v\\n'",

@@ -138,7 +138,7 @@ def said(error: ClientError) -> str:
     return f"{error.kind}({error.code}) {error.message}"
 
 
-@pytest.mark.needs("fences")
+@pytest.mark.needs("reuses_transactional_ids")
 def test_second_producer_fences_first(
     client: Library, worker: ClientProcess, topic: str, unique: Unique
 ) -> None:
@@ -158,7 +158,7 @@ def test_second_producer_fences_first(
     assert read(worker, topic, 3, "read_uncommitted") == ["zombie", "heir", "goes on"]
 
 
-@pytest.mark.needs("fences")
+@pytest.mark.needs("reuses_transactional_ids")
 def test_fenced_producer_cannot_write(
     client: Library, worker: ClientProcess, topic: str, unique: Unique
 ) -> None:
@@ -177,7 +177,7 @@ def test_fenced_producer_cannot_write(
     assert read(worker, topic, 3, "read_uncommitted") == ["zombie", "heir", "goes on"]
 
 
-@pytest.mark.needs("fences")
+@pytest.mark.needs("reuses_transactional_ids")
 def test_coordinator_aborts_transaction_after_timeout(
     client: Library, worker: ClientProcess, admin: ClientProcess, topic: str, unique: Unique
 ) -> None:
@@ -196,7 +196,7 @@ def test_coordinator_aborts_transaction_after_timeout(
     assert read(worker, topic, 1, "read_committed") == ["in time"]
 
 
-@pytest.mark.needs("fences")
+@pytest.mark.needs("reuses_transactional_ids")
 def test_consume_transform_produce_is_atomic(
     worker: ClientProcess, admin: ClientProcess, topic: str, unique: Unique
 ) -> None:

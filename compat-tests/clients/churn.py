@@ -33,7 +33,7 @@ PAUSE_SECONDS = 0.01
 SETTLE_SECONDS = 1.5
 # Every fourth member uses the Java client.
 JAVA_EVERY = 4
-NEW, OLD = "consumer", "classic"
+CONSUMER, CLASSIC = "consumer", "classic"
 
 
 class Leaver(Protocol):
@@ -64,11 +64,11 @@ class Member:
             "reconnect.backoff.max.ms": 500,
             "fetch.wait.max.ms": 50,
         }
-        if protocol == OLD:
+        if protocol == CLASSIC:
             settings |= {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 500}
         self._consumer = Consumer(settings, logger=_Quiet())
         self._consumer.subscribe(
-            [topic], on_assign=self._take, on_revoke=self._give_back, on_lost=self._lose
+            [topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -104,17 +104,17 @@ class Member:
             if not row.error:
                 self._seen.commit(self.name, row.partition, row.offset)
 
-    def _take(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for row in partitions:
             self._positions.pop(row.partition, None)
 
-    def _give_back(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        gone = {row.partition: self._positions.pop(row.partition, None) for row in partitions}
-        self._commit({part: at for part, at in gone.items() if at is not None}, is_last=True)
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        revoked = {row.partition: self._positions.pop(row.partition, None) for row in partitions}
+        self._commit({part: at for part, at in revoked.items() if at is not None}, is_last=True)
 
-    def _lose(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        gone = [row.partition for row in partitions]
-        self._seen.lose(self.name, f"{self.protocol}, fenced", gone)
+    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        lost = [row.partition for row in partitions]
+        self._seen.lose(self.name, f"{self.protocol}, fenced", lost)
         for row in partitions:
             self._positions.pop(row.partition, None)
 
@@ -135,15 +135,15 @@ class JavaMembers:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._read_lines, daemon=True).start()
 
     def join(self, name: str, protocol: str) -> JavaMember:
         self._left[name] = threading.Event()
-        self._say(f"join {name} {protocol}")
+        self._write_line(f"join {name} {protocol}")
         return JavaMember(self, name)
 
     def leave(self, name: str) -> None:
-        self._say(f"leave {name}")
+        self._write_line(f"leave {name}")
         if not self._left[name].wait(WAIT_SECONDS):
             raise TimeoutError(f"{name} did not leave within {WAIT_SECONDS} s")
 
@@ -152,12 +152,12 @@ class JavaMembers:
         self._process.stdin.close()
         self._process.wait(WAIT_SECONDS)
 
-    def _say(self, line: str) -> None:
+    def _write_line(self, line: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
 
-    def _listen(self) -> None:
+    def _read_lines(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             name, what, *rest = line.split()
@@ -210,14 +210,14 @@ def churn(join: Join, members: list[Leaver], seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(1)
-        members.append(join(NEW))
+        members.append(join(CONSUMER))
         members.pop(0).close()
 
 
 def convert(join: Join, members: list[Leaver], rounds: int, seen: Deliveries) -> None:
     """Replace the members by members of the other protocol, back and forth."""
     for _ in range(rounds):
-        for protocol in (NEW, OLD):
+        for protocol in (CONSUMER, CLASSIC):
             seen.phase = f"to {protocol}: "
             for position in range(len(members)):
                 time.sleep(0.3)
@@ -258,7 +258,7 @@ def main() -> None:
             return java.join(f"java-{number}", protocol)
         return Member(f"member-{number}", address, topic, group, protocol, seen)
 
-    members = [join(OLD if rounds else NEW) for _ in range(count)]
+    members = [join(CLASSIC if rounds else CONSUMER) for _ in range(count)]
     wait_until(lambda: seen.java_read > 0)  # the JVM may take seconds to start
     print("begun", flush=True)
     if rounds:
@@ -267,12 +267,12 @@ def main() -> None:
         churn(join, members, seconds)
     load.ends.set()
     load.join()
-    wanted = ends_of(address, topic)
-    wait_until(lambda: len(seen.read) >= wanted)
+    written = ends_of(address, topic)
+    wait_until(lambda: len(seen.read) >= written)
     for member in members:
         member.close()
     java.close()
-    print(json.dumps(seen.report() | {"written": wanted}))
+    print(json.dumps(seen.report() | {"written": written}))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ class Deliveries:
         self.phase = ""
         # Offsets that a member has read but not committed, by partition.
         self._open: dict[tuple[str, int], list[int]] = defaultdict(list)
-        self._let_go: Counter[tuple[int, int]] = Counter()
+        self._lost_reads: Counter[tuple[int, int]] = Counter()
 
     def deliver(self, member: str, partition: int, offset: int) -> None:
         with self._lock:
@@ -56,8 +56,8 @@ class Deliveries:
         with self._lock:
             self.lost[f"{self.phase}{why}"] += 1
             for partition in partitions:
-                gone = self._open.pop((member, partition), [])
-                self._let_go.update((partition, offset) for offset in gone)
+                lost = self._open.pop((member, partition), [])
+                self._lost_reads.update((partition, offset) for offset in lost)
 
     @property
     def java_read(self) -> int:
@@ -73,7 +73,7 @@ class Deliveries:
                 for offset in range(end)
             )
             explained = sum(
-                min(times - 1, self._let_go[place]) for place, times in self.read.items()
+                min(times - 1, self._lost_reads[place]) for place, times in self.read.items()
             )
             return {
                 "read": len(self.read),

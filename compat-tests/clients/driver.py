@@ -48,7 +48,7 @@ class Member(threading.Thread):
         try:
             self.consumer.subscribe(**self.subscription, on_change=self._changed)
             while not self._over:
-                self._obey()
+                self._execute_commands()
                 self.rows += self.consumer.poll(POLL_SECONDS)
         except BaseException as error:  # noqa: BLE001 (raised by the next verb)
             self.failure = error
@@ -70,7 +70,7 @@ class Member(threading.Thread):
         self.join(30)
         self.consumer.close()
 
-    def _obey(self) -> None:
+    def _execute_commands(self) -> None:
         while not self._commands.empty():
             command, future = self._commands.get()
             try:

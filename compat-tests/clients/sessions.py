@@ -20,25 +20,25 @@ def main(address: str, topic: str, seconds: float) -> None:
     written: list[bool] = []
     connects: dict[str, int] = {}
 
-    def look(text: str) -> None:
+    def on_stats(text: str) -> None:
         for name, each in json.loads(text)["brokers"].items():
             connects[name] = each["connects"]
 
-    def come(error: KafkaError | None, _: Message) -> None:
+    def on_delivery(error: KafkaError | None, _: Message) -> None:
         written.append(error is None)
 
     settings: dict[str, Any] = {
         **SECURITY,
         "bootstrap.servers": address,
         "error_cb": lambda error: told.append(str(error)),
-        "stats_cb": look,
+        "stats_cb": on_stats,
         "statistics.interval.ms": 500,
         "linger.ms": 0,
     }
     producer = Producer(settings)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        producer.produce(topic, b"x", on_delivery=come)
+        producer.produce(topic, b"x", on_delivery=on_delivery)
         producer.poll(0.01)
     left = producer.flush(30)
     failed = written.count(False) + left

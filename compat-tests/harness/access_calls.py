@@ -37,13 +37,13 @@ OPEN = "orders-open"
 OPERATOR = "operator-all"
 # Principal of the ACLs that requests create and delete.
 NOBODY = "User:nobody"
-Build = Callable[["Setting", random.Random, int], Any]
+Build = Callable[["RequestContext", random.Random, int], Any]
 # Request builder of each API.
 BUILDERS: dict[ApiKey, Build] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class RequestContext:
     """What a request can refer to: the state of one broker, and the number of the request."""
 
     world: World
@@ -164,7 +164,7 @@ def builds(key: ApiKey) -> Callable[[Build], Build]:
 
 
 @builds(ApiKey.PRODUCE)
-def _produce(at: Setting, rng: random.Random, version: int) -> Any:
+def _produce(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.PRODUCE
     transactional = rng.random() < 0.3
     producer = {"producer_id": 10**6, "producer_epoch": 0, "base_sequence": 0}
@@ -193,7 +193,7 @@ def _produce(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.FETCH)
-def _fetch(at: Setting, rng: random.Random, version: int) -> Any:
+def _fetch(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.FETCH
     rows = [
         of(
@@ -211,7 +211,7 @@ def _fetch(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.LIST_OFFSETS)
-def _list_offsets(at: Setting, rng: random.Random, version: int) -> Any:
+def _list_offsets(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.LIST_OFFSETS
     row = of(key, "Partition", partition_index=0, timestamp=rng.choice((-1, -2)))
     topics = [of(key, "Topic", name=name, partitions=[row]) for name in at.topics(rng)]
@@ -219,7 +219,7 @@ def _list_offsets(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.METADATA)
-def _metadata(at: Setting, rng: random.Random, version: int) -> Any:
+def _metadata(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.METADATA
     named = [of(key, "Topic", name=name) for name in at.topics(rng)]
     if version >= 12 and rng.random() < 0.4:
@@ -235,7 +235,7 @@ def _metadata(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.OFFSET_COMMIT)
-def _offset_commit(at: Setting, rng: random.Random, version: int) -> Any:
+def _offset_commit(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.OFFSET_COMMIT
     row = of(key, "Partition", partition_index=0, committed_offset=3, committed_metadata="m")
     topics = [
@@ -246,7 +246,7 @@ def _offset_commit(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.OFFSET_FETCH)
-def _offset_fetch(at: Setting, rng: random.Random, version: int) -> Any:
+def _offset_fetch(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.OFFSET_FETCH
     wanted = at.topics(rng)
     topics = [
@@ -262,14 +262,14 @@ def _offset_fetch(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.FIND_COORDINATOR)
-def _find_coordinator(at: Setting, rng: random.Random, version: int) -> Any:
+def _find_coordinator(at: RequestContext, rng: random.Random, version: int) -> Any:
     names = rng.sample(NAMES, 2)
     kind = rng.randrange(2) if version else 0
     return request(ApiKey.FIND_COORDINATOR, key=names[0], key_type=kind, coordinator_keys=names)
 
 
 @builds(ApiKey.JOIN_GROUP)
-def _join_group(at: Setting, rng: random.Random, version: int) -> Any:
+def _join_group(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.JOIN_GROUP
     return request(
         key,
@@ -283,21 +283,21 @@ def _join_group(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.HEARTBEAT)
-def _heartbeat(at: Setting, rng: random.Random, version: int) -> Any:
+def _heartbeat(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(
         ApiKey.HEARTBEAT, group_id=rng.choice(NAMES), generation_id=1, member_id="nobody"
     )
 
 
 @builds(ApiKey.LEAVE_GROUP)
-def _leave_group(at: Setting, rng: random.Random, version: int) -> Any:
+def _leave_group(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.LEAVE_GROUP
     members = [of(key, "Member", member_id="nobody")]
     return request(key, group_id=rng.choice(NAMES), member_id="nobody", members=members)
 
 
 @builds(ApiKey.SYNC_GROUP)
-def _sync_group(at: Setting, rng: random.Random, version: int) -> Any:
+def _sync_group(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(
         ApiKey.SYNC_GROUP,
         group_id=rng.choice(NAMES),
@@ -309,7 +309,7 @@ def _sync_group(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.DESCRIBE_GROUPS)
-def _describe_groups(at: Setting, rng: random.Random, version: int) -> Any:
+def _describe_groups(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(
         ApiKey.DESCRIBE_GROUPS,
         groups=rng.sample(NAMES, rng.randint(1, 3)),
@@ -318,7 +318,7 @@ def _describe_groups(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.CREATE_TOPICS)
-def _create_topics(at: Setting, rng: random.Random, version: int) -> Any:
+def _create_topics(at: RequestContext, rng: random.Random, version: int) -> Any:
     """Create topics that exist, and one that no other request uses."""
     key = ApiKey.CREATE_TOPICS
     names = [*rng.sample(NAMES, 2), f"new-{at.number}"]
@@ -327,7 +327,7 @@ def _create_topics(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.DELETE_TOPICS)
-def _delete_topics(at: Setting, rng: random.Random, version: int) -> Any:
+def _delete_topics(at: RequestContext, rng: random.Random, version: int) -> Any:
     """Delete only topics that do not exist."""
     key = ApiKey.DELETE_TOPICS
     names = ["nowhere", "order-nowhere", "bill"]
@@ -338,7 +338,7 @@ def _delete_topics(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.DELETE_RECORDS)
-def _delete_records(at: Setting, rng: random.Random, version: int) -> Any:
+def _delete_records(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.DELETE_RECORDS
     row = of(key, "Partition", partition_index=0, offset=0)
     topics = [of(key, "Topic", name=name, partitions=[row]) for name in at.topics(rng)]
@@ -346,7 +346,7 @@ def _delete_records(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.INIT_PRODUCER_ID)
-def _init_producer_id(at: Setting, rng: random.Random, version: int) -> Any:
+def _init_producer_id(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(
         ApiKey.INIT_PRODUCER_ID,
         transactional_id=rng.choice((None, *NAMES)),
@@ -355,7 +355,7 @@ def _init_producer_id(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.OFFSET_FOR_LEADER_EPOCH)
-def _offset_for_leader_epoch(at: Setting, rng: random.Random, version: int) -> Any:
+def _offset_for_leader_epoch(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.OFFSET_FOR_LEADER_EPOCH
     row = of(key, "Partition", partition=0, leader_epoch=0)
     topics = [of(key, "Topic", topic=name, partitions=[row]) for name in at.topics(rng)]
@@ -363,7 +363,7 @@ def _offset_for_leader_epoch(at: Setting, rng: random.Random, version: int) -> A
 
 
 @builds(ApiKey.ADD_PARTITIONS_TO_TXN)
-def _add_partitions_to_txn(at: Setting, rng: random.Random, version: int) -> Any:
+def _add_partitions_to_txn(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.ADD_PARTITIONS_TO_TXN
     names = at.topics(rng)
     producer = {"producer_id": 10**6, "producer_epoch": 0}
@@ -387,7 +387,7 @@ def _add_partitions_to_txn(at: Setting, rng: random.Random, version: int) -> Any
 
 
 @builds(ApiKey.ADD_OFFSETS_TO_TXN)
-def _add_offsets_to_txn(at: Setting, rng: random.Random, version: int) -> Any:
+def _add_offsets_to_txn(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(
         ApiKey.ADD_OFFSETS_TO_TXN,
         transactional_id=rng.choice(NAMES),
@@ -398,7 +398,7 @@ def _add_offsets_to_txn(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.END_TXN)
-def _end_txn(at: Setting, rng: random.Random, version: int) -> Any:
+def _end_txn(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(
         ApiKey.END_TXN,
         transactional_id=rng.choice(NAMES),
@@ -409,7 +409,7 @@ def _end_txn(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.WRITE_TXN_MARKERS)
-def _write_txn_markers(at: Setting, rng: random.Random, version: int) -> Any:
+def _write_txn_markers(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.WRITE_TXN_MARKERS
     marker = of(
         key,
@@ -424,7 +424,7 @@ def _write_txn_markers(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.TXN_OFFSET_COMMIT)
-def _txn_offset_commit(at: Setting, rng: random.Random, version: int) -> Any:
+def _txn_offset_commit(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.TXN_OFFSET_COMMIT
     row = of(key, "Partition", partition_index=0, committed_offset=3, committed_metadata="m")
     topics = [of(key, "Topic", name=name, partitions=[row]) for name in at.topics(rng)]
@@ -441,7 +441,7 @@ def _txn_offset_commit(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.DESCRIBE_ACLS)
-def _describe_acls(at: Setting, rng: random.Random, version: int) -> Any:
+def _describe_acls(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(
         ApiKey.DESCRIBE_ACLS,
         resource_type_filter=rng.choice((1, 2, 3)),
@@ -453,14 +453,14 @@ def _describe_acls(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.CREATE_ACLS)
-def _create_acls(at: Setting, rng: random.Random, version: int) -> Any:
+def _create_acls(at: RequestContext, rng: random.Random, version: int) -> Any:
     pattern = Pattern(AclResourceType.TOPIC, PatternType.LITERAL, "nobody")
     acl = Acl(pattern, NOBODY, WILDCARD, AclOperation.READ, AclPermission.ALLOW)
     return request(ApiKey.CREATE_ACLS, creations=[creation_of(acl)])
 
 
 @builds(ApiKey.DELETE_ACLS)
-def _delete_acls(at: Setting, rng: random.Random, version: int) -> Any:
+def _delete_acls(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.DELETE_ACLS
     row = of(
         key,
@@ -483,14 +483,14 @@ _SETTINGS = {
 }
 
 
-def _configured(at: Setting, rng: random.Random) -> list[tuple[int, str]]:
+def _configured(at: RequestContext, rng: random.Random) -> list[tuple[int, str]]:
     """Return resources that have settings."""
     found = [(_TOPIC, name) for name in at.topics(rng)]
     return [*found, (_BROKER, str(NODE))] if rng.random() < 0.5 else found
 
 
 @builds(ApiKey.DESCRIBE_CONFIGS)
-def _describe_configs(at: Setting, rng: random.Random, version: int) -> Any:
+def _describe_configs(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.DESCRIBE_CONFIGS
     rows = [
         of(
@@ -506,13 +506,13 @@ def _describe_configs(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.ALTER_CONFIGS)
-def _alter_configs(at: Setting, rng: random.Random, version: int) -> Any:
+def _alter_configs(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.ALTER_CONFIGS
     return request(key, resources=_changed(key, _configured(at, rng)), validate_only=True)
 
 
 @builds(ApiKey.INCREMENTAL_ALTER_CONFIGS)
-def _incremental_alter_configs(at: Setting, rng: random.Random, version: int) -> Any:
+def _incremental_alter_configs(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.INCREMENTAL_ALTER_CONFIGS
     wanted = [*_configured(at, rng), (_GROUP, rng.choice(NAMES))]
     return request(key, resources=_changed(key, wanted), validate_only=True)
@@ -528,39 +528,39 @@ def _changed(key: ApiKey, resources: list[tuple[int, str]]) -> list[Any]:
 
 
 @builds(ApiKey.ALTER_REPLICA_LOG_DIRS)
-def _alter_replica_log_dirs(at: Setting, rng: random.Random, version: int) -> Any:
+def _alter_replica_log_dirs(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.ALTER_REPLICA_LOG_DIRS
     topics = [of(key, "Topic", name=name, partitions=[0]) for name in at.topics(rng)]
     return request(key, dirs=[of(key, "Dir", path="/nowhere", topics=topics)])
 
 
 @builds(ApiKey.DESCRIBE_LOG_DIRS)
-def _describe_log_dirs(at: Setting, rng: random.Random, version: int) -> Any:
+def _describe_log_dirs(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.DESCRIBE_LOG_DIRS
     return request(key, topics=[of(key, "Topic", topic="nowhere", partitions=[0])])
 
 
 @builds(ApiKey.CREATE_PARTITIONS)
-def _create_partitions(at: Setting, rng: random.Random, version: int) -> Any:
+def _create_partitions(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.CREATE_PARTITIONS
     rows = [of(key, "Topic", name=name, count=5, assignments=None) for name in at.topics(rng)]
     return request(key, topics=rows, timeout_ms=10_000, validate_only=True)
 
 
 @builds(ApiKey.DELETE_GROUPS)
-def _delete_groups(at: Setting, rng: random.Random, version: int) -> Any:
+def _delete_groups(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(ApiKey.DELETE_GROUPS, groups_names=["nowhere", "bill", "order-nowhere"])
 
 
 @builds(ApiKey.ELECT_LEADERS)
-def _elect_leaders(at: Setting, rng: random.Random, version: int) -> Any:
+def _elect_leaders(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.ELECT_LEADERS
     topics = [of(key, "Topic", topic=name, partitions=[0]) for name in at.topics(rng)]
     return request(key, topic_partitions=topics, timeout_ms=10_000)
 
 
 @builds(ApiKey.ALTER_PARTITION_REASSIGNMENTS)
-def _alter_partition_reassignments(at: Setting, rng: random.Random, version: int) -> Any:
+def _alter_partition_reassignments(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.ALTER_PARTITION_REASSIGNMENTS
     row = of(key, "Partition", partition_index=0, replicas=[NODE])
     return request(
@@ -569,12 +569,12 @@ def _alter_partition_reassignments(at: Setting, rng: random.Random, version: int
 
 
 @builds(ApiKey.LIST_PARTITION_REASSIGNMENTS)
-def _list_partition_reassignments(at: Setting, rng: random.Random, version: int) -> Any:
+def _list_partition_reassignments(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(ApiKey.LIST_PARTITION_REASSIGNMENTS, topics=None, timeout_ms=10_000)
 
 
 @builds(ApiKey.OFFSET_DELETE)
-def _offset_delete(at: Setting, rng: random.Random, version: int) -> Any:
+def _offset_delete(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.OFFSET_DELETE
     row = of(key, "Partition", partition_index=7)
     topics = [of(key, "Topic", name=name, partitions=[row]) for name in at.topics(rng)]
@@ -582,14 +582,14 @@ def _offset_delete(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.DESCRIBE_CLIENT_QUOTAS)
-def _describe_quotas(at: Setting, rng: random.Random, version: int) -> Any:
+def _describe_quotas(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.DESCRIBE_CLIENT_QUOTAS
     row = of(key, "Component", entity_type="user", match_type=0, match="nobody")
     return request(key, components=[row], strict=True)
 
 
 @builds(ApiKey.ALTER_CLIENT_QUOTAS)
-def _alter_quotas(at: Setting, rng: random.Random, version: int) -> Any:
+def _alter_quotas(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.ALTER_CLIENT_QUOTAS
     entity = of(key, "Entity", entity_type="user", entity_name="nobody")
     op = of(key, "Op", key="producer_byte_rate", value=1e9, remove=False)
@@ -598,52 +598,52 @@ def _alter_quotas(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS)
-def _describe_users(at: Setting, rng: random.Random, version: int) -> Any:
+def _describe_users(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
     return request(key, users=[of(key, "User", name="nobody")])
 
 
 @builds(ApiKey.ALTER_USER_SCRAM_CREDENTIALS)
-def _alter_users(at: Setting, rng: random.Random, version: int) -> Any:
+def _alter_users(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
     return request(key, deletions=[of(key, "Deletion", name="nobody", mechanism=1)])
 
 
 @builds(ApiKey.DESCRIBE_QUORUM)
-def _describe_quorum(at: Setting, rng: random.Random, version: int) -> Any:
+def _describe_quorum(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.DESCRIBE_QUORUM
     row = of(key, "Partition", partition_index=0)
     return request(key, topics=[of(key, "Topic", topic_name="nowhere", partitions=[row])])
 
 
 @builds(ApiKey.UPDATE_FEATURES)
-def _update_features(at: Setting, rng: random.Random, version: int) -> Any:
+def _update_features(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.UPDATE_FEATURES
     row = of(key, "Feature", feature="nothing", max_version_level=1, upgrade_type=1)
     return request(key, feature_updates=[row], timeout_ms=10_000, validate_only=True)
 
 
 @builds(ApiKey.DESCRIBE_CLUSTER)
-def _describe_cluster(at: Setting, rng: random.Random, version: int) -> Any:
+def _describe_cluster(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(
         ApiKey.DESCRIBE_CLUSTER, include_cluster_authorized_operations=True, endpoint_type=1
     )
 
 
 @builds(ApiKey.DESCRIBE_PRODUCERS)
-def _describe_producers(at: Setting, rng: random.Random, version: int) -> Any:
+def _describe_producers(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.DESCRIBE_PRODUCERS
     rows = [of(key, "Topic", name=name, partition_indexes=[7]) for name in at.topics(rng)]
     return request(key, topics=rows)
 
 
 @builds(ApiKey.UNREGISTER_BROKER)
-def _unregister_broker(at: Setting, rng: random.Random, version: int) -> Any:
+def _unregister_broker(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(ApiKey.UNREGISTER_BROKER, broker_id=77)
 
 
 @builds(ApiKey.DESCRIBE_TRANSACTIONS)
-def _describe_transactions(at: Setting, rng: random.Random, version: int) -> Any:
+def _describe_transactions(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(
         ApiKey.DESCRIBE_TRANSACTIONS,
         transactional_ids=[OPEN, *rng.sample(NAMES, rng.randint(0, 2))],
@@ -651,7 +651,7 @@ def _describe_transactions(at: Setting, rng: random.Random, version: int) -> Any
 
 
 @builds(ApiKey.ADD_RAFT_VOTER)
-def _add_raft_voter(at: Setting, rng: random.Random, version: int) -> Any:
+def _add_raft_voter(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.ADD_RAFT_VOTER
     listener = of(key, "Listener", name="CONTROLLER", host="localhost", port=1)
     return request(
@@ -660,12 +660,12 @@ def _add_raft_voter(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.REMOVE_RAFT_VOTER)
-def _remove_raft_voter(at: Setting, rng: random.Random, version: int) -> Any:
+def _remove_raft_voter(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(ApiKey.REMOVE_RAFT_VOTER, voter_id=77, voter_directory_id=NOWHERE)
 
 
 @builds(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
-def _describe_topic_partitions(at: Setting, rng: random.Random, version: int) -> Any:
+def _describe_topic_partitions(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.DESCRIBE_TOPIC_PARTITIONS
     everything = rng.random() < 0.3
     rows = [] if everything else [of(key, "Topic", name=name) for name in at.topics(rng)]
@@ -673,7 +673,7 @@ def _describe_topic_partitions(at: Setting, rng: random.Random, version: int) ->
 
 
 @builds(ApiKey.CONSUMER_GROUP_HEARTBEAT)
-def _consumer_group_heartbeat(at: Setting, rng: random.Random, version: int) -> Any:
+def _consumer_group_heartbeat(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
         group_id=rng.choice(NAMES),
@@ -686,7 +686,7 @@ def _consumer_group_heartbeat(at: Setting, rng: random.Random, version: int) -> 
 
 
 @builds(ApiKey.CONSUMER_GROUP_DESCRIBE)
-def _consumer_group_describe(at: Setting, rng: random.Random, version: int) -> Any:
+def _consumer_group_describe(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(
         ApiKey.CONSUMER_GROUP_DESCRIBE,
         group_ids=rng.sample(NAMES, rng.randint(1, 3)),
@@ -695,7 +695,7 @@ def _consumer_group_describe(at: Setting, rng: random.Random, version: int) -> A
 
 
 @builds(ApiKey.STREAMS_GROUP_HEARTBEAT)
-def _streams_group_heartbeat(at: Setting, rng: random.Random, version: int) -> Any:
+def _streams_group_heartbeat(at: RequestContext, rng: random.Random, version: int) -> Any:
     """Send a heartbeat of an unknown member, or of one that cannot join."""
     key = ApiKey.STREAMS_GROUP_HEARTBEAT
     part = of(key, "Subtopology", subtopology_id="0", source_topics=at.topics(rng))
@@ -711,7 +711,7 @@ def _streams_group_heartbeat(at: Setting, rng: random.Random, version: int) -> A
 
 
 @builds(ApiKey.STREAMS_GROUP_DESCRIBE)
-def _streams_group_describe(at: Setting, rng: random.Random, version: int) -> Any:
+def _streams_group_describe(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(
         ApiKey.STREAMS_GROUP_DESCRIBE,
         group_ids=rng.sample(NAMES, rng.randint(1, 3)),
@@ -720,7 +720,7 @@ def _streams_group_describe(at: Setting, rng: random.Random, version: int) -> An
 
 
 @builds(ApiKey.SHARE_GROUP_HEARTBEAT)
-def _share_group_heartbeat(at: Setting, rng: random.Random, version: int) -> Any:
+def _share_group_heartbeat(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(
         ApiKey.SHARE_GROUP_HEARTBEAT,
         group_id=rng.choice(NAMES),
@@ -731,7 +731,7 @@ def _share_group_heartbeat(at: Setting, rng: random.Random, version: int) -> Any
 
 
 @builds(ApiKey.SHARE_GROUP_DESCRIBE)
-def _share_group_describe(at: Setting, rng: random.Random, version: int) -> Any:
+def _share_group_describe(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(
         ApiKey.SHARE_GROUP_DESCRIBE,
         group_ids=rng.sample(NAMES, rng.randint(1, 3)),
@@ -740,22 +740,22 @@ def _share_group_describe(at: Setting, rng: random.Random, version: int) -> Any:
 
 
 @builds(ApiKey.SHARE_FETCH)
-def _share_fetch(at: Setting, rng: random.Random, version: int) -> Any:
+def _share_fetch(at: RequestContext, rng: random.Random, version: int) -> Any:
     """Fetch in a share session that does not exist, like the acknowledgements below."""
-    return _in_no_session(ApiKey.SHARE_FETCH, rng)
+    return _without_session(ApiKey.SHARE_FETCH, rng)
 
 
 @builds(ApiKey.SHARE_ACKNOWLEDGE)
-def _share_acknowledge(at: Setting, rng: random.Random, version: int) -> Any:
-    return _in_no_session(ApiKey.SHARE_ACKNOWLEDGE, rng)
+def _share_acknowledge(at: RequestContext, rng: random.Random, version: int) -> Any:
+    return _without_session(ApiKey.SHARE_ACKNOWLEDGE, rng)
 
 
-def _in_no_session(key: ApiKey, rng: random.Random) -> Any:
+def _without_session(key: ApiKey, rng: random.Random) -> Any:
     return request(key, group_id=rng.choice(NAMES), member_id="nobody", share_session_epoch=7)
 
 
 @builds(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS)
-def _describe_share_group_offsets(at: Setting, rng: random.Random, version: int) -> Any:
+def _describe_share_group_offsets(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS
     topics = [of(key, "Topic", topic_name=name, partitions=[0]) for name in at.topics(rng)]
     rows = rng.choice((None, topics))
@@ -764,7 +764,7 @@ def _describe_share_group_offsets(at: Setting, rng: random.Random, version: int)
 
 
 @builds(ApiKey.ALTER_SHARE_GROUP_OFFSETS)
-def _alter_share_group_offsets(at: Setting, rng: random.Random, version: int) -> Any:
+def _alter_share_group_offsets(at: RequestContext, rng: random.Random, version: int) -> Any:
     """Alter offsets of a topic that does not exist.
 
     For an unknown partition of an existing topic, Kafka would create the group.
@@ -776,14 +776,14 @@ def _alter_share_group_offsets(at: Setting, rng: random.Random, version: int) ->
 
 
 @builds(ApiKey.DELETE_SHARE_GROUP_OFFSETS)
-def _delete_share_group_offsets(at: Setting, rng: random.Random, version: int) -> Any:
+def _delete_share_group_offsets(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.DELETE_SHARE_GROUP_OFFSETS
     topics = [of(key, "Topic", topic_name=name) for name in at.topics(rng)]
     return request(key, group_id=rng.choice(NAMES), topics=topics)
 
 
 @builds(ApiKey.CREATE_DELEGATION_TOKEN)
-def _create_delegation_token(at: Setting, rng: random.Random, version: int) -> Any:
+def _create_delegation_token(at: RequestContext, rng: random.Random, version: int) -> Any:
     """Request a token that is always rejected, because its renewer is not a user."""
     key = ApiKey.CREATE_DELEGATION_TOKEN
     renewer = of(key, "Renewer", principal_type="Group", principal_name="nobody")
@@ -792,64 +792,64 @@ def _create_delegation_token(at: Setting, rng: random.Random, version: int) -> A
 
 
 @builds(ApiKey.RENEW_DELEGATION_TOKEN)
-def _renew_delegation_token(at: Setting, rng: random.Random, version: int) -> Any:
+def _renew_delegation_token(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(ApiKey.RENEW_DELEGATION_TOKEN, hmac=b"nothing", renew_period_ms=1000)
 
 
 @builds(ApiKey.EXPIRE_DELEGATION_TOKEN)
-def _expire_delegation_token(at: Setting, rng: random.Random, version: int) -> Any:
+def _expire_delegation_token(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(ApiKey.EXPIRE_DELEGATION_TOKEN, hmac=b"nothing", expiry_time_period_ms=1000)
 
 
 @builds(ApiKey.DESCRIBE_DELEGATION_TOKEN)
-def _describe_delegation_token(at: Setting, rng: random.Random, version: int) -> Any:
+def _describe_delegation_token(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(ApiKey.DESCRIBE_DELEGATION_TOKEN, owners=None)
 
 
 @builds(ApiKey.API_VERSIONS)
-def _api_versions(at: Setting, rng: random.Random, version: int) -> Any:
+def _api_versions(at: RequestContext, rng: random.Random, version: int) -> Any:
     hello = {"client_software_name": "access", "client_software_version": "1.0"}
     return request(ApiKey.API_VERSIONS, **hello)
 
 
 @builds(ApiKey.LIST_GROUPS)
-def _list_groups(at: Setting, rng: random.Random, version: int) -> Any:
+def _list_groups(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(ApiKey.LIST_GROUPS)
 
 
 @builds(ApiKey.LIST_TRANSACTIONS)
-def _list_transactions(at: Setting, rng: random.Random, version: int) -> Any:
+def _list_transactions(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(ApiKey.LIST_TRANSACTIONS)
 
 
 @builds(ApiKey.LIST_CONFIG_RESOURCES)
-def _list_config_resources(at: Setting, rng: random.Random, version: int) -> Any:
+def _list_config_resources(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(ApiKey.LIST_CONFIG_RESOURCES)
 
 
 @builds(ApiKey.INITIALIZE_SHARE_GROUP_STATE)
-def _initialize_share_group_state(at: Setting, rng: random.Random, version: int) -> Any:
+def _initialize_share_group_state(at: RequestContext, rng: random.Random, version: int) -> Any:
     """Use an unknown topic, like all requests about share-group state."""
     return _share_state(ApiKey.INITIALIZE_SHARE_GROUP_STATE, rng)
 
 
 @builds(ApiKey.READ_SHARE_GROUP_STATE)
-def _read_share_group_state(at: Setting, rng: random.Random, version: int) -> Any:
+def _read_share_group_state(at: RequestContext, rng: random.Random, version: int) -> Any:
     return _share_state(ApiKey.READ_SHARE_GROUP_STATE, rng)
 
 
 @builds(ApiKey.WRITE_SHARE_GROUP_STATE)
-def _write_share_group_state(at: Setting, rng: random.Random, version: int) -> Any:
+def _write_share_group_state(at: RequestContext, rng: random.Random, version: int) -> Any:
     return _share_state(ApiKey.WRITE_SHARE_GROUP_STATE, rng)
 
 
 @builds(ApiKey.DELETE_SHARE_GROUP_STATE)
-def _delete_share_group_state(at: Setting, rng: random.Random, version: int) -> Any:
+def _delete_share_group_state(at: RequestContext, rng: random.Random, version: int) -> Any:
     return _share_state(ApiKey.DELETE_SHARE_GROUP_STATE, rng)
 
 
 @builds(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY)
-def _read_share_group_state_summary(at: Setting, rng: random.Random, version: int) -> Any:
+def _read_share_group_state_summary(at: RequestContext, rng: random.Random, version: int) -> Any:
     return _share_state(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, rng)
 
 

@@ -986,7 +986,9 @@ def _alter_quotas(what: str, *rows: Any, **fields: Any) -> Call:
     return change(f"quotas: {what}", ApiKey.ALTER_CLIENT_QUOTAS, entries=[*rows], **fields)
 
 
-def _quotas_of(what: str, *components: tuple[str, int, str | None], strict: bool = False) -> Call:
+def _describe_quotas(
+    what: str, *components: tuple[str, int, str | None], strict: bool = False
+) -> Call:
     key = ApiKey.DESCRIBE_CLIENT_QUOTAS
     rows = [
         of(key, "Component", entity_type=kind, match_type=match, match=name)
@@ -1000,12 +1002,12 @@ ALICE_S_APP = (("user", "alice"), ("client-id", "app"))
 ALICE_S_CLIENTS = (("user", "alice"), ("client-id", None))
 
 
-def _quotas_that_are_set() -> Iterator[Call]:
+def _valid_quotas() -> Iterator[Call]:
     produced, consumed = "producer_byte_rate", "consumer_byte_rate"
-    yield _quotas_of("none yet")
+    yield _describe_quotas("none yet")
     yield _alter_quotas("nothing")
     yield _alter_quotas("only to validate", _quota(ALICE, (produced, 1e6)), validate_only=True)
-    yield _quotas_of("nothing was stored")
+    yield _describe_quotas("nothing was stored")
     yield _alter_quotas(
         "several entities",
         _quota(ALICE, (produced, 1e6), ("request_percentage", 250.5)),
@@ -1023,26 +1025,26 @@ def _quotas_that_are_set() -> Iterator[Call]:
     yield _alter_quotas("an unknown key goes", _quota(ALICE, ("bytes", None)))
 
 
-def _filters_of_quotas() -> Iterator[Call]:
+def _quota_filters() -> Iterator[Call]:
     for kind in ("user", "client-id", "ip"):
-        yield _quotas_of(f"any {kind}", (kind, 2, None))
-        yield _quotas_of(f"any {kind} alone", (kind, 2, None), strict=True)
-        yield _quotas_of(f"the default {kind}", (kind, 1, None))
-    yield _quotas_of("by name", ("user", 0, "alice"))
-    yield _quotas_of("by name alone", ("user", 0, "alice"), strict=True)
-    yield _quotas_of("by two names", ("user", 0, "alice"), ("client-id", 0, "app"))
-    yield _quotas_of("strictly nothing", strict=True)
-    yield _quotas_of("without a type", ("", 0, "x"))
-    yield _quotas_of("one type twice", ("user", 0, "x"), ("user", 1, None))
-    yield _quotas_of("an unknown type", ("group", 0, "x"))
-    yield _quotas_of("exactly nobody", ("user", 0, None))
-    yield _quotas_of("a default with a name", ("user", 1, "x"))
-    yield _quotas_of("any with a name", ("user", 2, "x"))
-    yield _quotas_of("an unknown match", ("user", 3, None))
-    yield _quotas_of("ip and user", ("ip", 2, None), ("user", 2, None))
+        yield _describe_quotas(f"any {kind}", (kind, 2, None))
+        yield _describe_quotas(f"any {kind} alone", (kind, 2, None), strict=True)
+        yield _describe_quotas(f"the default {kind}", (kind, 1, None))
+    yield _describe_quotas("by name", ("user", 0, "alice"))
+    yield _describe_quotas("by name alone", ("user", 0, "alice"), strict=True)
+    yield _describe_quotas("by two names", ("user", 0, "alice"), ("client-id", 0, "app"))
+    yield _describe_quotas("strictly nothing", strict=True)
+    yield _describe_quotas("without a type", ("", 0, "x"))
+    yield _describe_quotas("one type twice", ("user", 0, "x"), ("user", 1, None))
+    yield _describe_quotas("an unknown type", ("group", 0, "x"))
+    yield _describe_quotas("exactly nobody", ("user", 0, None))
+    yield _describe_quotas("a default with a name", ("user", 1, "x"))
+    yield _describe_quotas("any with a name", ("user", 2, "x"))
+    yield _describe_quotas("an unknown match", ("user", 3, None))
+    yield _describe_quotas("ip and user", ("ip", 2, None), ("user", 2, None))
 
 
-def _quotas_that_cannot_be() -> Iterator[Call]:
+def _invalid_quotas() -> Iterator[Call]:
     produced = "producer_byte_rate"
     for value in (0, -1, 1.5, 1e19):
         yield _alter_quotas(f"{value} bytes", _quota(ALICE, (produced, value)))
@@ -1076,10 +1078,10 @@ def client_quotas() -> Iterator[Call]:
     The only exception is the default of all users, which has a value that limits nobody.
     """
     produced, consumed = "producer_byte_rate", "consumer_byte_rate"
-    yield from _quotas_that_are_set()
-    yield from _filters_of_quotas()
-    yield from _quotas_that_cannot_be()
-    yield _quotas_of("all at last")
+    yield from _valid_quotas()
+    yield from _quota_filters()
+    yield from _invalid_quotas()
+    yield _describe_quotas("all at last")
     yield _alter_quotas(
         "all go",
         _quota(ALICE, (produced, None)),
@@ -1091,7 +1093,7 @@ def client_quotas() -> Iterator[Call]:
         _quota([("ip", None)], ("connection_creation_rate", None)),
         _quota([("user", "bob")], ("request_percentage", None)),
     )
-    yield _quotas_of("none is left")
+    yield _describe_quotas("none is left")
 
 
 # --- SCRAM users

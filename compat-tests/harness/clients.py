@@ -39,7 +39,7 @@ class Library:
     # ("java", its jars).
     driver: tuple[str, ...]
     # Takes long to build, so only the soak run includes it.
-    by_soak: bool = False
+    soak_only: bool = False
     codecs: tuple[str, ...] = ALL_CODECS
     # "list" keeps pairs in order; "grouped" groups them by name; "map" keeps the last value per
     # name.
@@ -53,12 +53,12 @@ class Library:
     # Distinguishes empty keys, values and headers from null.
     reads_empty: bool = True
     # Lets the user choose partitions, acks and automatic topic creation.
-    chooses: bool = True
+    producer_options: bool = True
     # Supports read_committed.
     isolation: bool = True
     idempotent: bool = True
     # Retries InitProducerId if the response is lost.
-    asks_again: bool = True
+    retries_init_producer_id: bool = True
     # The adapter supports TLS.
     tls: bool = True
     # Supports SCRAM without another library.
@@ -67,29 +67,29 @@ class Library:
     oauth: bool = True
     transactional: bool = True
     # Can reuse a transactional ID that the broker already knows, and so fence the older producer.
-    fences: bool = True
+    reuses_transactional_ids: bool = True
     groups: bool = True
     # Default assignor of its group members.
     strategy: str = "range"
     describes_strategy: bool = True
     # Retries a commit if the response is lost.
-    commits_again: bool = True
+    retries_commits: bool = True
     # Delivers no record twice while members join and leave and all offsets are committed.
-    exact: bool = True
+    exact_delivery: bool = True
     # Keeps its member ID when the broker restarts.
-    stays: bool = True
+    keeps_member_id: bool = True
     # Continues to consume and commit after a broker restart without help from the application.
-    survives: bool = True
+    recovers_membership: bool = True
     # Encodes its subscription so that other libraries can lead its group.
-    mixes: bool = True
+    mixes_in_groups: bool = True
     patterns: bool = True
     static: bool = True
     # Detects that another member took over its group.instance.id.
-    fencing: bool = True
+    detects_fencing: bool = True
     cooperative: bool = True
     auto_commit: bool = True
     # Can run the crash scripts of clients/driver.py.
-    scripts: bool = True
+    crash_scripts: bool = True
     # Maximum age of the metadata that it returns, in seconds.
     cache_seconds: float = 0.0
     # Describes topics, brokers and groups. If False: creates, deletes and lists topics only.
@@ -133,7 +133,7 @@ PYTHON_CLIENTS = (
         "kafka-python-2",
         ("python", "kafka_python"),
         static=False,
-        fencing=False,
+        detects_fencing=False,
         cooperative=False,
         idempotent=False,
         transactional=False,
@@ -145,7 +145,7 @@ PYTHON_CLIENTS = (
     Library(
         "aiokafka",
         ("python", "aio"),
-        fencing=False,
+        detects_fencing=False,
         cooperative=False,
         replaces_configs=True,
         deletes_groups=False,
@@ -154,15 +154,20 @@ PYTHON_CLIENTS = (
 
 _OTHER_CLIENTS = (
     Library(
-        "franz-go", ("go",), scripts=False, asks_again=False, stays=False, deletes_offsets=True
+        "franz-go",
+        ("go",),
+        crash_scripts=False,
+        retries_init_producer_id=False,
+        keeps_member_id=False,
+        deletes_offsets=True,
     ),
     # sarama rebalances cooperatively, but does not report revoked partitions.
     Library(
         "sarama",
         ("go",),
         scram=False,
-        scripts=False,
-        stays=False,
+        crash_scripts=False,
+        keeps_member_id=False,
         patterns=False,
         cooperative=False,
         deletes_offsets=True,
@@ -172,19 +177,19 @@ _OTHER_CLIENTS = (
         ("go",),
         scram=False,
         oauth=False,
-        scripts=False,
+        crash_scripts=False,
         describes_strategy=False,
         reads_empty=False,
         append_time=False,
-        commits_again=False,
-        survives=False,
-        mixes=False,
+        retries_commits=False,
+        recovers_membership=False,
+        mixes_in_groups=False,
         cache_seconds=2.0,
         idempotent=False,
         transactional=False,
         patterns=False,
         static=False,
-        fencing=False,
+        detects_fencing=False,
         cooperative=False,
         auto_commit=False,
         deletes_offsets=True,
@@ -193,31 +198,31 @@ _OTHER_CLIENTS = (
     Library(
         "kafkajs",
         ("node", "kafkajs"),
-        scripts=False,
+        crash_scripts=False,
         headers="grouped",
         null_headers=False,
         strategy="RoundRobinAssigner",
-        stays=False,
-        asks_again=False,
+        keeps_member_id=False,
+        retries_init_producer_id=False,
         replaces_configs=True,
         patterns=False,
         static=False,
-        fencing=False,
+        detects_fencing=False,
         cooperative=False,
     ),
     Library(
         "platformatic",
         ("node", "platformatic"),
-        scripts=False,
-        fences=False,
+        crash_scripts=False,
+        reuses_transactional_ids=False,
         strategy="roundrobin",
-        survives=False,
+        recovers_membership=False,
         deletes_offsets=True,
         far_timestamps=False,
         append_time=False,
-        fencing=False,
+        detects_fencing=False,
         cooperative=False,
-        exact=False,
+        exact_delivery=False,
         patterns=False,
     ),
     Library(
@@ -226,12 +231,12 @@ _OTHER_CLIENTS = (
         tls=False,
         scram=False,
         oauth=False,
-        by_soak=True,
-        scripts=False,
+        soak_only=True,
+        crash_scripts=False,
         headers="map",
         null_headers=False,
         reads_null_headers=False,
-        chooses=False,
+        producer_options=False,
         isolation=False,
         groups=False,
         idempotent=False,
@@ -242,7 +247,7 @@ _OTHER_CLIENTS = (
     ),
 )
 
-OTHER_CLIENTS = tuple(one for one in _OTHER_CLIENTS if OTHERS_ONLY or not one.by_soak)
+OTHER_CLIENTS = tuple(one for one in _OTHER_CLIENTS if OTHERS_ONLY or not one.soak_only)
 # Each uses one of the two transaction protocols. Other tests use Kafka's tools as Java clients.
 JAVA_CLIENTS = (
     Library("java-3.9", ("java", "kafka-3.9")),

@@ -42,10 +42,10 @@ class _Absent:
 ABSENT = _Absent()
 
 # Values that carry no information, such as all fields of an error response.
-NOTHING = (None, "", 0, -1, False, [], b"", UUID(int=0))
+EMPTY_VALUES = (None, "", 0, -1, False, [], b"", UUID(int=0))
 
 # Suffixes of field names for which such a value does carry information.
-NOTHING_IS_WELL = ("error_code", "error_message", "throttle_time_ms")
+MEANINGFUL_WHEN_EMPTY = ("error_code", "error_message", "throttle_time_ms")
 
 # Returns True if kbroker's and Kafka's values may differ like this.
 Check = Callable[["Comparison", Any, Any], bool]
@@ -84,12 +84,12 @@ class Rule:
         )
 
 
-def texts(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+def both_have_message(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """Return True if kbroker has a message wherever Kafka has one."""
     return bool(ours) or theirs in (None, "", "NONE")
 
 
-def paired(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+def paired_ids(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """Return True if the same two generated names or IDs always correspond."""
     if _is_none(ours) or _is_none(theirs):
         return bool(ours == theirs)
@@ -103,18 +103,18 @@ def _is_none(value: Any) -> bool:
     return value in (None, "", -1, ABSENT) or value == UUID(int=0)
 
 
-def recent(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+def both_recent(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """Return True if both are timestamps (ms) of this run."""
     now_ms = time.time() * 1000
     return all(now_ms - RECENT_MS < value <= now_ms + 1000 for value in (ours, theirs))
 
 
-def any_order(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+def same_rows(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """Return True if both have the same rows, in any order."""
     return Counter(ours) == Counter(theirs)
 
 
-def named_once(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+def one_row_per_item(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """Return True if kbroker has one row per item, and Kafka one per mention in the request."""
     once = [each for each in theirs if " again " not in each]
     return len(once) < len(theirs) and Counter(ours) == Counter(once)
@@ -124,7 +124,7 @@ def same_batches(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """Return True if the batches are equal except producer IDs, CRCs and marker timestamps."""
     mine, other = _batches(ours), _batches(theirs)
     return [batch for _, batch in mine] == [batch for _, batch in other] and all(
-        paired(comparison, ("producer", our), ("producer", their))
+        paired_ids(comparison, ("producer", our), ("producer", their))
         for (our, _), (their, _) in zip(mine, other, strict=True)
     )
 
@@ -142,12 +142,12 @@ def _batches(raw: bytes) -> list[tuple[int, Any]]:
     return found
 
 
-def positive(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+def both_positive(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """Return True if both values are above 0."""
     return bool(ours > 0 and theirs > 0)
 
 
-def refused_alone(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+def rejects_single_row(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """Return True if kbroker rejects only the invalid row and Kafka fails the whole request."""
     return ours in (0, 42) and theirs == -1
 
@@ -157,47 +157,47 @@ def exactly(ours: Any, theirs: Any) -> Check:
     return lambda comparison, our, their: (our, their) == (ours, theirs)
 
 
-def lower(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+def ours_lower(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """Return True if kbroker's value is lower."""
     return bool(ours < theirs)
 
 
-def not_more(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+def ours_at_most(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """Return True if kbroker's value is at most Kafka's."""
     return bool(ours <= theirs)
 
 
-def higher(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+def ours_higher(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """Return True if kbroker's value is higher."""
     return bool(ours > theirs)
 
 
-def close(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+def within_tenth(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """Return True if the values differ by at most 10 %."""
     return bool(abs(ours - theirs) <= max(ours, theirs) / 10)
 
 
-def both_some(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+def both_nonempty(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """Return True if neither list is empty."""
     return bool(ours and theirs)
 
 
-def own_settings(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+def lacks_only_unused_settings(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """Return True if kbroker lacks only settings that have no effect in kbroker."""
     return all(find_kafka_only(name) is not None for name in set(theirs) - set(ours))
 
 
-def unlike(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+def any_values(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """Return True: any values are allowed."""
     return True
 
 
-def made_up_id(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+def only_theirs_has_id(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """Return True if only Kafka returns an ID."""
     return ours == UUID(int=0) != theirs
 
 
-def some_missing(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+def ours_is_subset(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """Return True if kbroker's rows are a proper subset of Kafka's."""
     return set(ours) < set(theirs)
 
@@ -250,7 +250,9 @@ class Comparison:
                 differences.append(Difference(call, version, row, our, their))
             if our is not ABSENT and their is not ABSENT:
                 self.values += 1
-                if place.endswith(NOTHING_IS_WELL) or (our not in NOTHING and their not in NOTHING):
+                if place.endswith(MEANINGFUL_WHEN_EMPTY) or (
+                    our not in EMPTY_VALUES and their not in EMPTY_VALUES
+                ):
                     self.seen.add((key, place))
         self.asked.add((key, version))
         return differences

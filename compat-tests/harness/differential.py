@@ -91,7 +91,7 @@ def _compare_one(
 def _answer(call: Call, version: int, side: Side) -> Any:
     """Return the response with broker-specific names replaced, or None if the connection closed."""
     try:
-        response = _awaited(call, version, side)
+        response = _wait_for_answer(call, version, side)
     except NoAnswer:
         return None
     side.world.learn(call.key, response)
@@ -101,7 +101,7 @@ def _answer(call: Call, version: int, side: Side) -> Any:
     return renamed(response, side.world.names(), producers)
 
 
-def _awaited(call: Call, version: int, side: Side) -> Any:
+def _wait_for_answer(call: Call, version: int, side: Side) -> Any:
     """Return the first response that fulfils `call.until`, or the last one.
 
     Raises:

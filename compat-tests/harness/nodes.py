@@ -58,7 +58,7 @@ class KbrokerNodes(KbrokerBroker):
 
     def __init__(self, directory: Path, properties: Mapping[str, str]) -> None:
         super().__init__(directory, {**REPLICATED, **properties})
-        self.port = _ports_in_a_row(len(NODES))
+        self.port = _consecutive_ports(len(NODES))
         self._control_port = free_port()
         self._control_token = directory / "control.token"
 
@@ -75,12 +75,12 @@ class KbrokerNodes(KbrokerBroker):
         return self._port_file.exists()  # the ports were chosen before
 
     def stop_node(self, node: int) -> None:
-        self._order("stop_node", node)
+        self._send_command("stop_node", node)
 
     def start_node(self, node: int) -> None:
-        self._order("start_node", node)
+        self._send_command("start_node", node)
 
-    def _order(self, verb: str, node: int) -> None:
+    def _send_command(self, verb: str, node: int) -> None:
         control = Control(f"127.0.0.1:{self._control_port}", str(self._control_token))
         ask(control, do=verb, node=node)
 
@@ -143,7 +143,7 @@ class ApacheNodes(Processes):
     """Three processes of Apache Kafka."""
 
     def __init__(self, directory: Path, properties: Mapping[str, str]) -> None:
-        first = _ports_in_a_row(2 * len(NODES))
+        first = _consecutive_ports(2 * len(NODES))
         settings = {**REPLICATED, **properties}
         nodes = {n: _QuorumNode(directory / f"{n}", settings, n, first) for n in NODES}
         super().__init__(ApacheBroker.name, nodes)
@@ -155,7 +155,7 @@ class _Etcd(Broker):
     name = "etcd"
 
     def _prepare(self) -> None:
-        self.port = _ports_in_a_row(2)
+        self.port = _consecutive_ports(2)
 
     def _command(self) -> list[str]:
         client, peer = (f"http://127.0.0.1:{port}" for port in (self.port, self.port + 1))
@@ -174,7 +174,7 @@ class _Etcd(Broker):
         return True
 
 
-class _NodeApart(KbrokerBroker):
+class _ClusterNode(KbrokerBroker):
     """A node of `kbroker serve --cluster`."""
 
     def __init__(
@@ -190,15 +190,16 @@ class _NodeApart(KbrokerBroker):
         return [*super()._command(), "--cluster", cluster, "--node-id", str(self._node)]
 
 
-class KbrokerApart(Processes):
+class KbrokerProcesses(Processes):
     """Three processes of kbroker that store their metadata in etcd."""
 
     def __init__(self, directory: Path, properties: Mapping[str, str]) -> None:
         self._etcd = _Etcd(directory / "etcd")
-        first = _ports_in_a_row(len(NODES))
+        first = _consecutive_ports(len(NODES))
         settings = {**REPLICATED, **properties}
         nodes = {
-            n: _NodeApart(directory / f"{n}", settings, n, first + n - 1, self._etcd) for n in NODES
+            n: _ClusterNode(directory / f"{n}", settings, n, first + n - 1, self._etcd)
+            for n in NODES
         }
         super().__init__(KbrokerBroker.name, nodes)
 
@@ -211,7 +212,7 @@ class KbrokerApart(Processes):
         self._etcd.kill()
 
 
-CLUSTERS = {"kbroker": KbrokerNodes, "kbroker-apart": KbrokerApart, "apache": ApacheNodes}
+CLUSTERS = {"kbroker": KbrokerNodes, "kbroker-apart": KbrokerProcesses, "apache": ApacheNodes}
 
 
 def wait_until_in_sync(nodes: Nodes) -> None:
@@ -250,7 +251,7 @@ def _lagging(address: str) -> list[Any] | None:
     return None
 
 
-def _ports_in_a_row(count: int) -> int:
+def _consecutive_ports(count: int) -> int:
     """Return the first of `count` consecutive free ports.
 
     They are below the ephemeral port range and below the ports that brokers choose themselves, so

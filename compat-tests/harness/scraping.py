@@ -20,20 +20,20 @@ from .brokers import free_port
 
 # Timeout of a response or of a program's start, in seconds.
 SECONDS = 60
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 # Name and labels of a series.
 Sample = tuple[str, frozenset[tuple[str, str]]]
 
 
-def text_at(url: str) -> str:
+def fetch_text(url: str) -> str:
     """Return the body of an HTTP response.
 
     Raises:
         OSError: The server did not respond, or responded with an error.
     """
     with urlopen(url, timeout=SECONDS) as answer:
-        told: bytes = answer.read()
-    return told.decode()
+        body: bytes = answer.read()
+    return body.decode()
 
 
 def samples_of(text: str) -> dict[Sample, float]:
@@ -55,7 +55,7 @@ def running(command: list[str], log: Path, url: str) -> Iterator[None]:
             while not _answers(url):
                 assert process.poll() is None, log.read_text()
                 assert time.monotonic() < give_up, log.read_text()
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
             yield
         finally:
             process.send_signal(signal.SIGTERM)
@@ -64,7 +64,7 @@ def running(command: list[str], log: Path, url: str) -> Iterator[None]:
 
 def _answers(url: str) -> bool:
     try:
-        text_at(url)
+        fetch_text(url)
     except (URLError, OSError):
         return False
     return True
@@ -93,12 +93,12 @@ class Prometheus:
         address: host:port of the server.
 
     Attributes:
-        takes: URL of its OTLP receiver.
+        otlp_url: URL of its OTLP receiver.
     """
 
     def __init__(self, address: str) -> None:
         self._url = f"http://{address}/api/v1"
-        self.takes = f"{self._url}/otlp/v1/metrics"
+        self.otlp_url = f"{self._url}/otlp/v1/metrics"
 
     def targets(self) -> list[dict[str, Any]]:
         """Return all scrape targets and the results of their last scrapes."""
@@ -108,12 +108,12 @@ class Prometheus:
         """Return all rules and the results of their last evaluation."""
         return [rule for group in self._data("rules")["groups"] for rule in group["rules"]]
 
-    def series(self, question: str) -> list[dict[str, Any]]:
+    def series(self, query: str) -> list[dict[str, Any]]:
         """Evaluate a PromQL query; rows have `metric` (labels) and `value` (time, string)."""
-        return list(self._data(f"query?{urlencode({'query': question})}")["result"])
+        return list(self._data(f"query?{urlencode({'query': query})}")["result"])
 
     def _data(self, path: str) -> Any:
-        answer = json.loads(text_at(f"{self._url}/{path}"))
+        answer = json.loads(fetch_text(f"{self._url}/{path}"))
         assert answer["status"] == "success", answer
         return answer["data"]
 

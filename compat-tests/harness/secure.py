@@ -13,20 +13,20 @@ STOP_SECONDS = 30
 READY = "ready in"
 
 
-class Told(NamedTuple):
+class ServerInfo(NamedTuple):
     """Content of the banner.
 
     Attributes:
         address: Address of the server.
         log: Log file of the server.
         directory: Directory of certificates and client settings.
-        texts: Example per client.
+        examples: Example per client.
     """
 
     address: str
     log: Path
     directory: Path
-    texts: Mapping[str, str]
+    examples: Mapping[str, str]
 
     def java(self, *roles: str) -> dict[str, str]:
         """Return the administrator's settings for Java, repeated with each prefix in `roles`."""
@@ -40,7 +40,7 @@ class Told(NamedTuple):
 
 
 @contextmanager
-def secure_server(directory: Path, *flags: str) -> Iterator[Told]:
+def secure_server(directory: Path, *flags: str) -> Iterator[ServerInfo]:
     """Run `kbroker serve --tls-dev` in a directory and parse its banner."""
     directory.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "kbroker", "serve", "--tls-dev", "--port", "0"]
@@ -50,7 +50,7 @@ def secure_server(directory: Path, *flags: str) -> Iterator[Told]:
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
     ):
         try:
-            yield _told(_banner(process, directory), directory / "broker.log")
+            yield _parse_banner(_banner(process, directory), directory / "broker.log")
         finally:
             process.terminate()
             process.communicate(timeout=STOP_SECONDS)
@@ -70,11 +70,11 @@ def _settings(file: Path) -> dict[str, Any]:
     return dict(line.split("=", 1) for line in lines)
 
 
-def _told(banner: str, log: Path) -> Told:
+def _parse_banner(banner: str, log: Path) -> ServerInfo:
     """Split the banner. The example of a client begins with `#` and the client's name."""
     head, *parts = banner.rstrip().split("\n\n# ")
     words = {line.split()[0]: line.split() for line in head.splitlines()}
-    texts = (part.partition("\n") for part in parts)
-    return Told(
-        words["Kafka"][1], log, Path(words["Login"][-1]), {name: text for name, _, text in texts}
+    examples = (part.partition("\n") for part in parts)
+    return ServerInfo(
+        words["Kafka"][1], log, Path(words["Login"][-1]), {name: text for name, _, text in examples}
     )

@@ -35,7 +35,7 @@ Place = tuple[int, int]
 
 
 @dataclass
-class _Fate:
+class _RecordState:
     """State of one record.
 
     Attributes:
@@ -43,14 +43,14 @@ class _Fate:
       top: Highest delivery count that a member reported.
       kills: Number of members killed so far. Later ones may have received the record unreported.
       settled: Final acknowledgement that succeeded, or "exhausted".
-      unsure: Number of accepts and rejects whose result is unknown.
+      unknown_results: Number of accepts and rejects whose result is unknown.
     """
 
     floor: int = 0
     top: int = 0
     kills: int = 0
     settled: str = ""
-    unsure: int = 0
+    unknown_results: int = 0
 
 
 @dataclass
@@ -59,7 +59,7 @@ class ShareChecker:
 
     Attributes:
       limit: Maximum number of deliveries of a record.
-      fates: State of each record.
+      records: State of each record.
       wrong: Number of violations by description.
       done: Number of events by kind.
       kills: End offsets of the partitions when each member was killed. It may have received any
@@ -68,43 +68,43 @@ class ShareChecker:
     """
 
     limit: int
-    fates: dict[Place, _Fate] = field(default_factory=dict)
+    records: dict[Place, _RecordState] = field(default_factory=dict)
     wrong: Counter[str] = field(default_factory=Counter)
     done: Counter[str] = field(default_factory=Counter)
     kills: list[dict[int, int]] = field(default_factory=list)
     first_wrong: str = ""
 
-    def got(self, place: Place, deliveries: int, deed: str) -> None:
+    def got(self, place: Place, deliveries: int, acknowledgement: str) -> None:
         """Check a delivery to a member."""
-        fate = self.fates.setdefault(place, _Fate())
-        most = fate.top + 1 + self._unseen(place, fate)
-        if fate.settled:
-            self._note(f"delivered after it was settled: {fate.settled}", place, deliveries)
-        if deliveries <= fate.floor:
+        record = self.records.setdefault(place, _RecordState())
+        most = record.top + 1 + self._possible_deliveries(place, record)
+        if record.settled:
+            self._note(f"delivered after it was settled: {record.settled}", place, deliveries)
+        if deliveries <= record.floor:
             self._note("a delivery that is not counted", place, deliveries)
         if deliveries > min(most, self.limit):
             self._note("a count that is too high", place, deliveries)
-        self.done["redelivered"] += fate.top > 0
-        fate.top, fate.kills = max(fate.top, deliveries), len(self.kills)
-        fate.unsure += deed != RELEASE
+        self.done["redelivered"] += record.top > 0
+        record.top, record.kills = max(record.top, deliveries), len(self.kills)
+        record.unknown_results += acknowledgement != RELEASE
 
-    def settled(self, place: Place, deliveries: int, deed: str) -> None:
+    def settled(self, place: Place, deliveries: int, acknowledgement: str) -> None:
         """Record a successful acknowledgement."""
-        fate = self.fates[place]
-        self.done[deed] += 1
-        if fate.settled:
-            self._note(f"settled after it was settled: {fate.settled}", place, deliveries)
-        elif deed != RELEASE:
-            fate.settled = deed
+        record = self.records[place]
+        self.done[acknowledgement] += 1
+        if record.settled:
+            self._note(f"settled after it was settled: {record.settled}", place, deliveries)
+        elif acknowledgement != RELEASE:
+            record.settled = acknowledgement
         else:
-            fate.floor = max(fate.floor, deliveries)
-            fate.settled = "exhausted" if deliveries >= self.limit else ""
+            record.floor = max(record.floor, deliveries)
+            record.settled = "exhausted" if deliveries >= self.limit else ""
 
-    def refused(self, place: Place, deed: str, why: str) -> None:
+    def refused(self, place: Place, acknowledgement: str, why: str) -> None:
         """Record a failed acknowledgement. For most errors the result is unknown."""
         self.done[f"refused, {why}"] += 1
         if why == NOT_HELD:
-            self.fates[place].unsure -= deed != RELEASE
+            self.records[place].unknown_results -= acknowledgement != RELEASE
 
     def ends(self, ends: dict[int, int]) -> dict[str, int]:
         """Return how many records ended in which way, once the group has processed everything."""
@@ -118,19 +118,19 @@ class ShareChecker:
         return dict(kinds)
 
     def _end_of(self, place: Place) -> str:
-        fate = self.fates.get(place, _Fate())
-        if fate.settled:
-            return {ACCEPT: "accepted", REJECT: "rejected"}.get(fate.settled, fate.settled)
-        if fate.unsure:
+        record = self.records.get(place, _RecordState())
+        if record.settled:
+            return {ACCEPT: "accepted", REJECT: "rejected"}.get(record.settled, record.settled)
+        if record.unknown_results:
             return "accepted or rejected as a kill came"
         # Killed members may have received the record without reporting it.
-        most = fate.top + self._unseen(place, fate)
+        most = record.top + self._possible_deliveries(place, record)
         return "exhausted by kills" if most >= self.limit else "lost"
 
-    def _unseen(self, place: Place, fate: _Fate) -> int:
+    def _possible_deliveries(self, place: Place, record: _RecordState) -> int:
         """Return how many members killed since then may have received a record."""
         partition, offset = place
-        return sum(offset < ends.get(partition, END) for ends in self.kills[fate.kills :])
+        return sum(offset < ends.get(partition, END) for ends in self.kills[record.kills :])
 
     def _note(self, what: str, place: Place, deliveries: int) -> None:
         self.wrong[what] += 1
@@ -146,8 +146,8 @@ class ShareWorkers:
         self.checker = checker
         self.lock = threading.Lock()
         # Time, sequence number and callback of each report.
-        self._heard: list[tuple[int, int, Callable[[], None]]] = []
-        self._taken = 0
+        self._reports: list[tuple[int, int, Callable[[], None]]] = []
+        self._succeeded = 0
         program = str(COMPAT / "java" / "ShareWorker.java")
         self._command = command_line("kafka-4.3", program, broker.address, group, topic)
         self._log = log
@@ -172,19 +172,21 @@ class ShareWorkers:
 
     def taken(self) -> int:
         """Return the number of successful acknowledgements so far."""
-        return self._taken
+        return self._succeeded
 
-    def hear(self, at: int, deed: Callable[[], None], *, is_taken: bool = False) -> None:
+    def add_report(
+        self, at: int, callback: Callable[[], None], *, has_succeeded: bool = False
+    ) -> None:
         """Store a report for the checker. `at` is in ns of the machine's monotonic clock."""
         with self.lock:
-            self._heard.append((at, len(self._heard), deed))
-            self._taken += is_taken
+            self._reports.append((at, len(self._reports), callback))
+            self._succeeded += has_succeeded
 
-    def tell(self) -> None:
+    def check_reports(self) -> None:
         """Pass all stored reports to the checker, sorted by time."""
-        for _, _, deed in sorted(self._heard, key=lambda heard: heard[:2]):
-            deed()
-        self._heard.clear()
+        for _, _, callback in sorted(self._reports, key=lambda report: report[:2]):
+            callback()
+        self._reports.clear()
 
     def check(self) -> None:
         """Fail if a member has ended by itself."""
@@ -195,7 +197,7 @@ class ShareWorkers:
         """Kill the oldest member and return the number of its unacknowledged records."""
         worker = self._running.pop(0)
         ends: dict[int, int] = {}
-        self.hear(time.monotonic_ns(), lambda: self.checker.kills.append(ends))
+        self.add_report(time.monotonic_ns(), lambda: self.checker.kills.append(ends))
         worker.process.send_signal(signal.SIGKILL)
         worker.join()
         ends.update(self._reader.ends(self._topic))
@@ -229,7 +231,7 @@ class _Worker:
         self.open: dict[Place, tuple[int, str]] = {}
         self.has_left = False
         self._workers = workers
-        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread = threading.Thread(target=self._read_lines, daemon=True)
         self._thread.start()
 
     def join(self) -> None:
@@ -241,13 +243,13 @@ class _Worker:
             with contextlib.suppress(OSError):
                 pipe.close()
 
-    def _listen(self) -> None:
+    def _read_lines(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.endswith("\n"):
-                self._hear(line.split())
+                self._handle_line(line.split())
 
-    def _hear(self, words: list[str]) -> None:
+    def _handle_line(self, words: list[str]) -> None:
         if words == ["left"]:
             self.has_left = True
             return
@@ -255,10 +257,12 @@ class _Worker:
         place, checker = (int(partition), int(offset)), self._workers.checker
         if what == "got":
             got = self.open[place] = int(rest[0]), rest[1]
-            self._workers.hear(int(at), partial(checker.got, place, *got))
+            self._workers.add_report(int(at), partial(checker.got, place, *got))
         elif what == "settled":
             settled = partial(checker.settled, place, *self.open.pop(place))
-            self._workers.hear(int(at), settled, is_taken=True)
+            self._workers.add_report(int(at), settled, has_succeeded=True)
         else:
-            _, deed = self.open.pop(place)
-            self._workers.hear(int(at), partial(checker.refused, place, deed, rest[0]))
+            _, acknowledgement = self.open.pop(place)
+            self._workers.add_report(
+                int(at), partial(checker.refused, place, acknowledgement, rest[0])
+            )

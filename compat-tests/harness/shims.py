@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from kbroker.cli import main
 
 from .java import TOOL_SECONDS
-from .tools import Said, Tools
+from .tools import ToolOutput, Tools
 
 # Part of the message with which it rejects an unsupported option.
 REFUSED = "which works with kbroker"
@@ -37,17 +37,21 @@ class Shims:
 
     def run(
         self, command: str, *arguments: str, stdin: str = "", seconds: float = TOOL_SECONDS
-    ) -> Said:
+    ) -> ToolOutput:
         """Run a command and return its result, like `Tools.run`."""
         words = ["compat", command, *arguments]
         ended = CliRunner().invoke(main, words, input=stdin, catch_exceptions=False)
         if REFUSED in ended.stderr:
             self.refused.append(" ".join([command, *arguments]))
-            said = self.tools.run(command, *arguments, stdin=stdin, seconds=seconds)
-            return Said(said.status, _quiet(said.stdout), _quiet(said.stderr))
+            output = self.tools.run(command, *arguments, stdin=stdin, seconds=seconds)
+            return ToolOutput(
+                output.status, _without_noise(output.stdout), _without_noise(output.stderr)
+            )
         self.done += 1
-        return Said(ended.exit_code, _quiet(ended.stdout), _quiet(ended.stderr))
+        return ToolOutput(
+            ended.exit_code, _without_noise(ended.stdout), _without_noise(ended.stderr)
+        )
 
 
-def _quiet(text: str) -> str:
+def _without_noise(text: str) -> str:
     return "".join(f"{line}\n" for line in text.splitlines() if not is_noise(line))

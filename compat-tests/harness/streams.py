@@ -28,7 +28,7 @@ SETTINGS = {
 }
 # Settings by group protocol. Together with SETTINGS, every update is emitted, and the tasks of a
 # killed application are reassigned soon.
-OF_PROTOCOL = {
+PROTOCOL_SETTINGS = {
     "classic": {
         "consumer.session.timeout.ms": "4000",
         "consumer.heartbeat.interval.ms": "500",
@@ -73,7 +73,7 @@ class StreamsApplication(JavaProcess):
             "state.dir": str(self._state),
             "processing.guarantee": guarantee,
             **SETTINGS,
-            **OF_PROTOCOL[protocol],
+            **PROTOCOL_SETTINGS[protocol],
             **(settings or {}),
         }
         source = str(COMPAT / "java" / "StreamsApplication.java")
@@ -174,8 +174,8 @@ class Work:
         return self._all.end(self._output) > self._committed.end(self._output)
 
     def _wait_for(self, look: Callable[[], Any], holds: Callable[[Any], bool], what: str) -> None:
-        def look_twice() -> Any:
+        def check_and_look() -> Any:
             self.application.check()
             return look()
 
-        eventually(look_twice, holds, what, WORK_SECONDS)
+        eventually(check_and_look, holds, what, WORK_SECONDS)

@@ -58,7 +58,7 @@ WITH_ACLS = {
 
 
 @dataclass(frozen=True)
-class Said:
+class ToolOutput:
     """Exit status and output of a tool."""
 
     status: int
@@ -79,7 +79,7 @@ class Tools:
 
     def run(
         self, command: str, *arguments: str, stdin: str = "", seconds: float = TOOL_SECONDS
-    ) -> Said:
+    ) -> ToolOutput:
         """Run a tool by the name of its script.
 
         Raises:
@@ -89,7 +89,7 @@ class Tools:
             runner = command_line(self._jar_set, str(COMPAT / "java" / "ToolRunner.java"))
             self._jvm = ScriptProcess(self._jar_set, runner, self._log)
         try:
-            said = self._jvm(
+            output = self._jvm(
                 "run",
                 main=COMMANDS[command],
                 arguments=arguments,
@@ -100,7 +100,7 @@ class Tools:
             self._jvm.kill()
             self._jvm = None
             raise ToolFailed(f"{command} {shlex.join(arguments)}: {gone}") from None
-        return Said(**said)
+        return ToolOutput(**output)
 
     def close(self) -> None:
         """End the JVM."""
@@ -124,7 +124,7 @@ class Step:
 
     def expected_of(self, broker: str) -> list[str]:
         """Return the output expected from this broker."""
-        marks = [_OF_ONE.fullmatch(line) for line in self.expected]
+        marks = [_BROKER_LINE.fullmatch(line) for line in self.expected]
         return [
             line if mark is None else mark["line"]
             for line, mark in zip(self.expected, marks, strict=True)
@@ -213,35 +213,35 @@ class Shell:
         deadline = time.monotonic() + self.patience
         expected = step.expected_of(self.broker)
         while True:
-            seen = self._once(step)
+            seen = self._run_once(step)
             if fits(expected, seen):
                 return None
             if step.prompt == "$" or not expected or time.monotonic() > deadline:
                 return seen
             time.sleep(0.1)
 
-    def _once(self, step: Step) -> list[str]:
+    def _run_once(self, step: Step) -> list[str]:
         command, *filters = (part.strip() for part in step.command.split(" | "))
-        name, *arguments = shlex.split(self._filled(command))
-        stdin = "".join(self._filled(line) + "\n" for line in step.stdin)
+        name, *arguments = shlex.split(self._substitute(command))
+        stdin = "".join(self._substitute(line) + "\n" for line in step.stdin)
         if name == "write":
             Path(arguments[0]).write_text(stdin)
             return []
-        said = self.tools.run(name, *arguments, stdin=stdin)
-        lines = self._cleaned(said.stdout) + self._cleaned(said.stderr)
+        output = self.tools.run(name, *arguments, stdin=stdin)
+        lines = self._normalize(output.stdout) + self._normalize(output.stderr)
         for one in filters:
-            lines = _filtered(lines, *shlex.split(one))
-        return lines if said.status == 0 else [*lines, f"[{said.status}]"]
+            lines = _apply_filter(lines, *shlex.split(one))
+        return lines if output.status == 0 else [*lines, f"[{output.status}]"]
 
-    def _filled(self, text: str) -> str:
+    def _substitute(self, text: str) -> str:
         for name, value in self.variables.items():
             text = text.replace(f"${name}", value)
         return text
 
-    def _cleaned(self, text: str) -> list[str]:
+    def _normalize(self, text: str) -> list[str]:
         for name, value in self.variables.items():
             text = text.replace(value, f"${name}")
-        text = "\n".join(_in_order(line) for line in text.splitlines() if not is_java(line))
+        text = "\n".join(_sort_json(line) for line in text.splitlines() if not is_java(line))
         for pattern, word in _VOLATILE:
             text = pattern.sub(word, text)
         lines = [" ".join(line.split()) for line in text.splitlines()]
@@ -257,7 +257,7 @@ def is_java(line: str) -> bool:
     return _NOISE.match(line) is not None
 
 
-_OF_ONE = re.compile(r"(?P<broker>apache|kbroker)> (?P<line>.*)")
+_BROKER_LINE = re.compile(r"(?P<broker>apache|kbroker)> (?P<line>.*)")
 # Values that differ between runs, and their replacements.
 _VOLATILE = (
     (re.compile(r"\b1[6-9]\d{11}\b"), "TIME"),
@@ -266,7 +266,7 @@ _VOLATILE = (
 )
 
 
-def _in_order(line: str) -> str:
+def _sort_json(line: str) -> str:
     """Sort the names in a line that is a JSON object, because Java's order varies between JVMs."""
     if not line.startswith("{"):
         return line
@@ -276,7 +276,7 @@ def _in_order(line: str) -> str:
         return line
 
 
-def _filtered(lines: list[str], command: str, *arguments: str) -> list[str]:
+def _apply_filter(lines: list[str], command: str, *arguments: str) -> list[str]:
     match (command, *arguments):
         case ("sort",):
             return sorted(lines)

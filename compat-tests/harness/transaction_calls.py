@@ -117,7 +117,9 @@ class Producer:
         if not response.error_code and response.producer_id >= 0:
             world.producers[self.identity] = (response.producer_id, response.producer_epoch)
 
-    def _who(self, world: World, epoch: int, shift: int, identity: str | None) -> dict[str, Any]:
+    def _producer_fields(
+        self, world: World, epoch: int, shift: int, identity: str | None
+    ) -> dict[str, Any]:
         producer_id, current = self.known(world)
         return {
             "transactional_id": self.identity if identity is None else identity,
@@ -143,7 +145,7 @@ class Producer:
         topics = [of(key, "Topic", name=name, partitions=numbers) for name, numbers in rows]
 
         def build(world: World, version: int) -> Any:
-            who = self._who(world, epoch, shift, identity)
+            who = self._producer_fields(world, epoch, shift, identity)
             if version >= 4:
                 one = of(key, "Transaction", topics=topics, verify_only=verify_only, **who)
                 return request(key, transactions=[one])
@@ -164,7 +166,9 @@ class Producer:
         key = ApiKey.ADD_OFFSETS_TO_TXN
 
         def build(world: World, version: int) -> Any:
-            return request(key, group_id=group, **self._who(world, epoch, shift, identity))
+            return request(
+                key, group_id=group, **self._producer_fields(world, epoch, shift, identity)
+            )
 
         return self.call(what, key, build, version)
 
@@ -215,7 +219,7 @@ class Producer:
         ]
 
         def build(world: World, version: int) -> Any:
-            who = self._who(world, epoch, shift, identity)
+            who = self._producer_fields(world, epoch, shift, identity)
             if member is not None:
                 who["member_id"] = world.member_id
                 who["generation_id"] = world.generation + member
@@ -235,7 +239,9 @@ class Producer:
         key = ApiKey.END_TXN
 
         def build(world: World, version: int) -> Any:
-            return request(key, committed=committed, **self._who(world, epoch, shift, identity))
+            return request(
+                key, committed=committed, **self._producer_fields(world, epoch, shift, identity)
+            )
 
         # Only the second protocol returns a producer ID and an epoch.
         learn = self._learn if version is not None and version >= 5 else None
@@ -265,7 +271,7 @@ class Producer:
             self.sequence += 2
 
         def build(world: World, version: int) -> Any:
-            who = self._who(world, epoch, shift, identity)
+            who = self._producer_fields(world, epoch, shift, identity)
             batch = encode_batch(
                 [Record(b"k", f"{self.identity} {i}".encode(), STARTED_MS) for i in range(2)],
                 producer_id=who["producer_id"],
@@ -290,7 +296,7 @@ class Producer:
         asked = request(key, transactional_ids=[self.identity])
         return self.call(what, key, lambda world, version: asked, 0, until=until, again=True)
 
-    def look(self, partition: int = 0) -> Iterator[Call]:
+    def read_partition(self, partition: int = 0) -> Iterator[Call]:
         """Yield calls that read end offsets, batches and producers of a partition."""
         for isolation, name in enumerate(("uncommitted", "committed")):
             ends, fetch = _ends(partition, isolation), _fetch(partition, isolation)
@@ -348,13 +354,13 @@ def transactions() -> Iterator[Call]:
     yield from _timeouts(range(6))
     for version in (1, 2):
         yield from _markers(version)
-    yield from _level(1, upgrade_type=2)
-    yield from _on_the_first_level("old-")
-    yield from _level(2, upgrade_type=1)
+    yield from _change_version(1, upgrade_type=2)
+    yield from _calls_at_version_1("old-")
+    yield from _change_version(2, upgrade_type=1)
     yield from _listings()
 
 
-def _on_the_first_level(mark: str) -> Iterator[Call]:
+def _calls_at_version_1(mark: str) -> Iterator[Call]:
     """Yield calls of clients with KIP-890 to a cluster at `transaction.version` 1."""
     yield from _inits(5, mark)
     yield from _offset_commits(5, mark)
@@ -365,7 +371,7 @@ def _on_the_first_level(mark: str) -> Iterator[Call]:
     yield from _timeouts(range(4, 6), mark)
 
 
-def _level(level: int, upgrade_type: int) -> Iterator[Call]:
+def _change_version(level: int, upgrade_type: int) -> Iterator[Call]:
     """Change the finalized level of `transaction.version` and wait until it is visible."""
     update, versions = ApiKey.UPDATE_FEATURES, ApiKey.API_VERSIONS
     operator = Producer(f"level-{level}")
@@ -735,15 +741,15 @@ def _writes(version: int, mark: str = "") -> Iterator[Call]:
     yield one.write(1, "id of nobody", version, identity="nobody", sequence=4)
     yield one.write(3, "elsewhere", version, sequence=0)
     yield one.describe("open")
-    yield from one.look(1)
+    yield from one.read_partition(1)
     yield one.end(True)
     yield one.describe("over")
-    yield from one.look(1)
+    yield from one.read_partition(1)
     yield one.write(1, "after the end", version, sequence=6)
     yield one.describe("after the end")
     yield one.end(False, "if it was open")
     yield one.init("at last")
-    yield from one.look(1)
+    yield from one.read_partition(1)
 
 
 def _second_protocol(mark: str = "") -> Iterator[Call]:
@@ -760,12 +766,12 @@ def _second_protocol(mark: str = "") -> Iterator[Call]:
         yield one.write(2, "second", produce)
         yield one.commit_offsets(group, (TOPIC, 0, 10 + round_number), version=offsets)
         yield one.describe("open")
-        yield from one.look(2)
+        yield from one.read_partition(2)
         yield one.end(committed, "", end)
         yield one.end(committed, "retried", end, epoch=-1)
         yield one.end(not committed, "retried otherwise", end, epoch=-1)
         yield one.describe("over")
-        yield from one.look(2)
+        yield from one.read_partition(2)
         yield from _committed(one, group, f"round {round_number}")
         yield one.write(2, "old epoch", produce, epoch=-1, sequence=4)
     yield one.write(2, "not from 0", produce, sequence=3)
@@ -802,7 +808,7 @@ def _timeouts(versions: range, mark: str = "") -> Iterator[Call]:
         one.sequence = 0
         yield one.write(here, "in the next transaction")
         yield one.end(True)
-        yield from one.look(here)
+        yield from one.read_partition(here)
 
 
 def _aborted(response: Any) -> bool:
@@ -828,7 +834,7 @@ def _markers(version: int) -> Iterator[Call]:
         ("old coordinator", 0, unknown, 4, 2),
     ):
         yield _marker(one, version, what, epoch, other_id, coordinator, partition)
-        yield from one.look(min(partition, 3))
+        yield from one.read_partition(min(partition, 3))
     yield one.describe("which did not notice")
     yield one.init("anew", until=None)
     yield one.init("then")

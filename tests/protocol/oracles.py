@@ -72,7 +72,7 @@ class KafkaPython:
 
     def __init__(self) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # from its reading of resources
+            warnings.simplefilter("ignore", DeprecationWarning)  # raised while it loads resources
             for family in ("admin", "consumer", "metadata", "producer", "sasl"):
                 importlib.import_module(f"kafka.protocol.{family}")
             from kafka.protocol.api_message import ApiMessage
@@ -83,8 +83,8 @@ class KafkaPython:
         for cls in _subclasses(ApiMessage):
             if getattr(cls, "_json", None) and cls._class_version is None:
                 self._classes[cls.API_KEY, cls.type] = cls
+        # Versions that Kafka 4.3 advertises, recorded: lowest and highest version by key.
         self.advertised: dict[int, tuple[int, int]] = BROKER_API_VERSIONS[(4, 3)]
-        """What Kafka 4.3 advertises, recorded: lowest and highest version by key."""
 
     def pairs(self) -> set[Pair]:
         return {
@@ -95,16 +95,16 @@ class KafkaPython:
 
     def read(self, pair: Pair, data: bytes) -> Any:
         key, version, kind = pair
-        # Not its own decode: that of ApiVersionsResponse takes any error for a version 0 body.
+        # Bypasses kafka-python's decode: ApiVersionsResponse falls back to version 0 on any error.
         value = self._decode(self._classes[key, kind], data, version=version)
-        value._header = None  # left out by its decode, and asked for by its encode
+        value._header = None  # not set by decode, but required by encode
         return value
 
     def write(self, pair: Pair, value: Any) -> bytes:
         return bytes(value.encode(version=pair[1]))
 
     def frame(self, pair: Pair, value: Any, correlation_id: int, client_id: str) -> bytes:
-        """A whole frame around a message, with its length and header."""
+        """Return a complete frame of a message, with length and header."""
         value.API_VERSION = pair[1]
         value.with_header(correlation_id=correlation_id, client_id=client_id)
         return bytes(value.encode(header=True, framed=True))
@@ -124,7 +124,7 @@ class KafkaPython:
     def _our_name(self, value: Any, field: Any) -> str:
         if field.type_str != "bitfield":
             return str(field.name)
-        # Shortened there: Kafka's schemas say whose operations they are.
+        # kafka-python omits the prefix that Kafka's schemas have.
         owner = {"MetadataResponseTopic": "topic_", "DescribedGroup": ""}
         return owner.get(type(value).__name__, "cluster_") + "authorized_operations"
 
@@ -166,7 +166,7 @@ class KafkaPython:
         if field.is_struct():
             made = self._make(field, field.data_class, version, rng)
             unset = field.tag is not None and made == field.data_class(version=version)
-            return None if unset else made  # its encoder does not leave defaults out
+            return None if unset else made  # its encoder does not omit defaults
         kind = field._json["type"]
         if field.is_array():
             kind = kind.removeprefix("[]")
@@ -202,7 +202,7 @@ class Kio:
     def _class(self, pair: Pair) -> Any:
         key, version, kind = pair
         module = importlib.import_module(f"{self._packages[ApiKey(key)]}.v{version}.{kind}")
-        # The message itself stands last, after the structs that it is made of.
+        # The message class is last, after its nested structs.
         return [cls for cls in vars(module).values() if _defined_in(cls, module.__name__)][-1]
 
     def read(self, pair: Pair, data: bytes) -> Any:

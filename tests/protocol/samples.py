@@ -1,4 +1,4 @@
-"""Random messages made from the declarations, for the tests of the codec."""
+"""Random messages generated from the declarations, for the tests of the codec."""
 
 from __future__ import annotations
 
@@ -120,9 +120,11 @@ def _item(field: Field, version: int, rng: random.Random, style: Style) -> Any:
 
 def _integer(name: str, bits: int, rng: random.Random, style: Style) -> int:
     if name.endswith("error_code") and bits == 16:
-        return rng.randint(-1, 133)  # an oracle knows no others
+        return rng.randint(-1, 133)  # an oracle supports no other values
     if name.endswith("_ms") and bits == 64:
-        return rng.randrange(250_000_000_000) * 1000  # an oracle makes dates of whole seconds
+        return (
+            rng.randrange(250_000_000_000) * 1000
+        )  # an oracle converts these to dates of whole seconds
     if style is Style.EXTREME:
         return rng.choice((-1 << (bits - 1), (1 << (bits - 1)) - 1))
     return rng.randrange(-1 << (bits - 1), 1 << (bits - 1))

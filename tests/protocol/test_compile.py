@@ -235,7 +235,7 @@ def test_malformed_tagged_fields_are_rejected(tags: str) -> None:
 
 
 class Range(Sized):
-    """Stands for a range of a file: bytes that are not in memory."""
+    """A stand-in for a range of a file, with bytes that are not in memory."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -332,19 +332,19 @@ def test_message_is_encoded_after_a_header() -> None:
     assert out.startswith(b"head")
 
 
-# -- what cannot be -------------------------------------------------------------------------
+# -- invalid input --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("cls", "version", "raw"),
     [
         (HeartbeatRequest, 3, "fffe 00000001 0001 6d ffff"),  # length -2
-        (HeartbeatRequest, 3, "ffff 00000001 0001 6d ffff"),  # null that may not be
+        (HeartbeatRequest, 3, "ffff 00000001 0001 6d ffff"),  # null for a non-nullable string
         (HeartbeatRequest, 4, "00 00000001 02 6d 00 00"),
         (HeartbeatRequest, 3, "0002 c328 00000001 0001 6d ffff"),  # not UTF-8
         (HeartbeatRequest, 4, "03 eda0 00000001 02 6d 00 00"),
         (HeartbeatRequest, 3, "7fff 00"),
-        (HeartbeatRequest, 4, "8080808001 00"),  # longer than a string may be
+        (HeartbeatRequest, 4, "8080808001 00"),  # above the maximum string length
         (MetadataRequest, 0, "ffffffff"),
         (MetadataRequest, 1, "fffffffe"),
         (MetadataRequest, 1, "7fffffff"),
@@ -364,7 +364,7 @@ def test_count_above_the_rest_of_the_frame_is_rejected() -> None:
     for raw in ("7fffffff" + "0000" * 1000, "10000000" + "0000" * 1000):
         with pytest.raises(DecodeError, match="topics"):
             decode(MetadataRequest, bytes.fromhex(raw), 1)
-    assert time.process_time() - started < 5, "a loop over what is not there"
+    assert time.process_time() - started < 5, "the decoder loops over missing elements"
 
 
 def test_message_with_too_many_elements_is_rejected() -> None:
@@ -449,7 +449,7 @@ MUTATIONS = Counter[str]()
 
 
 def survives(pair: Pair, data: bytes) -> None:
-    """Decode anything: it works, and what came out can be encoded again, or it is a DecodeError."""
+    """Decode arbitrary bytes. The result can be encoded again, or DecodeError is raised."""
     cls = declared(pair)
     try:
         value, end = decode(cls, data, pair[1])
@@ -458,7 +458,7 @@ def survives(pair: Pair, data: bytes) -> None:
         return
     assert end <= len(data)
     again, _ = decode(cls, encode_bytes(value, pair[1]), pair[1])
-    # Not ==: a NaN is not equal to itself.
+    # Compare by repr, because NaN is not equal to itself.
     assert repr(plain(again, pair[1])) == repr(plain(value, pair[1]))
     MUTATIONS["accepted"] += 1
 
@@ -510,7 +510,7 @@ def test_random_bytes_raise_only_decode_errors(pair: Pair, data: bytes) -> None:
 
 
 def test_mutations_find_a_planted_bug() -> None:
-    """The harness itself: a decoder that lets an IndexError through is noticed."""
+    """The harness reports a decoder that raises another error."""
     request: Any = HeartbeatRequest
     pair = (12, 3, "request")
     decode(HeartbeatRequest, encode_bytes(HeartbeatRequest(), 3), 3)

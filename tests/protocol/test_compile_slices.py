@@ -54,14 +54,14 @@ def run(slices: Generator[None, None, T]) -> Run:
 
 
 class Elements(NamedTuple):
-    """Array elements of a message: all, and those that are not numbers, which come in one piece."""
+    """Number of array elements of a message: all, and those that are encoded one by one."""
 
     all: int
     single: int
 
 
 def elements(value: Struct, version: int) -> Elements:
-    """Count by the declaration."""
+    """Count the elements by the declaration."""
     count = single = 0
     for field in fields(type(value)):
         held = getattr(value, field.name) if field.present(version) else None
@@ -84,7 +84,7 @@ def joined(parts: list[Any]) -> bytes:
 
 @contextmanager
 def short_slices() -> Iterator[None]:
-    """Codecs that pause after `FEW` elements, and are forgotten afterwards."""
+    """Use codecs that pause after `FEW` elements, and drop them afterwards."""
     classes = {declared(pair) for pair in PAIRS}
 
     def forget() -> None:
@@ -104,7 +104,7 @@ def short_slices() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("style", Style)
 def test_every_message_in_slices_equals_the_whole(style: Style) -> None:
-    """The same bytes, the same values, the same count, and a pause after so many elements."""
+    """Compares bytes, values, element counts and the number of pauses."""
     paused = 0
     with short_slices():
         for pair in PAIRS:
@@ -177,7 +177,7 @@ def test_excessive_count_is_rejected_before_elements_are_created() -> None:
 
 
 def outcome(work: Any) -> Any:
-    """A value, or the error in words."""
+    """Return the value, or the error as a string."""
     try:
         return work()
     except (DecodeError, EncodeError) as error:

@@ -51,7 +51,7 @@ FOREIGN: dict[Codec, tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]] 
 
 @contextmanager
 def allocating_at_most(size: int) -> Iterator[None]:
-    """Fail when the block's Python objects take more than `size` bytes at once."""
+    """Fail if the block's Python objects use more than `size` bytes at once."""
     tracemalloc.start()
     try:
         yield
@@ -107,7 +107,7 @@ def test_libraries_are_imported_on_first_use() -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-# --- what is special about each format --------------------------------------------------------
+# --- details of each format -------------------------------------------------------------------
 
 
 def test_gzip_writes_no_time() -> None:
@@ -126,7 +126,7 @@ def test_snappy_writes_xerial_blocks_and_reads_raw() -> None:
 
 
 def test_lz4_blocks_are_independent() -> None:
-    # Java's reader refuses linked blocks; bit 5 of the flags says that there are none.
+    # Java's reader rejects linked blocks. Bit 5 of the flags marks independent blocks.
     stream = compress(Codec.LZ4, TEXT)
     assert stream[4] & 0x20
     assert lz4.frame.get_frame_info(stream)["block_linked"] is False
@@ -144,7 +144,7 @@ def test_lz4_options_of_other_writers_are_accepted(option: str) -> None:
 
 @pytest.mark.slow
 def test_zstd_stream_of_the_highest_level_and_unknown_size_is_accepted() -> None:
-    # What Java writes with compression.zstd.level=22: a declared window of 128 MiB.
+    # Like Java with compression.zstd.level=22: a declared window of 128 MiB.
     stream = zstandard.ZstdCompressor(level=22).compressobj()
     data = stream.compress(TEXT) + stream.flush()
     assert zstandard.get_frame_parameters(data).window_size == 128 * MIB
@@ -202,7 +202,7 @@ def test_every_truncation_is_detected(codec: Codec) -> None:
     stream = compress(codec, data)
     for end in range(len(stream)):
         if codec == Codec.SNAPPY and end == 16:
-            continue  # the header alone is a whole stream of no blocks
+            continue  # the header alone is a valid stream without blocks
         with pytest.raises(DecompressionError):
             decompress(codec, stream[:end], len(data))
 
@@ -254,14 +254,14 @@ def test_limit_is_exact(codec: Codec) -> None:
 
 
 def zstd_bomb() -> bytes:
-    """1 MiB that says 32 GiB: blocks of one repeated byte, 128 KiB for four bytes."""
+    """Return 1 MiB that expands to 32 GiB: blocks of one repeated byte, 128 KiB per 4 bytes."""
     block = (128 * 1024 << 3 | 1 << 1).to_bytes(3, "little") + b"\0"
     last = (1 << 3 | 1 << 1 | 1).to_bytes(3, "little") + b"\0"
     return struct.pack("<IBB", 0xFD2FB528, 0, 7 << 3) + block * (MIB // 4) + last
 
 
 def bomb(codec: Codec) -> bytes:
-    """About 1 MiB which expands as far as the format can."""
+    """Return about 1 MiB that expands as far as the format allows."""
     if codec == Codec.GZIP:
         member = zlib.compressobj(9, wbits=31)
         return (member.compress(bytes(64 * MIB)) + member.flush()) * 16  # 1 GiB

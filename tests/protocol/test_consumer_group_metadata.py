@@ -1,4 +1,4 @@
-"""The records of consumer groups, byte for byte as Apache Kafka 4.3 writes them."""
+"""Records of consumer groups, byte for byte as Apache Kafka 4.3 writes them."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_nullable_struct_with_defaults_is_encoded() -> None:
 
 def test_unknown_records_are_rejected_or_ignored() -> None:
     assert decode_key(bytes.fromhex("0009000167")) is None
-    # What Kafka up to 4.0 kept of topics, in a form that nobody reads.
+    # Topic metadata of Kafka up to 4.0, whose format kbroker does not decode.
     unread = decode_value(KEYS["0004000167"], b"\x00\x00anything")
     assert isinstance(unread, UnreadValue)
     with pytest.raises(DecodeError):

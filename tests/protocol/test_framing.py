@@ -75,7 +75,7 @@ def test_announced_frame_uses_no_memory_before_it_arrives() -> None:
 
 
 def test_frame_without_memory_raises_memory_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system raises OSError, which callers would treat as a lost connection."""
+    """The system raises OSError, which callers would handle as a lost connection."""
 
     def refuse(_: int, size: int) -> NoReturn:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")

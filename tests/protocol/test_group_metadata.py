@@ -79,7 +79,7 @@ ASSIGNMENT = "0003000000010001610000000200000000000000" + "03ffffffff"
 
 
 def offset(version: int) -> OffsetCommitValue:
-    """The value whose bytes stand in `OFFSETS`."""
+    """Return the value that is encoded in `OFFSETS`."""
     return OffsetCommitValue(
         offset=123456789012,
         leader_epoch=7 if version >= 3 else -1,
@@ -91,7 +91,7 @@ def offset(version: int) -> OffsetCommitValue:
 
 
 def group(version: int) -> GroupMetadataValue:
-    """The value whose bytes stand in `GROUPS`."""
+    """Return the value that is encoded in `GROUPS`."""
     member = GroupMetadataValue.Member(
         member_id="m-1",
         group_instance_id="inst" if version >= 3 else None,
@@ -202,7 +202,7 @@ def test_subscription_topics_are_read_in_every_version(version: int) -> None:
     whole = bytes.fromhex(SUBSCRIPTIONS[version])
     needed = len(bytes.fromhex(SUBSCRIPTIONS[0]))
     for end in range(len(whole) + 1):
-        # There are clients that name a version and leave out its last fields.
+        # Some clients omit the last fields of the version that they name.
         assert read_subscription(whole[:end]) == (said if end >= needed else None)
 
 

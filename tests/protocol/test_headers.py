@@ -147,7 +147,7 @@ def test_unknown_tags_in_a_response_header_are_skipped() -> None:
 
 
 def our_frame(pair: Pair, message: Message) -> tuple[bytes, int]:
-    """A whole frame, and where its body begins; reading it back is tested on the way."""
+    """Return a complete frame and the start of its body, after reading its header back."""
     key, version, kind = pair
     if kind == "request":
         frame = joined(encode_request(key, version, 77, "client", message))

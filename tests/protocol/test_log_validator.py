@@ -78,7 +78,7 @@ def test_number_of_headers_is_limited(codec: Codec) -> None:
 
     assert validate_produced(sent(10, 10, 10, 0), 9, NOW, rules)
     assert refused(sent(1, 11), rules) == ErrorCode.INVALID_RECORD
-    # The Java client splits such a batch and sends it again.
+    # The Java client splits such a batch and retries.
     assert refused(sent(10, 10, 10, 1), rules) == ErrorCode.MESSAGE_TOO_LARGE
 
 
@@ -100,7 +100,9 @@ def test_size_of_a_decompressed_record_is_limited(size: int, codec: Codec) -> No
     if codec:
         assert refused(batch, rules) == ErrorCode.INVALID_RECORD
     else:
-        assert validate_produced(batch, 9, NOW, rules)  # what is not compressed is no bomb
+        assert validate_produced(
+            batch, 9, NOW, rules
+        )  # uncompressed batches cannot be decompression bombs
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -227,8 +229,8 @@ def test_broken_stream_is_not_recompressed(codec: Codec) -> None:
     assert refused(broken, rules) == ErrorCode.INVALID_RECORD
 
 
+# Records that fill several blocks of 64 KiB.
 LARGE = encode_batch([Record(b"k", b"%d " % n * 60, NOW) for n in range(1000)])[HEADER_SIZE:]
-"""Records that take several blocks of 64 KiB."""
 
 
 def lz4(data: bytes = LARGE, **options: int) -> bytes:

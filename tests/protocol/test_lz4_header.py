@@ -1,4 +1,4 @@
-"""Header checksums of LZ4 streams, as in LZ4 and in Kafka before 0.10."""
+"""Header checksums of LZ4 streams, in standard LZ4 and in Kafka before 0.10."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kbroker.protocol.lz4_header import with_correct_checksum, with_old_checksum
 
 KAFKA_0 = bytes.fromhex("04224d1860401a")
 """Header of a stream that Apache Kafka 3.9 wrote for a consumer of format 0."""
+# Header of a stream that Apache Kafka 3.9 wrote for a consumer of format 1.
 KAFKA_1 = bytes.fromhex("04224d18604082")
-"""The same for a consumer of format 1."""
 
 
 def test_old_checksum_equals_that_of_kafka() -> None:
@@ -22,7 +22,7 @@ def test_old_checksum_equals_that_of_kafka() -> None:
 
 
 def test_library_rejects_the_old_checksum() -> None:
-    """This is the reason for the conversion."""
+    """Shows why the conversion is needed."""
     with pytest.raises(ValueError, match="lz4"):
         decompress(Codec.LZ4, with_old_checksum(compress(Codec.LZ4, b"x")), 100)
 
@@ -33,7 +33,7 @@ def test_library_rejects_the_old_checksum() -> None:
 def test_checksum_conversion_round_trips(
     block_size: int, store_size: bool, content_checksum: bool
 ) -> None:
-    """With the size of the content the header has 14 bytes, and 18 are counted for format 0."""
+    """With a content size, the header has 14 bytes, but the format 0 checksum covers 18."""
     stream = lz4.frame.compress(
         b"content" * 100,
         block_size=block_size,

@@ -37,16 +37,16 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     from kafka.record import MemoryRecords, MemoryRecordsBuilder
 
 CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
+# kafka-python needs another package for LZ4 in format 0. test_lz4_header.py has Kafka's bytes.
 FORMATS_OF_KAFKA_PYTHON = [
     (magic, codec) for magic in (0, 1) for codec in CODECS if (magic, codec) != (0, Codec.LZ4)
 ]
-"""For LZ4 in format 0 it needs another package; test_lz4_header.py has what Kafka wrote."""
 VALUES = (b"", None, b"x" * 300)
 MIB = 1 << 20
 
 
 def converted(data: bytes, rules: ProduceRules | None = None) -> list[Record]:
-    """Return the stored batch of a message set."""
+    """Return the records of a message set after its conversion to a batch."""
     batch = to_batch(data) if rules is None else to_batch(data, rules)
     assert batch is not None
     validate_produced(memoryview(batch), 2, 10**12)
@@ -73,7 +73,7 @@ def _each(sets: Any) -> list[Any]:
 
 
 def old(data: bytes, magic: int, first_offset: int = 0, max_bytes: int = MIB) -> bytes:
-    """`from_batches`, with as much work as it takes."""
+    """Run `from_batches` with as many steps as it takes."""
     answer = result_of(
         from_batches(
             data, magic, first_offset=first_offset, max_bytes=max_bytes, max_content=100 * MIB
@@ -83,11 +83,11 @@ def old(data: bytes, magic: int, first_offset: int = 0, max_bytes: int = MIB) ->
 
 
 def result_of(steps: Iterator[MessageSet | None]) -> MessageSet:
-    """The message set that comes of a conversion."""
+    """Return the message set that a conversion produces."""
     return next(each for each in steps if each is not None)
 
 
-# -- on the way in
+# -- conversion of produced sets
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -124,7 +124,7 @@ def test_message_set_of_kafka_python_is_converted(magic: int, codec: Codec) -> N
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_incomplete_message_at_the_end_is_ignored(magic: int) -> None:
-    """Kafka did so for every set, because consumers are sent such ends."""
+    """Kafka ignores such ends in every set, because consumers may receive partial messages."""
     one = message(b"a", magic=magic)
     for size in range(len(one)):
         assert len(converted(one + one[:size])) == 1
@@ -139,7 +139,7 @@ def test_inner_offsets_of_a_wrapper_are_ignored() -> None:
 
 
 def test_messages_of_a_log_append_time_wrapper_get_its_timestamp() -> None:
-    """Its messages have it (KIP-32); the bit itself is not kept."""
+    """The messages get the wrapper's timestamp (KIP-32), but the batch does not keep the bit."""
     data = wrapper(messages(VALUES), Codec.GZIP, attributes=LOG_APPEND_TIME, timestamp=77)
     assert [r.timestamp for r in converted(data)] == [77] * 3
     batch = to_batch(data)
@@ -155,7 +155,7 @@ def test_log_append_time_bit_for_a_log_append_time_topic_is_rejected(codec: Code
         if codec:
             data = wrapper(message(magic=magic), codec, magic, attributes=LOG_APPEND_TIME)
         if magic == 0:
-            assert len(converted(data, rules)) == 1, "format 0 has no such bit"
+            assert len(converted(data, rules)) == 1, "format 0 has no LogAppendTime bit"
         else:
             assert refusal(data, rules) == ErrorCode.INVALID_TIMESTAMP
 
@@ -180,9 +180,9 @@ CORRUPT, INVALID, LARGE = (
 
 
 def bad(magic: int) -> dict[str, tuple[bytes, ErrorCode]]:
-    """Sets that Kafka 3.9 refuses, each with the error that it has for it.
+    """Return message sets that Kafka 3.9 rejects, with Kafka's error.
 
-    Where that is UNKNOWN_SERVER_ERROR, because nobody thought of it, here it is INVALID_RECORD.
+    Where Kafka returns UNKNOWN_SERVER_ERROR, kbroker returns INVALID_RECORD.
     """
     good, other = message(magic=magic), message(magic=1 - magic)
     zipped = wrapper(good, Codec.GZIP, magic)
@@ -222,15 +222,15 @@ def test_malformed_set_is_rejected(case: str, magic: int) -> None:
 
 
 def test_bytes_after_the_value_are_ignored() -> None:
-    """As in Kafka."""
+    """Kafka ignores these bytes as well."""
     assert [r.value for r in converted(message(b"v", tail=b"zz"))] == [b"v"]
 
 
-# -- how much
+# -- limits
 
 
 def test_message_and_set_sizes_are_limited() -> None:
-    """A converted batch has to be as small as any other; its messages are not spread over more."""
+    """A converted batch must fit the limit. Its messages are not split into several batches."""
     rules = ProduceRules(max_message_bytes=1000)
     assert refusal(message(b"x" * 1000), rules) == LARGE
     assert refusal(message(b"x" * 100) * 20, rules) == LARGE
@@ -258,7 +258,7 @@ def test_message_sets_are_recognized_by_their_magic() -> None:
     assert not any(is_message_set(data) for data in (encode_batch([Record()]), None))
 
 
-# -- on the way out
+# -- conversion for consumers
 
 RECORDS = (
     Record(b"k", b"a", 5000, [("header", b"lost")]),
@@ -287,7 +287,7 @@ def test_batches_become_a_set_that_kafka_python_reads(magic: int, codec: Codec) 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_wrapper_has_last_offset_and_maximum_timestamp(magic: int, codec: Codec) -> None:
-    """Offset of the last message, greatest timestamp, no key; within, offsets as the format has."""
+    """The wrapper has no key. Inner offsets are relative in format 1 and absolute in format 0."""
     (outer,) = read_messages(old(stored(codec), magic), magic)
     assert (outer.offset, outer.attributes, outer.key) == (102, codec, None)
     assert outer.timestamp == (5000 if magic else -1)
@@ -319,17 +319,17 @@ def test_log_append_time_is_converted(codec: Codec) -> None:
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.SNAPPY])
 def test_offset_gaps_are_kept(magic: int, codec: Codec) -> None:
-    """As compaction leaves them, at the start, within, and at the end of a batch."""
+    """Compaction leaves gaps at the start, within, and at the end of a batch."""
     kept = [Record(b"k", b"v", 1000, (), offset) for offset in (102, 105, 107)]
     data = bytearray(stored(codec, 100, kept, keep_offsets=True))
-    struct.pack_into(">i", data, 23, 19)  # the last record of the batch, 119, is gone
+    struct.pack_into(">i", data, 23, 19)  # the batch ends at 119, whose record was removed
     found = read_by_kafka_python(old(bytes(data), magic))
     assert [offset for offset, _, _, _ in found] == [102, 105, 107]
-    assert old(bytes(data), magic, 108) == b"", "nothing left for who wants 108"
+    assert old(bytes(data), magic, 108) == b"", "there are no records from offset 108 on"
 
 
 def test_records_before_the_first_offset_are_omitted_if_uncompressed() -> None:
-    """Left out where they stand alone; a wrapper keeps them, and clients skip them."""
+    """Single messages are omitted. Wrappers keep them, and clients skip them."""
     for codec, expected in ((Codec.NONE, [101, 102]), (Codec.GZIP, [100, 101, 102])):
         found = read_by_kafka_python(old(stored(codec), 1, 101))
         assert [offset for offset, _, _, _ in found] == expected
@@ -347,7 +347,7 @@ def test_control_batches_are_omitted() -> None:
 
 
 def test_zstd_batch_ends_the_set_or_is_an_error() -> None:
-    """An error where it comes first; before it, what can be read."""
+    """A leading zstd batch is an error. Otherwise the set contains the batches before it."""
     with pytest.raises(KafkaError) as caught:
         old(stored(Codec.ZSTD), 1)
     assert caught.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
@@ -412,7 +412,7 @@ def test_message_attributes_are_decoded() -> None:
 
 
 def test_raw_snappy_is_read() -> None:
-    """What librdkafka wrote, where Java wrote the framing of the xerial library."""
+    """librdkafka wrote raw snappy, while Java wrote the framing of the xerial library."""
     import snappy
 
     raw = snappy.compress(messages(VALUES))

@@ -61,7 +61,7 @@ SECRETS = {"auth_bytes", "hmac", "salted_password"}
 
 
 def test_secrets_are_hidden_in_repr() -> None:
-    """Nor the settings that somebody gives a broker: its passwords are among them."""
+    """Config values are hidden as well: they may contain passwords."""
     seen = set()
     for key in ApiKey:
         for cls in (messages.request_class(key), messages.response_class(key)):

@@ -1,11 +1,10 @@
-"""Every message in every version, against two foreign codecs.
+"""Every message in every version, compared with two foreign codecs.
 
-For each pair of API key, version and direction that an oracle knows:
-
-* our encoding of a random message, decoded and encoded by the oracle, is the same bytes, and the
-  oracle found the same values under the same names;
-* the same with an unknown tagged field in every struct: the oracle and we step over it;
-* a random message of the oracle's own making, decoded and encoded by us, is the same bytes.
+For each pair of API key, version and direction that an oracle supports:
+* kbroker's encoding of a random message, decoded and encoded by the oracle, has the same bytes, and
+  the oracle decoded the same values under the same names.
+* The same holds with an unknown tagged field in every struct, which both sides skip.
+* A random message created by the oracle, decoded and encoded by kbroker, has the same bytes.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ SEED = 1
 ROUNDS = (*Style, Style.MIXED, Style.MIXED)
 FOREIGN_ROUNDS = 6
 
+# A tagged field that is in no schema. Its value is an attribute that every object has.
 UNKNOWN_TAG = Field("__module__", "string", False, False, 0, 99, 0, 4711, "")
-"""A tagged field that no schema has. Its value is an attribute that every object has."""
 
 
 class NoisyEncoder(_Encoder):
@@ -41,7 +40,7 @@ class NoisyEncoder(_Encoder):
 
 
 class HalfNoisyEncoder(_Encoder):
-    """Leaves out structs that are tagged fields themselves: kafka-python asserts that it may."""
+    """Skips structs that are tagged fields, because kafka-python rejects unknown tags in them."""
 
     def tags(self, tagged: list[Field], this: str) -> None:
         super().tags([*tagged, UNKNOWN_TAG] if self.out == "out" else tagged, this)
@@ -54,7 +53,7 @@ def encode_with(encoder: type[_Encoder], value: Message, version: int) -> bytes:
 
 
 def differences(oracle: Oracle, cls: type[Message], pair: Pair) -> Iterator[str]:
-    """Compare one pair; every difference is one line."""
+    """Compare one pair and yield one line per difference."""
     key, version, kind = pair
     where = f"{oracle.name} {ApiKey(key).api_name} {kind} {version}"
     rng = random.Random(f"{SEED} {pair}")
@@ -98,7 +97,7 @@ def _compare_ours(
 
 
 def canonical(value: Any) -> Any:
-    """Absent and default structs in tagged fields mean the same; oracles give one or the other."""
+    """Return a value without unset structs, which oracles represent differently."""
     if isinstance(value, list):
         return [canonical(item) for item in value]
     if not isinstance(value, dict):

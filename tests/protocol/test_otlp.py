@@ -19,7 +19,7 @@ def varint(value: int) -> bytes:
 
 
 def field(number: int, content: bytes | float) -> bytes:
-    """A message or text, a number of fixed width, or one with a fraction."""
+    """Encode a field: a message or string, a fixed-width integer, or a double."""
     if isinstance(content, bytes):
         return varint(number << 3 | 2) + varint(len(content)) + content
     form = "<d" if isinstance(content, float) else "<q"
@@ -31,7 +31,7 @@ def attribute(key: str, value: bytes) -> bytes:
 
 
 def pushed(*metrics: bytes) -> bytes:
-    """As one client sends them, with a resource and a scope that nobody reads."""
+    """Return a request of one client, with a resource and a scope that kbroker ignores."""
     scope = field(1, field(1, b"scope")) + b"".join(field(2, each) for each in metrics)
     return field(1, field(1, b"") + field(2, scope) + field(3, b"schema"))
 

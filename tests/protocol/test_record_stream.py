@@ -46,7 +46,7 @@ RECORDS = st.lists(
 
 
 def bomb(record: bytes, count: int, codec: Codec = Codec.ZSTD, max_timestamp: int = 0) -> bytes:
-    """A batch of many records of the same bytes."""
+    """Return a batch of many identical records."""
     header = read_header(encode_batch([Record(None, b"", 0)]))._replace(
         attributes=int(codec),
         last_offset_delta=count - 1,

@@ -22,7 +22,7 @@ from .validating import HOUR, NOW, as_stored
 
 
 def outcome(header: BatchHeader, pieces: Sequence[bytes], rules: ProduceRules, step: int) -> object:
-    """All that a walk over records in pieces finds out."""
+    """Return the result of a validation of records in pieces."""
     walk = RecordWalk(header, rules, NOW)
     steps = RecordSteps(walk)
     try:

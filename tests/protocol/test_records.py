@@ -75,7 +75,7 @@ RECORDS = [
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C bit by bit, from the definition (RFC 3720): the oracle for the library."""
+    """Compute CRC-32C bit by bit (RFC 3720), as the oracle for the library."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -107,7 +107,7 @@ def with_payload(payload: bytes, codec: int = 0, count: int = 1) -> bytes:
 
 
 def plain(records: Sequence[Record]) -> list[tuple[object, ...]]:
-    """Records without offsets, headers as lists."""
+    """Return records without offsets, with headers as lists."""
     return [(r.key, r.value, r.timestamp, list(r.headers)) for r in records]
 
 
@@ -320,7 +320,7 @@ def test_claimed_counts_and_lengths_allocate_nothing() -> None:
         b"\0\0\x02\x01\x01\0",  # offset delta above the last
         b"\0\0\x01\x01\x01\0",  # offset delta negative
         b"\0\0\0\x40\x01\0",  # key beyond the record
-        b"\0\0\0\x01\x01\0\0",  # a byte too many
+        b"\0\0\0\x01\x01\0\0",  # an excess byte
         b"\0\0\0\x01\x01",  # header count missing
         b"\0" + b"\xff" * 9 + b"\x02\0\x01\x01\0",  # timestamp delta of 65 bits
         b"\0" + b"\xff" * 11,  # varint without end
@@ -340,7 +340,7 @@ def test_record_with_a_wrong_length_is_rejected(length: int) -> None:
     good = b"\0\0\0\x01\x01\0"
     other = write_varint(6) + b"\0\0\x02\x01\x01\0"
     assert len(list(read_records(with_payload(write_varint(6) + good + other, count=2)))) == 2
-    # The bytes of both records are all there, one after the other.
+    # The bytes of both records are complete, one after the other.
     batch = with_payload(write_varint(length) + good + other, count=2)
     assert read_error(batch) == ErrorCode.CORRUPT_MESSAGE
 
@@ -457,7 +457,7 @@ def test_kafka_python_reads_encoded_batches(codec: Codec) -> None:
 @pytest.mark.parametrize("codec", list(Codec))
 def test_batches_of_kafka_python_are_read(codec: Codec) -> None:
     builder = DefaultRecordBatchBuilder(2, int(codec), True, 9, 4, 11, 1 << 20)
-    # Enough of it that the writer keeps the compressed form.
+    # Enough records for the writer to keep the compressed form.
     records = RECORDS * 20
     for offset, record in enumerate(records):
         builder.append(offset, record.timestamp, record.key, record.value, list(record.headers))
@@ -501,7 +501,7 @@ def test_batches_are_exchanged_with_kio() -> None:
     assert kio_read_batch(ours, 0)[0].records == theirs
 
 
-# --- what a client may send -------------------------------------------------------------------
+# --- validation of produce --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -562,7 +562,7 @@ def test_wrong_crc_is_rejected() -> None:
 )
 def test_other_formats_are_rejected(magic: int, code: ErrorCode) -> None:
     assert refused(changed(encode_batch(RECORDS), magic=magic)) == code
-    # The oldest formats are shorter than a header of ours.
+    # The oldest formats are shorter than a v2 header.
     assert refused(changed(encode_batch(RECORDS), magic=magic)[:34]) == code
 
 
@@ -602,7 +602,7 @@ def test_last_offset_delta_must_match_the_record_count(delta: int) -> None:
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_record_count_above_the_batch_size_is_rejected(codec: Codec) -> None:
-    # Both fields agree, and the log would move on by two thousand million.
+    # The fields agree, but the log would advance by two billion offsets.
     count = 2**31 - 1
     batch = changed(
         encode_batch(RECORDS, codec=codec), record_count=count, last_offset_delta=count - 1
@@ -662,7 +662,7 @@ def test_timestamps_too_far_ahead_are_rejected(codec: Codec) -> None:
     assert error.code == ErrorCode.INVALID_TIMESTAMP
     assert [index for index, _ in error.record_errors] == [2]
     assert validate_produced(timed(NOW, limit, codec=codec), 9, NOW).max_timestamp == limit
-    # Not a matter of a topic that sets the time itself.
+    # Does not apply to topics with LogAppendTime.
     appended = validate_produced(batch, 9, NOW, ProduceRules(log_append_time=True))
     assert appended.max_timestamp == NOW
 
@@ -752,7 +752,7 @@ def test_log_append_time_from_a_client_is_cleared(codec: Codec) -> None:
     claimed = changed(batch, attributes=codec | LOG_APPEND_TIME_BIT)
     header = validate_produced(claimed, 9, NOW)
     assert header == read_header(batch)
-    # The times of the records are stored, and not the one that the bit would give.
+    # The records' own times are stored, not the batch's maximum timestamp.
     other = changed(claimed, max_timestamp=NOW + 5)
     assert validate_produced(other, 9, NOW) == read_header(batch)
 
@@ -773,11 +773,11 @@ def test_log_append_time_from_a_client_is_rejected_as_in_kafka(codec: Codec) -> 
         assert [index for index, _ in error.record_errors] == [0, 1]
 
 
-# --- compressed batches that are opened -------------------------------------------------------
+# --- compressed batches that are decoded ------------------------------------------------------
 
 
 def zeros(size: int) -> bytes:
-    """The uncompressed bytes of one record with a key and `size` zeros."""
+    """Return the uncompressed bytes of one record with a key and `size` zeros."""
     return encode_batch([Record(b"k", bytes(size), NOW)])[HEADER_SIZE:]
 
 
@@ -796,7 +796,7 @@ def test_decompression_bombs_use_memory_up_to_the_limit() -> None:
         batch = with_payload(squeeze(content), codec)
         tracemalloc.start()
         try:
-            # The client splits the batch and tries again, which helps an honest one.
+            # The client splits the batch and retries.
             assert refused(batch, rules) == ErrorCode.MESSAGE_TOO_LARGE
             assert tracemalloc.get_traced_memory()[1] < 6 * MIB
         finally:
@@ -846,7 +846,7 @@ def test_compressed_values_in_a_compressed_batch_are_accepted(codec: Codec) -> N
 
 
 def test_offset_deltas_must_be_consecutive() -> None:
-    # Two records that both say that they are the first; the header is right in itself.
+    # Both records have offset delta 0. The header is consistent.
     batch = with_payload(zeros(1) * 2, count=2)
     assert [record.offset for record in read_records(batch)] == [0, 0]
     assert refused(batch, COMPACTED) == ErrorCode.INVALID_RECORD
@@ -856,7 +856,7 @@ TEN = [Record(b"k", b"value %d" % n, NOW + n) for n in range(10)]
 
 
 def frames(deltas: Iterable[int] = range(10)) -> bytes:
-    """Uncompressed records with these offset deltas."""
+    """Return uncompressed records with these offset deltas."""
     return b"".join(
         encode_batch([Record(b"k", b"v", NOW, (), delta)], keep_offsets=True)[HEADER_SIZE:]
         for delta in deltas
@@ -974,11 +974,11 @@ def test_timestamp_search_ignores_a_too_high_header_maximum() -> None:
     assert first_record_at_or_after(log, 40) == FoundRecord(2, 60, -1)
 
 
-# --- anything at all --------------------------------------------------------------------------
+# --- arbitrary bytes --------------------------------------------------------------------------
 
 
 def use_all(batch: bytes) -> None:
-    """Run every reader on the batch; only KafkaError may be raised."""
+    """Run every reader on the batch. Only KafkaError may be raised."""
     for rules in (ProduceRules(), ProduceRules(compacted=True, max_decompressed=50_000)):
         with suppress(KafkaError):
             validate_produced(memoryview(batch), 9, NOW, rules)
@@ -1027,7 +1027,7 @@ MUTATED = {codec: encode_batch(RECORDS[:3] * 3, codec=codec) for codec in Codec}
 
 
 def test_accepted_batches_can_be_read_back() -> None:
-    # A topic that opens batches never stores one that a consumer could not read.
+    # A topic that decodes batches never stores an unreadable one.
     draw = random.Random(7)
     accepted = 0
     keyed = [Record(b"k%d" % n, b"v", NOW + n, [("h", b"x")]) for n in range(6)]

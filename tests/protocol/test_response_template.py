@@ -55,7 +55,7 @@ def test_template_can_be_filled_again() -> None:
 
 def test_numbers_that_are_not_adjacent_are_rejected() -> None:
     with pytest.raises(ValueError, match="ProduceResponse version 4 has no such row of numbers"):
-        ResponseTemplate(answer(*NUMBERS), 4, LAYOUT, *NUMBERS)  # which has no log start offset
+        ResponseTemplate(answer(*NUMBERS), 4, LAYOUT, *NUMBERS)  # version 4 has no log start offset
 
 
 def test_number_that_does_not_fit_is_rejected() -> None:
@@ -69,7 +69,7 @@ def test_number_that_does_not_fit_is_rejected() -> None:
 def test_frame_of_an_encoded_message_equals_that_of_the_message(
     key: ApiKey, version: int, size: int
 ) -> None:
-    """Small and large ones, after headers with and without tagged fields (KIP-482, KIP-511)."""
+    """Small and large messages, after headers with and without tagged fields (KIP-482, KIP-511)."""
     body = b"x" * size
     parts: list[Any] = encode_response(77, key, version, Encoded(RESPONSE, version, body))
     frame = b"".join(parts)

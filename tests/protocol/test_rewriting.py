@@ -1,4 +1,4 @@
-"""Rewritten batches: with some of their records, or none."""
+"""Rewritten batches with some of their records or none."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from kbroker.protocol.schema import (
 
 @message(versions="0-3", flexible="2+")
 class Example:
-    """Has one field of each sort."""
+    """A message with one field of each type."""
 
     @struct
     class Part:

@@ -1,4 +1,4 @@
-"""The records of share groups, byte for byte as Apache Kafka 4.3 writes them."""
+"""Records of share groups, byte for byte as Apache Kafka 4.3 writes them."""
 
 from __future__ import annotations
 

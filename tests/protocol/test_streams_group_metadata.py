@@ -1,4 +1,4 @@
-"""The records of streams groups, byte for byte as Apache Kafka 4.3 writes them."""
+"""Records of streams groups, byte for byte as Apache Kafka 4.3 writes them."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ EMPTY = [
 
 
 def ongoing() -> TransactionLogValue:
-    """The value whose bytes stand in `ONGOING`."""
+    """Return the value that is encoded in `ONGOING`."""
     return TransactionLogValue(
         producer_id=123456789012,
         producer_epoch=7,
@@ -53,7 +53,7 @@ def ongoing() -> TransactionLogValue:
 
 
 def with_tags() -> TransactionLogValue:
-    """The value whose bytes stand in `ONGOING_WITH_TAGS`."""
+    """Return the value that is encoded in `ONGOING_WITH_TAGS`."""
     value = ongoing()
     value.previous_producer_id = 5
     value.next_producer_id = 6
@@ -63,7 +63,7 @@ def with_tags() -> TransactionLogValue:
 
 
 def empty() -> TransactionLogValue:
-    """The value whose bytes stand in `EMPTY`."""
+    """Return the value that is encoded in `EMPTY`."""
     return TransactionLogValue(
         producer_id=1,
         producer_epoch=0,

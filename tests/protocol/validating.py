@@ -1,4 +1,4 @@
-"""Complete validation of a batch, which Produce requests do in steps."""
+"""Complete validation of a batch, which Produce requests run in steps."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Random histories of a compacted partition, and the values that must remain.
 
-A history is a list of steps without offsets and times, so that different brokers can carry out the
-same one. `CommittedValues` learns from the driver where the records went.
+A history is a list of steps without offsets and times, so that different brokers can run the same
+one. The driver reports the offsets of the records to `CommittedValues`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 ABORT_CHANCE = 0.4
 TOMBSTONE_CHANCE = 0.25
+# Number of transactions per producer id before a new producer replaces it.
 LIFETIME = 6
-"""Transactions that a producer id ends before a new producer takes its place."""
 
+# Key and value of a record. None as value deletes the key.
 Pair = tuple[bytes, bytes | None]
-"""Key and value of a record; None deletes the key."""
 
 
 class Put(NamedTuple):
-    """Write one batch. Producer 0 writes without transactions, the others inside of them."""
+    """Write one batch. Producer 0 writes without transactions, the others within them."""
 
     producer: int
     pairs: tuple[Pair, ...]
@@ -41,7 +41,7 @@ class Roll(NamedTuple):
 class Clean(NamedTuple):
     """Compact once, with a map for that many keys.
 
-    `cut_after` is the operation of the disk before which the broker is killed, None for no kill.
+    `cut_after` is the disk operation before which the broker is killed, or None for no kill.
     """
 
     keys: int
@@ -49,7 +49,7 @@ class Clean(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Let a fraction of `delete.retention.ms` pass."""
+    """Wait for a fraction of `delete.retention.ms`."""
 
     share: float
 
@@ -62,7 +62,7 @@ Step = Put | End | Roll | Clean | Wait | Kill
 
 
 def steps(random_: random.Random, count: int, *, producers: int = 3) -> Iterator[Step]:
-    """Yield about `count` random steps. Transactions that are open at the end are ended."""
+    """Yield about `count` random steps. Open transactions are ended at the end."""
     open_: set[int] = set()
     ended: dict[int, int] = defaultdict(int)
     ids = list(range(1, producers + 1))
@@ -109,14 +109,14 @@ def _pairs(random_: random.Random, written: int, keys: int) -> tuple[Pair, ...]:
 
 
 class CommittedValues:
-    """The latest committed value of each key, from the writes alone."""
+    """The latest committed value of each key, computed only from the writes."""
 
     def __init__(self) -> None:
         self.committed: dict[int, Pair] = {}
         self._open: dict[int, dict[int, Pair]] = defaultdict(dict)
 
     def put(self, step: Put, base_offset: int) -> None:
-        """Record that a batch got its offsets."""
+        """Record the base offset of a written batch."""
         placed = {base_offset + number: pair for number, pair in enumerate(step.pairs)}
         if step.producer:
             self._open[step.producer] |= placed
@@ -130,7 +130,7 @@ class CommittedValues:
             self.committed |= placed
 
     def latest(self, limit: int | None = None) -> dict[bytes, bytes]:
-        """Return the value of each key that is not deleted, by the records before an offset."""
+        """Return the value of each key that is not deleted, from the records before an offset."""
         found = {
             key: value
             for offset, (key, value) in sorted(self.committed.items())

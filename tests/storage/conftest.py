@@ -11,7 +11,7 @@ from kbroker.storage.files import Files, MemFiles, OsFiles
 
 @pytest.fixture(params=["disk", "memory"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Files, str]:
-    """Files and the path of a data directory that does not exist yet."""
+    """Return a file system and the path of a data directory that does not exist yet."""
     if request.param == "disk":
         return OsFiles(), (tmp_path / "data").as_posix()
     return MemFiles(), "data"

@@ -40,7 +40,7 @@ def batch(
     transactional: bool = False,
     timestamps: list[int] | None = None,
 ) -> tuple[memoryview, BatchHeader]:
-    """One batch with a record for each value, as `Log.append` takes it."""
+    """Return one batch with a record for each value, in the form that `Log.append` takes."""
     times = timestamps or [timestamp] * len(values)
     records = [
         Record(key=b"k", value=value, timestamp=time)
@@ -64,7 +64,7 @@ def append(log: Log, *values: bytes, leader_epoch: int = 0, **fields: int) -> Lo
 
 
 def commit(log: Log) -> int:
-    """Sync, and let readers see everything."""
+    """Sync the log and advance the high watermark to its end."""
     end = log.sync()
     log.synced(end)
     log.advance_high_watermark(end)
@@ -76,7 +76,7 @@ def content(part: Slice) -> bytes:
 
 
 def records(log: Log, start: int | None = None, *, max_bytes: int = 700) -> Iterator[Record]:
-    """All records from `start` (the log start) to the log end, in slices of `max_bytes`."""
+    """Yield all records from `start` (default: log start) on, in slices of `max_bytes`."""
     offset = log.log_start_offset if start is None else start
     while offset < log.log_end_offset:
         part = log.read(offset, max_bytes, limit=log.log_end_offset)
@@ -105,17 +105,17 @@ def end_transaction(
 
 
 class Transactions:
-    """Which transactions the batches of a log have opened and ended, by the batches alone.
+    """Open and ended transactions of a log, computed only from its batches.
 
-    Of one that was begun before the log start, `open` and `ended` know no earlier record than the
-    first that is still there, and -1 when there is none.
+    If a transaction began before the log start, `open` and `ended` contain its first remaining
+    record, or -1 if none remains.
     """
 
     def __init__(self, log: Log) -> None:
         self.open: dict[int, int] = {}  # producer id -> first record
         self.ended: dict[int, tuple[int, int]] = {}  # abort marker -> producer id, first record
         self.stable: dict[int, int] = {}  # abort marker -> last stable offset after it
-        self.next_sequences: dict[int, int] = {}  # producer id -> sequence that is due
+        self.next_sequences: dict[int, int] = {}  # producer id -> next expected sequence
         self.batches: dict[int, list[int]] = {}  # producer id -> base offsets of its epoch
         self._epochs: dict[int, int] = {}
         offset = log.log_start_offset
@@ -147,7 +147,7 @@ class Transactions:
 
 
 def transaction_faults(log: Log) -> list[str]:
-    """What the log says of its transactions, compared with its batches."""
+    """Compare the log's transaction state with its batches and return the differences."""
     seen, start = Transactions(log), log.log_start_offset
     faults = []
     state = {
@@ -167,7 +167,7 @@ def transaction_faults(log: Log) -> list[str]:
 
 
 def _index_faults(log: Log, seen: Transactions) -> list[str]:
-    """What the indexes say of aborted transactions, compared with the abort markers."""
+    """Compare the indexes of aborted transactions with the abort markers."""
     start, faults = log.log_start_offset, []
     entries = {
         entry.last_offset: entry
@@ -197,7 +197,7 @@ def open_manager(files: Files, data_dir: str = "data") -> LogManager:
 
 
 def stopped(manager: LogManager) -> LogManager:
-    """The next owner of the directory, after a clean stop."""
+    """Return a new manager of the directory after a clean shutdown."""
     manager.close(now_ms=NOW)
     manager = open_manager(manager.files, manager.data_dir)
     assert manager.clean

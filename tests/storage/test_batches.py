@@ -31,7 +31,7 @@ def epochs_of(*entries: tuple[int, int]) -> LeaderEpochs:
     return epochs
 
 
-# Sizes around what one read fetches, so that headers fall on every border.
+# Sizes around those of single reads, so that headers cross read boundaries.
 SIZES = [1, 4000, 4096 - 70, 300_000, 1, 256 * 1024 - 100, 5, 50_000, 1]
 
 
@@ -83,7 +83,7 @@ def test_check_returns_the_offsets() -> None:
 
 
 def test_check_detects_every_flipped_bit_except_in_the_first_offset() -> None:
-    """Only the first batch's offset has nothing to be compared with; the caller knows it."""
+    """Only the first batch's offset cannot be compared with another one. The caller knows it."""
     data = batch(0, epoch=3) + batch(1, epoch=3) + batch(2, epoch=3)
     size = len(data) // 3
     epochs = epochs_of((3, 0))

@@ -15,7 +15,7 @@ DATA = bytes(range(256)) * (3 * LOOK_BYTES // 256)
 
 
 class Forgetful:
-    """A system that has in memory what was loaded, and nothing else."""
+    """A page cache that contains only what was loaded."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.loaded: list[tuple[int, int]] = []
@@ -44,7 +44,7 @@ def file(tmp_path: Path) -> File:
 
 
 def missed(file: File, position: int, size: int) -> NotCached:
-    """What a read says that it would have to wait for."""
+    """Return the exception of a read that would block."""
     with pytest.raises(NotCached) as raised:
         only_cached(file.read, position, size)
     return raised.value
@@ -105,7 +105,7 @@ def test_other_disk_error_is_reported_by_the_next_read(
 
     monkeypatch.setattr(os, "sendfile", broken)
     absent.load()
-    assert absent.has_loaded(missed(file, 0, 5))  # so the read goes on by itself, and tells
+    assert absent.has_loaded(missed(file, 0, 5))  # so the next read blocks and raises the error
 
 
 def test_ordinary_reads_wait(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,5 +114,5 @@ def test_ordinary_reads_wait(file: File, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_written_bytes_are_cached_on_a_real_system(file: File) -> None:
-    """What was just written is in memory; whether it can be told is the file system's affair."""
+    """Written bytes must not be reported as missing, on any file system."""
     assert only_cached(file.read, 0, len(DATA)) == DATA

@@ -148,7 +148,7 @@ class TestMetaProperties:
 
 
 def test_every_changed_bit_is_detected() -> None:
-    """It is seen as damage, or it hit the checksum's own line and the content is right."""
+    """A change is detected, or it affects only the checksum's line and the content is correct."""
     identity = PartitionMetadata(UUID(int=2**100 + 17), 12)
     meta = MetaProperties("GyFiz_PMSD627V0vW6A4Pg", 1, "9zWOGwWPTcG2AgDWW_m4NQ")
     offsets = {("orders", 0): 30, ("orders", 1): 1234}

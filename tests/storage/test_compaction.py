@@ -82,7 +82,7 @@ def mark(log: Log, producer_id: int, *, is_commit: bool) -> None:
 def compact(
     files: Files, manager: LogManager, log: Log, *, now_ms: int = NOW, key_map_bytes: int = KEYS
 ) -> CompactionResult | None:
-    """Seal what is there and compact it once."""
+    """Roll the log and compact it once."""
     log.roll()
     commit(log)
     manager.checkpoint(now_ms).run()
@@ -101,7 +101,7 @@ def compact_sealed(
 def replace_sealed(
     files: Files, manager: LogManager, log: Log, *, now_ms: int = NOW, key_map_bytes: int = KEYS
 ) -> CompactionResult | None:
-    """The same, but for the checkpoint that cleans up."""
+    """Compact closed segments without the checkpoint that removes the old files."""
     task = plan(log, now_ms, key_map_bytes=key_map_bytes, decompressed_max=1 << 20)
     if task is None:
         return None
@@ -113,7 +113,7 @@ def replace_sealed(
 
 
 def carry_out(run: Compaction) -> int:
-    """Do all the work of a run; returns the number of its steps."""
+    """Run all steps of a compaction and return their number."""
     count = 0
     for work in run.steps():
         count += 1
@@ -134,7 +134,7 @@ def put_in_place(files: Files, log: Log, task: CompactionTask, result: Compactio
 
 
 def batches(log: Log) -> list[tuple[BatchHeader, list[Record]]]:
-    """All batches from the log start on."""
+    """Return all batches from the log start on."""
     found = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
@@ -208,7 +208,7 @@ class TestWhatStays:
         compact_sealed(files, manager, log)
         found = list(records(log))
         assert [record for record in found if record.offset >= active.base_offset] == young
-        # A key in the active segment has an older value before it: that segment is not looked at.
+        # The active segment is not scanned, so older values of its keys remain.
         assert len(found) == len(young) + 7
 
     @pytest.mark.parametrize("codec", range(5))
@@ -278,7 +278,7 @@ class TestWhatStays:
     def test_batch_above_the_list_limit_is_compacted(
         self, files: Files, manager: LogManager, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Records beyond the limit are not listed, and give the same."""
+        """The records beyond the limit are read again, with the same result."""
         monkeypatch.setattr("kbroker.storage.compaction.LISTED_RECORDS_MAX", 10)
         log = open_log(manager, config=replace(KEYED, segment_bytes=100_000))
         for number in range(3):
@@ -294,7 +294,7 @@ class TestWhatStays:
     def test_batch_with_more_keys_than_the_map_fails_the_run(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:
-        """It is not compacted in part: its tombstone must not go before what it hides."""
+        """A partial compaction could remove its tombstones before the older values."""
         put(log, (b"19", b"old"))
         put(log, *[(b"%d" % key, None) for key in range(20)])
         compact(files, manager, log, key_map_bytes=5 * KEY_BYTES)
@@ -397,7 +397,7 @@ class TestProducers:
     def test_only_last_marker_of_a_producer_without_sequences_is_kept(
         self, place: tuple[Files, str], files: Files, manager: LogManager, log: Log
     ) -> None:
-        """Coordinators write so, thousands of transactions in one epoch."""
+        """Coordinators write thousands of transactions with the same epoch."""
         for number in range(4):
             put(log, (b"a", b"%d" % number), producer_id=7, producer_epoch=0, transactional=True)
             mark(log, 7, is_commit=True)
@@ -437,7 +437,7 @@ class TestTransactions:
         mark(log, producer_id, is_commit=is_commit)
 
     def committed(self, log: Log) -> list[tuple[int, bytes | None]]:
-        """What a read-committed reader sees."""
+        """Return the records that a read_committed consumer gets."""
         aborted = aborted_transactions(log, 0, log.log_end_offset)
         hidden: set[int] = set()
         found = []
@@ -455,7 +455,7 @@ class TestTransactions:
     def test_commit_counts_after_abort_of_the_same_producer_in_a_clean_segment(
         self, files: Files, manager: LogManager, log: Log, last: bytes | None
     ) -> None:
-        """The abort marker lies in a segment that the second run does not map any more."""
+        """The abort marker is in a segment that the second run no longer maps."""
 
         def transact(*pairs: tuple[bytes, bytes | None], is_commit: bool) -> None:
             producer = log.producers.get(7)
@@ -483,7 +483,7 @@ class TestTransactions:
     def test_index_left_by_crashes_in_swaps_does_not_hide_later_commits(
         self, place: tuple[Files, str]
     ) -> None:
-        """Each crash comes when a new segment is in place and its transaction index is not."""
+        """Each crash happens when a new segment is installed without its transaction index."""
         files, data_dir = place
         manager = open_manager(files, data_dir)
         log = open_log(manager, config=KEYED)
@@ -512,7 +512,7 @@ class TestTransactions:
         assert self.committed(log) == [(0, b"first"), (1, b"first")]
         assert {it.value for header, found in batches(log) for it in found if not header.is_control}
         kinds = [(h.is_control, h.producer_id, len(found)) for h, found in batches(log)]
-        # The last data batch of producer 2 stays for its sequence, its marker for the readers.
+        # The last data batch of producer 2 keeps its sequence, the marker serves consumers.
         assert kinds == [(False, 1, 1), (False, 1, 1), (True, 1, 1), (False, 2, 0), (True, 2, 1)]
         assert aborted_transactions(log, 0, log.log_end_offset) == [(2, 3)]
 
@@ -524,12 +524,12 @@ class TestTransactions:
         put(log, (b"0", b"new"), (b"1", b"new"))
         log.producers.expire(NOW + 10, 10)
         after = [(6, b"new"), (7, b"new")]
-        # First the records; the markers have been seen with their transactions.
+        # The first run removes the records. Markers are kept while their transactions have records.
         compact(files, manager, log, now_ms=NOW)
         assert self.committed(log) == after
         assert len(batches(log)) == 3
         assert aborted_transactions(log, 0, 100) == [(2, 3)]
-        # Then they are alone and get a horizon; the entry has nothing to hide any more.
+        # The second run sets a delete horizon for the markers, and drops the index entry.
         compact_sealed(files, manager, log, now_ms=NOW)
         horizons = [h.delete_horizon for h, _ in batches(log) if h.is_control]
         assert horizons == [NOW + 1000, NOW + 1000]
@@ -539,7 +539,7 @@ class TestTransactions:
         compact_sealed(files, manager, log, now_ms=NOW + 1000)
         assert [h.is_control for h, _ in batches(log)] == [False]
         assert self.committed(log) == after
-        # Nor is there a file that would hide records of the producer after a restart.
+        # No transaction index is left that would hide records after a restart.
         assert not [name for name in files.listdir(log.directory) if name.endswith(TXN_INDEX)]
 
     def test_aborted_value_does_not_replace_an_earlier_one(
@@ -547,7 +547,7 @@ class TestTransactions:
     ) -> None:
         put(log, (b"0", b"kept"))
         self.transact(log, 1, b"aborted", is_commit=False)
-        fill(log, 60)  # the abort and its marker are in other segments than what follows
+        fill(log, 60)  # moves the next records to other segments than the abort
         compact(files, manager, log)
         assert (0, b"kept") in self.committed(log)
         assert all(value != b"aborted" for _, value in self.committed(log))
@@ -833,7 +833,7 @@ class TestAcrossRestarts:
         expected = latest(records(log))
         manager.close(now_ms=NOW)
         directory = log.directory
-        # Kafka's names; the old segments are on their way out, the first one is gone.
+        # Kafka's names during a swap: old segments are being deleted, the first one already is.
         for name in files.listdir(directory):
             if name.endswith(".cleaned"):
                 files.rename(
@@ -876,7 +876,7 @@ def test_log_is_compacted_and_deleted_with_both_policies(place: tuple[Files, str
 
 
 def test_random_histories_keep_the_last_values(pytestconfig: pytest.Config) -> None:
-    """Compaction at any time, with any map, changes nothing that a reader of last values sees."""
+    """Compaction at any time, with any map size, keeps the latest values."""
     check_random_history(random.Random(pytestconfig.getoption("--seed")))
 
 
@@ -921,7 +921,7 @@ def check_random_history(random_: random.Random) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="shows open files on Linux only")
 def test_replaced_file_is_freed_by_the_checkpoint(tmp_path: Path) -> None:
-    """Not in the rename, which the event loop waits for: a large file takes its time to go."""
+    """The rename runs in the event loop, where freeing a large file would take too long."""
     files = OsFiles()
     manager = open_manager(files, str(tmp_path))
     log = open_log(manager, "t", KEYED)
@@ -939,21 +939,21 @@ def test_replaced_file_is_freed_by_the_checkpoint(tmp_path: Path) -> None:
 
 
 def unnamed_open_files(directory: str) -> list[Path]:
-    """The files of a directory that this process has open although their names are gone."""
+    """Return the deleted files of a directory that this process still has open."""
     found = [each.readlink() for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
     return [it for it in found if str(it.parent) == directory and it.name.endswith("(deleted)")]
 
 
 HOSTILE_RECORDS = 50_000
+# Maximum CPU time per step. Without steps within a batch, one batch takes several times as long.
 STEP_SECONDS_MAX = 0.05
-"""CPU time; without steps within a batch one takes several times as long."""
 TRACED_RECORDS = 11_000
+# Maximum memory, less than all records of the batch need as objects.
 TRACED_BYTES_MAX = 3_000_000
-"""Fewer than all records of such a batch take as objects."""
 
 
 def hostile_task(files: Files, kind: str, count: int) -> CompactionTask:
-    """A run over small batches that take long to open: of many records, or of many headers."""
+    """Return a task with small batches that are slow to decode: many records or many headers."""
     manager = open_manager(files)
     log = open_log(manager, config=replace(KEYED, segment_bytes=1 << 20))
     many = [Record(b"k", b"", NOW)] * count

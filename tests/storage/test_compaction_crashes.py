@@ -1,7 +1,7 @@
-"""Compaction is cut off at every operation that changes something, and so is each recovery.
+"""Crashes at every disk operation of a compaction and of each recovery.
 
-Afterwards the last acknowledged value of every key must be there, no older one may come after it,
-nothing may be there that was not sent, and nothing may be left of a compaction that was cut off.
+Afterwards the last acknowledged value of every key must be present, without an older one after it.
+No unsent records and no files of the interrupted compaction may remain.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ PRODUCER = 77
 
 @dataclass
 class Truth:
-    """What was sent to each offset, and the last acknowledged record of each key by offset."""
+    """Records sent to each offset, and the last acknowledged record of each key."""
 
     sent: dict[int, set[Record]] = field(default_factory=lambda: defaultdict(set))
     acked: dict[bytes | None, Record] = field(default_factory=dict)
 
 
 class Script:
-    """What a broker does with one compacted topic, in one thread."""
+    """Operations of a broker with one compacted topic, in one thread."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
@@ -61,7 +61,7 @@ class Script:
         self.log = open_log(self.manager, "keyed", KEYED)
 
     def put(self, number: int) -> None:
-        """A value for one key, or its deletion."""
+        """Write or delete the value of one key."""
         log = self.log
         value = None if number % 4 == 3 else b"value %d" % number * 4
         record = Record(
@@ -86,7 +86,7 @@ class Script:
         self.waiting.clear()
 
     def compact(self) -> None:
-        """As a node does it: what blocks, and what changes the log, apart."""
+        """Compact like a node: blocking steps are separate from changes of the log."""
         task = plan(self.log, NOW + 1, key_map_bytes=1 << 16, decompressed_max=1 << 16)
         if task is None:
             return
@@ -118,7 +118,7 @@ class Script:
 
 
 def find_faults(files: Files, truth: Truth) -> list[str]:
-    """Recover, and compare with what was promised."""
+    """Recover, and compare with the acknowledged records."""
     log = open_log(LogManager(files, "data", META), "keyed", KEYED)
     faults = []
     found = _contents(log)
@@ -137,7 +137,7 @@ def find_faults(files: Files, truth: Truth) -> list[str]:
 
 
 def lost_values(acked: dict[bytes | None, Record], found: Iterable[Record]) -> list[str]:
-    """Which last acknowledged values a reader who got `found` misses."""
+    """Return the last acknowledged values that are missing in `found`."""
     faults = []
     last = {record.key: record for record in found}
     for key, promised in acked.items():
@@ -163,7 +163,7 @@ def _contents(log: Log, offset: int = 0) -> list[Record]:
 
 
 def _producer_faults(log: Log) -> list[str]:
-    """The producer's next sequence is the number of records it wrote up to the last batch."""
+    """Check that the producer's next sequence is the number of records up to its last batch."""
     end = 0
     for segment in log.segments:
         for _, header in segment.headers():
@@ -181,7 +181,7 @@ def cut_everywhere(
     find: Callable[[Files, Truth], list[str]],
     capsys: pytest.CaptureFixture[str],
 ) -> S:
-    """Cut a script and each recovery off everywhere: there must be no fault, and work enough."""
+    """Crash a script and each recovery at every operation. There must be no faults."""
     enumeration = Enumeration(find, deep=True)
     scripts: list[S] = []
 
@@ -205,7 +205,7 @@ def test_no_crash_loses_the_last_value_of_a_key(capsys: pytest.CaptureFixture[st
 
 
 def test_enumeration_detects_restored_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the note of what a segment replaces, old segments stand beside the new one."""
+    """Without the list of replaced segments, old segments reappear next to the new one."""
     monkeypatch.setattr(recovery, "replaced_from_bytes", lambda data: None)
     enumeration = Enumeration(find_faults, deep=False, modes=("drop",))
     enumeration.run(Script)

@@ -1,7 +1,7 @@
-"""Compaction of a topic that producers of transactions write to, cut off at every operation.
+"""Crashes at every disk operation of a compaction of a topic with transactions.
 
-Afterwards readers of committed records must find the last acknowledged value of every key, and
-never a record of a transaction that was aborted, however much of it compaction has taken out.
+Afterwards read_committed consumers must get the last acknowledged value of every key, and never a
+record of an aborted transaction, in any state of the compaction.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from .helpers import META, NOW, content, end_transaction, open_log
 from .test_compaction_crashes import KEYED, Script, Truth, cut_everywhere, lost_values
 from .test_crash_enumeration import Enumeration
 
+# Producers with overlapping transactions, which end alternately with commit and abort.
 PRODUCERS = (88, 99)
-"""Their transactions overlap; each ends by turns with a commit and an abort."""
+# Number of records per transaction of each producer.
 LENGTHS = (4, 7)
-"""How many records a transaction of each has."""
 ABORTED = b"aborted "
 
 
 class Transactional(Script):
-    """The same life of a topic, all of whose records are in transactions."""
+    """The script of the base class with all records in transactions."""
 
     def __init__(self, files: Files) -> None:
         super().__init__(files)
@@ -78,7 +78,7 @@ class Transactional(Script):
         self.unended[producer_id] = []
 
     def ack(self) -> None:
-        # Transactions overlap: what is committed later may be an older value of its key.
+        # Transactions overlap, so a later commit may contain an older value of a key.
         known = self.truth.acked
         newer = (it for it in self.waiting if it.offset > _offset(known.get(it.key)))
         self.waiting = sorted(newer, key=_offset)
@@ -90,7 +90,7 @@ def _offset(record: Record | None) -> int:
 
 
 def find_faults(files: Files, truth: Truth) -> list[str]:
-    """Recover, and look at what readers of committed records get."""
+    """Recover, and check the records that read_committed consumers get."""
     log = open_log(LogManager(files, "data", META), "keyed", KEYED)
     log.advance_high_watermark(log.log_end_offset)
     found = list(committed(log))
@@ -100,13 +100,13 @@ def find_faults(files: Files, truth: Truth) -> list[str]:
             faults.append(f"{record!r} was not sent")
         if (record.value or b"").startswith(ABORTED):
             faults.append(f"the aborted record {record.offset} is read as committed")
-    # What lies behind the start of an open transaction is not to be seen yet.
+    # Records after the start of an open transaction are not visible yet.
     seen = {key: it for key, it in truth.acked.items() if it.offset < log.last_stable_offset}
     return faults + lost_values(seen, found)
 
 
 def committed(log: Log) -> Iterator[Record]:
-    """What a consumer with read_committed delivers: it drops what the list of aborted names."""
+    """Return the records of a read_committed consumer, without listed aborted transactions."""
     limit = log.last_stable_offset
     aborted = sorted(aborted_transactions(log, 0, limit), key=lambda entry: entry[1])
     dropped: set[int] = set()

@@ -45,18 +45,18 @@ CONFIG = LogConfig(
 STEPS = 120
 FIRST_PRODUCER_ID = 1000
 NO_PRODUCER_ID = -1
-DEFECT_HISTORIES = 12
-"""Histories within which a planted defect must show."""
+# Number of histories within which a planted bug must be detected.
+PLANTED_BUG_HISTORIES = 12
 
 
 class PowerCut(BaseException):
-    """The power goes, or the process is killed."""
+    """A power failure or a kill of the process."""
 
 
 class Model:
-    """One partition on a disk that can lose power, and what it must hold.
+    """One partition on a disk that can lose power, and its expected content.
 
-    `counts` says how much a history did.
+    `counts` holds the number of operations of each kind.
     """
 
     def __init__(self, seed: int) -> None:
@@ -69,7 +69,7 @@ class Model:
         self._open()
 
     def run(self) -> None:
-        """Carry out a history, then let everything that may go be compacted away."""
+        """Run a history, then compact until nothing more can be removed."""
         for step in steps(self.random, STEPS):
             self.counts[type(step).__name__] += 1
             match step:
@@ -94,7 +94,7 @@ class Model:
         self.log.advance_high_watermark(self.log.log_end_offset)
 
     def _restart(self) -> None:
-        """Start again after a kill or a power cut, which may hit the recovery as well."""
+        """Restart after a kill or a power failure, which may also interrupt the recovery."""
         self._crash()
         if self.random.random() < 0.3:
             self._with_cut(self._open, self.random.randrange(30))
@@ -110,7 +110,7 @@ class Model:
             self.files = self.files.crashed(mode, self.random.randrange(1 << 30))
 
     def _with_cut(self, do: Callable[[], object], operations: int | None) -> None:
-        """Do something, and restart when the power goes before one of its operations."""
+        """Run a function, and restart if the power fails before one of its operations."""
         left = operations
 
         def hook(operation: Operation) -> None:
@@ -159,7 +159,7 @@ class Model:
         self.truth.put(step, self._append(data))
 
     def _end(self, step: End) -> None:
-        """Write a marker, in the producer's epoch or, as for transaction version 2, in the next."""
+        """Write a marker in the producer's epoch or, for transaction version 2, in the next one."""
         producer_id = FIRST_PRODUCER_ID + step.producer
         producer = self.log.producers.get(producer_id)
         assert producer is not None
@@ -186,7 +186,7 @@ class Model:
         run = Compaction(self.files, task)
         try:
             carry_out(run)
-        except StorageError:  # a batch has more keys than the map takes
+        except StorageError:  # a batch has more keys than fit into the map
             run.discard()
             self.counts["map too small"] += 1
             return
@@ -197,7 +197,7 @@ class Model:
         self.manager.checkpoint(self.now).run()
 
     def _settle(self) -> None:
-        """Compact until every horizon has passed; the values must stand alone then."""
+        """Compact until every horizon has passed. Only the latest values may remain."""
         self.log.roll()
         for _ in range(4):
             self._pass(1000)
@@ -224,7 +224,7 @@ class Model:
 
 
 def compare(seed: int, rounds: int) -> tuple[list[str], Counter[str]]:
-    """Run that many histories; returns the faults and how much was done."""
+    """Run this many histories and return the faults and the numbers of operations."""
     faults: list[str] = []
     counts = Counter[str]()
     for number in range(rounds):
@@ -268,4 +268,4 @@ def test_model_reports_planted_defect(
     monkeypatch: pytest.MonkeyPatch, defect: Callable[[_Transactions, BatchHeader], bool]
 ) -> None:
     monkeypatch.setattr(_Transactions, "is_aborted", defect)
-    assert any(compare(number * 100, 1)[0] for number in range(DEFECT_HISTORIES))
+    assert any(compare(number * 100, 1)[0] for number in range(PLANTED_BUG_HISTORIES))

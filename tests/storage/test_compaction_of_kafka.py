@@ -1,4 +1,4 @@
-"""Compaction of what Apache Kafka 4.3 wrote leaves what Kafka's own compaction left."""
+"""Logs written by Apache Kafka 4.3, compacted with the same result as by Kafka."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ CONFIG = LogConfig(cleanup_policy=frozenset({"compact"}), delete_retention_ms=10
 
 
 def summary(data: bytes) -> list[tuple[Any, ...]]:
-    """All that two compactions at different times can have in common: not the delete horizons,
-    and so not the CRCs."""
+    """Return the content that is equal for two compactions, without delete horizons and CRCs."""
     found = []
     for position, header in iter_headers(data):
         batch = data[position : position + header.size]
@@ -44,7 +43,7 @@ def summary(data: bytes) -> list[tuple[Any, ...]]:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> tuple[LogManager, Log]:
-    """The golden log in a data directory, as after a crash of the broker that wrote it."""
+    """Return the golden log in a data directory, as after a crash of its broker."""
     data_dir = (tmp_path / "data").as_posix()
     directory = Path(data_dir) / "golden-0"
     directory.mkdir(parents=True)
@@ -94,7 +93,7 @@ def test_later_runs_equal_those_of_kafka(opened: tuple[LogManager, Log]) -> None
         compact(OsFiles(), manager, log, now_ms=NOW + run * 2500)
     data, index = stored(log)
     after_kafka = summary((GOLDEN / "fourth-run.log").read_bytes())
-    # The last record that Kafka sealed has another time and value here.
+    # The last record in Kafka's closed segment has another time and value here.
     assert [batch[:-1] for batch in summary(data) if batch[0] < 176] == [
         batch[:-1] for batch in after_kafka if batch[0] < 176
     ]
@@ -105,7 +104,7 @@ def test_later_runs_equal_those_of_kafka(opened: tuple[LogManager, Log]) -> None
 
 
 def test_log_compacted_by_kafka_is_unchanged(opened: tuple[LogManager, Log]) -> None:
-    """The file of a first run, compacted again: only markers without a transaction change."""
+    """A second compaction of the file changes only markers without a transaction."""
     manager, log = opened
     path = Path(log.segments[0].log_path)
     before = summary((GOLDEN / "first-run.log").read_bytes())

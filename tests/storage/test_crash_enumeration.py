@@ -1,8 +1,8 @@
-"""A fixed script is cut off at every operation that changes something, in every mode.
+"""A fixed script crashes at every disk operation, in every crash mode.
 
-What a start finds then is recovered, and cut off once more at every operation of the recovery.
-After each recovery the acknowledged records must be there: none lost, none twice, none elsewhere.
-Which transactions are open, and which were aborted, must be what the batches say.
+Each resulting disk is recovered, with a second crash at every operation of the recovery. After each
+recovery the acknowledged records must be present: none lost, duplicated or moved. Open and aborted
+transactions must match the batches.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ ORDERS = LogConfig(
 COMMITS = LogConfig(segment_bytes=2000, index_interval_bytes=300, retention_ms=-1)
 CONFIGS = {"orders": ORDERS, "commits": COMMITS}
 PRODUCER = 77
+# Transactional producers: many short transactions with a new epoch each, and a few long ones.
 SHORT, LONG = 88, 99
-"""Producers of transactions: many of a few records, with a new epoch each, and few of many."""
 
 RESTORE = ProducerStates._restore
 
+# State that a script has acknowledged, in the form of its checker.
 Promise = TypeVar("Promise")
-"""What a script promised, in whatever form its checker takes it."""
 
 
 @dataclass
 class Truth:
-    """What was promised: acknowledged records by topic and offset, and the log starts."""
+    """Acknowledged records by topic and offset, and the log starts."""
 
     acked: dict[str, dict[int, bytes]] = field(default_factory=lambda: {t: {} for t in CONFIGS})
     sent: dict[str, dict[int, set[bytes]]] = field(
@@ -71,7 +71,7 @@ class Truth:
 
 
 class Script:
-    """What a broker does, in one thread; `ack` decides what is promised when."""
+    """Operations of a broker in one thread. `ack` acknowledges all records written so far."""
 
     def __init__(self, files: Files, *, sync_before_ack: bool = True) -> None:
         self.files = files
@@ -81,7 +81,7 @@ class Script:
         self.epochs = Counter[tuple[str, int]]()
 
     def open(self) -> None:
-        # One open file for two logs: each closes the file of the other all the time.
+        # One open file for two logs, so each access closes the other log's file.
         self.manager = LogManager(self.files, "data", META, open_files_max=1)
         self.logs = {
             topic: open_log(self.manager, topic, config) for topic, config in CONFIGS.items()
@@ -101,7 +101,7 @@ class Script:
             base_sequence=producer.next_sequence if producer else 0,
             transactional=producer_id != PRODUCER,
         )
-        # Sent is what may be found: a batch can survive without having been acknowledged.
+        # Unacknowledged batches may survive as well.
         base = log.log_end_offset
         for i, value in enumerate(values):
             self.truth.sent[topic][base + i].add(value)
@@ -139,7 +139,7 @@ class Script:
         self.truth.given_up["orders"] = log.log_start_offset
 
     def cut(self) -> None:
-        """Take back what was not acknowledged, as a follower does."""
+        """Truncate unacknowledged records, as a follower does."""
         for number in (1000, 1001, 1002):
             self.append("orders", number, 2, leader_epoch=1)
         self.waiting.clear()
@@ -147,7 +147,7 @@ class Script:
         log.truncate_to(log.high_watermark, now_ms=NOW)
 
     def seal(self) -> None:
-        """As before a copy that shares closed segments."""
+        """Seal all logs, as before a copy that shares closed segments."""
         for log in self.logs.values():
             seal(log)
 
@@ -187,7 +187,7 @@ class Script:
         self.ack()
 
     def _transact(self, number: int, leader_epoch: int) -> None:
-        """Transactions of two producers, committed and aborted by turns, which overlap."""
+        """Write overlapping transactions of two producers, committed and aborted alternately."""
         topic = "orders"
         if number % 16 in (1, 10):
             self.append(topic, number, 1, leader_epoch, SHORT)
@@ -200,7 +200,7 @@ class Script:
 
 
 def find_faults(files: Files, truth: Truth, *, settle: bool = False) -> list[str]:
-    """Recover, and compare with what was promised; `settle` makes all logs durable before."""
+    """Recover, and compare with the acknowledged state. `settle` first makes all logs durable."""
     manager = LogManager(files, "data", META)
     if settle:
         manager.sync_recovered()
@@ -243,7 +243,7 @@ def _faults_of(log: Log, topic: str, truth: Truth) -> list[str]:
 
 
 def _producer_faults(log: Log) -> list[str]:
-    """The next sequence of each producer follows its last batch; the last five are known."""
+    """Check each producer's next sequence and that its last five batches are known."""
     faults = []
     seen = Transactions(log)
     for producer_id, due in seen.next_sequences.items():
@@ -258,13 +258,13 @@ def _producer_faults(log: Log) -> list[str]:
 
 
 def known_of(producer: Producer, count: int) -> list[int]:
-    """Where the last batches begin that are known of a producer."""
+    """Return the base offsets of the last batches that are known of a producer."""
     batches = list(producer.batches)
     return [batch.base_offset for batch in batches[len(batches) - count :]]
 
 
 def _lookup_faults(log: Log) -> list[str]:
-    """Offsets and times are found where they are, by indexes new and old."""
+    """Check lookups by offset and time through existing and rebuilt indexes."""
     faults = []
     for offset in range(log.log_start_offset, log.log_end_offset, 5):
         record = next(
@@ -281,7 +281,7 @@ def _lookup_faults(log: Log) -> list[str]:
 
 
 class Runs(Protocol[Promise]):
-    """A script to be cut: it runs, and keeps up to date what it has promised."""
+    """A script that can be interrupted and keeps its acknowledged state up to date."""
 
     truth: Promise
 
@@ -289,10 +289,11 @@ class Runs(Protocol[Promise]):
 
 
 class Enumeration(Generic[Promise]):
-    """Cuts the power at each operation and counts what came of it.
+    """Crashes at each disk operation, with statistics of the results.
 
-    `find` recovers what a cut left and compares it with what was promised. Most cuts leave one of a
-    few disks: each is recovered once for each promise, and the recovery of each is cut once.
+    `find` recovers a disk and compares it with the acknowledged state. Most crashes leave one of a
+    few different disks. Each disk is recovered once per acknowledged state, and the recovery of
+    each disk crashes once at each operation.
     """
 
     def __init__(
@@ -350,7 +351,7 @@ class Enumeration(Generic[Promise]):
             self.faults.append(f"{place}: {error!r}")
 
     def summary(self) -> str:
-        """Each kind of fault once, with its number."""
+        """Return each kind of fault once, with its number."""
         kinds = Counter(re.sub(r"\d+", "N", fault.partition(": ")[2]) for fault in self.faults)
         first = {
             re.sub(r"\d+", "N", fault.partition(": ")[2]): fault for fault in self.faults[::-1]
@@ -367,7 +368,7 @@ class Enumeration(Generic[Promise]):
 
 
 def _is_new(seen: set[int], *state: object) -> bool:
-    """Whether `seen` lacks a state; it has it from then on."""
+    """Add a state to `seen` and return True if it was missing."""
     key = hash(pickle.dumps(state))
     if key in seen:
         return False
@@ -410,7 +411,7 @@ def test_no_crash_loses_a_record_if_indexes_are_saved_within_a_segment(
 def test_enumeration_detects_unlisted_aborted_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Indexes that are believed after a crash may be torn, or name what is gone."""
+    """Indexes trusted after a crash may be torn or list lost transactions."""
     monkeypatch.setattr("kbroker.storage.log.SAVE_EVERY_BYTES", 500)
     monkeypatch.setattr(AbortedIndex, "drop_from", lambda self, offset: None)
     enumeration = Enumeration(find_faults, deep=False, modes=("mixed",))

@@ -8,7 +8,7 @@ from kbroker.storage.errors import StorageError
 
 @pytest.fixture
 def files() -> CrashFiles:
-    """A directory "d" with a file "d/a", both durable."""
+    """Return a disk with a directory "d" and a file "d/a", both durable."""
     files = CrashFiles()
     files.mkdir("d")
     files.sync_dir("")
@@ -20,7 +20,7 @@ def files() -> CrashFiles:
 
 
 def left(files: CrashFiles, mode: Mode) -> list[dict[str, bytes]]:
-    """What is found after cuts with many seeds."""
+    """Return the disks after crashes with many seeds."""
     return [files.crashed(mode, seed).image() for seed in range(60)]
 
 

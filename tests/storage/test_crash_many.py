@@ -1,7 +1,7 @@
-"""Requests to many partitions are cut off at every operation: each file must have been synced.
+"""Crashes at every disk operation of requests to many partitions: each file must be synced.
 
-The disk of these tests forgets what was not synced by itself. There is no sync of the whole file
-system on it: some keep no promise for that (FUSE without FUSE_SYNCFS).
+The disk loses everything that was not synced by file. It does not offer a sync of the whole file
+system, which gives no guarantee on some of them (FUSE without FUSE_SYNCFS).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .test_crash_enumeration import Enumeration
 
 PARTITIONS = 10
 
+# Acknowledged values of each partition.
 Truth = dict[int, list[bytes]]
-"""The acknowledged values of each partition."""
 
 
 class Script:

@@ -43,7 +43,7 @@ def move(directories: LogDirectories, source: Log, path: str) -> Log:
     return directories.swap(future, SMALL, now_ms=NOW)
 
 
-# -- places
+# -- placement
 
 
 def test_partition_is_placed_in_the_directory_with_the_fewest() -> None:
@@ -62,7 +62,7 @@ def test_partition_is_placed_in_the_directory_with_the_fewest() -> None:
 
 
 def test_placement_of_a_partition_is_kept() -> None:
-    """Who asks where a partition will be, before it has a log, gets the right answer."""
+    """The directory of a partition that has no log yet is fixed once it was chosen."""
     directories = open_directories(CrashFiles())
     first = [place(directories, "a", index) for index in range(4)]
     assert first == [ONE, TWO, ONE, TWO]
@@ -115,7 +115,7 @@ def test_failed_sync_takes_only_its_directory_offline() -> None:
     with pytest.raises(StorageError, match="the disk is gone"):
         append(idle, b"x")
     append(good, b"z")
-    # New partitions avoid it, what lies there does not open elsewhere.
+    # New partitions avoid the failed directory. Existing ones do not open elsewhere.
     assert {place(directories, "b", index) for index in range(3)} == {TWO}
     with pytest.raises(StorageError, match="the disk is gone"):
         directories.where("a", 0).usage()
@@ -202,7 +202,7 @@ def test_empty_log_is_moved(cut: int) -> None:
 
 
 def test_log_with_gaps_is_moved() -> None:
-    """Where records were compacted away the copy has none either, and knows that."""
+    """Gaps from compaction are also in the copy, and the first dirty offset is kept."""
     files = CrashFiles()
     directories = open_directories(files)
     config = replace(SMALL, cleanup_policy=frozenset({"compact"}))
@@ -229,7 +229,7 @@ def test_log_is_moved_there_and_back() -> None:
 
 
 def test_log_truncated_during_a_move_is_copied_again() -> None:
-    """What the copy has beyond the cut is not what comes there afterwards."""
+    """Copied records after the truncation offset differ from the new records there."""
     directories = open_directories(CrashFiles())
     log = open_log(directories)
     written = fill(log)
@@ -247,7 +247,7 @@ def test_log_truncated_during_a_move_is_copied_again() -> None:
 
 
 def test_records_deleted_during_a_move_are_deleted_in_the_copy() -> None:
-    """The copy has a new segment then, and the producers of the records that are gone."""
+    """The copy starts a new segment and keeps the producer state of deleted records."""
     directories = open_directories(CrashFiles())
     log = open_log(directories)
     append(log, b"a", producer_id=5, epoch=3, sequence=0)
@@ -325,14 +325,14 @@ def test_topic_name_too_long_for_a_future_replica_is_rejected() -> None:
 
 @dataclass
 class Promise:
-    """Acknowledged values by offset, and what was deleted."""
+    """Acknowledged values by offset, and deleted offsets."""
 
     acked: list[bytes] = field(default_factory=list)
     start_max: int = 0
 
 
 class MoveScript:
-    """Records are written and acknowledged while their log moves there and back."""
+    """Writes and acknowledges records while the log moves there and back."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
@@ -367,7 +367,7 @@ class MoveScript:
 
 
 def find_faults(files: Files, truth: Promise) -> list[str]:
-    """Exactly one log is left, and it has what was acknowledged."""
+    """Check that exactly one log is left and contains the acknowledged records."""
     if not files.exists(f"{ONE}/a-0") and not files.exists(f"{TWO}/a-0"):
         known = [name for path in (ONE, TWO) for name in files.listdir(path) if "future" in name]
         if truth.acked and not known:
@@ -414,7 +414,7 @@ def test_enumeration_detects_a_rename_before_the_copy_is_durable(
 def _swap_in_the_wrong_order(
     self: LogDirectories, future: FutureLog, config: object, *, now_ms: int
 ) -> Log:
-    """The first log goes before the copy is complete on the disk."""
+    """Delete the source before the copy is durable."""
     source = future.source
     key = (source.topic, source.partition)
     here, there = self.where(*key), self.managers[future.data_dir == TWO]

@@ -1,7 +1,7 @@
 """Disks that become full at some byte, and have free space again later.
 
-Whatever step of append, roll, checkpoint or stop meets the end of the disk: what was acknowledged
-stays, reads go on, nothing half-written is left, and writing resumes with the room.
+If any step of append, roll, checkpoint or stop hits the limit, acknowledged records are kept and
+readable. No partial writes remain, and writes succeed again once there is space.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def expected(count: int) -> list[bytes]:
 
 
 def run(capacity: int) -> int:
-    """One life on a disk with room for `capacity` bytes; returns how many refusals there were."""
+    """Fill a disk with `capacity` free bytes and return the number of rejected writes."""
     files, refusals = CrashFiles(), 0
     manager = open_manager(files)
     log = open_log(manager)
@@ -95,7 +95,7 @@ DIRECTORY = "data/orders-0"
 
 
 def full_disk() -> tuple[CrashFiles, LogManager, Log]:
-    """Return a log of several segments on a disk that takes no byte more."""
+    """Return a log of several segments on a full disk."""
     files = CrashFiles()
     manager = open_manager(files)
     log = open_log(manager)
@@ -104,7 +104,7 @@ def full_disk() -> tuple[CrashFiles, LogManager, Log]:
     commit(log)
     manager.checkpoint(NOW).run()
     files.capacity = 0
-    manager.make_read_only("full")  # the reserve is gone
+    manager.make_read_only("full")  # releases the reserve
     return files, manager, log
 
 
@@ -113,7 +113,7 @@ def suffixes(files: CrashFiles, suffix: str) -> list[str]:
 
 
 def checked(files: CrashFiles, start: int) -> tuple[LogManager, Log]:
-    """Open a log after a crash, the disk still full: records from `start` on are there."""
+    """Open a log after a crash with the disk still full, and check the records from `start` on."""
     manager = open_manager(files)
     log = open_log(manager)
     assert log.log_start_offset <= start

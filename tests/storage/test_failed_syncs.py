@@ -79,7 +79,7 @@ def test_failed_sync_of_the_directory_of_a_new_segment_takes_the_log_offline() -
 def test_sync_errors_are_distinguished_from_write_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
-    """A temporary file that finds no space is given up; any other failed sync is final."""
+    """A temporary file without space is discarded. Any other failed sync is final."""
     path = (tmp_path / "file").as_posix()
     files = OsFiles()
     file = files.open(path, create=True)

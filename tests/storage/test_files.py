@@ -25,7 +25,7 @@ Place = tuple[Files, str]
 
 @pytest.fixture(params=["disk", "memory", "crash"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Every kind of files, and a directory that exists."""
+    """Return each file system implementation with an existing directory."""
     files: Files
     if request.param == "disk":
         files, directory = OsFiles(), (tmp_path / "data").as_posix()
@@ -186,7 +186,7 @@ class TestMemory:
         with pytest.raises(MemoryError):
             file.append([b"y" * 3_000_000])
         monkeypatch.undo()
-        assert len(grown) == 3, "a part of it was stored already"
+        assert len(grown) == 3, "the first part was stored already"
         assert (file.size, files.used) == (5000, 5000)
         assert file.append([b"z" * 9000]) == 5000
         assert file.read(4999, 9001) == b"x" + b"z" * 9000
@@ -257,7 +257,7 @@ class TestDisk:
     def test_usage_excludes_reserved_space(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A disk of 100 bytes that has 30 for others is 40 of 70 used; `df` says so too."""
+        """A disk of 100 bytes with 30 reserved counts as 40 of 70 used, as in `df`."""
         disk = SimpleNamespace(total=100, used=40, free=30)
         monkeypatch.setattr(shutil, "disk_usage", lambda path: disk)
         assert OsFiles().usage(tmp_path.as_posix()) == (70, 30)
@@ -276,7 +276,7 @@ class TestDisk:
     def test_torn_file_accepts_no_append_until_it_is_truncated(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What a disk wrote before it became read-only is never in the midst of records."""
+        """A partial write must not end up between records."""
 
         def refuse(*_: object) -> int:
             raise OSError(errno.EROFS, "read-only")
@@ -413,7 +413,7 @@ class TestDisk:
 
 @contextlib.contextmanager
 def _file_size_limit(size: int) -> Iterator[None]:
-    """Writes beyond `size` fail with EFBIG, after a short one up to it: as a full disk does."""
+    """Let writes beyond `size` fail with EFBIG after a short write, like a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -1,4 +1,4 @@
-"""The last five batches of a producer survive all events of a log."""
+"""The last five batches of a producer are kept through all events of a log."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .test_compaction import KEYED, compact
 from .test_directories import TWO, move, open_directories
 
 PRODUCER = 77
+# Batches by base offset.
 Sent = dict[int, tuple[memoryview, BatchHeader]]
-"""Batches by the offset that they got."""
 
 
 def send(log: Log, first: int = 0, count: int = 7) -> Sent:
-    """Batches of two records each, from sequence `first` on, and those of others between them."""
+    """Write batches of two records from sequence `first` on, between batches of others."""
     sent: Sent = {}
     for sequence in range(first, first + 2 * count, 2):
         each = batch(b"x" * 50, b"y", producer_id=PRODUCER, epoch=0, sequence=sequence)
@@ -37,7 +37,7 @@ def send(log: Log, first: int = 0, count: int = 7) -> Sent:
 
 
 def check(log: Log, sent: Sent) -> None:
-    """The last five are known by their offsets, the one before is not, and the next is taken."""
+    """Check that retries of the last five batches get their offsets, and no older ones."""
     end = log.log_end_offset
     too_old = list(sent.values())[-6]
     with pytest.raises(KafkaError) as error:
@@ -59,7 +59,7 @@ def manager(place: tuple[Files, str]) -> LogManager:
 
 @pytest.mark.parametrize("snapshots", [True, False])
 def test_batches_are_known_after_clean_shutdowns(manager: LogManager, snapshots: bool) -> None:
-    """Each snapshot hands on what it was told; a short log goes without."""
+    """Each snapshot keeps the state of the previous one. A short log has no snapshot."""
     log = open_log(manager)
     sent = send(log)
     if snapshots:
@@ -125,7 +125,7 @@ def test_batches_are_known_after_compaction(manager: LogManager) -> None:
 @pytest.mark.parametrize("then", ["goes on", "stops", "crashes"])
 @pytest.mark.parametrize("records", ["are there", "are deleted", "are compacted"])
 def test_batches_are_known_after_a_move(records: str, then: str) -> None:
-    """To another data directory: it takes along what the records there do not tell."""
+    """A move to another directory keeps state that the records do not contain."""
     files = CrashFiles()
     directories = open_directories(files)
     log = directories.open_log("a", TOPIC_ID, 0, KEYED, now_ms=NOW)
@@ -144,7 +144,7 @@ def test_batches_are_known_after_a_move(records: str, then: str) -> None:
 
 
 def test_batches_are_known_on_a_follower(manager: LogManager) -> None:
-    """It takes over as leader, before and after a stop."""
+    """The follower becomes leader before and after a restart."""
     leader = open_log(manager)
     sent = send(leader)
     names = ("at-once", "after-a-stop")
@@ -165,11 +165,11 @@ def parts_of(log: Log) -> Iterator[bytes]:
         offset = part.next_offset
 
 
-# -- snapshots that name one batch of each producer
+# -- snapshots with one batch per producer
 
 
 def name_one_batch(files: Files, directory: str) -> None:
-    """Let the snapshots of a directory be as Kafka, or kbroker in its youth, would have written them."""
+    """Rewrite the snapshots as Kafka or an early kbroker would have written them."""
     snapshots = [name for name in files.listdir(directory) if name.endswith(".snapshot")]
     assert snapshots
     for name in snapshots:
@@ -184,7 +184,7 @@ def name_one_batch(files: Files, directory: str) -> None:
 def test_batches_missing_in_a_snapshot_are_read_from_the_log(
     manager: LogManager, segment_bytes: int, more: int
 ) -> None:
-    """The batches are in several segments, or in one; some came after the snapshot, or none."""
+    """The batches span one or several segments, with and without batches after the snapshot."""
     config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=200)
     log = open_log(manager, config=config)
     sent = send(log)
@@ -202,7 +202,7 @@ def test_batches_missing_in_a_snapshot_are_read_from_the_log(
 
 
 def test_recalled_batches_are_saved(manager: LogManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked once: the next snapshot has it."""
+    """The log is read once. The next snapshot contains the batches."""
     log = open_log(manager)
     sent = send(log)
     log.save()

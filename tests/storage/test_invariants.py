@@ -15,7 +15,7 @@ from .helpers import NOW, append, commit, open_log, open_manager, values
 
 @pytest.fixture
 def log() -> Log:
-    """Several segments, all of it committed."""
+    """Return a log of several segments, all of it committed."""
     log = open_log(open_manager(MemFiles(), "data"))
     for number in range(60):
         append(log, b"value %d" % number * 10)
@@ -40,7 +40,7 @@ def test_batch_is_appended_at_the_file_end(log: Log) -> None:
 
 
 def test_rest_of_a_failed_append_is_truncated_before_the_next_append(log: Log) -> None:
-    """Where it could not be taken back at once, and the file was closed meanwhile."""
+    """The bytes could not be removed immediately, and the file was closed since then."""
     assert log.active is not None
     log.active.file.opened = None
     log._files.open(log.active.log_path).append([b"the half of a batch"])
@@ -104,11 +104,11 @@ def test_records_above_the_high_watermark_are_not_deleted(log: Log) -> None:
     log.high_watermark = 3
     with pytest.raises(AssertionError, match="<= 3 <="):
         log._start_at(10)
-    assert values(log, 10), "no segment was given up"
+    assert values(log, 10), "records were lost"
 
 
 def test_truncation_keeps_the_offsets_in_order(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A defect is planted: a cut that forgets the high watermark."""
+    """Plants a bug: a truncation that does not lower the high watermark."""
     forget = Log._forget_from
 
     def without_high_watermark(log: Log, offset: int) -> None:
@@ -122,7 +122,7 @@ def test_truncation_keeps_the_offsets_in_order(log: Log, monkeypatch: pytest.Mon
 
 
 def test_truncation_within_the_first_batch_empties_the_log() -> None:
-    """A batch goes as a whole, also when the log begins within it."""
+    """Batches are removed as a whole, even if the log starts within them."""
     files = CrashFiles()
     log = open_log(open_manager(files))
     append(log, *(b"%d" % number for number in range(10)))
@@ -137,7 +137,7 @@ def test_truncation_within_the_first_batch_empties_the_log() -> None:
 
 
 def test_recovery_does_not_truncate_synced_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A defect is planted: recovery believes that records end before the recovery point."""
+    """Plants a bug: recovery finds the log end before the recovery point."""
     files = CrashFiles()
     manager = open_manager(files)
     log = open_log(manager)

@@ -324,7 +324,7 @@ class TestTransactions:
     def test_damaged_transaction_index_takes_the_log_offline(
         self, tmp_path: Path, damage: str
     ) -> None:
-        """Readers would take for committed what was not: the log is offline until its repair."""
+        """Consumers would get aborted records as committed."""
         place = (OsFiles(), (tmp_path / "data").as_posix())
         manager = open_manager(*place)
         log = open_log(manager)
@@ -384,7 +384,7 @@ class TestTransactions:
         assert append(log, b"apart", producer_id=1, epoch=0, sequence=1).base_offset == 3
 
     def test_truncation_of_a_marker_reopens_its_transaction(self, log: Log) -> None:
-        """Markers that are cut away never were; nor was what they said in the index."""
+        """Truncation also removes the markers' entries in the index."""
         self.write(log, 1, 0)
         self.write(log, 2, 0)
         end = commit(log)
@@ -418,7 +418,7 @@ class TestTransactions:
         append(log, b"a")
         commit(log)
         log.delete_records_before(1)
-        assert log.last_stable_offset == 1, "what is open stays so"
+        assert log.last_stable_offset == 1, "the transaction is not open any more"
         self.end(log, 1, commit=False)
         commit(log)
         assert log.last_stable_offset == 3
@@ -595,7 +595,7 @@ class TestRetention:
             manager, config=dataclasses.replace(SMALL, retention_bytes=4000, retention_ms=-1)
         )
         fill(log, 100)
-        assert log.apply_retention(NOW) == 0, "nothing above the high watermark goes"
+        assert log.apply_retention(NOW) == 0, "records above the high watermark were deleted"
         commit(log)
         assert log.apply_retention(NOW) > 0
         assert log.log_start_offset > 0
@@ -637,7 +637,7 @@ class TestRetention:
         commit(log)
         assert log.apply_retention(NOW + 1000) == 0
         manager.close(now_ms=NOW)
-        # After a restart nobody knows when that was, so it counts from there.
+        # The time is unknown after a restart, so it counts from the restart.
         manager = open_manager(*place)
         log = open_log(manager, config=config, now_ms=NOW + 5000)
         assert log.apply_retention(NOW + 6000) == 0
@@ -749,7 +749,7 @@ class TestTruncate:
 
     @pytest.mark.parametrize("then", ["stops", "is killed", "loses what was not synced"])
     def test_restart_before_the_log_start_survives_a_restart(self, then: str) -> None:
-        """As a follower's whose leader has less than itself (KIP-101)."""
+        """A follower restarts its log if the leader has less than the follower (KIP-101)."""
         files = CrashFiles()
         manager = open_manager(files)
         log = open_log(manager)
@@ -851,11 +851,11 @@ def test_log_of_another_topic_id_is_not_opened(log: Log) -> None:
 
 
 def timed_rolls(times: list[tuple[int, int]], segment_ms: int) -> list[int]:
-    """Return the base offsets of the segments that Kafka makes of batches of one record.
+    """Return the base offsets of the segments that Kafka creates for batches of one record.
 
     Args:
-        times: Timestamp of each batch, -1 for none, and the clock at its append (ms).
-        segment_ms: Setting of the topic.
+        times: Timestamp of each batch (ms), -1 for none, and the clock at its append (ms).
+        segment_ms: The topic's `segment.ms`.
     """
     bases: list[int] = []
     first = created = 0
@@ -870,7 +870,7 @@ def timed_rolls(times: list[tuple[int, int]], segment_ms: int) -> list[int]:
 def test_segments_roll_by_time_as_in_kafka(
     place: tuple[Files, str], pytestconfig: pytest.Config
 ) -> None:
-    """Also where records have no timestamps: then by the age of the segment."""
+    """Without record timestamps, the age of the segment counts."""
     random_ = random.Random(pytestconfig.getoption("--seed"))
     manager = open_manager(*place)
     for number in range(30):

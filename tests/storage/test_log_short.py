@@ -30,7 +30,7 @@ BARE = {"00000000000000000000.log", "partition.metadata"}
 
 
 def killed(manager: LogManager) -> LogManager:
-    """The next owner of the directory, after a kill -9."""
+    """Return a new manager of the directory after a kill -9."""
     assert isinstance(manager.files, CrashFiles)
     return open_manager(manager.files.killed())
 
@@ -114,7 +114,7 @@ def test_longer_log_has_indexes_and_snapshots(manager: LogManager) -> None:
 def test_producer_state_of_deleted_records_is_kept(
     manager: LogManager, then: str, leader_epoch: int
 ) -> None:
-    """Also when they are deleted after a stop that had saved nothing but records."""
+    """Includes deletion after a shutdown that saved only records."""
     log = open_log(manager)
     append(log, b"a", producer_id=5, epoch=3, sequence=0)
     begin_transaction(log)
@@ -150,7 +150,7 @@ def test_aborted_transactions_of_expired_producers_are_kept(manager: LogManager)
 
 
 def test_high_watermark_of_a_short_log_is_kept(manager: LogManager) -> None:
-    """Of a log that is opened only, too."""
+    """Includes a log that is only opened."""
     log = open_log(manager)
     append(log, b"a")
     append(log, b"b")
@@ -183,7 +183,7 @@ def test_recovered_records_count_as_durable(manager: LogManager, lost: str) -> N
 
 
 def test_shutdown_of_short_logs_syncs_only_records() -> None:
-    """Of one batch in each of many logs: no sync for each log."""
+    """Many logs with one batch each need fewer operations than one per log."""
     files = CrashFiles()
     manager = open_manager(files)
     logs = [open_log(manager, f"orders-{number}") for number in range(50)]

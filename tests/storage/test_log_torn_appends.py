@@ -1,5 +1,7 @@
-"""Bytes of a failed append that could not be taken back at once: they never end up between batches, and no
-clean stop leaves them behind."""
+"""Bytes of a failed append that could not be removed immediately.
+
+They never end up between batches, and no clean shutdown keeps them.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from kbroker.storage.manager import LogManager
 from ..tearing_disk import refusing_cuts, tearing_disk
 from .helpers import NOW, append, commit, open_log, open_manager, values
 
+# A shutdown seals the active segment, unless the log is short enough to be read at the start.
 BOTH_ENDS = pytest.mark.parametrize("records", [1, 30], ids=["short log", "segment is sealed"])
-"""A stop seals the active segment, unless the log is so short that a start reads all of it."""
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def manager(tmp_path: Path) -> LogManager:
 
 
 def torn_log(manager: LogManager, records: int = 1) -> Log:
-    """A log with some records, and a piece of another one in its file."""
+    """Return a log with some records and a partial batch at the end of its file."""
     log = open_log(manager)
     for _ in range(records):
         append(log, b"kept")

@@ -226,7 +226,7 @@ def test_unreadable_directory_takes_only_its_partition_offline(
 def test_foreign_segment_after_the_recovery_point_is_kept_with_a_warning(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Batches with lower offsets are no torn end: the file of another segment was put there."""
+    """Batches with lower offsets are not a torn end: another segment's file was put there."""
     files, data_dir = place
     names = written(place, clean=False)
     key, directory = ("orders", 0), f"{data_dir}/orders-0"

@@ -236,7 +236,7 @@ class TestDelete:
         assert not any(name.endswith("-delete") for name in files.listdir(data_dir))
 
     def test_crash_during_deletion_leaves_all_or_nothing(self) -> None:
-        """A topic is deleted and made again; it is never measured by the offsets of the old one."""
+        """A recreated topic is never checked against the offsets of the deleted one."""
         files = CrashFiles()
         manager = open_manager(files)
         fill(open_log(manager), 50)
@@ -300,10 +300,12 @@ class TestCheckpoint:
         assert log.epochs.entries == [(7, 0)]
         fill(log, 100, leader_epoch=7)
         manager.checkpoint(NOW).run()
-        assert files.read_bytes(path) == b"0\n1\n7 0\n", "it is not small any more"
+        assert files.read_bytes(path) == b"0\n1\n7 0\n", (
+            "the epochs of a log that is no longer small were not saved"
+        )
 
     def test_existing_epoch_file_is_kept_current(self, place: Place) -> None:
-        """Once there is one, it says what the log says, however small that is."""
+        """An existing epoch file is updated, however small the log is."""
         files, data_dir = place
         manager = open_manager(files, data_dir)
         log = open_log(manager, config=LogConfig())
@@ -325,7 +327,7 @@ class TestCheckpoint:
         append(log, b"x")
         assert not manager.checkpoint_due(NOW + 4_999)
         assert manager.checkpoint_due(NOW + 5_000)
-        assert manager.checkpoint_due(NOW - 1), "a clock that jumped back stops nothing"
+        assert manager.checkpoint_due(NOW - 1), "a clock that jumped back blocks checkpoints"
         for _ in range(40):
             append(log, b"x" * 50)
         assert not manager.checkpoint_due(NOW + 999)
@@ -509,7 +511,7 @@ class TestCheckpoint:
 
 
 class TestMany:
-    """What many logs cost together."""
+    """Costs of many logs together."""
 
     COUNT = 60
 
@@ -571,7 +573,7 @@ class TestMany:
             assert list(map(values, self.open_all(after))) == list(map(values, logs))
 
     def test_records_that_cannot_be_synced_after_a_crash_are_not_served(self) -> None:
-        """Another sync would not tell: the system has forgotten by then what is not on the disk."""
+        """A retried sync might succeed although the system has dropped the unwritten data."""
         files = CrashFiles()
         append(open_log(open_manager(files)), b"x")
         manager = open_manager(files)
@@ -588,7 +590,7 @@ class TestMany:
             open_log(manager)
 
     def test_records_appended_after_recovery_are_not_considered_durable(self) -> None:
-        """A log that is opened for the second time, as after a repair."""
+        """Covers a log that is opened a second time, as after a repair."""
         files = CrashFiles()
         append(open_log(open_manager(files)), b"before")
         manager = open_manager(files)
@@ -644,7 +646,7 @@ class TestSyncLogs:
         assert not open_manager(files).clean
 
     def test_appends_continue_while_a_thread_syncs(self, place: Place) -> None:
-        """Everything below the offset that a pass returned was written before its sync began."""
+        """Everything below the returned offset was written before the sync began."""
         files, data_dir = place
         manager = open_manager(files, data_dir)
         log = open_log(manager, config=LogConfig(segment_bytes=20_000))

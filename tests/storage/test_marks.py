@@ -1,4 +1,4 @@
-"""Copies of a log directory in use: opened, they have its state."""
+"""Copies of a log directory in use have its state when opened."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ PRODUCER = {"producer_id": 5, "epoch": 0}
 
 
 def copied(files: MemFiles, manager: LogManager) -> LogManager:
-    """A manager of a copy that was taken now."""
+    """Return a manager of a copy taken now."""
     copy = files.fork()
     complete(copy, "data", manager)
     return open_manager(copy)
 
 
 def known(log: Log) -> tuple[object, ...]:
-    """What a copy must have."""
+    """Return the state that a copy must have."""
     return (
         log.log_start_offset,
         log.log_end_offset,
@@ -36,7 +36,7 @@ def known(log: Log) -> tuple[object, ...]:
 
 
 def test_copy_has_the_state_of_the_owner() -> None:
-    """Nothing of this is in the files yet: the next checkpoint would bring it there."""
+    """The files lack this state until the next checkpoint."""
     files = MemFiles()
     manager = open_manager(files)
     log = open_log(manager, "t")
@@ -89,7 +89,7 @@ def test_copy_with_an_unopened_partition_is_not_clean() -> None:
 
 
 def test_sealed_log_does_not_change_existing_files(tmp_path: Path) -> None:
-    """Copies share them."""
+    """Copies share the existing files."""
     files, data = OsFiles(), (tmp_path / "data").as_posix()
     manager = open_manager(files, data)
     log = open_log(manager, "t")
@@ -119,13 +119,13 @@ def test_sealed_log_has_complete_indexes(tmp_path: Path) -> None:
     (first, *_) = log.segments
     index = tmp_path / "data" / "t-0" / "00000000000000000000.index"
     assert index.read_bytes() == first.indexes.offsets.to_bytes() != b""
-    assert log.pending.needs_checkpoint, "and are made durable by the next checkpoint"
+    assert log.pending.needs_checkpoint, "the next checkpoint does not make them durable"
     manager.close(clean=False)
 
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_empty_segment_found_at_the_start_rolls_by_time(clean: bool) -> None:
-    """An empty one that was found on disk as well: its first batch says when."""
+    """The first batch determines the time, also for an empty segment found on disk."""
     files = MemFiles()
     manager = open_manager(files)
     log = open_log(manager, "t")

@@ -1,7 +1,7 @@
-"""The log against a model that fits on a page: a list of records and four numbers.
+"""The log, compared with a small model: a list of records and four numbers.
 
-Hypothesis makes up sequences of appends, syncs, rolls, cuts, retention, clean stops, deaths of the
-process and power cuts. After each step the log must say what the model says.
+Hypothesis generates sequences of appends, syncs, rolls, truncations, retention, clean shutdowns,
+kills and power failures. After each step, the log must equal the model.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ class LogMachine(RuleBasedStateMachine):
     def start(self) -> None:
         self.files = CrashFiles()
         self.entries: list[Entry] = []  # index = offset
-        self.borders = [0]  # where a cut is possible: base offsets of batches, and the end
+        self.borders = [0]  # truncation points: base offsets of batches, and the end
         self.start_offset = 0
         self.durable_start = 0
         self.synced = 0
         self.epoch = 0
-        self.written = 0  # never goes back, so that no value appears twice
+        self.written = 0  # never decreases, so that values are unique
         self.open()
 
     def open(self) -> None:
         self.manager = open_manager(self.files)
         self.log = open_log(self.manager, config=CONFIG)
 
-    # --- what a broker does ---------------------------------------------------------------------
+    # --- operations of a broker -----------------------------------------------------------------
 
     @rule(
         count=st.integers(1, 4),
@@ -94,7 +94,7 @@ class LogMachine(RuleBasedStateMachine):
         bumped=st.booleans(),
     )
     def transact(self, producer_id: int, write: bool, commit: bool, bumped: bool) -> None:
-        """A record of a transaction, or the end of one; with the second protocol in a new epoch."""
+        """Write a record of a transaction or end one, in a new epoch for transaction version 2."""
         producer = self.log.producers.get(producer_id)
         epoch = producer.epoch if producer else 0
         self.written += 1
@@ -164,10 +164,10 @@ class LogMachine(RuleBasedStateMachine):
         del self.entries[offset:]
         self.borders = [at for at in self.borders if at <= offset]
         self.durable_start = self.start_offset
-        self.synced = offset  # a cut is durable, and so is what stays
-        self.epoch += 1  # what is written next comes from another leader
+        self.synced = offset  # a truncation makes the rest durable
+        self.epoch += 1  # the next records are from another leader
 
-    # --- ends and beginnings --------------------------------------------------------------------
+    # --- shutdowns and starts ------------------------------------------------------------------
 
     @rule()
     def stop_and_start(self) -> None:
@@ -180,7 +180,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def die_and_start(self) -> None:
-        """The process is killed: what was written is in the system's memory."""
+        """Kill the process: written data remains in the page cache."""
         self.open()
         self.check_after_start(len(self.entries))
 
@@ -205,7 +205,7 @@ class LogMachine(RuleBasedStateMachine):
         self.synced = log.log_end_offset
         log.advance_high_watermark(log.log_end_offset)
 
-    # --- what must hold after each step ---------------------------------------------------------
+    # --- invariants -----------------------------------------------------------------------------
 
     @invariant()
     def offsets(self) -> None:
@@ -238,12 +238,12 @@ class LogMachine(RuleBasedStateMachine):
 
     @invariant()
     def transactions(self) -> None:
-        """What is open, and what was aborted, is what the batches say."""
+        """Open and aborted transactions must match the batches."""
         assert transaction_faults(self.log) == []
 
     @invariant()
     def producer(self) -> None:
-        """The last batch is known, whatever happened in between."""
+        """The last batch of the producer must be known."""
         producer = self.log.producers.get(PRODUCER)
         if len(self.entries) > self.start_offset and self.entries[-1].is_idempotent:
             assert producer is not None

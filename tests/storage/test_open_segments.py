@@ -43,7 +43,7 @@ def test_least_recently_used_file_is_closed() -> None:
 
 
 def test_bytes_are_synced_before_their_file_is_closed() -> None:
-    """The pass that then finds it closed says that they are durable."""
+    """A sync pass that finds the file closed reports its records as durable."""
     files = CrashFiles()
     logs = logs_of(files, 2)
     for log in logs:
@@ -73,7 +73,7 @@ def test_failed_sync_before_closing_is_reported_to_the_next_pass() -> None:
 
 
 def test_file_stays_open_during_a_sync() -> None:
-    """A pass in another thread has begun, and the owner goes on: nothing may be closed then."""
+    """A pass in another thread uses the file while the owner continues."""
     files = CrashFiles()
     first, second = logs_of(files, 2)
     append(first, b"x")
@@ -111,7 +111,7 @@ def test_removed_segments_are_unregistered() -> None:
         append(log, b"value %d" % number)
         sync_logs(files, [log])
     assert log.active is not None
-    assert log.active.base_offset > 20, "it has rolled"
+    assert log.active.base_offset > 20, "the log has not rolled"
     assert manager._open_segments is not None
     assert len(manager._open_segments) == 1
 

@@ -1,4 +1,4 @@
-"""Directories of partitions: their names, and the partitions that they hold."""
+"""Directories of partitions: their names and the partitions that they contain."""
 
 from __future__ import annotations
 

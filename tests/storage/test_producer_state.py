@@ -28,14 +28,14 @@ def control(epoch: int = 0, producer_id: int = 7) -> BatchHeader:
 
 
 class Log:
-    """The part of a log that matters here: offsets go up by what is accepted."""
+    """A minimal log, whose offsets advance by accepted records."""
 
     def __init__(self) -> None:
         self.states = ProducerStates()
         self.end = 0
 
     def write(self, batch: BatchHeader) -> int:
-        """Base offset of the batch, of the first time for a retry."""
+        """Return the base offset of the batch, or of the original batch for a retry."""
         known = self.states.check(batch)
         if known is not None:
             return known.base_offset
@@ -55,7 +55,7 @@ def refused(log: Log, batch: BatchHeader) -> ErrorCode:
 
 
 def test_fenced_producer_is_rejected() -> None:
-    """Its epoch is refused, retries included; the next one begins at 0; others are left alone."""
+    """Its epoch is rejected, retries included. The next epoch starts at sequence 0."""
     log = Log()
     log.write(header(0))
     log.write(header(0, producer_id=8))
@@ -211,7 +211,7 @@ class TestTransactions:
         log.write(header(2))
 
     def test_late_marker_of_transactions_v2_is_rejected(self) -> None:
-        """The epoch of each marker is new; the marker of an earlier transaction ends no other."""
+        """Each marker has a new epoch, so a late marker does not end a newer transaction."""
         log = Log()
         log.states.check_bumped_marker(control(epoch=1))
         log.write(transactional(header(0)))
@@ -220,7 +220,7 @@ class TestTransactions:
         assert error.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
         log.states.check_bumped_marker(control(epoch=1))
         log.states.end_transaction(control(epoch=1), Marker(True, 0), 1, NOW)
-        log.states.check_bumped_marker(control(epoch=1))  # sent again: it ends nothing
+        log.states.check_bumped_marker(control(epoch=1))  # a retry has no effect
         log.write(transactional(header(0, epoch=1)))
         with pytest.raises(KafkaError):
             log.states.check_bumped_marker(control(epoch=1))
@@ -321,7 +321,7 @@ class TestSnapshot:
 
 
 def test_number_of_producers_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the limit those go that were silent for longest, but none with an open transaction."""
+    """The least recently active producers are dropped, except those with open transactions."""
     monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 100)
     monkeypatch.setattr(producer_state, "_FORGOTTEN_AT_ONCE", 10)
     states = ProducerStates()

@@ -39,13 +39,13 @@ def fill(log: Log, count: int, start: int = 0, *, leader_epoch: int = 0) -> None
 
 
 def fill_epochs(log: Log, epochs: int, count: int) -> None:
-    """`count` records in each epoch from 0 on."""
+    """Write `count` records in each epoch from 0 on."""
     for epoch in range(epochs):
         fill(log, count, epoch * count, leader_epoch=epoch)
 
 
 def stopped(count: int = 60, *, config: LogConfig = CONFIG) -> CrashFiles:
-    """A disk after a clean stop with `count` records."""
+    """Return a disk after a clean shutdown with `count` records."""
     files = CrashFiles()
     manager = open_manager(files)
     log = open_log(manager, config=config)
@@ -58,7 +58,7 @@ def stopped(count: int = 60, *, config: LogConfig = CONFIG) -> CrashFiles:
 def crashed(
     checkpointed: int, synced: int, written: int, *, config: LogConfig = ONE_SEGMENT
 ) -> CrashFiles:
-    """A disk after the process died: records up to three places, all bytes there."""
+    """Return a disk after a kill, with records up to three positions and all bytes written."""
     files = CrashFiles()
     manager = open_manager(files)
     log = open_log(manager, config=config)
@@ -72,7 +72,7 @@ def crashed(
 
 
 def position_of(files: CrashFiles, offset: int, name: str = "00000000000000000000.log") -> int:
-    """Where the batch with an offset begins in a segment's file."""
+    """Return the file position of the batch that contains an offset."""
     data, position = files.read_bytes(f"{DIRECTORY}/{name}"), 0
     while read_header(data, position).last_offset < offset:
         position += read_header(data, position).size
@@ -89,7 +89,7 @@ def damage(
 
 @contextmanager
 def bytes_read() -> Iterator[list[int]]:
-    """How many bytes each read of an open file brings."""
+    """Record the size of each read of an open file."""
     read, sizes = CrashFile.read, list[int]()
 
     def counted(file: CrashFile, position: int, size: int) -> bytes:
@@ -107,7 +107,7 @@ def numbers(log: Log) -> list[int]:
 
 
 def read_everything(log: Log) -> None:
-    """Read, search and scrub, so that any damage has its chance to be noticed."""
+    """Read, search and scrub the log, so that any damage can be detected."""
     assert numbers(log) == list(range(log.log_start_offset, log.log_end_offset))
     for number in range(log.log_start_offset, log.log_end_offset, 7):
         found = offset_for_timestamp(log, NOW + number, limit=log.log_end_offset)
@@ -192,7 +192,7 @@ class TestTail:
         assert log.epochs.entries == [(epoch, epoch * 7) for epoch in range(5)]
 
     def test_check_of_many_epochs_reads_the_batches_once(self) -> None:
-        """Each start after a crash is an epoch, and a segment that was never closed has no index."""
+        """Each start after a crash adds an epoch, and an unclosed segment has no index."""
 
         def bytes_of_a_start(epochs: int) -> int:
             files = CrashFiles()
@@ -211,7 +211,7 @@ class TestTail:
         assert bytes_of_a_start(400) < 3 * bytes_of_a_start(200)
 
     def test_recovered_batches_are_not_walked_after_the_next_crash(self) -> None:
-        """Lives may all be too short to save indexes and producers for what they append."""
+        """Each run may be too short to save indexes and producer state."""
         files = CrashFiles()
         for life in range(4):
             manager = open_manager(files)
@@ -228,7 +228,7 @@ class TestTail:
         assert sum(sizes) < log.segments.size / 2
 
     def test_epochs_of_lost_records_are_dropped(self) -> None:
-        """A cut, or a crash, came between the records and the file."""
+        """A truncation or a crash happened before the file was updated."""
         files = crashed(20, 22, 30)
         epochs = b"0\n3\n0 0\n5 24\n7 28\n"
         files.write_atomic(f"{DIRECTORY}/leader-epoch-checkpoint", epochs)
@@ -239,7 +239,7 @@ class TestTail:
         assert log.log_end_offset == 23
 
     def test_epochs_below_the_log_start_are_not_checked(self) -> None:
-        """Records may lie before the log start in the same segment, their epochs forgotten."""
+        """Records before the log start may be in the same segment, without known epochs."""
         files = CrashFiles()
         manager = open_manager(files)
         log = open_log(manager, config=ONE_SEGMENT)
@@ -254,7 +254,7 @@ class TestTail:
         assert log.epochs.entries == []
 
     def test_unsynced_names_of_the_last_process_are_synced(self) -> None:
-        """It died between the making of a segment and the sync; the power goes a day later."""
+        """The process died between creation and sync of a segment. The power fails later."""
         files = CrashFiles()
         open_log(open_manager(files)).roll()
         log = open_log(open_manager(files))
@@ -286,8 +286,8 @@ class TestTail:
         assert log.epochs.entries == [(0, 0), (1, 7)]
 
 
-class TestRot:
-    """Below the recovery point nothing is ever cut."""
+class TestBitRot:
+    """Records below the recovery point are never truncated."""
 
     def check_refused(self, files: CrashFiles, name: str, config: LogConfig = ONE_SEGMENT) -> None:
         before = {path: data for path, data in files.image().items() if DIRECTORY in path}
@@ -370,13 +370,14 @@ class TestRot:
         fill(other, 1, 10)
         commit(other)
         manager.close(now_ms=NOW)
-        assert not open_manager(files).clean, "damage was found: nothing is clean"
+        assert not open_manager(files).clean, "the shutdown counts as clean despite damage"
 
 
 class TestDamageAnywhere:
-    """Flipped bits, zeroed pages and cut files, in files of every kind.
+    """Flipped bits, zeroed pages and truncated files, in files of every kind.
 
-    Records: noticed, never served. Indexes: built anew. Checkpoints and snapshots: done without.
+    Damaged records are detected and never served. Indexes are rebuilt. Damaged checkpoints and
+    snapshots are ignored.
     """
 
     NAMES = (
@@ -493,7 +494,7 @@ def test_unopened_logs_prevent_the_clean_shutdown_marker() -> None:
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_log_never_starts_after_lost_records(more: int) -> None:
-    """Whichever names a power cut leaves of two segments that nobody synced."""
+    """A power failure may leave the names of any of two unsynced segments."""
     for seed in range(100):
         files = CrashFiles()
         log = open_log(open_manager(files))

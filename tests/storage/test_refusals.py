@@ -14,7 +14,7 @@ from .helpers import NOW, TOPIC_ID, append, batch, commit, open_log, open_manage
 
 
 def test_rejected_batch_starts_no_leader_epoch() -> None:
-    """A follower with an epoch of which nobody has a record would never find its leader."""
+    """A follower with an epoch without records would find no common epoch with its leader."""
     files = CrashFiles()
     log = open_log(open_manager(files))
     append(log, b"a", leader_epoch=1)
@@ -61,7 +61,7 @@ def test_rejected_truncation_without_checkpoint_change_can_be_retried() -> None:
 
 
 def test_read_only_log_is_not_truncated() -> None:
-    """What is begun there breaks off, and then the log is offline until a restart."""
+    """An interrupted truncation would take the log offline until a restart."""
     files = RefusingFiles()
     manager = open_manager(files, DATA)
     log = open_log(manager)
@@ -81,7 +81,7 @@ def test_read_only_log_is_not_truncated() -> None:
 
 
 def test_interrupted_truncation_takes_the_log_offline() -> None:
-    """Its files are not what it takes them for, and nobody may read them."""
+    """The log's state in memory does not match the files, so it must not be read."""
     files = RefusingFiles()
     manager = open_manager(files, DATA)
     log = open_log(manager)
@@ -125,7 +125,7 @@ def test_directory_is_read_only_until_a_probe_succeeds() -> None:
 
 
 def as_a_leader_has_it(offset: int) -> bytes:
-    """A batch that has its offset already."""
+    """Return a batch with this base offset."""
     data, header = batch(b"x")
     return b"".join(placed(data, header, offset, 0))
 

@@ -21,7 +21,7 @@ RULES = SegmentRules(index_interval_bytes=200, index_bytes=10_000, gaps_allowed=
 
 
 def make(files: Files, count: int, *, directory: str = "d", rules: SegmentRules = RULES) -> Segment:
-    """A segment from offset 100 with `count` batches of two records, 80 bytes each or so."""
+    """Return a segment from offset 100 with `count` batches of two records, about 80 bytes each."""
     files.mkdir(directory)
     segment = Segment.create(files, directory, 100, rules)
     for number in range(count):
@@ -37,7 +37,7 @@ def add(segment: Segment, number: int) -> None:
 
 
 def sealed(files: Files, count: int = 40) -> Segment:
-    """The same after all of it was saved, as the next start finds it."""
+    """Return the segment as loaded at the next start, with everything saved."""
     segment = make(files, count)
     sync_in_order(segment.seal())
     loaded = Segment.load(files, "d", 100, RULES)
@@ -51,7 +51,7 @@ SIZE = len(batch(b"a0000", b"b0000")[0])
 
 class TestAppend:
     def test_index_entries_are_placed_as_in_kafka(self) -> None:
-        """An entry for the first batch after more than the interval; the batch's last offset."""
+        """The first batch after more than the interval gets an entry with its last offset."""
         segment = make(MemFiles(), 12)
         every = 200 // SIZE + 1
         expected = list(range(every, 12, every))
@@ -81,7 +81,7 @@ class TestAppend:
         segment = make(files, 3, directory=directory)
         segment.file.dirty = True
         segment.seal()
-        assert len(os.listdir("/proc/self/fd")) == before + 1, "the sync still needs it"
+        assert len(os.listdir("/proc/self/fd")) == before + 1, "the file was closed before its sync"
         segment.file.sync()
         assert len(os.listdir("/proc/self/fd")) == before
         found = segment.range(BEGINNING, SIZE, LeaderEpochs())
@@ -135,7 +135,7 @@ class TestFind:
 
 
 class TestWrongIndex:
-    """An index that was left by another life of the file, sound in itself."""
+    """A valid index from an earlier version of the file."""
 
     def check(self, change: Callable[[OffsetIndex, TimeIndex], None]) -> None:
         files = MemFiles()
@@ -219,7 +219,7 @@ class TestDamage:
             segment.range(BEGINNING, 10, LeaderEpochs())
 
     def test_swapped_batches_are_corruption(self) -> None:
-        """Each batch is sound, but two of them changed places."""
+        """Each batch is valid, but two of them are swapped."""
         files = MemFiles()
         segment = sealed(files)
         data = files.read_bytes(segment.log_path)

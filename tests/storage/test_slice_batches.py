@@ -16,7 +16,7 @@ SIZES = [(1, 10), (1, CHUNK_BYTES - 100), (3, 5), (1, 3 * CHUNK_BYTES), (1, 1), 
 
 
 class Source:
-    """A file that counts what is read of it."""
+    """A file that counts the bytes read from it."""
 
     fd = None
     path = "a.log"

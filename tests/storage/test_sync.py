@@ -52,7 +52,7 @@ def test_sync_of_a_deleted_directory_is_skipped() -> None:
 
 
 def test_each_of_many_files_is_synced() -> None:
-    """A disk knows no other promise: one sync of a whole file system may reach nothing."""
+    """Only a sync of each file is reliable: a sync of the whole file system may have no effect."""
     files, operations = disk()
     items = []
     for number in range(100):
@@ -61,14 +61,14 @@ def test_each_of_many_files_is_synced() -> None:
     operations.clear()
     sync_together(files, items)
     assert Counter(operations) == Counter(Operation("sync", f"d/{n}") for n in range(100))
-    assert operations != sorted(operations), "what may happen at once may happen in any order"
+    assert operations != sorted(operations), "independent syncs run in a fixed order"
     files.sync_dir("d")
     image = files.crashed("lost-name", 0).image()
     assert all(image[f"d/{number}"] == b"x" for number in range(100))
 
 
 def test_files_are_renamed_after_their_bytes_are_durable() -> None:
-    """Cut off before each operation, a file has its old content or its new one."""
+    """After a crash at each operation, a file has its old or its new content."""
     files, _ = disk()
     for number in range(9):
         sync_in_order([AtomicWrite(files, f"d/{number}", b"old")])

@@ -1,4 +1,4 @@
-"""Look-ups by timestamp in one piece, for tests of logs."""
+"""Lookups by timestamp in one step, for tests of logs."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def all_received(values: range, *members: ClientProcess) -> None:
     )
 
 
-def test_partitions_are_reassigned_when_members_join_and_leave(
+def test_consumer_protocol_reassigns_partitions_when_members_join_and_leave(
     library: Library, workers: Any, spawn: Spawn, unique: Unique, tool: Run
 ) -> None:
     topic, group = unique("topic"), unique("group")

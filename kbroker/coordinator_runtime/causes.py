@@ -21,7 +21,10 @@ REASONS = {
     "late": "did not .* in time",
     "left": "left|disconnected",
     "rejoined": "joined again",
-    "metadata_changed": "joined with new metadata|changed its subscription|topics have changed",
+    "metadata_changed": (
+        "joined with new metadata|changed its (?:subscription|metadata)"
+        "|topics (?:or group configs )?have changed"
+    ),
     "returned": "rejoined as",
     "joined": "joined",
 }

@@ -1,8 +1,8 @@
-"""What clients saw of a broker that is killed, and whether that is right: a pure checker.
+"""Histories of a broker under kill -9, and a checker for them: a pure function of events.
 
-A history is a list of the events below in the order in which they happened. Whoever asks puts the
-question into it before it is sent and the answer after it came, so what stands before a question
-was known when it was asked.
+A history is a list of events in the order in which they happened. A client adds a request before it
+sends it and the response after it arrives. So everything before a request was known when the
+request was sent.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+# A topic and a partition.
 Place = tuple[str, int]
-"""A topic and the number of one of its partitions."""
 
 
 class Sent(NamedTuple):
-    """A producer is about to send a value, which nobody sends a second time."""
+    """A producer is about to send a value that is never sent again."""
 
     producer: int
     place: Place
@@ -24,7 +24,7 @@ class Sent(NamedTuple):
 
 
 class Acked(NamedTuple):
-    """The broker has acknowledged a value at an offset.
+    """The broker acknowledged a value at an offset.
 
     `offset` is None if librdkafka concluded from a later batch that this one was appended.
     """
@@ -43,7 +43,7 @@ class Reading(NamedTuple):
 class Read(NamedTuple):
     """A partition was read from `begin` to its end; `records` are offsets and values.
 
-    `log_start` and `end` are the offsets between which the broker said that there is something.
+    `log_start` and `end` are the earliest and the latest offset that the broker returned.
     """
 
     place: Place
@@ -54,7 +54,7 @@ class Read(NamedTuple):
 
 
 class Polled(NamedTuple):
-    """A reader that goes on without end was given the next `records`: offsets and values."""
+    """A continuous consumer received its next `records`: offsets and values."""
 
     reader: str
     place: Place
@@ -62,7 +62,7 @@ class Polled(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One record batch in a segment file: its offsets and a digest of its bytes."""
+    """A record batch in a segment file: its offsets and a digest of its bytes."""
 
     first: int
     last: int
@@ -72,7 +72,7 @@ class Batch(NamedTuple):
 class Dumped(NamedTuple):
     """The segment files of all replicas of a partition, by node, from `begin` on.
 
-    When they were read, every replica had to have everything below `high_watermark`.
+    When they were read, every replica had to contain everything below `high_watermark`.
     """
 
     place: Place
@@ -82,7 +82,7 @@ class Dumped(NamedTuple):
 
 
 class Killed(NamedTuple):
-    """The broker is dead. `log_start` of a partition was durable: it must not fall below that."""
+    """The broker was killed. `log_start` was checkpointed: the log start must not fall below it."""
 
     place: Place
     log_start: int
@@ -97,7 +97,7 @@ class Committing(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """The broker has acknowledged a commit."""
+    """The broker acknowledged a commit."""
 
     group: str
     place: Place
@@ -105,14 +105,14 @@ class Committed(NamedTuple):
 
 
 class Fetching(NamedTuple):
-    """Somebody is about to ask for the committed offset."""
+    """A client is about to request the committed offset."""
 
     group: str
     place: Place
 
 
 class Fetched(NamedTuple):
-    """The broker has named the committed offset; -1 is none."""
+    """The broker returned the committed offset, or -1."""
 
     group: str
     place: Place
@@ -135,32 +135,32 @@ Event = (
 
 
 class Finding(NamedTuple):
-    """Something that must not happen. `kind` is one word for it."""
+    """An anomaly; `kind` is one word for it."""
 
     kind: str
     text: str
 
 
 class _Partition:
-    """What is known of one partition."""
+    """The checker's state of one partition."""
 
     def __init__(self) -> None:
         self.acked: dict[int, int] = {}
         self.highest_acked = -1
-        self.due = -1  # the highest offset that a read which has begun must reach
-        self.due_again = 0  # readers had all before it when the read began
+        self.due = -1  # the highest offset that the current read must reach
+        self.due_again = 0  # consumers had read everything below it when the read began
         self.log_start = 0
         self.read_to = 0
         self.read: dict[int, int] = {}
         self.offset_of: dict[int, int] = {}
+        # Acknowledged values with an unknown offset, until they are read.
         self.unplaced: set[int] = set()
-        """Acked values whose offsets are unknown, until they are read."""
+        # The values of `unplaced` that the current read must find.
         self.unplaced_due: set[int] = set()
-        """Those of them that a read which has begun must have found."""
 
 
 class _Commits:
-    """What is known of one group's offset in one partition; one member commits at a time."""
+    """The checker's state of a group's offset in one partition; one member commits at a time."""
 
     def __init__(self) -> None:
         self.asked: set[int] = set()
@@ -169,10 +169,10 @@ class _Commits:
 
 
 class Checker:
-    """Takes a history piece by piece; see `check`.
+    """An incremental checker of a history; see `check`.
 
-    Parameters:
-        trimmed: topics whose old records may go. All others must keep everything.
+    Args:
+        trimmed: Topics with retention. All others must keep everything.
     """
 
     def __init__(self, trimmed: Collection[str] = ()) -> None:
@@ -181,21 +181,21 @@ class Checker:
         self._partitions: defaultdict[Place, _Partition] = defaultdict(_Partition)
         self._commits: defaultdict[tuple[str, Place], _Commits] = defaultdict(_Commits)
         self._positions: dict[tuple[str, Place], int] = {}
-        # Of each value: where it was sent, by whom, and the highest offset acked there before.
+        # By value: partition, producer, and the highest offset acknowledged there before.
         self._sent: dict[int, tuple[Place, int, int]] = {}
 
     @property
     def acked(self) -> int:
-        """How many values were acknowledged."""
+        """Return the number of acknowledged values."""
         return sum(len(each.acked) for each in self._partitions.values())
 
     @property
     def commits(self) -> int:
-        """How many different commits were asked for."""
+        """Return the number of different requested commits."""
         return sum(len(each.asked) for each in self._commits.values())
 
     def feed(self, events: Iterable[Event]) -> None:
-        """Take the next events."""
+        """Check the next events."""
         for event in events:
             match event:
                 case Sent(producer, place, value):
@@ -268,7 +268,7 @@ class Checker:
         partition.read_to = max(partition.read_to, read.end)
 
     def _check_unplaced(self, place: Place, partition: _Partition) -> None:
-        """Check acked values without offsets. Those of trimmed topics may have been deleted."""
+        """Check acknowledged values without offset. Retention may have deleted trimmed ones."""
         partition.unplaced -= partition.offset_of.keys()
         lost = partition.unplaced & partition.unplaced_due
         partition.unplaced -= lost
@@ -282,7 +282,7 @@ class Checker:
         offsets = [offset for offset, _ in polled.records]
         after = at + len(offsets)
         if offsets != list(range(at, after)):
-            text = f"{polled.reader} was at {at} and was given {_spans(offsets)}"
+            text = f"{polled.reader} was at {at} and received {_spans(offsets)}"
             self._report("gap", polled.place, text)
         for offset, value in polled.records:
             self._check_record(polled.place, partition, offset, value)
@@ -295,10 +295,10 @@ class Checker:
             text = f"the log start fell from {partition.log_start} to {read.log_start}"
             self._report("start", place, text)
         if read.end < partition.due_again:
-            text = f"readers had all before {partition.due_again}, but the end is {read.end}"
+            text = f"consumers had read up to {partition.due_again}, but the end is {read.end}"
             self._report("fell", place, text)
         if read.begin > max(partition.read_to, read.log_start):
-            self._report("unread", place, f"{partition.read_to} to {read.begin} was left out")
+            self._report("unread", place, f"{partition.read_to} to {read.begin} was skipped")
         if place[0] not in self._trimmed and read.log_start > 0:
             self._report("lost", place, f"everything before {read.log_start}")
         if partition.due >= read.end:
@@ -324,7 +324,7 @@ class Checker:
             self._report("moved", place, f"{value}, acked at {offset}, is at {found}")
 
     def _check_order(self, read: Read) -> None:
-        """A producer's values rise, so they do in a partition that keeps its order."""
+        """Check that the values of each producer increase."""
         last: dict[int, int] = {}
         for offset, value in read.records:
             producer = self._sent.get(value, (None, -1))[1]
@@ -336,7 +336,7 @@ class Checker:
     # -- replicas
 
     def _on_dumped(self, dump: Dumped) -> None:
-        """Every replica has the same bytes up to the high watermark."""
+        """Check that all replicas have the same bytes up to the high watermark."""
         committed = {
             node: [batch for batch in batches if batch.first < dump.high_watermark]
             for node, batches in dump.replicas.items()
@@ -352,14 +352,14 @@ class Checker:
                     break
 
     def _check_replica(self, dump: Dumped, node: int, batches: list[Batch]) -> None:
-        """The offsets of one replica go from the beginning of the dump to the high watermark."""
+        """Check that a replica has all offsets from `begin` to the high watermark."""
         at = dump.begin
         for batch in batches:
             if batch.first != at:
                 break
             at = batch.last + 1
         if at < dump.high_watermark:
-            text = f"node {node} has nothing at {at}, the high watermark is {dump.high_watermark}"
+            text = f"node {node} lacks offset {at}, the high watermark is {dump.high_watermark}"
             self._report("replicas", dump.place, text)
 
     # -- committed offsets
@@ -369,7 +369,7 @@ class Checker:
         commits = self._commits[group, place]
         is_fetch = isinstance(event, Fetched)
         if offset < (commits.due if is_fetch else commits.highest):
-            text = f"{group} had committed {commits.highest}, now it is {offset}"
+            text = f"{group} had committed {commits.highest}, but the offset is {offset}"
             self._report("commit", place, text)
         if offset >= 0 and offset not in commits.asked:
             self._report("commit", place, f"{group} never committed {offset}")
@@ -377,19 +377,24 @@ class Checker:
 
 
 def check(history: Iterable[Event], trimmed: Collection[str] = ()) -> list[Finding]:
-    """Everything in a history that must not happen.
+    """Return all anomalies of a history.
 
-    No acknowledged record is lost, is somewhere else than its ack said (moved), or is there twice
-    (doubled); no offset is given twice, or changes its value; an ack's offset is above all that
-    were acked before its record was sent; nothing is read that was not sent (phantom); offsets have
-    no gaps, a producer's records keep their order, and a committed offset never goes back. The log
-    start only rises, but for a kill, where it may fall to what was durable of it: then records come
-    back that had been given up, which is no loss. The end that readers see does not fall, and all
-    replicas have the same bytes up to the high watermark.
+    The rules:
+
+    * No acknowledged record is lost, stored at another offset (moved), or stored twice (doubled).
+    * No offset is assigned twice or changes its value.
+    * A record's offset is above all offsets acknowledged before the record was sent.
+    * Every value read was sent to this partition (otherwise it is a phantom).
+    * Offsets have no gaps, and the records of a producer keep their order.
+    * Committed offsets never decrease.
+    * The log start never decreases, except that a kill may reset it to the checkpointed value.
+      Records that retention had deleted then reappear.
+    * The end offset that consumers see never decreases.
+    * All replicas have the same bytes up to the high watermark.
 
     Args:
-        history: all events, in order.
-        trimmed: topics whose old records may go.
+        history: All events, in order.
+        trimmed: Topics with retention.
     """
     checker = Checker(trimmed)
     checker.feed(history)
@@ -397,7 +402,7 @@ def check(history: Iterable[Event], trimmed: Collection[str] = ()) -> list[Findi
 
 
 def _spans(offsets: list[int]) -> str:
-    """Offsets in words, runs of them as one: `3-7, 9-9`."""
+    """Format offsets as ranges: `3-7, 9-9`."""
     spans: list[list[int]] = []
     for offset in offsets:
         if spans and offset == spans[-1][1] + 1:

@@ -1,6 +1,6 @@
-"""Producers and a consumer group that live through all kills, and a reader that checks afterwards.
+"""Producers and a consumer group that survive all kills, and a reader that verifies the result.
 
-All of them write down what they ask and what they are told, in one list of events.
+All clients append their requests and responses to one list of events.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from .history import (
 from .server import ALONE, GROUP, KEPT, PARTITIONS, Address
 
 with warnings.catch_warnings():
-    # It warns about itself when it is imported.
+    # The import of kafka-python emits a deprecation warning.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaConsumer, KafkaProducer, TopicPartition
     from kafka.errors import KafkaError
     from kafka.structs import OffsetAndMetadata
 
+# Maximum unacknowledged records of a producer.
 IN_FLIGHT_MAX = 300
-"""Records of one producer that wait for their ack."""
 BURST, PAUSE_SECONDS = 10, 0.02
 VALUE_BYTES = 120
 VALUES_PER_PRODUCER = 10**9
@@ -60,7 +60,7 @@ PLACES: list[Place] = [(topic, index) for topic, n in PARTITIONS.items() for ind
 
 
 class Worker:
-    """A thread that ends when it is asked to. An exception in it is kept for the test."""
+    """A thread that stops on request and keeps its exception for the test."""
 
     def __init__(self, work: Callable[[Worker], None]) -> None:
         self.stopping = threading.Event()
@@ -89,19 +89,19 @@ class Worker:
 
 
 class Load:
-    """Idempotent producers, the members of a consumer group, and one who commits without a group.
+    """Idempotent producers, members of a consumer group, and a committer without membership.
 
-    While `holding` is set, the latter does nothing: what it had committed before can be looked at.
-    The members go on from what they know, and would cover the loss of a commit with the next one.
+    While `holding` is set, the committer pauses, so that its earlier commits can be checked. The
+    group members continue from memory: their next commit would hide a lost one.
 
-    Parameters:
-        addresses: where the server listens, or each of its nodes.
-        events: the history so far; all clients append to it.
-        places: the partitions that the producers write to.
+    Args:
+        addresses: Addresses of the server, or of each node.
+        events: The history so far; all clients append to it.
+        places: The partitions that the producers write to.
     """
 
+    # Interval of kafka-python's metadata refresh in ms.
     metadata_max_age_ms = 300_000
-    """After how long kafka-python's clients ask what there is, when nothing went wrong."""
 
     def __init__(
         self, addresses: Sequence[Address], events: list[Event], places: Sequence[Place] = PLACES
@@ -121,13 +121,13 @@ class Load:
 
     @property
     def acked(self) -> int:
-        """How many records are acknowledged."""
+        """Return the number of acknowledged records."""
         return sum(self._acked.values())
 
     @property
     def in_flight(self) -> int:
-        """How many records were sent and have no answer."""
-        acked = self.acked  # first: what comes between is then not counted
+        """Return the number of records without a response."""
+        acked = self.acked  # read before `_sent`, so that the result is never negative
         return sum(self._sent.values()) - acked
 
     def add_producer(self) -> None:
@@ -139,23 +139,23 @@ class Load:
         self._members.append(Worker(self._consume))
 
     def add_committer(self) -> None:
-        """Start the one who commits without a group."""
-        self._members.insert(0, Worker(self._commit_alone))
+        """Start the committer without membership."""
+        self._members.insert(0, Worker(self._commit_standalone))
 
     def remove_member(self) -> None:
-        """Ask the newest member to leave; does not wait for it."""
+        """Ask the newest member to leave, without waiting for it."""
         member = self._members.pop()
         member.stopping.set()
         self._left.append(member)
 
     def check(self) -> None:
-        """Raise what went wrong in a client."""
+        """Raise the error of a failed client."""
         for worker in [*self._producers, *self._members, *self._left]:
             worker.check()
         assert not self._failed, f"records failed: {self._failed[:3]}"
 
     def stop_producers(self) -> None:
-        """Wait until everything sent is acknowledged."""
+        """Stop the producers after everything they sent is acknowledged."""
         for producer in self._producers:
             producer.stopping.set()
         for producer in self._producers:
@@ -170,7 +170,7 @@ class Load:
             member.join()
 
     def abandon(self) -> None:
-        """Let all threads end, whatever becomes of their records."""
+        """Stop all threads, even with unacknowledged records."""
         self._abandoned = True
         workers = [*self._producers, *self._members, *self._left]
         for worker in workers:
@@ -178,7 +178,7 @@ class Load:
         for worker in workers:
             worker.wait()
 
-    # -- what the threads do
+    # -- threads
 
     def _produce(self, number: int, worker: Worker) -> None:
         producer = KafkaProducer(
@@ -209,10 +209,10 @@ class Load:
         future.add_errback(self._failed.append)
 
     def _next(self, number: int) -> tuple[Place, int]:
-        """What a producer is about to send, and where."""
+        """Return the next partition and value of a producer."""
         count = self._sent[number]
         value = number * VALUES_PER_PRODUCER + count
-        # Runs of one partition make batches of several records.
+        # Several records in a row go to one partition, so that batches have several records.
         places = self._places_of(number)
         place = places[(count // 5 + number) % len(places)]
         self._events.append(Sent(number, place, value))
@@ -220,7 +220,7 @@ class Load:
         return place, value
 
     def _places_of(self, number: int) -> Sequence[Place]:
-        """Where a producer writes to."""
+        """Return the partitions that a producer writes to."""
         return self._places
 
     def _on_ack(self, number: int, value: int, ack: Any) -> None:
@@ -248,7 +248,7 @@ class Load:
             try:
                 batches = consumer.poll(timeout_ms=100, max_records=200)
             except KafkaError:
-                time.sleep(0.02)  # there is no server
+                time.sleep(0.02)  # the server is down
                 continue
             self._commit(
                 consumer, {at: rows[-1].offset + 1 for at, rows in batches.items() if rows}
@@ -264,10 +264,10 @@ class Load:
         try:
             consumer.commit({at: OffsetAndMetadata(n, "", -1) for at, n in offsets.items()})
         except KafkaError:
-            return  # the partitions may be another member's by now: in doubt
+            return  # in doubt: the partitions may already belong to another member
         self._events.extend(Committed(GROUP, place, offset) for place, offset in rows)
 
-    def _commit_alone(self, worker: Worker) -> None:
+    def _commit_standalone(self, worker: Worker) -> None:
         offset = 0
 
         async def commit() -> None:
@@ -297,7 +297,7 @@ class Load:
 
 
 def to_bytes(value: int) -> bytes:
-    """The bytes of a record that holds a value."""
+    """Return the record value that encodes an integer."""
     return (b"%d;" % value).ljust(VALUE_BYTES, b".")
 
 
@@ -305,13 +305,13 @@ def from_bytes(data: bytes | None) -> int:
     return int((data or b"").split(b";")[0])
 
 
-# -- reading back
+# -- verification
 
 
 async def read_back(address: Address, events: list[Event], read_to: dict[Place, int]) -> None:
-    """Read what came to each partition since `read_to`, and the group's offsets.
+    """Read each partition from `read_to` to its end, and the committed offsets of the groups.
 
-    `read_to` is moved to the end. Everything goes into `events`.
+    `read_to` is advanced to the end. Everything read is appended to `events`.
     """
     async with connected(address) as wire:
         for group in (ALONE, GROUP):
@@ -342,7 +342,7 @@ async def read_partition(
 async def _read_records(
     wire: Wire, topic: Topic, partition: int, begin: int, end: int
 ) -> list[tuple[int, int]] | None:
-    """Offsets and values from `begin` to before `end`; None when retention was faster."""
+    """Return offsets and values from `begin` to `end`, or None if retention overtook the read."""
     records: list[tuple[int, int]] = []
     at = begin
     while at < end:
@@ -355,7 +355,7 @@ async def _read_records(
             assert check_crc(data, position, header), f"{topic.name}-{partition} at {at}: CRC"
         rows = [(each.offset, from_bytes(each.value)) for each in read_records(data)]
         if not rows or rows[-1][0] < at:
-            return records  # there is nothing where something should be: a finding
+            return records  # records are missing: the checker reports a gap
         records += [each for each in rows if at <= each[0] < end]
         at = rows[-1][0] + 1
     return records
@@ -368,7 +368,7 @@ async def _find_coordinator(wire: Wire, group: str) -> None:
 
 
 async def fetch_commits(wire: Wire, group: str, events: list[Event]) -> int:
-    """Ask a coordinator what a group has committed; returns the error code of the answer."""
+    """Fetch the committed offsets of a group and return the error code of the response."""
     places = [place for place in PLACES if place[0] == KEPT]
     events.extend(Fetching(group, place) for place in places)
     ask = request(ApiKey.OFFSET_FETCH, group_id=group)

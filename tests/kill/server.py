@@ -1,4 +1,4 @@
-"""A real server process that is killed and started again on the same port and data directory."""
+"""A server process that can be killed and restarted on the same port and data directory."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from kbroker.storage.naming import LOCK, LOG, LOG_STARTS, RECOVERY_POINTS, parse
 from ..machine import LOCAL, Machine
 
 ROOT = Path(__file__).parents[2]
+# Host and port.
 Address = tuple[str, int]
-"""A host and a port."""
 START_SECONDS_MAX = 30
 
 KEPT, TRIMMED = "kept", "trimmed"
@@ -43,16 +43,16 @@ _TOPICS = (
 
 
 def _python_path() -> str:
-    """Where a process finds the modules of this project, its tests among them."""
+    """Return a PYTHONPATH with this project and its tests."""
     paths = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return os.pathsep.join(filter(None, paths))
 
 
 class Restart(NamedTuple):
-    """Seconds from exec to the first answered Metadata.
+    """Seconds from exec to the first Metadata response.
 
-    `waited` of them the process was ready to run, but other programs had the processors; 0 where
-    the system does not tell.
+    `waited` is the part in which the process was runnable but other programs had the CPU; 0 if the
+    system does not report it.
     """
 
     seconds: float
@@ -60,20 +60,20 @@ class Restart(NamedTuple):
 
     @property
     def own(self) -> float:
-        """What it takes on a machine that has a processor for it."""
+        """Return the restart time without the wait for a CPU."""
         return self.seconds - self.waited
 
 
 class Server:
-    """`kbroker serve` with its files in `directory`: `data`, and the log of each of its lives.
+    """`kbroker serve` with its files in `directory`: `data`, and one log file per start.
 
-    Parameters:
-        directory: where its files are.
+    Args:
+        directory: Directory of its files.
         settings: `KEY=VALUE` each.
-        topics: what it makes before it is ready, as for `--topic`.
-        module: what Python runs instead of kbroker.
-        options: more words for `kbroker serve`.
-        machine: where it runs.
+        topics: Topics to create at startup, in the format of `--topic`.
+        module: The Python module to run instead of kbroker, with arguments.
+        options: Further options of `kbroker serve`.
+        machine: Machine to run on.
     """
 
     def __init__(
@@ -100,21 +100,21 @@ class Server:
 
     @property
     def address(self) -> Address:
-        """Where clients find it."""
+        """Return the address for clients."""
         return self.machine.address, self.port
 
     @property
     def bootstrap(self) -> str:
-        """The same, as an option of clients."""
+        """Return the address as `host:port`."""
         return f"{self.machine.address}:{self.port}"
 
     @property
     def log_path(self) -> Path:
-        """What the present life has logged."""
+        """Return the log file of the current process."""
         return self.directory / f"server-{self.lives}.log"
 
     def launch(self) -> float:
-        """Start a process without waiting for it; returns when, on the steady clock."""
+        """Start a process without waiting for it and return its start time (perf_counter)."""
         assert self.process is None
         self.lives += 1
         command = [*self.machine.within, sys.executable, "-m", *self._module, "serve"]
@@ -143,7 +143,7 @@ class Server:
         return started
 
     def start(self) -> Restart:
-        """Start, and wait for the first answered Metadata."""
+        """Start the server and wait for the first Metadata response."""
         started = self.launch()
         assert self.process is not None
         while True:
@@ -158,7 +158,7 @@ class Server:
                 return Restart(time.perf_counter() - started, self._processor_wait())
 
     def _processor_wait(self) -> float:
-        """How many seconds the main thread has waited for a processor."""
+        """Return the seconds that the main thread has waited for a CPU."""
         assert self.process is not None
         try:
             fields = Path(f"/proc/{self.process.pid}/schedstat").read_text().split()
@@ -167,7 +167,7 @@ class Server:
         return int(fields[1]) / 1e9
 
     def kill(self) -> None:
-        """End the process with SIGKILL. It must have lived until now."""
+        """Kill the process with SIGKILL; it must be running."""
         assert self.process is not None
         assert self.process.poll() is None, self.log_path.read_text()
         self.process.kill()
@@ -175,16 +175,16 @@ class Server:
         self.process = None
 
     def close(self) -> None:
-        """The process is gone afterwards, if there is one."""
+        """Kill the process if it runs."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
             self.process = None
 
-    # -- what it is doing
+    # -- observation
 
     def segments(self, topic: str) -> dict[int, list[int]]:
-        """The first offsets of the segment files of each partition of a topic."""
+        """Return the base offsets of the segment files of each partition of a topic."""
         found = {}
         for partition in range(PARTITIONS[topic]):
             directory = self.data / f"{topic}-{partition}"
@@ -207,17 +207,17 @@ class Server:
         return {index: offsets.get((topic, index), 0) for index in range(PARTITIONS[topic])}
 
     def retention_starts(self) -> dict[int, int]:
-        """Where retention moved the start of the trimmed partitions, as this life has logged it."""
+        """Return the log starts of the trimmed partitions that the current process logged."""
         pattern = rf"{TRIMMED}-(\d+): retention moved the start to (\d+)"
         found = re.findall(pattern, self.log_path.read_text())
         return {int(partition): int(start) for partition, start in found}
 
     def group_states(self) -> list[str]:
-        """The states through which the group went in this life."""
+        """Return the states of the group that the current process logged."""
         return re.findall(rf"group {GROUP}: .*; now (\w+), generation", self.log_path.read_text())
 
     def open_files(self) -> tuple[bool, int]:
-        """Whether the process has claimed its data directory, and how many logs it has open."""
+        """Return whether the process has locked its data directory, and how many logs are open."""
         assert self.process is not None
         claimed, logs = False, 0
         directory = f"/proc/{self.process.pid}/fd"

@@ -1,7 +1,7 @@
-"""kill -9 of a real server under load, again and again: what was acknowledged is there.
+"""Repeated kill -9 of a server under load: acknowledged records survive.
 
-Half of the rounds end while something special happens (`MOMENTS`). A round in which it did not
-happen, or in which no request was in flight at the kill, does not count and is repeated.
+Half of the rounds kill the server in a special phase (`PHASES`). A round outside its phase, or
+without a request in flight at the kill, does not count and is repeated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .server import KEPT, TRIMMED, Restart, Server
 
 pytestmark = pytest.mark.slow
 
-MOMENTS = ("roll", "retention", "rebalance", "recovery")
+PHASES = ("roll", "retention", "rebalance", "recovery")
 ACKS_MIN = 1000
 ROUND_SECONDS_MAX = 60
 RESTART_SECONDS_MAX = 1.0
@@ -38,15 +38,15 @@ MISSES_PER_ROUND_MAX = 3
 
 
 def wait_until(condition: Callable[[], object], seconds: float = ROUND_SECONDS_MAX) -> None:
-    """Wait until `condition()` is true, looking often."""
+    """Wait until `condition()` is true, checking every ms."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "what the round waits for did not happen"
+        assert time.monotonic() < deadline, "the awaited condition did not occur"
         time.sleep(0.001)
 
 
 class Run:
-    """A server under load, and what is known of it."""
+    """A server under load, and the state of its checks."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.server = Server(directory)
@@ -62,23 +62,23 @@ class Run:
         self.logs_in_recovery = 0
         self.starts_in_doubt = 0
         self._fed = 0
-        self._has_guest = False
+        self._has_extra_member = False
 
     # -- one round
 
-    def round(self, moment: str | None) -> bool:
-        """Load, kill, restart, check; whether the round counts."""
+    def round(self, phase: str | None) -> bool:
+        """Run load, kill, restart and check. Returns True if the round counts."""
         before = self.load.acked
         self.load.check()
         wait_until(lambda: self.load.acked - before >= ACKS_MIN)
-        if moment == "rebalance":
-            # The one before is over: its members read.
+        if phase == "rebalance":
+            # Wait until the previous rebalance is over.
             wait_until(lambda: (self.server.group_states() or ["Stable"])[-1] == "Stable")
-        happened = self._await_moment(moment)
+        happened = self._await_phase(phase)
         in_flight, acks = self.load.in_flight, self.load.acked - before
         self._kill()
         counts = happened() and in_flight > 0
-        if moment == "recovery":
+        if phase == "recovery":
             counts = self._kill_in_recovery() and counts
         self.restarts.append(self.server.start())
         self.check()
@@ -86,7 +86,7 @@ class Run:
             self.in_flight.append(in_flight)
             self.acks.append(acks)
         print(
-            f"{moment or 'any':<10} {acks} acks, {in_flight} in flight, restart "
+            f"{phase or 'any':<10} {acks} acks, {in_flight} in flight, restart "
             f"{self.restarts[-1].seconds:.2f} s{'' if counts else ': does not count'}",
             flush=True,
         )
@@ -102,7 +102,7 @@ class Run:
         self.events.extend(Killed((TRIMMED, index), start) for index, start in starts.items())
 
     def check(self, *, everything: bool = False) -> None:
-        """Read what is new, or all that there is, and hold it against the history."""
+        """Read the new records, or all of them, and check the history."""
         if everything:
             self.read_to.clear()
         trio.run(read_back, self.server.address, self.events, self.read_to)
@@ -110,24 +110,24 @@ class Run:
         self.checker.feed(self.events[self._fed : end])
         self._fed = end
         found = self.checker.findings
-        assert not found, f"{len(found)} findings, the first: {[*map(str, found[:10])]}"
+        assert not found, f"{len(found)} findings, the first ones: {[*map(str, found[:10])]}"
         self.load.check()
         self.load.holding.clear()
 
-    # -- moments: each waits for its own and returns how to see, after the kill, that it was one
+    # -- phases: each waits for its phase and returns a check, for after the kill, that it was hit
 
-    def _await_moment(self, moment: str | None) -> Callable[[], bool]:
-        if moment == "roll":
+    def _await_phase(self, phase: str | None) -> Callable[[], bool]:
+        if phase == "roll":
             return self._await_roll()
-        if moment == "retention":
+        if phase == "retention":
             return self._await_retention()
-        if moment == "rebalance":
+        if phase == "rebalance":
             return self._await_rebalance()
         time.sleep(self.random.uniform(0, 0.3))
         return lambda: True
 
     def _await_roll(self) -> Callable[[], bool]:
-        """A segment was made, and no checkpoint covers its beginning yet."""
+        """Wait until a segment is rolled whose start no checkpoint covers yet."""
         before = self.server.segments(KEPT)
 
         def rolled() -> list[int]:
@@ -144,12 +144,12 @@ class Run:
         )
 
     def _await_retention(self) -> Callable[[], bool]:
-        """The log start has moved; segments before it are still there, or some of them are."""
+        """Wait until the log start has advanced and some segments below it still exist."""
         before = self.server.retention_starts()
         wait_until(lambda: self.server.retention_starts() != before)
         starts = self.server.retention_starts()
         if self.random.random() < 0.5:
-            # Not at once, but when the files are being removed.
+            # Kill while the files are being deleted.
             wait_until(
                 lambda: any(
                     self.server.log_starts(TRIMMED)[p] >= start for p, start in starts.items()
@@ -162,13 +162,13 @@ class Run:
         )
 
     def _await_rebalance(self) -> Callable[[], bool]:
-        """A member comes or goes, and the group is not stable again."""
+        """Start or stop a member, and wait until the group rebalances."""
         seen = len(self.server.group_states())
-        if self._has_guest:
+        if self._has_extra_member:
             self.load.remove_member()
         else:
             self.load.add_member()
-        self._has_guest = not self._has_guest
+        self._has_extra_member = not self._has_extra_member
         wait_until(lambda: len(self.server.group_states()) > seen)
         time.sleep(self.random.uniform(0, 0.05))
         return lambda: self.server.group_states()[-1] != "Stable"
@@ -176,7 +176,8 @@ class Run:
     def _kill_in_recovery(self) -> bool:
         """Start and kill twice, each time before anything new is acknowledged.
 
-        Once early, and once when clients are back and logs are opened and checked.
+        The first kill is early, the second when clients have reconnected and logs are being
+        recovered.
         """
         acked = self.load.acked
         for with_logs in (False, True):
@@ -190,7 +191,7 @@ class Run:
         return self.load.acked == acked
 
     def close(self) -> None:
-        """After the last round: everything sent is acknowledged, and all of it is read again."""
+        """Stop the clients after everything is acknowledged, and read everything again."""
         self.load.stop_producers()
         self.load.stop_members()
         self.check(everything=True)
@@ -198,9 +199,9 @@ class Run:
 
 @contextmanager
 def running(directory: Path, seed: int) -> Iterator[Run]:
-    """A run with its clients at work; the process is gone at the end."""
+    """Run a server with clients, and stop everything at the end."""
     run = Run(directory, seed)
-    logging.disable(logging.ERROR)  # the clients report every connection that is refused
+    logging.disable(logging.ERROR)  # the clients log every refused connection
     try:
         run.server.start()
         for _ in range(3):
@@ -214,31 +215,33 @@ def running(directory: Path, seed: int) -> Iterator[Run]:
         run.server.close()
         del run.load
         logging.disable(logging.NOTSET)
-        gc.collect()  # the clients' sockets, while nobody minds
+        gc.collect()  # close the clients' sockets now, outside of other tests
 
 
 def plan(rounds: int, draw: random.Random) -> list[str | None]:
-    """What each round waits for; every other one for something special, in random order."""
-    first = draw.randrange(len(MOMENTS))
-    special = [MOMENTS[(first + i) % len(MOMENTS)] for i in range((rounds + 1) // 2)]
+    """Return the phase of each round in random order; every other round has none."""
+    first = draw.randrange(len(PHASES))
+    special = [PHASES[(first + i) % len(PHASES)] for i in range((rounds + 1) // 2)]
     planned = [*special, *([None] * (rounds - len(special)))]
     draw.shuffle(planned)
     return planned
 
 
 @pytest.mark.sized
-def test_nothing_acknowledged_is_lost(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_killed_server_loses_no_acknowledged_record(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     rounds: int = request.config.getoption("rounds")
     seed: int = request.config.getoption("seed")
     print(f"\nseed {seed}")
     done: Counter[str] = Counter()
     missed = 0
     with running(tmp_path, seed) as run:
-        for moment in plan(rounds, run.random):
-            while not run.round(moment):
+        for phase in plan(rounds, run.random):
+            while not run.round(phase):
                 missed += 1
                 assert missed <= MISSES_PER_ROUND_MAX * rounds, "too many rounds do not count"
-            done[moment or "any"] += 1
+            done[phase or "any"] += 1
         run.close()
     print(
         f"figures: seed {seed}, {rounds} rounds ({', '.join(f'{n} {m}' for m, n in done.items())}),"
@@ -250,40 +253,39 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, request: pytest.FixtureReq
         f" to {max(run.in_flight)} records in flight;"
         f" {run.starts_in_doubt} kills between a log start and its checkpoint"
     )
-    assert set(done) >= set(MOMENTS) or rounds < 2 * len(MOMENTS)
+    assert set(done) >= set(PHASES) or rounds < 2 * len(PHASES)
     assert run.checker.commits > rounds
-    # Some restarts beside other tests say little about the time that one takes.
+    # A few restarts while other tests run do not measure the restart time.
     if rounds >= ROUNDS_THAT_MEASURE:
         print(f"figures: {check_restarts(run.restarts)}")
 
 
 def check_restarts(restarts: list[Restart]) -> str:
-    """Half of the restarts take less than a second of a usual processor, not counting the time of other
-    programs.
+    """Check that the median restart takes less than a second of CPU on a usual machine.
 
-    Returns the figures in words.
+    Returns the results as text.
     """
     slow = slowness()
     total = statistics.median(each.seconds for each in restarts)
     own = statistics.median(each.own for each in restarts)
     rows = " ".join(f"{each.seconds:.2f} ({each.own:.2f})" for each in sorted(restarts))
     assert own < RESTART_SECONDS_MAX * slow, rows
-    print(f"restarts in seconds, in brackets without the wait for a processor: {rows}")
+    print(f"restarts in seconds, in brackets without the wait for a CPU: {rows}")
     return (
-        f"restart: median {total:.2f} s, {own:.2f} s without the wait for a processor that other "
-        "programs had"
+        f"restart: median {total:.2f} s, {own:.2f} s without the wait for a CPU that other "
+        "programs used"
     )
 
 
-def test_slow_restarts_are_seen() -> None:
+def test_check_detects_slow_restarts() -> None:
     slow, held_up = Restart(5.0 * slowness(), 0.1), Restart(1.5, 1.2)
     assert "median 1.50 s, 0.30 s" in check_restarts([slow, slow, held_up, held_up, held_up])
     with pytest.raises(AssertionError):
         check_restarts([slow, slow, slow, held_up, held_up])
 
 
-def test_a_batch_that_is_missing_is_seen(tmp_path: Path) -> None:
-    """The whole harness notices when a real server has lost its last acknowledged batch."""
+def test_check_detects_missing_batch(tmp_path: Path) -> None:
+    """The test detects a server that lost its last acknowledged batch."""
     with running(tmp_path, seed=0) as run:
         wait_until(lambda: run.load.acked > 200)
         run.load.stop_producers()
@@ -298,7 +300,7 @@ def test_a_batch_that_is_missing_is_seen(tmp_path: Path) -> None:
 
 
 def _cut_last_batch(server: Server, place: Place) -> None:
-    """Take the newest batch of a partition out of its file, and all word of how long it was."""
+    """Delete the newest batch of a partition and all checkpoints of its length."""
     base = server.segments(place[0])[place[1]][-1]
     path = server.data / f"{place[0]}-{place[1]}" / file_name(base, LOG)
     data = path.read_bytes()

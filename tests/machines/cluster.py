@@ -1,4 +1,4 @@
-"""Three nodes and three members of an etcd, each on a machine of its own."""
+"""Three broker nodes and three etcd members, each on its own simulated machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTINGS = (
 
 
 class MachineCluster(EtcdCluster):
-    """The processes, and the network between them."""
+    """A cluster of processes, and the network between them."""
 
     def __init__(self, directory: Path) -> None:
         self.network = Network(2 * len(NODES))
@@ -39,11 +39,11 @@ class MachineCluster(EtcdCluster):
         super().__init__(directory / "cluster", address, SETTINGS, machines[: len(NODES)])
 
     def machine_of(self, node: int) -> Machine:
-        """Where a node runs."""
+        """Return the machine of a node."""
         return self._nodes[node].machine
 
     def machines_but(self, nodes: Sequence[int]) -> list[Machine]:
-        """Where the other nodes run."""
+        """Return the machines of the other nodes."""
         return [self.machine_of(node) for node in NODES if node not in nodes]
 
     def close(self) -> None:
@@ -52,7 +52,7 @@ class MachineCluster(EtcdCluster):
         self.network.close()
 
     def look(self) -> dict[Place, State]:
-        """Every partition as the best informed node sees it: one that was cut off lags behind."""
+        """Return each partition's state of the highest epoch; isolated nodes know older ones."""
         found: dict[Place, State] = {}
         for node in NODES:
             answer = self._ask(node, partial(describe, names=self._names)) or {}
@@ -64,7 +64,7 @@ class MachineCluster(EtcdCluster):
         return found
 
     def controller(self) -> int:
-        """The node that decides, as the first one says that knows."""
+        """Return the controller, according to the first node that knows it."""
         found = self._ask_any(_controller)
         assert found in NODES, found
         return int(found)

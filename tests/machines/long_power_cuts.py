@@ -1,7 +1,7 @@
-"""Power cuts of one, two and all of three nodes over an etcd: what was acknowledged was synced.
+"""Power cuts of one, two and all of three nodes over etcd: acknowledged records are fsynced.
 
-Each node has its directory on a disk that forgets what was not synced (`power_disk`), which takes pyfuse3 and
-an administrator: `make soak PART=power` runs this.
+Each node has its directory on a disk that loses unsynced data (`power_disk`). This needs pyfuse3
+and root permissions: `make soak PART=power` runs it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from .power_disk import PowerDisk
 
 pytestmark = test_crashes.pytestmark
 
+# Kinds of rounds; the first one cuts all nodes at once.
 ROUNDS = (PROCESS, LEADER, PROCESS, TWO, FOLLOWER, ALL)
-"""The first of them: all of them at once."""
 
 
 class PowerCluster(EtcdCluster):
-    """Each crash is a power cut of that node's machine."""
+    """A cluster whose crashes are power cuts."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ def etcd_address(directory: Path) -> Iterator[str]:
         yield f"etcd://{member.removeprefix('http://')}/test"
 
 
-def test_what_is_acknowledged_before_it_is_synced_is_missed(tmp_path: Path) -> None:
-    """The check sees brokers that do not wait for their disks."""
+def test_check_detects_brokers_without_fsync(tmp_path: Path) -> None:
+    """The check detects brokers that acknowledge records before fsync."""
     settings = (*SESSION, "flush.policy=os")
     with etcd_address(tmp_path) as address:
         cluster = PowerCluster(tmp_path / "cluster", address, 0, ("drop",), settings)
@@ -80,7 +80,9 @@ def test_what_is_acknowledged_before_it_is_synced_is_missed(tmp_path: Path) -> N
             crash_nodes(cluster, 3, 0, (PROCESS,))
 
 
-def test_nothing_acknowledged_is_lost(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_no_acknowledged_record_is_lost_in_power_cuts(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     seed = request.config.getoption("seed")
     with etcd_address(tmp_path) as address:
         cluster = PowerCluster(tmp_path / "cluster", address, seed)

@@ -1,8 +1,8 @@
-"""Machines of which each has a network stack of its own, and a network between them that fails.
+"""Simulated machines with their own network stacks, and a network between them that can fail.
 
-Each is a network namespace with one link to a router, which is a namespace as well: it forwards
-packets, and drops those that a rule names by where they come from and where they go. So a cut is what a
-broken network is: nothing comes, and nobody is told. Only an administrator of a Linux can make them.
+Each machine is a network namespace with one link to a router namespace. The router forwards packets
+and drops those between cut machines without a notification, like a broken network. Linux and root
+permissions are required.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from ..machine import Machine
 
 
 class NoNetwork(Exception):
-    """Networks cannot be made here; what the system says."""
+    """Networks cannot be created on this system; the message has the reason."""
 
 
 class Network:
-    """Machines, and the test's own end of it. Call `close` at the end.
+    """Machines, and the test's own end of the network. Call `close` at the end.
 
-    Parameters:
-        count: how many machines.
+    Args:
+        count: Number of machines.
 
     Raises:
-        NoNetwork: it cannot be made here.
+        NoNetwork: This system does not permit it.
     """
 
     def __init__(self, count: int) -> None:
@@ -59,7 +59,7 @@ class Network:
             _ip("-n", name, "route", "add", "default", "via", self._gateway(number))
 
     def _join(self, number: int, link: str, there: Sequence[str]) -> None:
-        """Give both ends of a machine's link their addresses."""
+        """Assign addresses to both ends of a machine's link."""
         _ip(*there, "address", "add", f"{self._address(number)}/30", "dev", link)
         _ip(*there, "link", "set", link, "up")
         router = ("-n", self._router)
@@ -77,26 +77,26 @@ class Network:
 
     @property
     def machines(self) -> list[Machine]:
-        """All of them, in their order."""
+        """Return all machines in order."""
         return [
             Machine(self._address(number), ("ip", "netns", "exec", self._name(number)))
             for number in self._machines
         ]
 
     def drop(self, sources: Iterable[Machine], targets: Iterable[Machine]) -> None:
-        """From now on what is sent from one of them to one of the others is lost, until `heal`."""
+        """Drop all packets from sources to targets, until `heal`."""
         for source, target in product(sources, targets):
             if (source, target) not in self._dropped:
                 self._dropped.add((source, target))
                 self._rule("add", source, target)
 
     def cut(self, some: Sequence[Machine], others: Sequence[Machine]) -> None:
-        """The same in both directions."""
+        """Drop all packets between two sets of machines, until `heal`."""
         self.drop(some, others)
         self.drop(others, some)
 
     def heal(self) -> None:
-        """All packets arrive again."""
+        """Remove all cuts."""
         while self._dropped:
             self._rule("del", *self._dropped.pop())
 
@@ -105,7 +105,7 @@ class Network:
         _ip("-n", self._router, "rule", verb, *words)
 
     def close(self) -> None:
-        """Take all of it away. What ran there keeps its namespace until it has ended."""
+        """Delete all namespaces. Running processes keep theirs until they end."""
         for name in [self._router, *map(self._name, self._machines)]:
             subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)
 

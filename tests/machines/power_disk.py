@@ -1,10 +1,10 @@
-"""A disk in memory whose power can be cut, mounted as a file system: only what was synced is sure to stay.
+"""An in-memory FUSE file system that simulates power cuts: only synced data surely survives.
 
 Usage: python -m tests.machines.power_disk DIRECTORY
 
-It mounts on the directory and says `mounted`; each line `cut MODE SEED` of its input takes from the disk what
-a power cut may take (the modes of `kbroker.storage.crash_files`), and is answered with `cut`. Whoever used
-the disk has to be dead then.
+The program mounts on the directory and prints `mounted`. A line `cut MODE SEED` of its input
+removes what a power cut may remove (the modes of `kbroker.storage.crash_files`), and the program
+prints `cut`. All users of the disk must have ended before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Node = Inode | Directory
 
 
 class Disk(pyfuse3.Operations):
-    """What the kernel asks of the files. Nothing is remembered by it: each look-up comes here."""
+    """The FUSE operations. The kernel caches nothing: every lookup comes here."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Disk(pyfuse3.Operations):
         self._mount(Directory())
 
     def cut(self, mode: Mode, seed: int) -> None:
-        """Forget what a power cut takes. Numbers of before are not used again."""
+        """Drop what a power cut loses. Old inode numbers are not reused."""
         self._numbers.clear()
         self._nodes.clear()
         self._changed.clear()
@@ -52,7 +52,7 @@ class Disk(pyfuse3.Operations):
         self._numbers[root] = pyfuse3.ROOT_INODE
         self._nodes[pyfuse3.ROOT_INODE] = root
 
-    # -- nodes by their numbers
+    # -- nodes by inode number
 
     def _number(self, node: Node) -> int:
         if node not in self._numbers:
@@ -217,13 +217,13 @@ class Disk(pyfuse3.Operations):
         self._directory(fh).sync()
 
     async def flush(self, fh: int) -> None:
-        """A file is closed: nothing is synced by that."""
+        """Do nothing: close does not sync a file."""
 
     async def release(self, fh: int) -> None:
-        """Nothing is kept for an open file."""
+        """Do nothing: open files have no state."""
 
     async def releasedir(self, fh: int) -> None:
-        """Nor for an open directory."""
+        """Do nothing: open directories have no state."""
 
 
 def _opened(number: int) -> pyfuse3.FileInfo:
@@ -234,8 +234,8 @@ async def _serve(disk: Disk) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pyfuse3.main)
         print("mounted", flush=True)
-        orders = trio.wrap_file(sys.stdin)
-        while line := await orders.readline():
+        commands = trio.wrap_file(sys.stdin)
+        while line := await commands.readline():
             verb, mode, seed = line.split()
             assert verb == "cut", line
             disk.cut(cast(Mode, mode), int(seed))
@@ -253,7 +253,7 @@ def main(directory: str) -> None:
 
 
 class PowerDisk:
-    """One in a process of its own, mounted on a directory. Call `close` at the end."""
+    """A power disk in its own process, mounted on a directory. Call `close` at the end."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True)
@@ -267,7 +267,7 @@ class PowerDisk:
         self._expect("mounted")
 
     def cut(self, mode: Mode, seed: int) -> None:
-        """Whoever uses the disk is dead; it comes back with what a power cut leaves."""
+        """Cut the power; all users of the disk must have ended."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"cut {mode} {seed}\n")
         self._process.stdin.flush()
@@ -275,7 +275,7 @@ class PowerDisk:
 
     def _expect(self, word: str) -> None:
         assert self._process.stdout is not None
-        assert self._process.stdout.readline().strip() == word, "the disk has failed"
+        assert self._process.stdout.readline().strip() == word, "the power disk process failed"
 
     def close(self) -> None:
         subprocess.run(["umount", "-l", self._directory], check=False)

@@ -1,7 +1,8 @@
-"""What happens to machines and the networks between them: nothing acknowledged is lost by it.
+"""Faults of machines and networks: no acknowledged record is lost.
 
-Three nodes and three members of etcd, each on a machine of its own, under the load of the crash tests and
-with their checks: what was acknowledged is read back, and the files of all replicas are equal.
+Three broker nodes and three etcd members run on their own simulated machines, under the load of the
+crash tests and with their checks: acknowledged records are read back, and the files of all replicas
+are equal.
 """
 
 from __future__ import annotations
@@ -26,49 +27,49 @@ pytestmark = pytest.mark.long
 SESSION_SECONDS = 3.0
 assert f"broker.session.timeout.ms={SESSION_SECONDS * 1000:.0f}" in SETTINGS
 NOBODY, ANY, CONTROLLER, EVERY = "nobody", "any", "controller", "every"
+# The crash tests of one process run this many rounds per round here: failure detection is slow.
 ROUNDS_SHARE = 10
-"""Where the crash tests of one process have so many rounds, this has one: nodes are missed late."""
 
 
 class MachineRun(Run):
-    """The same load and checks; what happens stands in FAULTS."""
+    """A crash test run with the faults of FAULTS."""
 
     cluster: MachineCluster
 
     def __init__(self, cluster: MachineCluster, seed: int) -> None:
         super().__init__(cluster, seed)
         self.without_election = {kind for kind, fault in FAULTS.items() if not fault.elects}
+        # Callbacks that end the current fault.
         self.undo = ExitStack()
-        """What ends the present fault."""
 
     def _draw(self, kind: str) -> list[int]:
-        who = FAULTS[kind].who
-        if who == NOBODY:
+        victims = FAULTS[kind].victims
+        if victims == NOBODY:
             return []
-        if who == EVERY:
+        if victims == EVERY:
             return self.random.sample(NODES, 3)
-        if who == ANY:
+        if victims == ANY:
             return [self.random.choice(NODES)]
-        if who == CONTROLLER:
+        if victims == CONTROLLER:
             return [self.cluster.controller()]
-        return super()._draw(who)
+        return super()._draw(victims)
 
     def _crash(self, kind: str, victims: list[int], before: dict[Place, State]) -> list[float]:
-        going_on = FAULTS[kind].strike(self, victims)
+        available = FAULTS[kind].inject(self, victims)
         led = [place for place in PLACES if before[place].leader in victims]
-        self.load.watch(led if going_on is None else going_on)
+        self.load.watch(led if available is None else available)
         return self._await_watched(f"{kind} of {victims}")
 
     def _revive(self, kind: str, victims: list[int]) -> None:
         self.undo.close()
 
     def await_recovery(self) -> None:
-        """Wait until acks come again for all partitions, and all replicas are in sync."""
+        """Wait until all partitions acknowledge records and all replicas are in sync."""
         self.load.watch(PLACES)
-        self._await_watched("all is well")
+        self._await_watched("recovery")
         super().await_recovery()
 
-    # -- what happens; each returns the partitions that go on meanwhile, None for those of the victims
+    # -- faults; each returns the partitions that must stay available, None for those of the victims
 
     def kill(self, victims: Sequence[int]) -> list[Place] | None:
         for node in victims:
@@ -94,25 +95,25 @@ class MachineRun(Run):
             self.cluster.lose_directory(node)
 
     def isolate(self, victims: Sequence[int]) -> None:
-        """From the other nodes and from etcd; clients still reach it."""
+        """Cut a node off from the other nodes and from etcd, but not from clients."""
         (node,) = victims
         rest = [*self.cluster.machines_but(victims), *self.cluster.members]
         self._cut([node], rest)
 
     def isolate_others(self, victims: Sequence[int]) -> list[Place]:
-        """A node keeps etcd for itself. Alone it is too few for acks=all of the topic that is kept."""
+        """Cut all nodes but one off from etcd and from that one; it lacks in-sync replicas."""
         (node,) = victims
         others = [each for each in NODES if each != node]
         self._cut(others, [self.cluster.machine_of(node), *self.cluster.members])
         return SINGLES
 
     def cut_from_etcd(self, victims: Sequence[int]) -> None:
-        """It goes on with its followers until its session ends, and others lead."""
+        """Cut the leader off from etcd until its session ends and others lead."""
         self._cut(victims, self.cluster.members)
         time.sleep(self.random.uniform(1.5, 3) * SESSION_SECONDS)
 
     def cut_one_way(self, victims: Sequence[int]) -> list[Place]:
-        """What one node sends to another one is lost, and not what comes back."""
+        """Drop the packets from one node to another, but not in the other direction."""
         (node,) = victims
         other = self.random.choice(self.cluster.machines_but(victims))
         self.cluster.network.drop([self.cluster.machine_of(node)], [other])
@@ -120,7 +121,7 @@ class MachineRun(Run):
         return PLACES
 
     def cut_between_two(self, victims: Sequence[int]) -> list[Place]:
-        """Both see the third one."""
+        """Cut two nodes off from each other, but not from the third."""
         self._cut(victims, [self.random.choice(self.cluster.machines_but(victims))])
         return PLACES
 
@@ -133,7 +134,7 @@ class MachineRun(Run):
         return PLACES
 
     def lose_answers(self, victims: Sequence[int]) -> list[Place]:
-        """What a node asks of etcd is done, and it does not hear of it, while it is to change much."""
+        """Drop etcd's responses to a node while it has to change much metadata."""
         (node,) = victims
         self.cluster.network.drop(self.cluster.members, [self.cluster.machine_of(node)])
         other = self.random.choice([each for each in NODES if each != node])
@@ -146,7 +147,7 @@ class MachineRun(Run):
         return self._kill_etcd([self.cluster.etcd.leader()])
 
     def kill_most_of_etcd(self, _: Sequence[int]) -> list[Place]:
-        """Nothing can be decided any more, and nothing has to be."""
+        """Kill two etcd members; no metadata change is possible or needed."""
         self._kill_etcd(self.random.sample(range(len(self.cluster.members)), 2))
         time.sleep(2 * SESSION_SECONDS)
         return PLACES
@@ -164,7 +165,7 @@ class MachineRun(Run):
         return PLACES
 
     def fill_etcd(self, _: Sequence[int]) -> list[Place]:
-        """It has forgotten what was, and takes nothing new."""
+        """Compact etcd and make it read-only."""
         self.cluster.etcd.compact()
         self.cluster.etcd.alarm(True)
         self.undo.callback(self.cluster.etcd.alarm, False)
@@ -185,14 +186,14 @@ class MachineRun(Run):
 
 
 class Fault(NamedTuple):
-    """What happens, to which node, and whether others are elected because of it, always."""
+    """A fault, its victims, and whether it always causes an election."""
 
-    who: str
-    strike: Callable[[MachineRun, Sequence[int]], list[Place] | None]
+    victims: str
+    inject: Callable[[MachineRun, Sequence[int]], list[Place] | None]
     elects: bool = True
 
 
-OF_NODES = {
+NODE_FAULTS = {
     "leader": Fault(LEADER, MachineRun.kill),
     "leader paused": Fault(LEADER, MachineRun.pause, elects=False),
     "follower": Fault(FOLLOWER, MachineRun.kill_follower, elects=False),
@@ -200,7 +201,7 @@ OF_NODES = {
     "all": Fault(EVERY, MachineRun.kill),
     "disk": Fault(LEADER, MachineRun.lose_disk),
 }
-OF_NETWORKS = {
+NETWORK_FAULTS = {
     "leader alone": Fault(LEADER, MachineRun.isolate),
     "leader without etcd": Fault(LEADER, MachineRun.cut_from_etcd),
     "leader with etcd": Fault(LEADER, MachineRun.isolate_others, elects=False),
@@ -208,7 +209,7 @@ OF_NETWORKS = {
     "between two": Fault(LEADER, MachineRun.cut_between_two, elects=False),
     "flapping": Fault(LEADER, MachineRun.flap, elects=False),
 }
-OF_ETCD = {
+ETCD_FAULTS = {
     "quorum of etcd": Fault(NOBODY, MachineRun.kill_most_of_etcd, elects=False),
     "answers of etcd": Fault(LEADER, MachineRun.lose_answers, elects=False),
     "leader of etcd": Fault(NOBODY, MachineRun.kill_etcd_leader, elects=False),
@@ -216,21 +217,23 @@ OF_ETCD = {
     "etcd paused": Fault(NOBODY, MachineRun.pause_etcd, elects=False),
     "etcd full": Fault(NOBODY, MachineRun.fill_etcd, elects=False),
 }
-FAULTS = OF_NETWORKS | OF_NODES | OF_ETCD
-KINDS = {"nodes": OF_NODES, "networks": OF_NETWORKS, "etcd": OF_ETCD, None: FAULTS}
-"""By `--faults`."""
+FAULTS = NETWORK_FAULTS | NODE_FAULTS | ETCD_FAULTS
+# The faults by value of `--faults`.
+KINDS = {"nodes": NODE_FAULTS, "networks": NETWORK_FAULTS, "etcd": ETCD_FAULTS, None: FAULTS}
 
 
 def _sleep_until(moment: float) -> None:
     time.sleep(max(moment - time.monotonic(), 0))
 
 
-def test_nothing_acknowledged_is_lost(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_no_acknowledged_record_is_lost_in_faults_of_machines_and_networks(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     rounds = max(1, request.config.getoption("rounds") // ROUNDS_SHARE)
     seed = request.config.getoption("seed")
     try:
         cluster = MachineCluster(tmp_path)
     except NoNetwork:
-        pytest.skip("no networks can be made here")
+        pytest.skip("cannot create network namespaces on this system")
     kinds = KINDS[request.config.getoption("faults")]
     crash_nodes(cluster, rounds, seed, tuple(kinds), MachineRun)

@@ -1,7 +1,7 @@
-"""Clients that take what they can get, and a polite one; each in a process of its own.
+"""Greedy clients and a polite one, each in its own process.
 
-What a client gets is counted twice: from its first request on, and after a quota's first windows,
-because who was silent before may begin with what it did not take then.
+A client's rate is measured twice: from its first request on, and after the first quota windows. A
+client that was idle before may start with a burst.
 
 Usage: python -m tests.quotas.greedy ROLE PORT SECONDS
 """
@@ -15,7 +15,7 @@ import time
 import warnings
 
 with warnings.catch_warnings():
-    # It warns about itself when it is imported.
+    # The import of kafka-python emits a deprecation warning.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
@@ -24,14 +24,14 @@ VALUE = b"v" * 1000
 BATCH_BYTES = 16_384
 FETCH_BYTES = 100_000
 POLITE_PAUSE_SECONDS = 0.005
+# Maximum unacknowledged records: kafka-python has no limit of its own.
 IN_FLIGHT_MAX = 1000
-"""Records that wait for their acks: this producer has no bound of its own."""
+# One second more than the default of `quota.window.num` times `quota.window.size.seconds`.
 WINDOWS_SECONDS = 12
-"""The default of `quota.window.num` times `quota.window.size.seconds`, and one more."""
 
 
-class Taken:
-    """How much has gone when, in bytes and seconds since it began."""
+class Transfer:
+    """A record of transferred bytes over time, in seconds since its creation."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -45,7 +45,7 @@ class Taken:
         self._parts.append((self.seconds, size))
 
     def rates(self, seconds: float) -> dict[str, float]:
-        """Bytes per second over so long, `first` of the beginning, `then` after the first windows."""
+        """Return bytes/s over `seconds`: `first` from the start, `then` after the first windows."""
 
         def rate(begin: float) -> float:
             return sum(size for at, size in self._parts if begin <= at < begin + seconds) / seconds
@@ -54,7 +54,7 @@ class Taken:
 
 
 def produce(port: int, seconds: float) -> dict[str, float]:
-    """As many bytes of values per second as one producer gets acknowledged."""
+    """Produce as fast as possible, and return the acknowledged value bytes per second."""
     producer = KafkaProducer(
         bootstrap_servers=f"127.0.0.1:{port}",
         client_id="greedy",
@@ -63,20 +63,20 @@ def produce(port: int, seconds: float) -> dict[str, float]:
     )
     in_flight = threading.Semaphore(IN_FLIGHT_MAX)
     producer.partitions_for(TOPIC)
-    taken = Taken()
+    transfer = Transfer()
 
     def count(_: object) -> None:
-        taken.add(len(VALUE))
+        transfer.add(len(VALUE))
         in_flight.release()
 
-    while taken.seconds < WINDOWS_SECONDS + seconds:
+    while transfer.seconds < WINDOWS_SECONDS + seconds:
         in_flight.acquire()
         producer.send(TOPIC, VALUE).add_callback(count)
-    return taken.rates(seconds)
+    return transfer.rates(seconds)
 
 
 def consume(port: int, seconds: float) -> dict[str, float]:
-    """As many bytes of values per second as one consumer gets."""
+    """Consume as fast as possible, and return the received value bytes per second."""
     consumer = KafkaConsumer(
         bootstrap_servers=f"127.0.0.1:{port}",
         client_id="greedy",
@@ -85,15 +85,15 @@ def consume(port: int, seconds: float) -> dict[str, float]:
     )
     consumer.assign([TopicPartition(STORED, 0)])
     consumer.position(TopicPartition(STORED, 0))
-    taken = Taken()
-    while taken.seconds < WINDOWS_SECONDS + seconds:
+    transfer = Transfer()
+    while transfer.seconds < WINDOWS_SECONDS + seconds:
         for records in consumer.poll(timeout_ms=100).values():
-            taken.add(sum(len(each.value or b"") for each in records))
-    return taken.rates(seconds)
+            transfer.add(sum(len(each.value or b"") for each in records))
+    return transfer.rates(seconds)
 
 
 def be_polite(port: int, seconds: float) -> dict[str, float]:
-    """How long a small record takes until it is acknowledged, one after the other: p99 in seconds."""
+    """Produce one small record at a time, and return the p50 and p99 latency in seconds."""
     producer = KafkaProducer(bootstrap_servers=f"127.0.0.1:{port}", client_id="polite")
     producer.send(POLITE, b"x").get(timeout=60)
     waits = []

@@ -1,4 +1,4 @@
-"""A quota of 1 MB/s, for producers and for consumers, as a real client gets it over 33 s."""
+"""Quotas of 1 MB/s for a producer and a consumer, measured with kafka-python over 33 s."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ..wire import Wire, batch, connected, create_topic, produce
 from .greedy import POLITE, STORED, TOPIC
 
 MEGABYTE = 1_000_000
+# Three times the quota windows: each permits a burst, as in Kafka.
 SECONDS = 33
-"""Three times the windows of a quota: what it allows may come in a burst for each (as in Kafka)."""
 STORED_BYTES = 60 * MEGABYTE
+# Size of the stored batches that the consumer reads.
 BATCH_VALUES, VALUE_BYTES = 16, 1000
-"""Of what is there to be consumed."""
+# Permitted relative deviation from the quota.
 TOLERANCE = 0.1
-"""Of what the quota says."""
+# Maximum p99 of the polite client, relative to its p99 alone.
 LONGER_MAX = 2.0
-"""How many times as long a polite client's p99 may be as without anybody else."""
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
 
 
 async def run(role: str, server: Server, seconds: float, into: dict[str, Any]) -> None:
-    """Let a client run, and keep what it reports under its role."""
+    """Run a client, and keep its report under its role."""
     command = [sys.executable, "-m", "tests.quotas.greedy", role]
     command += [str(server.endpoint[1]), str(seconds)]
     done = await trio.run_process(command, capture_stdout=True, stdin=subprocess.DEVNULL)
@@ -52,7 +52,7 @@ async def run(role: str, server: Server, seconds: float, into: dict[str, Any]) -
 
 
 async def store(wire: Wire) -> None:
-    """What a consumer can take."""
+    """Store the records for the consumer."""
     topic = await create_topic(wire, STORED)
     values = [b"v" * VALUE_BYTES] * BATCH_VALUES
     for _ in range(STORED_BYTES // (BATCH_VALUES * VALUE_BYTES)):
@@ -62,7 +62,9 @@ async def store(wire: Wire) -> None:
 @pytest.mark.parametrize(
     ("role", "key"), [("produce", "producer_byte_rate"), ("consume", "consumer_byte_rate")]
 )
-async def test_it_holds_and_others_do_not_feel_it(role: str, key: str, server: Server) -> None:
+async def test_quota_limits_rate_and_other_client_stays_fast(
+    role: str, key: str, server: Server
+) -> None:
     async with connected(server.endpoint) as wire:
         await create_topic(wire, TOPIC)
         await create_topic(wire, POLITE)
@@ -71,17 +73,17 @@ async def test_it_holds_and_others_do_not_feel_it(role: str, key: str, server: S
         await alter_quotas(cluster, {"client-id": "greedy"}, {key: MEGABYTE})
     alone: dict[str, Any] = {}
     await run("polite", server, SECONDS / 2, alone)
-    beside: dict[str, Any] = {}
+    together: dict[str, Any] = {}
     async with trio.open_nursery() as nursery:
         for each in (role, "polite"):
-            nursery.start_soon(partial(run, each, server, SECONDS, beside))
-    first, rate = (beside[role][each] / MEGABYTE for each in ("first", "then"))
-    longer = beside["polite"]["p99"] / alone["polite"]["p99"]
+            nursery.start_soon(partial(run, each, server, SECONDS, together))
+    first, rate = (together[role][each] / MEGABYTE for each in ("first", "then"))
+    longer = together["polite"]["p99"] / alone["polite"]["p99"]
     print(
         f"\nfigures: a quota of 1 MB/s to {role}: {rate:.3f} MB/s over {SECONDS} s "
-        f"({first:.3f} from its beginning on); p99 of another "
+        f"({first:.3f} from the start); p99 of another "
         f"client {alone['polite']['p99'] * 1000:.2f} ms alone, "
-        f"{beside['polite']['p99'] * 1000:.2f} ms beside it"
+        f"{together['polite']['p99'] * 1000:.2f} ms next to it"
     )
     assert abs(rate - 1) <= TOLERANCE
     assert longer <= LONGER_MAX

@@ -1,1 +1,1 @@
-"""kbroker with compiled modules (docs/explanation/performance.md): the same tests, and what only it has."""
+"""Tests of kbroker with compiled modules (docs/explanation/performance.md)."""

@@ -1,4 +1,4 @@
-"""All unit tests with compiled modules, and the wheel that pip builds of them; see soak.toml."""
+"""All unit tests with compiled modules, and a compiled wheel: see the soak test `compiled`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from ..release.long_release import MINORS, done, found_python, made, smoked
+from ..release.long_release import (
+    MINORS,
+    create_environment,
+    require_python,
+    run_command,
+    run_smoke_test,
+)
 from ..repository import ROOT
 from . import runs
 from .making import make
 
+# These tests ask git about their checkout or copy it, so they do not work in a copy.
 NOT_OF_A_COPY = ("--ignore=tests/mutants", "--ignore=tests/compiled")
-"""They ask git about their own checkout, or make a copy of it."""
 
 
 def test_all_unit_tests_pass_with_compiled_modules() -> None:
@@ -20,9 +26,9 @@ def test_all_unit_tests_pass_with_compiled_modules() -> None:
     outcome = runs.run(
         directory, "-m", "not spark", "-n", "3", "--dist=loadfile", "-rs", *NOT_OF_A_COPY, "tests"
     )
-    left_out = [line for line in outcome.said.splitlines() if line.startswith("SKIPPED")]
-    print("", *left_out, sep="\n")
-    print(f"\nfigures: {outcome.passed} passed, {outcome.skipped} left out")
+    skipped = [line for line in outcome.output.splitlines() if line.startswith("SKIPPED")]
+    print("", *skipped, sep="\n")
+    print(f"\nfigures: {outcome.passed} passed, {outcome.skipped} skipped")
     assert outcome.skipped < outcome.passed / 100
 
 
@@ -30,9 +36,9 @@ def test_all_unit_tests_pass_with_compiled_modules() -> None:
 def test_pip_builds_a_wheel_with_compiled_modules(
     minor: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, install = made(tmp_path, found_python(minor))
+    environment_python, install = create_environment(tmp_path, require_python(minor))
     monkeypatch.setenv("KBROKER_COMPILE", "1")
-    done(*install, ROOT)
-    assert "compiled" in done(own, "-I", "-m", "kbroker", "--version")
-    smoked(own, tmp_path, "base")
+    run_command(*install, ROOT)
+    assert "compiled" in run_command(environment_python, "-I", "-m", "kbroker", "--version")
+    run_smoke_test(environment_python, tmp_path, "base")
     print(f"\nfigures: a wheel of Python 3.{minor}")

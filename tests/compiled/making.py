@@ -1,6 +1,7 @@
-"""A copy of this project whose hot modules are compiled in their places, for tests and benchmarks.
+"""A copy of this project with compiled modules, for tests and benchmarks.
 
-It is used like a clone: who runs Python in it imports its `kbroker`.
+Use the copy like a clone: Python imports its `kbroker` when started there.
+
 Usage: python -m tests.compiled.making DIRECTORY
 """
 
@@ -14,22 +15,19 @@ from pathlib import Path
 
 from ..repository import ROOT, copy_repository
 
+# Module name of the code that all compiled modules share.
 LIBRARY = "compiled__mypyc"
-"""What the compiled modules have in common stands in a module of this name."""
+# Installed tools of this checkout that the copy uses as well.
 ENVIRONMENTS = (".venv", ".work")
-"""What was installed for this checkout is for its copy, too."""
-LAST_WORDS = 4000
+OUTPUT_TAIL = 4000
 
 
 class CompileError(Exception):
-    """The compiler's last words."""
+    """The compilation failed; the message is the end of the compiler's output."""
 
 
 def make(directory: Path) -> Path:
-    """Copy the repository, and compile what `setup.py` names.
-
-    Raises CompileError.
-    """
+    """Copy the repository and compile the modules that `setup.py` lists. Raises CompileError."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     copy_repository(directory)
@@ -46,7 +44,7 @@ def make(directory: Path) -> Path:
         check=False,
     )
     if ended.returncode or not [*directory.glob(f"kbroker/{LIBRARY}.*")]:
-        raise CompileError(ended.stdout[-LAST_WORDS:])
+        raise CompileError(ended.stdout[-OUTPUT_TAIL:])
     return directory
 
 
@@ -54,7 +52,7 @@ def main() -> None:
     try:
         print(make(Path(sys.argv[1]).resolve()))
     except CompileError as error:
-        sys.exit(f"{error}\nIt takes a C compiler and Python's headers (Debian: gcc, python3-dev).")
+        sys.exit(f"{error}\nInstall a C compiler and Python's headers (Debian: gcc, python3-dev).")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tests of this project, run with the modules of a copy that is compiled."""
+"""Test runs against a copy with compiled modules."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-ASK = "import kbroker.net.connection as one; print(one.__file__)"
+PRINT_MODULE_PATH = "import kbroker.net.connection as one; print(one.__file__)"
 PLUGIN = "tests.compiled.twin"
 
 
 class Outcome(NamedTuple):
-    """How many tests passed, how many were left out, and what pytest said."""
+    """Number of passed and skipped tests, and the output of pytest."""
 
     passed: int
     skipped: int
-    said: str
+    output: str
 
 
 def run(directory: Path, *arguments: str) -> Outcome:
-    """Run tests of a copy. Fails when one of them does, or when nothing is compiled there."""
+    """Run tests against a copy. Fails if a test fails or the copy is not compiled."""
     environment = os.environ | {"PYTHONPATH": str(directory)}
-    environment.pop("PYTEST_XDIST_WORKER", None)  # what runs this may be one
+    environment.pop("PYTEST_XDIST_WORKER", None)  # this process may be a worker of pytest-xdist
     asked = subprocess.check_output(
-        [sys.executable, "-c", ASK], cwd=directory, env=environment, text=True
+        [sys.executable, "-c", PRINT_MODULE_PATH], cwd=directory, env=environment, text=True
     )
     assert Path(asked.strip()).suffix in (".so", ".pyd")
     ended = subprocess.run(
@@ -38,7 +38,7 @@ def run(directory: Path, *arguments: str) -> Outcome:
         text=True,
         check=False,
     )
-    said = ended.stdout
-    assert ended.returncode == 0, said[-20_000:]
-    counts = {name: int(count) for count, name in re.findall(r"(\d+) (passed|skipped)", said)}
-    return Outcome(counts["passed"], counts.get("skipped", 0), said)
+    output = ended.stdout
+    assert ended.returncode == 0, output[-20_000:]
+    counts = {name: int(count) for count, name in re.findall(r"(\d+) (passed|skipped)", output)}
+    return Outcome(counts["passed"], counts.get("skipped", 0), output)

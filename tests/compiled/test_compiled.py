@@ -1,6 +1,6 @@
-"""kbroker with compiled modules: what each request goes through is tested with them, too.
+"""Tests with compiled modules of the code that each request runs through.
 
-All other tests are run with them by `make soak PART=compiled`.
+`make soak PART=compiled` runs all other tests with compiled modules.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HAS_COMPILER = (
 )
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not HAS_COMPILER, reason="it takes a C compiler and Python's headers"),
+    pytest.mark.skipif(not HAS_COMPILER, reason="a C compiler and Python's headers are required"),
 ]
 
 
@@ -52,7 +52,7 @@ def test_tests_pass_with_compiled_modules(copy: Path) -> None:
     assert outcome.skipped < outcome.passed / 20
 
 
-def test_the_command_line_says_that_it_is_compiled(copy: Path) -> None:
+def test_version_option_shows_compiled_modules(copy: Path) -> None:
     def version(directory: Path) -> str:
         command = [sys.executable, "-m", "kbroker", "--version"]
         return subprocess.check_output(command, cwd=directory, text=True).strip()
@@ -60,7 +60,7 @@ def test_the_command_line_says_that_it_is_compiled(copy: Path) -> None:
     assert version(copy) == f"{version(Path(__file__).parents[2])}, compiled"
 
 
-def test_what_is_edited_is_not_compiled(copy: Path) -> None:
+def test_editable_install_with_compilation_is_rejected(copy: Path) -> None:
     command = [sys.executable, "setup.py", "editable_wheel"]
     ended = subprocess.run(
         command,

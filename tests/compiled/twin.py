@@ -1,4 +1,4 @@
-"""A pytest plugin for runs with compiled modules: leaves out what only the interpreted ones can show."""
+"""A pytest plugin for compiled modules: it skips tests that only work with interpreted ones."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def is_compiled(module: ModuleType | None) -> bool:
 
 
 def is_compiled_code(owner: Any, name: str) -> bool:
-    """Whether an attribute is code that calls compiled functions without looking them up.
+    """Return True if patching an attribute would not affect compiled callers.
 
-    Constants of modules are looked up as ever.
+    Constants of modules are still looked up at run time.
     """
     if isinstance(owner, ModuleType):
         return is_compiled(owner) and callable(getattr(owner, name, None))
@@ -27,12 +27,12 @@ def is_compiled_code(owner: Any, name: str) -> bool:
 
 
 def pytest_configure() -> None:
-    """A test that would change compiled code is left out."""
+    """Skip tests that patch compiled code."""
     change: Any = pytest.MonkeyPatch.setattr
 
     def change_unless_compiled(patch: Any, owner: Any, *rest: Any, **options: Any) -> None:
         if not isinstance(owner, str) and is_compiled_code(owner, rest[0]):
-            pytest.skip(f"it changes what is compiled: {rest[0]} of {owner}")
+            pytest.skip(f"the test patches compiled code: {rest[0]} of {owner}")
         change(patch, owner, *rest, **options)
 
     pytest.MonkeyPatch.setattr = change_unless_compiled  # type: ignore[method-assign,assignment]

@@ -1,7 +1,7 @@
-"""One damaged directory: what is done to it, and what a broker that is started on it may then do.
+"""Test cases of damaged data directories, and the check of a broker started on one.
 
-A broker serves exactly what was acknowledged, or it names what is wrong: it refuses the start with
-the name of a file, or a partition is offline or differs and the log names it.
+A broker must serve exactly the acknowledged records or name the damage. It either refuses to start
+with an error that names a file, or logs which partition is offline or differs.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from .directories import SETTINGS, Key, Templates, keys
 
 NOT_DAMAGED = {".lock"}
 START_SECONDS_MAX = 60
+# Part of a warning about several directories, which lists only some of them.
 PLACED_ELSEWHERE = "metadata does not assign to node"
-"""Of a warning about many directories, which names some of them."""
 
 Damage = Callable[[Path, random.Random, Templates], str]
 
 
 class Outcome(NamedTuple):
-    """What came of a case.
+    """The outcome of a case.
 
     Attributes:
         what: The damages, for people.
-        result: "served", "named" or "refused".
-        faults: What was served wrongly without a word, and errors that no operator can use.
+        result: "served", "named", "refused" or "failed".
+        faults: Silent data loss, and errors without usable information.
     """
 
     what: str
@@ -134,7 +134,7 @@ def older_journal(data: Path, _: random.Random, templates: Templates) -> str:
 
 
 def older_journal_accepted(data: Path, random_: random.Random, templates: Templates) -> str:
-    """The operator went on with an older journal, as the error of the start proposes."""
+    """Accept an older journal as the startup error proposes."""
     (data / "cluster.journal.clean").unlink(missing_ok=True)
     return older_journal(data, random_, templates) + ", accepted"
 
@@ -169,7 +169,7 @@ DAMAGES: Sequence[Damage] = (
 # -- a case
 
 
-def draw(random_: random.Random) -> list[Damage]:
+def choose_damages(random_: random.Random) -> list[Damage]:
     """Draw one damage, sometimes two."""
     return [random_.choice(DAMAGES) for _ in range(random_.choice([1, 1, 1, 2]))]
 
@@ -182,7 +182,7 @@ async def run_case(
     data = work / f"case-{seed}"
     source = random_.choice([templates.clean, templates.crashed])
     shutil.copytree(source, data)
-    done = [damage(data, random_, templates) for damage in damages or draw(random_)]
+    done = [damage(data, random_, templates) for damage in damages or choose_damages(random_)]
     what = f"seed {seed}, {source.name}: {' and '.join(done)}"
     try:
         with collected_log() as lines:
@@ -231,7 +231,7 @@ async def _differs(broker: Broker, key: Key, templates: Templates) -> bool:
         while True:
             row = await fetch(wire, Topic(name, topic.id), start + len(served), partitions=[index])
             if row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                await trio.sleep(0.01)  # its leader epoch is being raised
+                await trio.sleep(0.01)  # the leader epoch is being bumped
                 continue
             if row.error_code:
                 return True

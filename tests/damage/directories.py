@@ -1,4 +1,4 @@
-"""Data directories with records whose fate is known: as a broker left them, and as it left them earlier."""
+"""Template data directories with known records, at several stages."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from ..wire import Topic, Wire, batch, connected, create_topic, delete_topic, pr
 
 SETTINGS = {"log_segment_bytes": 1 << 20, "offsets_topic_num_partitions": 1}
 SEGMENTED = {"internal.segment.bytes": "3000", "index.interval.bytes": "500"}
+# Partitions per topic: with small segments, one short segment, an advanced log start, and
+# recreated.
 PARTITIONS = {"many": 2, "short": 2, "trimmed": 1, "again": 1}
-"""Topics with small segments, with one short segment, with a log start, and made a second time."""
 BATCHES = 30
 
 Key = tuple[str, int]
+# The values that each partition serves, from its log start on.
 Truth = dict[Key, list[bytes]]
-"""What each partition serves, from its log start on."""
 
 
 @dataclass
 class Templates:
-    """What damaged directories are made from.
+    """The directories that damaged copies are made from.
 
     Attributes:
         clean: A directory after a clean stop.
         crashed: The same records, as a power cut leaves them.
-        older: The directory as it was before the last records, after a clean stop.
+        older: An earlier stage of the directory, after a clean stop.
         other: A directory of another cluster with the same topics.
-        truth: What `clean` and `crashed` hold.
+        truth: The records of `clean` and `crashed`.
     """
 
     clean: Path
@@ -67,9 +68,9 @@ async def make_templates(root: Path) -> Templates:
         truth["trimmed", 0] = truth["trimmed", 0][40:]
         await broker.node.maintenance.log_manager_tasks.checkpoint()
         await _write(broker, truth, b"third")
-        # What came later could not be told from the torn end that a power cut leaves.
+        # Without the checkpoint, missing records look like the torn end of a power cut.
         await broker.node.maintenance.log_manager_tasks.checkpoint()
-        async with broker.node.partitions.checkpoint_lock:  # which makes and renames files
+        async with broker.node.partitions.checkpoint_lock:  # checkpoints create and rename files
             shutil.copytree(made.clean, made.crashed, ignore=shutil.ignore_patterns(".lock"))
     return made
 

@@ -1,6 +1,6 @@
-"""Random damage to data directories: a start serves what was acknowledged, or names what is wrong.
+"""Randomly damaged data directories: a broker serves acknowledged records or names the damage.
 
-`--damages` says how many cases are drawn. The cases of one run follow from `--seed`.
+`--damages` sets the number of cases, and `--seed` determines them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def plant_unchecked_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_silent_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if a directory of another topic id were deleted without a word."""
+    """Delete directories with another topic ID silently."""
     monkeypatch.setattr(
         LogOpening,
         "_move_aside",
@@ -97,8 +97,8 @@ async def test_planted_silent_loss_is_reported(
     damage: Damage,
 ) -> None:
     assert callable(plant)
-    sound = await run_case(templates, tmp_path, 1, [damage])
-    assert (sound.result, sound.faults) == ("named", [])
+    correct = await run_case(templates, tmp_path, 1, [damage])
+    assert (correct.result, correct.faults) == ("named", [])
     plant(monkeypatch)
     outcome = await run_case(templates, tmp_path, 1, [damage])
     assert "differs, and no warning names it" in " ".join(outcome.faults), outcome

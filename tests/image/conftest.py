@@ -1,4 +1,4 @@
-"""The image, built once, and containers of it."""
+"""Fixtures: the image, built once per session, and containers of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from .containerfile import Container, Image, NoContainers, Workshop, can_make_containers
+from .containerfile import (
+    Container,
+    ContainerEngine,
+    ContainersUnavailable,
+    Image,
+    can_create_containers,
+)
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
@@ -18,25 +24,25 @@ Start = Callable[..., Container]
 
 
 @pytest.fixture(scope="session")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    if not can_make_containers():
-        pytest.skip("no roots can be made here")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerEngine]:
+    if not can_create_containers():
+        pytest.skip("cannot create containers: root permissions on Linux and unshare are required")
     try:
-        workshop = Workshop(tmp_path_factory.mktemp("workshop"), ROOT)
-    except NoContainers as error:
-        pytest.skip(f"no roots can be made here: {error}")
-    yield workshop
-    workshop.close()
+        engine = ContainerEngine(tmp_path_factory.mktemp("containers"), ROOT)
+    except ContainersUnavailable as error:
+        pytest.skip(f"cannot create containers: {error}")
+    yield engine
+    engine.close()
 
 
 @pytest.fixture(scope="session")
-def image(workshop: Workshop) -> Image:
-    return workshop.build((ROOT / "Containerfile").read_text())
+def image(engine: ContainerEngine) -> Image:
+    return engine.build((ROOT / "Containerfile").read_text())
 
 
 @pytest.fixture
-def start(workshop: Workshop, image: Image) -> Iterator[Start]:
-    """Starts containers, and waits until the log of one has a line."""
+def start(engine: ContainerEngine, image: Image) -> Iterator[Start]:
+    """Return a function that starts a container and waits for a line of its log."""
     running: list[Container] = []
 
     def run(
@@ -45,7 +51,7 @@ def start(workshop: Workshop, image: Image) -> Iterator[Start]:
         files: Mapping[str, str] | None = None,
         until: str | None = r"\[KafkaServer id=\d+\] started",
     ) -> Container:
-        container = workshop.start(image, command, environment, files)
+        container = engine.start(image, command, environment, files)
         running.append(container)
         if until is not None:
             wait_for_line(container, until)
@@ -57,9 +63,9 @@ def start(workshop: Workshop, image: Image) -> Iterator[Start]:
 
 
 def wait_for_line(container: Container, pattern: str) -> None:
-    """Wait until a container's log has a line that fits; fails with the log if it never does."""
-    give_up = time.monotonic() + SECONDS
-    while not re.search(pattern, container.logged()):
-        assert container.process.poll() is None, container.logged()
-        assert time.monotonic() < give_up, container.logged()
+    """Wait until a line of a container's log matches; fail with the log on a timeout."""
+    deadline = time.monotonic() + SECONDS
+    while not re.search(pattern, container.log_text()):
+        assert container.process.poll() is None, container.log_text()
+        assert time.monotonic() < deadline, container.log_text()
         time.sleep(0.05)

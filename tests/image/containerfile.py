@@ -1,8 +1,8 @@
-"""The steps of a Containerfile as processes: there is no engine where this is tested.
+"""A minimal container engine that runs the steps of a Containerfile as processes.
 
-A stage is a change of root into a copy-on-write view of this machine, so that its base is not the image
-that the file names, but this system with this Python. Everything else is as an engine does it: the
-steps, the files, the user, the environment and the command.
+A stage is a chroot into a copy-on-write view of this machine. So its base is this system with this
+Python, not the image that the file names. Everything else works as in an engine: steps, files,
+user, environment and command.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ START_SECONDS = 30
 SEARCHED = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class NoContainers(Exception):
-    """Roots and networks cannot be made here; what the system says."""
+class ContainersUnavailable(Exception):
+    """This system cannot create chroots and networks; the message has the reason."""
 
 
 @dataclass(slots=True)
 class Image:
-    """What a stage has come to: `layer` has its files, the others are its settings."""
+    """A built stage: `layer` contains its files, the other fields are its settings."""
 
     layer: Path
     environment: dict[str, str] = field(default_factory=lambda: {"PATH": SEARCHED})
@@ -46,24 +46,29 @@ class Image:
 
 
 def instructions(text: str) -> Iterator[tuple[str, str]]:
-    """The instructions of a Containerfile, each with its arguments as one line."""
+    """Parse a Containerfile into instructions, each with its arguments on one line."""
     lines = [line for line in text.splitlines() if not re.match(r"\s*(#|$)", line)]
     for line in "\n".join(lines).replace("\\\n", " ").splitlines():
         name, _, rest = line.partition(" ")
         yield name, rest.strip()
 
 
-class Workshop:
-    """A place in which images are built and containers run. Call `close` at the end.
+class ContainerEngine:
+    """An engine that builds images and runs containers. Call `close` at the end.
 
-    Parameters: `directory` is empty; `context` is what `COPY` copies from. Raises NoContainers.
+    Args:
+        directory: An empty directory for the layers.
+        context: The directory that `COPY` copies from.
+
+    Raises:
+        ContainersUnavailable: This system cannot create containers.
     """
 
     def __init__(self, directory: Path, context: Path) -> None:
         self._directory = directory
         self._context = context
         self._count = 0
-        # What is mounted below the directory is seen in here only, and goes with this process.
+        # The mounts below the directory exist only in this process's namespace.
         hold = f"mount -t tmpfs tmpfs {directory} && mkdir {directory}/here && exec sleep infinity"
         self._holder = subprocess.Popen(
             ["unshare", "--mount", "sh", "-c", hold], stderr=subprocess.PIPE, text=True
@@ -72,32 +77,34 @@ class Workshop:
         for _ in range(500):
             if self._holder.poll() is not None:
                 assert self._holder.stderr is not None
-                raise NoContainers(self._holder.stderr.read())
-            if self._on_the_bench("test", "-d", f"{directory}/here").returncode == 0:
+                raise ContainersUnavailable(self._holder.stderr.read())
+            if self._run_in_namespace("test", "-d", f"{directory}/here").returncode == 0:
                 return
-        raise NoContainers("nothing was mounted")
+        raise ContainersUnavailable("the tmpfs was not mounted")
 
     def close(self) -> None:
-        """End it; what was mounted goes with it."""
+        """End the namespace with its mounts."""
         self._holder.kill()
         self._holder.communicate()
 
-    def _on_the_bench(self, *command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    def _run_in_namespace(self, *command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*self._inside, *command], input=stdin, text=True, capture_output=True, check=False
         )
 
     def _layer(self) -> Path:
-        """A directory for the files that one stage or container writes."""
+        """Create the directories of a new layer."""
         self._count += 1
         place = self._directory / str(self._count)
-        self._on_the_bench("mkdir", str(place), f"{place}/files", f"{place}/work", f"{place}/root")
+        self._run_in_namespace(
+            "mkdir", str(place), f"{place}/files", f"{place}/work", f"{place}/root"
+        )
         return place
 
     # -- building
 
     def build(self, text: str) -> Image:
-        """The image that a Containerfile describes. Fails with the output of a step that fails."""
+        """Build the image of a Containerfile. Fails with the output of a failed step."""
         stages: dict[str, Image] = {}
         image = Image(Path())
         for name, rest in instructions(text):
@@ -110,13 +117,15 @@ class Workshop:
         return image
 
     def _with_python(self, image: Image) -> None:
-        """What the base image has: Python on the path, and no users of people."""
+        """Add the content of the base image: Python on the path, and only system users."""
         users = Path("/etc/passwd").read_text().splitlines()
         system = [each for each in users if not FIRST_USER <= int(each.split(":")[2]) < NOBODY]
         self.write(image, "/etc/passwd", "\n".join([*system, ""]))
         directory = Path(sys.executable).resolve().parent
         for above in directory.parents:
-            self._on_the_bench("mkdir", "--parents", "--mode=755", f"{image.layer}/files{above}")
+            self._run_in_namespace(
+                "mkdir", "--parents", "--mode=755", f"{image.layer}/files{above}"
+            )
         for name in ("python3", "pip"):
             path = directory / name
             script = f'#!/bin/sh\nexec "{path}" "$@"\n'
@@ -151,7 +160,7 @@ class Workshop:
             case "STOPSIGNAL":
                 pass
             case _:
-                raise ValueError(f"no such instruction here: {name}")
+                raise ValueError(f"unsupported Containerfile instruction {name!r}")
 
     def _copy(self, image: Image, stages: Mapping[str, Image], words: Sequence[str]) -> None:
         *options, source, target = words
@@ -159,21 +168,21 @@ class Workshop:
         names = ["."]
         if options:
             (option,) = options
-            whence = f"{stages[option.removeprefix('--from=')].layer}/files{source}"
+            origin = f"{stages[option.removeprefix('--from=')].layer}/files{source}"
         else:
-            whence = str(self._context / source)
+            origin = str(self._context / source)
             if source == ".":
                 names = _not_ignored(self._context)
-        packed = f"tar -C {whence} --exclude=__pycache__ -c {shlex.join(names)}"
+        packed = f"tar -C {origin} --exclude=__pycache__ -c {shlex.join(names)}"
         script = f"mkdir -p {place} && {packed} | tar -C {place} -x"
-        done = self._on_the_bench("sh", "-c", script)
+        done = self._run_in_namespace("sh", "-c", script)
         assert done.returncode == 0, done.stderr
 
     def write(self, image: Image, path: str, text: str, *, mode: str = "644") -> None:
-        """Put a file into an image, or into a container's own layer, as engines do."""
+        """Write a file into an image or a container layer."""
         place = shlex.quote(f"{image.layer}/files{path}")
         script = f"mkdir -p $(dirname {place}) && cat > {place} && chmod {mode} {place}"
-        done = self._on_the_bench("sh", "-c", script, stdin=text)
+        done = self._run_in_namespace("sh", "-c", script, stdin=text)
         assert done.returncode == 0, done.stderr
 
     # -- running
@@ -186,12 +195,17 @@ class Workshop:
         environment: Mapping[str, str],
         *,
         below: Path | None = None,
-        apart: bool = False,
+        isolated: bool = False,
     ) -> list[str]:
-        """The command line that runs one in the root of an image.
+        """Return the command line that runs a command in the chroot of an image.
 
-        Parameters: `layer` takes what is written, `below` is one that is only read; with `apart` it
-        has processes, a network and a host name of its own, as a container has.
+        Args:
+            image: Provides user and working directory.
+            command: The command.
+            layer: The writable layer.
+            environment: Environment variables.
+            below: A read-only layer below.
+            isolated: Use separate network and host name, as a container.
         """
         lower = "/" if below is None else f"{below}/files:/"
         user = image.user
@@ -201,7 +215,7 @@ class Workshop:
             f"mount --rbind /dev {root}/dev",
             f"mount -t proc proc {root}/proc",
         ]
-        if apart:
+        if isolated:
             lines += ["ip link set lo up", "hostname broker"]
             lines += [f"mount -t tmpfs -o mode=1777 tmpfs {root}/tmp"]
             lines += [f"printf {shlex.quote(HOSTS)} > {root}/etc/hosts"]
@@ -210,7 +224,7 @@ class Workshop:
         inner = [*("chroot", f"--userspec={user}", root), *("env", "-i", *words)]
         inner += ["sh", "-c", f'cd {image.directory} && exec "$@"', "sh", *command]
         lines.append(f"exec {shlex.join(inner)}")
-        flags = ["--net", "--uts"] if apart else []
+        flags = ["--net", "--uts"] if isolated else []
         own = ["unshare", "--mount", "--pid", "--fork", "--kill-child", *flags]
         return [*self._inside, *own, "sh", "-c", " && ".join(lines)]
 
@@ -221,7 +235,7 @@ class Workshop:
         environment: Mapping[str, str] | None = None,
         files: Mapping[str, str] | None = None,
     ) -> Container:
-        """Start a container with the image's command, or another one, and files put into it."""
+        """Start a container with the image's or another command, and with additional files."""
         layer = self._layer()
         settings = {**image.environment, **(environment or {})}
         container = Container(self, image, layer, settings)
@@ -232,7 +246,7 @@ class Workshop:
 
 
 def _not_ignored(context: Path) -> list[str]:
-    """What engines see of a context whose .containerignore says what is *not* left out."""
+    """Return the paths of a context that .containerignore includes."""
     everything, *rest = (context / ".containerignore").read_text().splitlines()
     assert everything == "*"
     kept = [line.removeprefix("!") for line in rest if line.startswith("!")]
@@ -241,37 +255,37 @@ def _not_ignored(context: Path) -> list[str]:
 
 
 class Container:
-    """A container that runs. Get one from `Workshop.start`; call `kill` at the end."""
+    """A running container from `ContainerEngine.start`. Call `kill` at the end."""
 
     def __init__(
-        self, workshop: Workshop, image: Image, layer: Path, environment: Mapping[str, str]
+        self, engine: ContainerEngine, image: Image, layer: Path, environment: Mapping[str, str]
     ) -> None:
-        self._workshop = workshop
+        self._engine = engine
         self._image = image
         self._layer = layer
         self._environment = environment
-        self.log = Path(workshop._directory.parent, f"{workshop._directory.name}-{layer.name}.log")
+        self.log = Path(engine._directory.parent, f"{engine._directory.name}-{layer.name}.log")
 
     def start(self, command: Sequence[str]) -> None:
-        """Run its command."""
-        words = self._workshop._entering(
+        """Run the command."""
+        words = self._engine._entering(
             self._image,
             command,
             self._layer,
             self._environment,
             below=self._image.layer,
-            apart=True,
+            isolated=True,
         )
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
-        give_up = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + START_SECONDS
         while not self._is_inside():
-            assert self.process.poll() is None, self.logged()
-            assert time.monotonic() < give_up, self.logged()
+            assert self.process.poll() is None, self.log_text()
+            assert time.monotonic() < deadline, self.log_text()
             time.sleep(0.02)
 
     def _is_inside(self) -> bool:
-        """Whether its first process has changed its root."""
+        """Return True if the first process has changed its root."""
         try:
             hosts = Path(f"/proc/{self.first_process()}/root/etc/hosts").read_text()
         except (OSError, IndexError):
@@ -279,18 +293,18 @@ class Container:
         return hosts == HOSTS
 
     def put(self, path: str, text: str) -> None:
-        """Copy a file into it while it runs, as engines do: it belongs to root and can be run."""
+        """Copy an executable file into the running container, owned by root."""
         script = f"cat > {shlex.quote(path)}.new && chmod 755 {path}.new && mv {path}.new {path}"
         done = self._enter("sh", "-c", script, stdin=text)
         assert done.returncode == 0, done.stderr
 
     def first_process(self) -> str:
-        """The first process of its own."""
+        """Return the ID of the container's first process."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return children.read_text().split()[0]
 
     def run(self, *command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Run one more command in it, as `docker exec` does."""
+        """Run another command in the container, like `docker exec`."""
         settings = {"HOME": self._image.directory, **self._environment}
         words = [f"{name}={value}" for name, value in settings.items()]
         user = ["setpriv", "--reuid=1000", "--regid=0", "--clear-groups"]
@@ -308,24 +322,24 @@ class Container:
             timeout=60,
         )
 
-    def logged(self) -> str:
-        """What it has written."""
+    def log_text(self) -> str:
+        """Return the output of the container."""
         return self.log.read_text(errors="replace")
 
     def stop(self) -> int:
-        """Tell it to end as engines do; returns its status."""
+        """Stop the container with SIGTERM and return its exit status."""
         subprocess.run(["kill", "-TERM", self.first_process()], check=True)
         return self.process.wait(timeout=30)
 
     def kill(self) -> None:
-        """End it at once."""
-        # `unshare --kill-child` asks for a signal that Linux forgets when the child becomes another user.
+        """Kill the container."""
+        # Linux clears the parent-death signal of `unshare --kill-child` when the user ID changes.
         with contextlib.suppress(OSError, IndexError):
             os.kill(int(self.first_process()), signal.SIGKILL)
         self.process.kill()
         self.process.wait()
 
 
-def can_make_containers() -> bool:
-    """Whether this process may change roots and make networks."""
+def can_create_containers() -> bool:
+    """Return True if this process may create chroots and networks."""
     return sys.platform == "linux" and os.geteuid() == 0 and shutil.which("unshare") is not None

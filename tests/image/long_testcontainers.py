@@ -1,7 +1,7 @@
-"""What Testcontainers' modules for Kafka do with a container, done with the image: see soak.toml.
+"""The image under the Kafka modules of Testcontainers: see the soak test `image`.
 
-They are asked for their command, environment and start script without an engine; the script is run as
-it is. `make -C compat-tests testcontainers` brings the modules.
+The modules provide command, environment and start script without an engine, and the script runs
+unchanged. `make -C compat-tests testcontainers` installs the modules.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from .conftest import ROOT, Start, wait_for_line
-from .test_image import said
+from .test_image import output_of
 
 COMPAT = ROOT / "compat-tests"
 WORK = Path(os.environ.get("KBROKER_COMPAT_WORK", ROOT / ".work/compat"))
@@ -27,7 +27,7 @@ LOOP_SECONDS = 0.3
 
 
 class Plan(NamedTuple):
-    """What a module does: `script` is copied to `path` when the container runs."""
+    """The configuration of a module; `script` is copied to `path` in the running container."""
 
     command: list[str]
     environment: dict[str, str]
@@ -37,7 +37,7 @@ class Plan(NamedTuple):
 
 
 def java(kind: str) -> Plan:
-    """Testcontainers for Java."""
+    """Return the plan of Testcontainers for Java."""
     command = ["java", "-cp", f"{WORK}/testcontainers-java/lib/*"]
     source = str(COMPAT / "testcontainers/StartScripts.java")
     done = subprocess.run([*command, source, kind], capture_output=True, text=True, check=True)
@@ -52,7 +52,7 @@ def java(kind: str) -> Plan:
 
 
 def python(kind: str) -> Plan:
-    """Testcontainers for Python."""
+    """Return the plan of Testcontainers for Python."""
     command = [f"{WORK}/testcontainers-python/bin/python"]
     source = str(COMPAT / "testcontainers/start_scripts.py")
     done = subprocess.run([*command, source, kind], capture_output=True, text=True, check=True)
@@ -62,7 +62,7 @@ def python(kind: str) -> Plan:
 
 
 def go(_kind: str) -> Plan:
-    """Testcontainers for Go, whose script is a text in its source."""
+    """Return the plan of Testcontainers for Go, whose script is a string in its source."""
     module = json.loads((WORK / "testcontainers-go/module.json").read_text())
     source = Path(module["Dir"], "kafka.go").read_text()
     (script,) = re.findall(r"starterScriptContent = `(.*?)`", source, re.DOTALL)
@@ -89,24 +89,24 @@ MODULES: dict[str, tuple[Callable[[str], Plan], str]] = {
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_the_start_script_of_a_module_starts_the_broker(module: str, start: Start) -> None:
+def test_start_script_of_testcontainers_module_starts_broker(module: str, start: Start) -> None:
     assert shutil.which("java") is not None
     describe, kind = MODULES[module]
     plan = describe(kind)
     container = start(plan.command, plan.environment, until=None)
     container.put(plan.path, plan.script)
     wait_for_line(container, plan.until)
-    told = dict(
+    listeners = dict(
         re.findall(r"([\w-]+)://([\w.-]+:\d+)", re.sub(r"\$\(.*?\)", "broker", plan.script))
     )
-    assert {"PLAINTEXT", "BROKER"} <= told.keys()
-    for number, address in enumerate(told.values()):
+    assert {"PLAINTEXT", "BROKER"} <= listeners.keys()
+    for number, address in enumerate(listeners.values()):
         server = ("--bootstrap-server", address)
         topic = f"topic-{number}"
-        said(container, "kafka-console-producer", *server, "--topic", topic, stdin="hello\n")
+        output_of(container, "kafka-console-producer", *server, "--topic", topic, stdin="hello\n")
         read = ("--topic", topic, "--from-beginning", "--max-messages", "1")
-        assert said(container, "kafka-console-consumer", *server, *read) == "hello\n"
+        assert output_of(container, "kafka-console-consumer", *server, *read) == "hello\n"
     cluster = plan.environment.get("CLUSTER_ID")
-    assert cluster is None or f"cluster {cluster}" in container.logged()
+    assert cluster is None or f"cluster {cluster}" in container.log_text()
     assert container.process.poll() is None
-    print(f"figures: {module}: {len(told)} listeners, {plan.until!r}")
+    print(f"figures: {module}: {len(listeners)} listeners, {plan.until!r}")

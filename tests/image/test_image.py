@@ -1,4 +1,4 @@
-"""The image: what is in it, how it starts, and what health checks find. Its steps run as processes."""
+"""The image: its content, its start, and health checks. Containers are simulated by processes."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ PATHS = (
     "/bin/sh",
     "/bin/bash",
 )
+# Health checks from compose files for apache/kafka, bitnami/kafka and confluentinc/cp-kafka.
 HEALTH_CHECKS = (
     "kafka-topics --bootstrap-server localhost:9092 --list",
     "kafka-topics.sh --bootstrap-server localhost:9092 --list",
@@ -62,38 +63,37 @@ HEALTH_CHECKS = (
     "bash -c 'echo > /dev/tcp/localhost/9092'",
     "kbroker health",
 )
-"""As compose files for apache/kafka, bitnami/kafka and confluentinc/cp-kafka have them."""
 
 
-def said(container: Container, *command: str, stdin: str = "") -> str:
-    """What a command in a container prints. Fails when the command does."""
+def output_of(container: Container, *command: str, stdin: str = "") -> str:
+    """Run a command in a container and return its output. Fails if the command does."""
     done = container.run(*command, stdin=stdin)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_it_starts_by_itself_and_everything_is_at_its_place(start: Start, image: Image) -> None:
+def test_image_starts_without_settings_and_contains_tools(start: Start, image: Image) -> None:
     container = start()
     assert image.command == ["/etc/kafka/docker/run"]
     assert image.exposed == ["9092", "8080", "8081"]
     assert image.volumes == ["/var/lib/kafka/data"]
     assert image.user != "root"
     for path in PATHS:
-        said(container, "test", "-e", path)
+        output_of(container, "test", "-e", path)
     for tool in TOOLS:
         for name in (tool, f"{tool}.sh", f"/opt/kafka/bin/{tool}.sh"):
-            said(container, "sh", "-c", f"command -v {name}")
-    log = container.logged()
+            output_of(container, "sh", "-c", f"command -v {name}")
+    log = container.log_text()
     assert "[KafkaRaftServer nodeId=1] Kafka Server started" in log
     assert "[BrokerServer id=1] Transitioning from RECOVERY to RUNNING" in log
     assert "cluster 5L6g3nShT-eMCtK--X86sw" in log
     assert "advertised: localhost:9092" in log
-    assert "meta.properties" in said(container, "ls", "/var/lib/kafka/data")
-    said(container, *image.health)
+    assert "meta.properties" in output_of(container, "ls", "/var/lib/kafka/data")
+    output_of(container, *image.health)
     assert container.stop() == 0
 
 
-def test_health_checks_of_compose_files_pass_and_fail_in_time(start: Start) -> None:
+def test_health_checks_of_compose_files_pass_or_fail_correctly(start: Start) -> None:
     container = start()
     failed = {}
     for check in HEALTH_CHECKS:
@@ -101,17 +101,17 @@ def test_health_checks_of_compose_files_pass_and_fail_in_time(start: Start) -> N
         if done.returncode:
             failed[check] = done.stdout + done.stderr
     assert not failed
-    nobody = [check.replace("9092", "9999") for check in HEALTH_CHECKS if "9092" in check]
+    unreachable = [check.replace("9092", "9999") for check in HEALTH_CHECKS if "9092" in check]
     statuses = {
         check: container.run("sh", "-c", check.replace("1 20", "1 0")).returncode
-        for check in nobody
+        for check in unreachable
     }
     assert all(statuses.values()), statuses
     assert container.run("/etc/kafka/docker/healthy").returncode == 0
 
 
-def test_nothing_is_left_of_a_container_that_is_killed(start: Start) -> None:
-    """Also when its process belongs to another user than the one that began it."""
+def test_killed_container_leaves_no_process(start: Start) -> None:
+    """Linux would not end a process with another user ID by itself."""
     container = start()
     broker = Path("/proc", container.first_process())
     container.kill()
@@ -122,20 +122,20 @@ def test_nothing_is_left_of_a_container_that_is_killed(start: Start) -> None:
     raise AssertionError((broker / "status").read_text())
 
 
-def test_records_go_in_and_out_by_kafkas_scripts(start: Start) -> None:
+def test_kafka_scripts_produce_and_consume(start: Start) -> None:
     container = start(environment={"KAFKA_CREATE_TOPICS": "t1:3:1,t2:1:1:compact"})
-    topics = said(container, "kafka-topics", *SERVER, "--describe")
+    topics = output_of(container, "kafka-topics", *SERVER, "--describe")
     assert "Topic: t1\t" in topics
     assert "PartitionCount: 3" in topics
     assert "cleanup.policy=compact" in topics
-    said(container, "kafka-console-producer", *SERVER, "--topic", "lines", stdin="one\ntwo\n")
+    output_of(container, "kafka-console-producer", *SERVER, "--topic", "lines", stdin="one\ntwo\n")
     read = ("--topic", "lines", "--from-beginning", "--max-messages", "2", "--group", "g")
-    assert said(container, "kafka-console-consumer.sh", *SERVER, *read) == "one\ntwo\n"
-    described = said(container, "kafka-consumer-groups", *SERVER, "--describe", "--group", "g")
+    assert output_of(container, "kafka-console-consumer.sh", *SERVER, *read) == "one\ntwo\n"
+    described = output_of(container, "kafka-consumer-groups", *SERVER, "--describe", "--group", "g")
     assert described.split()[9:15] == ["g", "lines", "0", "2", "2", "0"]
 
 
-def test_the_environment_goes_before_a_mounted_file(start: Start) -> None:
+def test_environment_overrides_mounted_file(start: Start) -> None:
     container = start(
         environment={
             "KAFKA_NUM_PARTITIONS": "5",
@@ -150,22 +150,22 @@ def test_the_environment_goes_before_a_mounted_file(start: Start) -> None:
             "log.dirs=/tmp/kraft-combined-logs\n"
         },
     )
-    settings = said(
+    settings = output_of(
         container, "kafka-configs", *SERVER, "--describe", "--all", "--broker", "1"
     ).splitlines()
     values = dict(line.split()[0].split("=", 1) for line in settings[1:])
     assert values["num.partitions"] == "5"
     assert values["log.retention.ms"] == "77777"
     assert values["log.retention.hours"] == "7"
-    assert "meta.properties" in said(container, "ls", "/tmp/kraft-combined-logs")
-    log = container.logged()
+    assert "meta.properties" in output_of(container, "ls", "/tmp/kraft-combined-logs")
+    log = container.log_text()
     assert "cluster 4L6g3nShT-eMCtK--X86sw" in log
     assert "advertised: broker:9092" in log
     assert "heap" not in log
 
 
-def test_listeners_of_a_compose_file_are_taken_as_they_are(start: Start) -> None:
-    """One for containers, one for the host, and one of a controller, which there is not."""
+def test_listeners_of_compose_file_are_used(start: Start) -> None:
+    """kbroker ignores the controller listener and serves those for containers and the host."""
     container = start(
         environment={
             "KAFKA_NODE_ID": "7",
@@ -185,38 +185,40 @@ def test_listeners_of_a_compose_file_are_taken_as_they_are(start: Start) -> None
         }
     )
     for address in ("broker:29092", "localhost:9092"):
-        versions = said(container, "kafka-broker-api-versions", "--bootstrap-server", address)
+        versions = output_of(container, "kafka-broker-api-versions", "--bootstrap-server", address)
         assert versions.startswith(f"{address} (id: 7 ")
-    said(container, "/etc/kafka/docker/healthy")
-    assert "[KafkaServer id=7] started" in container.logged()
+    output_of(container, "/etc/kafka/docker/healthy")
+    assert "[KafkaServer id=7] started" in container.log_text()
 
 
-def test_the_machine_has_a_port_of_its_own_beside_that_of_containers(start: Start) -> None:
+def test_broker_listens_on_host_port_and_container_port(start: Start) -> None:
     container = start(environment={"KBROKER_HOST_PORT": "29092"})
     for address in ("localhost:9092", "localhost:29092"):
-        versions = said(container, "kafka-broker-api-versions", "--bootstrap-server", address)
+        versions = output_of(container, "kafka-broker-api-versions", "--bootstrap-server", address)
         assert versions.startswith((f"{address} (id: 1 ", "127.0.0.1:9092 (id: 1 "))
-    assert "also advertised" not in container.logged()
+    assert "also advertised" not in container.log_text()
 
 
-def test_console_and_registry_are_reached_from_outside(start: Start) -> None:
+def test_console_and_registry_listen_on_all_addresses(start: Start) -> None:
     container = start(environment={"KBROKER_HTTP_PORT": "8080", "KBROKER_REGISTRY_PORT": "8081"})
     fetch = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read())"
-    # An address of the machine that is not the one of localhost.
-    assert "<html" in said(container, "python3", "-c", fetch, "http://127.0.0.2:8080/console/")
-    assert said(container, "python3", "-c", fetch, "http://127.0.0.2:8081/subjects") == "b'[]'\n"
+    # A loopback address other than 127.0.0.1.
+    assert "<html" in output_of(container, "python3", "-c", fetch, "http://127.0.0.2:8080/console/")
+    assert (
+        output_of(container, "python3", "-c", fetch, "http://127.0.0.2:8081/subjects") == "b'[]'\n"
+    )
 
 
-def test_it_starts_as_confluents_images_do(start: Start) -> None:
+def test_image_starts_with_confluent_command(start: Start) -> None:
     container = start(
         ["/etc/confluent/docker/run"],
         {"KAFKA_ADVERTISED_LISTENERS": "PLAINTEXT://localhost:9092", "KAFKA_BROKER_ID": "1"},
     )
-    assert said(container, "kafka-topics", *SERVER, "--list") == ""
+    assert output_of(container, "kafka-topics", *SERVER, "--list") == ""
     assert container.stop() == 0
 
 
-def test_a_start_that_is_refused_says_why_and_ends(start: Start) -> None:
+def test_invalid_listener_ends_start_with_error(start: Start) -> None:
     container = start(environment={"KAFKA_LISTENERS": "WHAT://:9092"}, until=None)
     assert container.process.wait(timeout=60) == 3
-    assert "listener WHAT has no entry in listener.security.protocol.map" in container.logged()
+    assert "listener WHAT has no entry in listener.security.protocol.map" in container.log_text()

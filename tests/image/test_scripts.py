@@ -1,4 +1,4 @@
-"""The image's start script: what it makes of the environment. `kbroker` is a stub that tells it."""
+"""The image's start script: the server environment it derives. A stub `kbroker` prints it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ DEFAULTS = {
 }
 
 
-def told(directory: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """What the server would be started with."""
+def server_environment(directory: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment in which the script would start the server."""
     stub = directory / "kbroker"
     stub.write_text(STUB)
     stub.chmod(0o755)
@@ -33,8 +33,8 @@ def told(directory: Path, environment: Mapping[str, str]) -> dict[str, str]:
     )
     found = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
     assert found.pop("WORDS").startswith("serve --env-config --log-compat kafka")
-    mine = {"PATH", "PWD", "OLDPWD", "_", "SHLVL", "KBROKER_PORT_FILE"}
-    return {name: value for name, value in found.items() if name not in mine}
+    ignored = {"PATH", "PWD", "OLDPWD", "_", "SHLVL", "KBROKER_PORT_FILE"}
+    return {name: value for name, value in found.items() if name not in ignored}
 
 
 @pytest.mark.parametrize(
@@ -62,23 +62,23 @@ def told(directory: Path, environment: Mapping[str, str]) -> dict[str, str]:
         ({"KBROKER_CLUSTER": "etcd://e:1/main"}, {"CLUSTER_ID": None}),
     ],
 )
-def test_what_nobody_says_has_a_default(
+def test_unset_variables_get_defaults(
     given: dict[str, str], differs: dict[str, str | None], tmp_path: Path
 ) -> None:
     expected = {**DEFAULTS, **given, **differs}
-    assert told(tmp_path, given) == {
+    assert server_environment(tmp_path, given) == {
         name: text for name, text in expected.items() if text is not None
     }
 
 
-def test_a_file_says_where_to_listen_and_where_records_are(tmp_path: Path) -> None:
+def test_settings_file_replaces_defaults_of_listeners_and_directories(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("# a file\n listeners = A://:1\nlog.dir=/b\n")
-    found = told(tmp_path, {"KBROKER_CONFIG": str(file)})
+    found = server_environment(tmp_path, {"KBROKER_CONFIG": str(file)})
     assert found.keys() == {"CLUSTER_ID", "KBROKER_CONFIG"}
 
 
-def test_what_the_containerfile_copies_is_sent_to_the_engine() -> None:
+def test_containerignore_includes_files_of_containerfile() -> None:
     text = (ROOT / "Containerfile").read_text()
     sent = (ROOT / ".containerignore").read_text().splitlines()
     copied = [rest.split()[0] for name, rest in instructions(text) if name == "COPY"]

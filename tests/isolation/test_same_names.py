@@ -1,6 +1,7 @@
-"""Many tests, all with the same topic and the same group: none of them sees another one.
+"""Many tests with the same topic and group: none sees the data of another.
 
-`--clusters` says how many; run it with several workers: `pytest tests/isolation -n 8 --clusters 1000`.
+`--clusters` sets their number; run them with several workers: `pytest tests/isolation -n 8
+--clusters 1000`.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("number", range(metafunc.config.getoption("--clusters")))
 
 
-def work_of_kafka_python(address: str, values: list[bytes]) -> Seen:
-    """Write these, read what there is and commit it."""
+def use_kafka_python(address: str, values: list[bytes]) -> Seen:
+    """Produce values, consume them and commit, with kafka-python."""
     producer = KafkaProducer(bootstrap_servers=address)
     for value in values:
         producer.send(TOPIC, value)
@@ -43,8 +44,8 @@ def work_of_kafka_python(address: str, values: list[bytes]) -> Seen:
     return seen
 
 
-def work_of_confluent(address: str, values: list[bytes]) -> Seen:
-    """As `work_of_kafka_python`."""
+def use_confluent_kafka(address: str, values: list[bytes]) -> Seen:
+    """Produce values, consume them and commit, with confluent-kafka."""
     producer = Producer({"bootstrap.servers": address})
     for value in values:
         producer.produce(TOPIC, value)
@@ -64,10 +65,10 @@ def work_of_confluent(address: str, values: list[bytes]) -> Seen:
     return seen
 
 
-CLIENTS: list[Callable[[str, list[bytes]], Seen]] = [work_of_kafka_python, work_of_confluent]
+CLIENTS: list[Callable[[str, list[bytes]], Seen]] = [use_kafka_python, use_confluent_kafka]
 
 
-def test_only_its_own(kbroker: LocalBroker, number: int) -> None:
+def test_cluster_contains_only_data_of_its_test(kbroker: LocalBroker, number: int) -> None:
     values = [b"%d of test %d" % (each, number) for each in range(RECORDS)]
     kbroker.create_topic(TOPIC)
     assert kbroker.group(GROUP) is None

@@ -1,4 +1,4 @@
-"""Many topics, partitions, groups and connections, and what is asked of them."""
+"""Many topics, partitions, groups and connections, and requests to them."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Crowd:
         per_topic = min(PARTITIONS_PER_TOPIC, partitions)
         self.per_topic = per_topic
         self.names = [f"crowd.{number}" for number in range(partitions // per_topic)]
+        # Number of records in each partition.
         self.records = 0
-        """How many records each partition holds."""
 
     async def create(self, wire: Wire) -> None:
         await create_topic(wire, HOT)
@@ -51,7 +51,7 @@ class Crowd:
             assert not any(row.error_code for row in answer.topics), answer
 
     async def produce(self, wire: Wire) -> None:
-        """One record more for each partition, a request for each topic."""
+        """Produce one more record to each partition, with one request per topic."""
         for name in self.names:
             rows = [
                 ProduceRequest.Partition(index=index, records=batch([VALUE]))
@@ -63,16 +63,16 @@ class Crowd:
                 topic_data=[ProduceRequest.Topic(name=name, partition_data=rows)],
             )
             answer = await wire.ask(ApiKey.PRODUCE, 9, ask)
-            refused = [r for t in answer.responses for r in t.partition_responses if r.error_code]
-            assert refused == []
+            rejected = [r for t in answer.responses for r in t.partition_responses if r.error_code]
+            assert rejected == []
         self.records += 1
 
     def group(self, number: int) -> tuple[str, str, int]:
-        """A group, and the topic and the offset that it has committed for partition 0."""
+        """Return a group ID, and the topic and offset that it commits for partition 0."""
         return f"group-{number}", self.names[number % len(self.names)], number
 
     async def commit(self, wire: Wire) -> None:
-        """Every group commits an offset."""
+        """Commit one offset per group."""
         await request_coordinator(wire, "group-0")
         for number in range(self.groups):
             group, name, offset = self.group(number)
@@ -86,7 +86,7 @@ class Crowd:
                     assert answer.topics[0].partitions[0].error_code == 0, answer
 
     async def check(self, wire: Wire) -> None:
-        """Nothing is lost: every partition has its records, every group its offset."""
+        """Check that every partition has its records and every group its offset."""
         for name in self.names:
             rows = [
                 ListOffsetsRequest.Partition(partition_index=index, timestamp=LATEST)
@@ -107,7 +107,7 @@ class Crowd:
             assert found.topics[0].partitions[0].committed_offset == offset, group
 
     async def follow(self, wire: Wire, partitions: int) -> float:
-        """Median seconds of an incremental fetch that finds nothing new in so many partitions."""
+        """Return the median seconds of an incremental fetch without new records."""
         topics = [
             FetchRequest.Topic(
                 topic=name,
@@ -145,27 +145,27 @@ def _chunks(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
 
 
 async def request_coordinator(wire: Wire, group: str) -> None:
-    """Ask for a group's coordinator, which makes the topic of the offsets."""
+    """Look up a group's coordinator, which creates the offsets topic."""
     ask = request(ApiKey.FIND_COORDINATOR, key=group)
     answer = await wire.ask(ApiKey.FIND_COORDINATOR, 1, ask)
     assert answer.error_code == 0, answer
 
 
 async def timed(wire: Wire, key: ApiKey, version: int, message: Any) -> tuple[float, Any]:
-    """Seconds until the answer, and the answer."""
+    """Send a request and return the seconds until the response, and the response."""
     began = time.perf_counter()
     answer = await wire.ask(key, version, message)
     return time.perf_counter() - began, answer
 
 
 async def all_metadata(wire: Wire) -> tuple[float, Any]:
-    """Metadata of all topics."""
+    """Request the metadata of all topics, and return seconds and response."""
     ask = messages.request_class(ApiKey.METADATA)(topics=None, allow_auto_topic_creation=False)
     return await timed(wire, ApiKey.METADATA, 9, ask)
 
 
 async def ping(wire: Wire) -> float:
-    """Seconds until one record for the hot partition is acknowledged."""
+    """Return the seconds until a record for the hot partition is acknowledged."""
     began = time.perf_counter()
     row = await produce(wire, Topic(HOT), batch([VALUE]))
     assert row.error_code == 0, row
@@ -173,7 +173,7 @@ async def ping(wire: Wire) -> float:
 
 
 async def side_by_side(first: Wire, second: Wire, count: int) -> tuple[list[float], list[float]]:
-    """Pings of two servers in turns, so that what else the machine does hits both alike."""
+    """Ping two servers alternately, so that other load affects both equally."""
     took: tuple[list[float], list[float]] = ([], [])
     for _ in range(count):
         for wire, times in zip((first, second), took, strict=True):
@@ -188,7 +188,7 @@ def p99_ms(seconds: list[float]) -> float:
 
 @asynccontextmanager
 async def idle_connections(endpoint: tuple[str, int], count: int) -> AsyncIterator[None]:
-    """Connections that have asked one thing, as clients do, and then are silent."""
+    """Open connections that send one request and are then idle."""
     streams = []
     try:
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""A real server process whose start, memory, processor time and descriptors can be read."""
+"""A server process with measurements of its start, memory, CPU time and file descriptors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ _SETTINGS = ("max.connection.creation.rate=100000", "max.connections.per.ip=1000
 class Server:
     """`kbroker serve` with its data and its log in `directory`.
 
-    `descriptors_max` is the hard limit on its open files.
+    Args:
+        directory: A new directory.
+        descriptors_max: Hard limit of its open files.
     """
 
     def __init__(self, directory: Path, *, descriptors_max: int) -> None:
@@ -43,7 +45,7 @@ class Server:
         return self._process.pid
 
     async def start(self) -> float:
-        """Start it; returns the seconds from exec to the first answered Metadata."""
+        """Start the server and return the seconds from exec to the first Metadata response."""
         command = [sys.executable, "-m", "kbroker", "serve", "--exit-with-parent"]
         command += ["--host", HOST, "--port", str(self.endpoint[1])]
         command += ["--data-dir", str(self.directory / "data"), "--grace", f"{GRACE_SECONDS}s"]
@@ -72,7 +74,7 @@ class Server:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit, 1024), limit))
 
     async def stop(self, how: int = signal.SIGTERM) -> float:
-        """End it; returns the seconds that it took. A clean stop must say so."""
+        """Stop the server and return the seconds it took; a clean stop must exit with 0."""
         assert self._process is not None
         began = time.perf_counter()
         self._process.send_signal(how)
@@ -91,18 +93,18 @@ class Server:
     def log_text(self) -> str:
         return (self.directory / "log").read_text()
 
-    # -- what it takes
+    # -- resources
 
     def resident_bytes(self) -> int:
         pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
         return int(pages) * resource.getpagesize()
 
     def cpu_seconds(self) -> float:
-        """Processor time of all threads so far."""
+        """Return the CPU time of all threads so far."""
         text = Path(f"/proc/{self.pid}/stat").read_text()
         user, system = text.rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def descriptors(self) -> int:
-        """How many files and sockets it has open."""
+        """Return the number of open files and sockets."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))

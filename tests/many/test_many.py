@@ -1,7 +1,7 @@
-"""Many of everything on one node: partitions, groups, connections.
+"""A node with many partitions, groups and connections.
 
-A tenth of the full size, unless `--partitions` says more (`make soak PART=many`). Only the full size
-is held to seconds: a test run shares its processors.
+The test uses a tenth of the full size, unless `--partitions` is larger (`make soak PART=many`).
+Time limits apply only to the full size: a test run shares its CPU cores.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RECOVERED = "opened all"
 
 
 class Run:
-    """One run: a server with many of everything, and one with a single partition beside it."""
+    """A server with many partitions, and for comparison one with a single partition."""
 
     def __init__(self, directory: Path, partitions: int) -> None:
         self.crowd = Crowd(partitions, partitions // 5)
@@ -45,13 +45,13 @@ class Run:
         self.full = Server(directory / "full", descriptors_max=descriptors_max)
         self.empty = Server(directory / "empty", descriptors_max=descriptors_max)
         self.idle_seconds = 8 if self.is_full else 1
-        self.pings = 2000 if self.is_full else 100  # a percentile of few is their worst
+        self.pings = 2000 if self.is_full else 100  # the p99 of few values is their maximum
         self.ratios: list[float] = []
         self._figures: list[str] = []
         self._cold = iter(range(COLD_PARTITIONS))
 
     def add(self, text: str) -> None:
-        """Take note of a figure."""
+        """Record and print a result."""
         self._figures.append(text)
         print(f"\n  {text}", end="", flush=True)
 
@@ -61,7 +61,7 @@ class Run:
     # -- steps
 
     async def fill(self) -> None:
-        """Make all topics, records and groups."""
+        """Create all topics, records and groups."""
         async with connected(self.empty.endpoint) as wire:
             await create_topic(wire, HOT)
         async with connected(self.full.endpoint) as wire:
@@ -78,19 +78,19 @@ class Run:
                 self.add(f"{what} {time.perf_counter() - began:.1f} s")
 
     async def idle(self, what: str) -> None:
-        """What the server takes when nobody wants anything."""
+        """Measure memory, descriptors and CPU of the idle server."""
         before = self.full.cpu_seconds()
         await trio.sleep(self.idle_seconds)
         cpu = (self.full.cpu_seconds() - before) / self.idle_seconds
         descriptors = self.full.descriptors()
         self.add(
             f"{what}: {self.full.resident_bytes() / 1e6:.0f} MB, {descriptors} descriptors, "
-            f"{cpu:.1%} of a processor"
+            f"{cpu:.1%} of a CPU core"
         )
         assert descriptors <= self._descriptors_max
 
     async def ping(self, what: str) -> None:
-        """p99 of a hot partition, beside one of a server with nothing else."""
+        """Measure the p99 of a hot partition on both servers."""
         async with connected(self.empty.endpoint) as one, connected(self.full.endpoint) as other:
             alone, among_many = await side_by_side(one, other, self.pings)
         ratio = p99_ms(among_many) / p99_ms(alone)
@@ -101,7 +101,7 @@ class Run:
         self.ratios.append(ratio)
 
     async def use_cold(self) -> None:
-        """The first fetch from one partition, and the first produce to another one."""
+        """Measure the first fetch from one cold partition, and the first produce to another."""
         topic = Topic(COLD)
         async with connected(self.full.endpoint) as wire:
             await wire.works()
@@ -140,7 +140,7 @@ class Run:
         self.add(f"all deleted in {time.perf_counter() - began:.1f} s")
 
     async def connect(self, count: int) -> None:
-        """Idle connections."""
+        """Measure the memory of idle connections."""
         before = self.full.resident_bytes()
         async with idle_connections(self.full.endpoint, count):
             await trio.sleep(1)
@@ -152,10 +152,10 @@ class Run:
         async with connected(self.full.endpoint) as wire:
             began = time.perf_counter()
             await self.crowd.check(wire)
-        self.add(f"all looked at in {time.perf_counter() - began:.1f} s")
+        self.add(f"all checked in {time.perf_counter() - began:.1f} s")
 
     async def recovered(self) -> None:
-        """Wait until the server has looked at every log after a crash."""
+        """Wait until the server has recovered every log after a crash."""
         began = time.perf_counter()
         while RECOVERED not in self.full.log_text():  # noqa: ASYNC110  # another process
             await trio.sleep(0.05)
@@ -170,13 +170,15 @@ async def running(directory: Path, partitions: int) -> AsyncIterator[Run]:
     finally:
         run.full.kill_if_running()
         run.empty.kill_if_running()
-    shutil.rmtree(directory)  # ten thousand directories that nobody will look at
+    shutil.rmtree(directory)  # ten thousand directories are not worth keeping
 
 
-async def test_many_of_everything(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+async def test_node_with_many_partitions_groups_and_connections_keeps_limits(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     async with running(tmp_path, request.config.getoption("--partitions")) as run:
         await run.empty.start()
-        run.add(f"new: {await run.full.start():.2f} s to the first answer")
+        run.add(f"new: {await run.full.start():.2f} s to the first response")
         await run.fill()
         await run.idle("in use")
         await run.ping("among many")

@@ -1,1 +1,1 @@
-"""Defects that the tests of replication must find: `python -m tests.mutants`."""
+"""Planted bugs that the tests of replication must detect: `python -m tests.mutants`."""

@@ -1,4 +1,4 @@
-"""Plant one defect after the other, and say what noticed it: `python -m tests.mutants M3 M9`."""
+"""Command line of the mutation tests: `python -m tests.mutants M3 M9`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import time
 
 import click
 
-from .mutant import Mutant, UselessMutant, mutants
+from .mutant import InvalidMutant, Mutant, mutants
 
 
 @click.command()
 @click.argument("names", nargs=-1)
-@click.option("--minutes", default=10.0, show_default=True, help="For each of them.")
+@click.option(
+    "--minutes", default=10.0, show_default=True, help="Time limit per mutant in minutes."
+)
 def main(names: tuple[str, ...], minutes: float) -> None:
-    """Run the mutants NAMES, by default all; exit status 1 when one was not noticed."""
+    """Run the mutants NAMES (default: all). Exit with status 1 if one was not detected."""
     known = mutants()
     unknown = set(names) - {each.name for each in known}
     if unknown:
-        there = ", ".join(each.name for each in known)
-        raise click.UsageError(f"no mutant {', '.join(sorted(unknown))}; there are {there}")
+        valid = ", ".join(each.name for each in known)
+        raise click.UsageError(f"unknown mutant: {', '.join(sorted(unknown))} (valid: {valid})")
     chosen = [each for each in known if not names or each.name in names]
     killed = sum(_run(each, minutes * 60) for each in chosen)
     print(f"figures: {killed} of {len(chosen)} mutants killed")
@@ -27,13 +29,13 @@ def main(names: tuple[str, ...], minutes: float) -> None:
 
 
 def _run(mutant: Mutant, seconds: float) -> bool:
-    """Run one mutant and print what became of it; returns whether it was noticed."""
+    """Run a mutant and print the result. Returns True if it was detected."""
     began = time.monotonic()
     try:
         killer = mutant.killed_by(seconds)
         result = f"killed by {killer}" if killer else "SURVIVED"
-    except UselessMutant as error:
-        killer, result = None, f"USELESS: {error}"
+    except InvalidMutant as error:
+        killer, result = None, f"INVALID: {error}"
     took = time.monotonic() - began
     print(f"{mutant.name:<4} {mutant.breaks}: {result} ({took:.0f} s)", flush=True)
     return killer is not None

@@ -1,4 +1,4 @@
-"""One planted defect: a patch, and the harness that must notice it."""
+"""A mutant: a patch that plants a bug, and the tests that must detect it."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from ..repository import ROOT, copy_repository
 
 PATCHES = Path(__file__).parent
 HEADER = re.compile(r"(?P<name>\S+): (?P<breaks>.+)\nCaught by: (?P<harness>\S+)\n")
-IS_SLOW = re.compile(r"were too few until")
-"""What the simulator says of a cluster that loses nothing, and does not come back in time."""
+# The simulator's message for a cluster that lost nothing but did not recover in time.
+SLOW_RECOVERY = re.compile(r"were too few until")
 SIMULATION = "simulation"
-ENDLESS = 1_000_000
-"""Seeds: more than there is time for."""
+# Number of seeds, more than can run within the time limit.
+MANY_SEEDS = 1_000_000
 REASON_MAX = 300
+# Timeout in seconds for the failed command without the bug.
 RUN_SECONDS_MAX = 120
-"""Of what failed, run again without the defect."""
 
 
-class UselessMutant(Exception):
-    """A mutant that says nothing, because it cannot be planted or run."""
+class InvalidMutant(Exception):
+    """A mutant that cannot be applied or tested."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A patch that breaks one thing; `harness` is `simulation`, or the path of tests."""
+    """A patch with one bug; `harness` is `simulation` or the path of tests."""
 
     path: Path
     name: str
@@ -43,44 +43,44 @@ class Mutant:
 
     @classmethod
     def read(cls, path: Path) -> Mutant:
-        """Read a patch; its first two lines say what it is. Raises UselessMutant."""
+        """Read a patch with a header of two lines. Raises InvalidMutant."""
         header = HEADER.match(path.read_text())
         if header is None or not _is_harness(header["harness"]):
-            raise UselessMutant(
-                f"{path}: begin it with lines 'NAME: what it breaks' and 'Caught by: HARNESS', "
-                f"HARNESS being '{SIMULATION}' or the path of tests"
+            raise InvalidMutant(
+                f"{path}: invalid header; start it with lines 'NAME: what it breaks' and "
+                f"'Caught by: HARNESS' (valid harnesses: '{SIMULATION}' or the path of tests)"
             )
         return cls(path, header["name"], header["breaks"], header["harness"])
 
     def applies(self, to: Path = ROOT) -> str:
-        """Why the patch cannot be applied, empty when it can be."""
+        """Return the error of applying the patch, or an empty string."""
         return _git_apply(self.path, to, "--check").stderr
 
     def killed_by(self, seconds: float) -> str | None:
-        """Run the harness over a copy of the repository with this defect.
+        """Run the harness on a copy of the repository with this bug.
 
-        Returns what failed, or None when the defect was not noticed in `seconds`. What fails
-        without the defect as well does not count. Raises UselessMutant.
+        Returns the failed command, or None if nothing failed within `seconds`. Failures that also
+        occur without the bug do not count. Raises InvalidMutant.
         """
-        with copy_of_the_repository() as sound, copy_of_the_repository() as broken:
+        with repository_copy() as unchanged, repository_copy() as broken:
             applied = _git_apply(self.path, broken)
             if applied.returncode:
-                raise UselessMutant(f"{self.path} cannot be applied: {applied.stderr}")
+                raise InvalidMutant(f"{self.path} cannot be applied: {applied.stderr}")
             for failed in failures(self.harness, broken, time.monotonic() + seconds):
-                if not fails(sound, failed.arguments):
+                if not also_fails(unchanged, failed.arguments):
                     return str(failed)
         return None
 
 
 def mutants() -> list[Mutant]:
-    """All of them, by number."""
+    """Return all mutants in order."""
     read = [Mutant.read(path) for path in PATCHES.glob("*.patch")]
     return sorted(read, key=lambda each: (len(each.name), each.name))
 
 
 @contextmanager
-def copy_of_the_repository() -> Iterator[Path]:
-    """A copy that goes at the end."""
+def repository_copy() -> Iterator[Path]:
+    """Create a temporary copy of the repository."""
     with TemporaryDirectory(prefix="mutant-") as directory:
         copy_repository(Path(directory))
         yield Path(directory)
@@ -94,8 +94,8 @@ def _git_apply(patch: Path, to: Path, *options: str) -> subprocess.CompletedProc
 # Harnesses
 
 
-class Failed(NamedTuple):
-    """A run of Python that failed, and what it said."""
+class Failure(NamedTuple):
+    """A failed Python command and its error."""
 
     arguments: Sequence[str]
     reason: str
@@ -108,41 +108,41 @@ def _is_harness(name: str) -> bool:
     return name == SIMULATION or (ROOT / name).is_file()
 
 
-def failures(harness: str, copy: Path, deadline: float) -> Iterator[Failed]:
-    """Run a harness in a copy until a time, and give what failed."""
+def failures(harness: str, copy: Path, deadline: float) -> Iterator[Failure]:
+    """Run a harness in a copy until the deadline and yield its failures."""
     return _simulate(copy, deadline) if harness == SIMULATION else _test(copy, deadline, harness)
 
 
-def _simulate(copy: Path, deadline: float) -> Iterator[Failed]:
-    """Simulate seed after seed, for anything but a cluster that only takes long to be whole."""
+def _simulate(copy: Path, deadline: float) -> Iterator[Failure]:
+    """Run seeds and yield failures, except of clusters that only recovered too slowly."""
     module, first = ("-m", "tests.simulation"), 0
     while True:
-        run = _python(copy, deadline, *module, "--first", str(first), "--seeds", str(ENDLESS))
+        run = _python(copy, deadline, *module, "--first", str(first), "--seeds", str(MANY_SEEDS))
         if run is None or run.returncode == 0:
             return
         seeds = re.findall(r"--seed (\d+)", run.stdout + run.stderr)
         if not seeds:
-            raise UselessMutant(f"the simulator failed without naming a seed:\n{_end_of(run)}")
+            raise InvalidMutant(f"the simulator failed without naming a seed:\n{_end_of(run)}")
         reason = reason_of(run)
-        if not IS_SLOW.search(reason):
-            yield Failed((*module, "--seed", seeds[-1]), reason)
+        if not SLOW_RECOVERY.search(reason):
+            yield Failure((*module, "--seed", seeds[-1]), reason)
         first = int(seeds[-1]) + 1
 
 
-def _test(copy: Path, deadline: float, tests: str) -> Iterator[Failed]:
-    """Run tests."""
+def _test(copy: Path, deadline: float, tests: str) -> Iterator[Failure]:
+    """Run tests and yield the failed ones."""
     pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
     run = _python(copy, deadline, *pytest, tests)
     if run is None or run.returncode == 0:
         return
     failed = re.findall(r"^FAILED (\S+?(?:\[.+?\])?)(?: - |$)", run.stdout, re.MULTILINE)
     if not failed:
-        raise UselessMutant(f"the tests could not be run:\n{_end_of(run)}")
-    yield from (Failed((*pytest, each), "it failed") for each in failed)
+        raise InvalidMutant(f"the tests could not be run:\n{_end_of(run)}")
+    yield from (Failure((*pytest, each), "it failed") for each in failed)
 
 
-def fails(copy: Path, arguments: Sequence[str]) -> bool:
-    """Whether what failed in another copy fails in this one as well."""
+def also_fails(copy: Path, arguments: Sequence[str]) -> bool:
+    """Return True if a command also also_fails in this copy."""
     run = _python(copy, time.monotonic() + RUN_SECONDS_MAX, *arguments)
     return run is None or run.returncode != 0
 
@@ -150,7 +150,7 @@ def fails(copy: Path, arguments: Sequence[str]) -> bool:
 def _python(
     copy: Path, deadline: float, *arguments: str
 ) -> subprocess.CompletedProcess[str] | None:
-    """Run Python on a copy; None when it had to be ended at the deadline."""
+    """Run Python in a copy. Returns None if it exceeded the deadline."""
     environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         return subprocess.run(
@@ -167,7 +167,7 @@ def _python(
 
 
 def reason_of(run: subprocess.CompletedProcess[str]) -> str:
-    """The violation, or another last word."""
+    """Return the violation or another error of a failed run."""
     lines = [line.strip(" |") for line in (run.stdout + run.stderr).splitlines()]
     found = [line for line in lines if re.match(r"[\w.]*(Violation|Error): ", line)]
     return found[-1][:REASON_MAX] if found else "it failed"

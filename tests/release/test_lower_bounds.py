@@ -1,4 +1,4 @@
-"""Versions of libraries that pyproject.toml allows: none has a weakness that is known."""
+"""Version bounds in pyproject.toml: no versions with known vulnerabilities are allowed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from packaging.requirements import Requirement
 
 from ..repository import ROOT
 
-WEAK = {
+# Vulnerable versions: the last one before each fix, and earlier ones.
+VULNERABLE = {
     "cryptography": ("42.0.0", "44.0.0", "46.0.4"),  # CVE-2024-12797, CVE-2026-26007
     "filelock": ("3.12.0", "3.20.0", "3.20.2"),  # CVE-2025-68146, CVE-2026-22701
     "h11": ("0.14.0", "0.15.0"),  # CVE-2025-43859
@@ -21,7 +22,6 @@ WEAK = {
     "setuptools": ("77.0.1", "78.1.0"),  # CVE-2025-47273
     "starlette": ("0.40.0", "0.47.1", "0.49.0"),  # CVE-2025-54121, CVE-2025-62727
 }
-"""The last version before each fix, and earlier ones."""
 
 
 def requirements() -> Iterator[Requirement]:
@@ -34,22 +34,24 @@ def requirements() -> Iterator[Requirement]:
     yield from map(Requirement, named)
 
 
-@pytest.mark.parametrize("name", sorted(WEAK))
-def test_versions_with_known_weaknesses_are_not_allowed(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(VULNERABLE))
+def test_vulnerable_versions_are_not_allowed(name: str) -> None:
     found = [each for each in requirements() if each.name == name]
-    assert found, f"{name} is named nowhere"
+    assert found, f"{name} is not a requirement"
     for each in found:
-        allowed = [weak for weak in WEAK[name] if each.specifier.contains(weak)]
+        allowed = [
+            vulnerable for vulnerable in VULNERABLE[name] if each.specifier.contains(vulnerable)
+        ]
         assert allowed == [], str(each)
 
 
+# Libraries whose undocumented modules kbroker imports, with one of these modules.
 UNDOCUMENTED = {"hypercorn": "hypercorn.trio.tcp_server"}
-"""Libraries of which kbroker imports undocumented modules, and one of those modules."""
 SPARK = ROOT / "tests/spark/requirements.txt"
 
 
 @pytest.mark.parametrize("name", UNDOCUMENTED)
-def test_library_whose_undocumented_modules_are_imported_has_upper_limit(name: str) -> None:
+def test_library_with_imported_undocumented_modules_has_upper_bound(name: str) -> None:
     sources = (each.read_text() for each in (ROOT / "kbroker").rglob("*.py"))
     assert any(f"from {UNDOCUMENTED[name]} import" in text for text in sources)
     lines = [each for each in SPARK.read_text().splitlines() if not each.startswith("#")]
@@ -61,8 +63,8 @@ def test_library_whose_undocumented_modules_are_imported_has_upper_limit(name: s
 
 
 @pytest.mark.parametrize("server", ["hypercorn"])
-def test_http2_is_bounded_wherever_its_server_is_named(server: str) -> None:
-    """Hypercorn itself takes any h2."""
+def test_extras_with_http_server_bound_h2(server: str) -> None:
+    """Hypercorn itself accepts any version of h2."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         extras = tomllib.load(file)["project"]["optional-dependencies"]
     for name, extra in extras.items():

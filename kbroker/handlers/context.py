@@ -12,7 +12,7 @@ from kbroker.coordinator import ClientInfo
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import Message
-from kbroker.runtime.cpu_shares import HeavyClient
+from kbroker.runtime.cpu_shares import CpuAccount
 from kbroker.security.acls import (
     CLUSTER,
     AclOperation,
@@ -71,7 +71,7 @@ class Peer:
         advertised: Advertised address of the listener; None to advertise `local`.
         client: Principal and address of the client, for ACLs.
         client_id: Client ID of the most recent request.
-        heavy_client: Account of the connection's offloaded CPU work; None before the first such work.
+        cpu_account: Account of the connection's offloaded CPU work; None before the first work.
         host: IP address of the client.
         is_closed: True once the connection is closed.
         listener: Name of the listener.
@@ -88,7 +88,7 @@ class Peer:
         "advertised",
         "client",
         "client_id",
-        "heavy_client",
+        "cpu_account",
         "host",
         "is_closed",
         "listener",
@@ -120,7 +120,7 @@ class Peer:
         self.software = ""
         self.is_closed = False
         self.transport: PeerTransport | None = None
-        self.heavy_client: HeavyClient | None = None
+        self.cpu_account: CpuAccount | None = None
         self.rejected_batches: RejectedBatches | None = None
         self._on_close: list[Callable[[], None]] = []
 
@@ -352,14 +352,14 @@ class Context:
             self.quota_charge.charge_partitions(count, strict=self.version >= strict_since)
 
     @contextmanager
-    def heavy_client(self) -> Iterator[HeavyClient]:
-        """Return the account of the connection's offloaded CPU work.
+    def cpu_account(self) -> Iterator[CpuAccount]:
+        """Yield the CPU account of the connection, for offloaded work.
 
         The time that the block adds to the account is charged to the request quota afterwards.
         """
-        client = self.peer.heavy_client
+        client = self.peer.cpu_account
         if client is None:
-            client = self.peer.heavy_client = HeavyClient(self.peer.client)
+            client = self.peer.cpu_account = CpuAccount(self.peer.client)
         before = client.seconds
         try:
             yield client

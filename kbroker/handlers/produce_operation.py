@@ -335,7 +335,7 @@ class ProduceOperation:
 
     async def _in_thread(self, begin: Callable[[], Steps[Result]]) -> Result:
         """Offload CPU work of this client, and charge its time."""
-        with self.ctx.heavy_client() as client:
+        with self.ctx.cpu_account() as client:
             return await self.node.heavy_work.run_in_steps(begin, client)
 
     def _append_unless_heavy(

@@ -76,7 +76,7 @@ async def push_telemetry(ctx: Context, request: PushTelemetryRequest) -> PushTel
         return PushTelemetryResponse()
     try:
         if codec != Codec.NONE:
-            with ctx.heavy_client() as client:
+            with ctx.cpu_account() as client:
                 await ctx.node.heavy_work.run(
                     partial(decompress, codec, data, INFLATED_BYTES_MAX), client
                 )

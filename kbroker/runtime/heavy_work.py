@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 import trio
 
-from .cpu_shares import CpuShares, HeavyClient
+from .cpu_shares import CpuAccount, CpuShares
 from .threads import InThread, run_in_thread
 
 Result = TypeVar("Result")
@@ -63,7 +63,7 @@ class HeavyWork:
         self._thread = _LeastFirst(self._shares)
         self._heavy = _LeastFirst(self._shares)
 
-    async def run(self, work: Callable[[], Result], client: HeavyClient) -> Result:
+    async def run(self, work: Callable[[], Result], client: CpuAccount) -> Result:
         """Run a function as one step.
 
         Args:
@@ -79,7 +79,7 @@ class HeavyWork:
         async with self._heavy.acquire(client):
             return await self._run(work, client)
 
-    async def run_in_steps(self, begin: Callable[[], Steps[Result]], client: HeavyClient) -> Result:
+    async def run_in_steps(self, begin: Callable[[], Steps[Result]], client: CpuAccount) -> Result:
         """Run work in steps, so that light work of other clients can run in between.
 
         Args:
@@ -101,7 +101,7 @@ class HeavyWork:
             return last[0]
 
     async def _run_light(
-        self, work: Callable[[], Result], client: HeavyClient
+        self, work: Callable[[], Result], client: CpuAccount
     ) -> tuple[Result] | None:
         """Run a function unless it is heavy work. Return the result in a tuple, None if it is heavy.
 
@@ -113,11 +113,11 @@ class HeavyWork:
                 return None
             return (await self._run_charged(work, client),)
 
-    async def _run(self, work: Callable[[], Result], client: HeavyClient) -> Result:
+    async def _run(self, work: Callable[[], Result], client: CpuAccount) -> Result:
         async with self._thread.acquire(client):
             return await self._run_charged(work, client)
 
-    async def _run_charged(self, work: Callable[[], Result], client: HeavyClient) -> Result:
+    async def _run_charged(self, work: Callable[[], Result], client: CpuAccount) -> Result:
         used: list[float] = []
         try:
             return await self._in_thread(partial(_timed, work, self._cpu_seconds, used))
@@ -161,10 +161,10 @@ class _LeastFirst:
     def __init__(self, shares: CpuShares) -> None:
         self._is_held = False
         self._shares = shares
-        self._waiters: dict[trio.Event, HeavyClient] = {}  # in order of arrival
+        self._waiters: dict[trio.Event, CpuAccount] = {}  # in order of arrival
 
     @asynccontextmanager
-    async def acquire(self, client: HeavyClient) -> AsyncIterator[None]:
+    async def acquire(self, client: CpuAccount) -> AsyncIterator[None]:
         """Hold the lock for a client within the block."""
         if self._is_held:
             await self._wait(client)
@@ -174,7 +174,7 @@ class _LeastFirst:
         finally:
             self._release()
 
-    async def _wait(self, client: HeavyClient) -> None:
+    async def _wait(self, client: CpuAccount) -> None:
         granted = trio.Event()
         self._waiters[granted] = client
         try:
@@ -187,7 +187,9 @@ class _LeastFirst:
     def _release(self) -> None:
         """Pass the lock on, held all the time, or free it."""
         waiters, now = self._waiters, trio.current_time()
-        first = min(waiters, key=lambda each: self._shares.order(waiters[each], now), default=None)
+        first = min(
+            waiters, key=lambda each: self._shares.sort_key(waiters[each], now), default=None
+        )
         if first is None:
             self._is_held = False
         else:

@@ -78,7 +78,7 @@ class Rate:
             return 0
         return math.floor((rate - limit) / limit * self._elapsed_ms(now_ms) + 0.5)
 
-    def is_over(self, now_ms: int) -> bool:
+    def is_expired(self, now_ms: int) -> bool:
         """Return True if all values have expired."""
         if not self._kept:
             return True
@@ -135,7 +135,7 @@ class TokenBucket:
         self._fill(rate, now_ms)
         return math.floor(max(-self._tokens, 0) / rate * 1000 + 0.5)
 
-    def is_over(self, now_ms: int) -> bool:
+    def is_expired(self, now_ms: int) -> bool:
         """Return True if the bucket is full."""
         self._fill(self._rate, now_ms)
         return self._tokens >= self._size
@@ -154,7 +154,7 @@ class TokenBucket:
 class Meter(Protocol):
     """Measurement of one client or other key."""
 
-    def is_over(self, now_ms: int) -> bool:
+    def is_expired(self, now_ms: int) -> bool:
         """Return True if a new meter would have the same state."""
         ...
 
@@ -165,7 +165,7 @@ M = TypeVar("M", bound=Meter)
 class Meters(Generic[M]):
     """Meters by key, for an unbounded number of keys.
 
-    Meters that are over are removed. If there are more than `METERS_MAX`, the least recently used
+    Expired meters are removed. If there are more than `METERS_MAX`, the least recently used
     one is removed, so clients that invent names cannot exhaust memory.
 
     Args:
@@ -191,11 +191,11 @@ class Meters(Generic[M]):
         return meter
 
     def _forget(self, newest: Hashable, now_ms: int) -> None:
-        """Remove up to two meters that are over, or the oldest if there are too many."""
+        """Remove up to two expired meters, or the oldest if there are too many."""
         for _ in range(2):
             oldest, meter = next(iter(self._used.items()))
             if oldest == newest:
                 return
-            if not meter.is_over(now_ms) and len(self._used) <= METERS_MAX:
+            if not meter.is_expired(now_ms) and len(self._used) <= METERS_MAX:
                 return
             del self._used[oldest]

@@ -27,7 +27,7 @@ from kbroker.protocol.records import (
 )
 from kbroker.runtime.batch_reads import BatchReads
 from kbroker.runtime.batch_reads import Result as ReadResult
-from kbroker.runtime.cpu_shares import HeavyClient
+from kbroker.runtime.cpu_shares import CpuAccount
 from kbroker.runtime.heavy_work import HeavyWork, Result, Steps
 
 from ..brokers import Start
@@ -244,7 +244,7 @@ class HeldWork(HeavyWork):
         self.begun = 0
         self.released = trio.Event()
 
-    async def run_in_steps(self, begin: Callable[[], Steps[Result]], client: HeavyClient) -> Result:
+    async def run_in_steps(self, begin: Callable[[], Steps[Result]], client: CpuAccount) -> Result:
         self.begun += 1
         await self.released.wait()
         return await super().run_in_steps(begin, client)

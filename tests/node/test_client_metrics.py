@@ -12,7 +12,7 @@ from kbroker.protocol.compression import Codec, compress
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.otlp import Metric
-from kbroker.runtime.cpu_shares import HeavyClient
+from kbroker.runtime.cpu_shares import CpuAccount
 from kbroker.runtime.heavy_work import HeavyWork, Result
 
 from ..brokers import started
@@ -82,9 +82,9 @@ class RecordingWork(HeavyWork):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clients: list[HeavyClient] = []
+        self.clients: list[CpuAccount] = []
 
-    async def run(self, work: Callable[[], Result], client: HeavyClient) -> Result:
+    async def run(self, work: Callable[[], Result], client: CpuAccount) -> Result:
         self.clients.append(client)
         return await super().run(work, client)
 

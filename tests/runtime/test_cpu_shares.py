@@ -11,8 +11,8 @@ from kbroker.runtime.cpu_shares import (
     DEBT_SECONDS_MAX,
     HEAVY_SECONDS,
     SHARE,
+    CpuAccount,
     CpuShares,
-    HeavyClient,
 )
 
 # Maximum CPU seconds of light work.
@@ -36,26 +36,26 @@ PIECE_SECONDS = 0.016
 def test_client_is_heavy_while_its_debt_is_large(
     pieces: list[tuple[float, float]], now: float, *, is_heavy: bool
 ) -> None:
-    shares, client = CpuShares(), HeavyClient("a")
+    shares, client = CpuShares(), CpuAccount("a")
     for at, seconds in pieces:
         shares.charge(client, seconds, at)
     assert shares.is_heavy(client, now) is is_heavy
-    assert shares.is_heavy(HeavyClient("a"), now) is is_heavy, "a new connection"
-    assert not shares.is_heavy(HeavyClient("b"), now)
+    assert shares.is_heavy(CpuAccount("a"), now) is is_heavy, "a new connection"
+    assert not shares.is_heavy(CpuAccount("b"), now)
 
 
 def test_other_connections_of_client_keep_their_own_share() -> None:
-    shares, polite, greedy = CpuShares(), HeavyClient("a"), HeavyClient("a")
+    shares, polite, greedy = CpuShares(), CpuAccount("a"), CpuAccount("a")
     shares.charge(polite, 0.001, 0.0)
     shares.charge(greedy, 5.0, 0.0)
     assert not shares.is_heavy(polite, 0.0)
-    assert shares.order(polite, 0.0) < shares.order(greedy, 0.0)
+    assert shares.sort_key(polite, 0.0) < shares.sort_key(greedy, 0.0)
 
 
 def test_paid_debts_do_not_change_order() -> None:
-    shares, long_ago, new = CpuShares(), HeavyClient("a"), HeavyClient("b")
+    shares, long_ago, new = CpuShares(), CpuAccount("a"), CpuAccount("b")
     shares.charge(long_ago, 1.0, 0.0)
-    assert shares.order(long_ago, 5.0) == shares.order(new, 5.0)
+    assert shares.sort_key(long_ago, 5.0) == shares.sort_key(new, 5.0)
 
 
 @pytest.mark.parametrize("identities", [1, 3])
@@ -72,7 +72,7 @@ def test_reconnecting_client_gains_no_light_work(
     for _ in range(3000):
         now += rng.choice([0.0, 0.0, 0.01, 0.5]) * rng.random()
         name = rng.randrange(identities)
-        client = HeavyClient(name)
+        client = CpuAccount(name)
         seconds = rng.random() * PIECE_SECONDS
         if not shares.is_heavy(client, now):
             light[name].append((now, seconds))
@@ -90,7 +90,7 @@ def test_reconnecting_client_gains_no_light_work(
 def test_expired_identities_use_no_memory() -> None:
     shares = CpuShares()
     for number in count():
-        shares.charge(HeavyClient(number), 0.001, number / 1000)
+        shares.charge(CpuAccount(number), 0.001, number / 1000)
         if number == 50_000:
             break
     assert len(shares) <= 10

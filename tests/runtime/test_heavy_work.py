@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.runtime.cpu_shares import HeavyClient
+from kbroker.runtime.cpu_shares import CpuAccount
 from kbroker.runtime.heavy_work import STEPS_AT_ONCE, HeavyWork
 
 Result = TypeVar("Result")
@@ -32,7 +32,7 @@ async def test_work_runs_one_at_a_time_off_event_loop() -> None:
         return number, alone and threading.current_thread() is not here
 
     async def run(number: int) -> None:
-        results[number] = await work.run(lambda: piece(number), HeavyClient())
+        results[number] = await work.run(lambda: piece(number), CpuAccount())
 
     async with trio.open_nursery() as nursery:
         for number in range(5):
@@ -43,8 +43,8 @@ async def test_work_runs_one_at_a_time_off_event_loop() -> None:
 async def test_error_is_raised_to_caller() -> None:
     work = HeavyWork()
     with pytest.raises(ZeroDivisionError):
-        await work.run(lambda: 1 // 0, HeavyClient())
-    assert await work.run(lambda: 1, HeavyClient()) == 1
+        await work.run(lambda: 1 // 0, CpuAccount())
+    assert await work.run(lambda: 1, CpuAccount()) == 1
 
 
 class Counted:
@@ -68,10 +68,10 @@ async def test_light_work_runs_between_steps_of_heavy_work() -> None:
     async with trio.open_nursery() as nursery:
         for number in range(10):
             begin = partial(Counted, f"heavy {number}", 40 * STEPS_AT_ONCE, seen)
-            nursery.start_soon(work.run_in_steps, begin, HeavyClient())
-        await work.run_in_steps(partial(Counted, "first", 1, seen), HeavyClient())
+            nursery.start_soon(work.run_in_steps, begin, CpuAccount())
+        await work.run_in_steps(partial(Counted, "first", 1, seen), CpuAccount())
         before = len(seen)
-        light = await work.run_in_steps(partial(Counted, "light", 3, seen), HeavyClient())
+        light = await work.run_in_steps(partial(Counted, "light", 3, seen), CpuAccount())
         assert light == "light"
         assert seen.index("light") - before < 40 * STEPS_AT_ONCE
     assert len(seen) >= 400 * STEPS_AT_ONCE
@@ -93,7 +93,7 @@ async def test_only_one_heavy_work_is_in_progress() -> None:
     results: list[str] = []
 
     async def run(name: str) -> None:
-        results.append(await work.run_in_steps(lambda: begin(name), HeavyClient()))
+        results.append(await work.run_in_steps(lambda: begin(name), CpuAccount()))
 
     async with trio.open_nursery() as nursery:
         for number in range(20):
@@ -114,7 +114,7 @@ def with_clock() -> tuple[HeavyWork, list[float]]:
 
 
 async def order_behind(
-    work: HeavyWork, holder: HeavyClient, waiting: Mapping[str, HeavyClient]
+    work: HeavyWork, holder: CpuAccount, waiting: Mapping[str, CpuAccount]
 ) -> list[str]:
     """Return the order in which waiting work runs after `holder` releases the thread."""
     order: list[str] = []
@@ -131,11 +131,11 @@ async def order_behind(
 
 async def test_client_with_less_cpu_time_goes_first() -> None:
     work, cpu = with_clock()
-    greedy, modest = HeavyClient(), HeavyClient()
+    greedy, modest = CpuAccount(), CpuAccount()
     await work.run(partial(use, 4.0, cpu), greedy)
     await work.run(partial(use, 2.0, cpu), modest)
-    waiting = {"greedy": greedy, "modest": modest, "new": HeavyClient()}
-    assert await order_behind(work, HeavyClient(), waiting) == ["new", "modest", "greedy"]
+    waiting = {"greedy": greedy, "modest": modest, "new": CpuAccount()}
+    assert await order_behind(work, CpuAccount(), waiting) == ["new", "modest", "greedy"]
     assert greedy.seconds == 4.0
 
 
@@ -147,14 +147,14 @@ async def test_wait_for_busy_cpu_is_not_charged(autojump_clock: object) -> None:
         return function()
 
     work, cpu = HeavyWork(delayed, cpu_seconds=lambda: cpu[0]), [0.0]
-    client = HeavyClient()
+    client = CpuAccount()
     for _ in range(10):
         await work.run(partial(use, 0.001, cpu), client)
     assert client.seconds == pytest.approx(0.01)
 
 
 async def test_real_cpu_time_is_charged() -> None:
-    client = HeavyClient()
+    client = CpuAccount()
     work = HeavyWork()
     await work.run(partial(threading.Event().wait, 0.1), client)
     waited = client.seconds
@@ -164,7 +164,7 @@ async def test_real_cpu_time_is_charged() -> None:
 
 async def test_failed_work_is_charged() -> None:
     work, cpu = with_clock()
-    client = HeavyClient()
+    client = CpuAccount()
 
     def fail() -> None:
         use(3.0, cpu)
@@ -185,13 +185,13 @@ async def test_many_connections_of_one_client_are_heavy_together() -> None:
         order.append(name)
 
     release = threading.Event()
-    polite = HeavyClient("polite")
+    polite = CpuAccount("polite")
     await work.run(partial(use, 0.001, cpu), polite)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(work.run, release.wait, HeavyClient())
+        nursery.start_soon(work.run, release.wait, CpuAccount())
         await trio.testing.wait_all_tasks_blocked()
         for _ in range(50):
-            client = HeavyClient("greedy")
+            client = CpuAccount("greedy")
             nursery.start_soon(work.run, partial(piece, "greedy", 0.02), client)
         await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(work.run, partial(piece, "polite", 0.001), polite)
@@ -203,7 +203,7 @@ async def test_many_connections_of_one_client_are_heavy_together() -> None:
 
 async def test_cancelled_waiter_leaves_the_queue() -> None:
     work, cpu = with_clock()
-    client = HeavyClient()
+    client = CpuAccount()
     await work.run(partial(use, 4.0, cpu), client)
     release = threading.Event()
     async with trio.open_nursery() as nursery:

@@ -139,5 +139,5 @@ def test_number_of_meters_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bucket_is_over_when_full_again() -> None:
     bucket = TokenBucket(ELEVEN)
     bucket.take(30, 10, 0)
-    assert not bucket.is_over(2999)
-    assert bucket.is_over(3000)
+    assert not bucket.is_expired(2999)
+    assert bucket.is_expired(3000)

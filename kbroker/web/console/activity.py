@@ -21,7 +21,7 @@ from kbroker.node.explain import (
 )
 from kbroker.node.node import Node
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.runtime.cpu_shares import HeavyClient
+from kbroker.runtime.cpu_shares import CpuAccount
 from kbroker.runtime.time_slices import DutyCycle
 from kbroker.security.acls import AclOperation, AclResourceType
 from kbroker.text.times import iso_time
@@ -100,7 +100,7 @@ class Activity:
     async def _client(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["name"]
         pushes = ClientPushes.of(self._api.nodes, name)
-        work, account = self._api.node.heavy_work, HeavyClient(viewer.client)
+        work, account = self._api.node.heavy_work, CpuAccount(viewer.client)
         lines = [await work.run(partial(metric_lines, each), account) for each in pushes.newest]
         explained = pushes.explanation(lines)
         sentences = [*_client_sentences(self._api.nodes, name), explained.now]

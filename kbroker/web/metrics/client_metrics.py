@@ -12,7 +12,7 @@ from typing import TypeAlias
 from kbroker.node.client_metrics import Labels, Pushed
 from kbroker.node.node import Node
 from kbroker.protocol.otlp import Metric
-from kbroker.runtime.cpu_shares import HeavyClient
+from kbroker.runtime.cpu_shares import CpuAccount
 
 from .exposition import Family, labelled
 
@@ -41,7 +41,7 @@ class PushedMetrics:
         self._node = node
         # Newest parsed push by client instance ID.
         self._read: dict[str, tuple[Pushed, Lines]] = {}
-        self._account = HeavyClient()
+        self._account = CpuAccount()
 
     def is_of(self, node: Node) -> bool:
         """Return True if this belongs to the current run of a node."""

@@ -21,7 +21,7 @@ from kbroker.security.acls import AclOperation
 
 from .access import Access
 from .answers import EXCEPTION_HANDLERS, ChunkedResponse, refusal, route, text_answer, to_json
-from .calls import Calls
+from .calls import AuthorizedCalls
 from .core import registry
 from .core.errors import (
     INVALID_SCHEMA,
@@ -71,7 +71,7 @@ class SchemaApi:
         cluster_id: Callable[[], str],
         access: Access,
     ) -> None:
-        self._calls = Calls(topic, access)
+        self._calls = AuthorizedCalls(topic, access)
         self._settings = SettingsApi(self._calls)
         self._access = access
         self._threads = threads
@@ -107,34 +107,34 @@ class SchemaApi:
         yield route("/contexts", GET=self._contexts)
         yield route("/v1/metadata/id", GET=self._metadata_id)
         yield route("/v1/metadata/version", GET=self._metadata_version)
-        yield route("/schemas", GET=self._calls.reading_call(self._schemas))
+        yield route("/schemas", GET=self._calls.read_call(self._schemas))
         yield route("/schemas/types", GET=self._types)
-        yield route(by_id, GET=self._calls.reading_call(self._by_id))
-        yield route(f"{by_id}/schema", GET=self._calls.reading_call(self._text_by_id))
-        yield route(f"{by_id}/subjects", GET=self._calls.reading_call(self._subjects_of_id))
-        yield route(f"{by_id}/versions", GET=self._calls.reading_call(self._versions_of_id))
-        yield route("/schemas/guids/{guid}", GET=self._calls.reading_call(self._by_guid))
-        yield route("/schemas/guids/{guid}/ids", GET=self._calls.reading_call(self._ids_of_guid))
-        yield route("/subjects", GET=self._calls.reading_call(self._subjects))
+        yield route(by_id, GET=self._calls.read_call(self._by_id))
+        yield route(f"{by_id}/schema", GET=self._calls.read_call(self._text_by_id))
+        yield route(f"{by_id}/subjects", GET=self._calls.read_call(self._subjects_of_id))
+        yield route(f"{by_id}/versions", GET=self._calls.read_call(self._versions_of_id))
+        yield route("/schemas/guids/{guid}", GET=self._calls.read_call(self._by_guid))
+        yield route("/schemas/guids/{guid}/ids", GET=self._calls.read_call(self._ids_of_guid))
+        yield route("/subjects", GET=self._calls.read_call(self._subjects))
         yield route(
             subject,
-            POST=self._calls.allowed(AclOperation.READ, self._find),
-            DELETE=self._calls.allowed(AclOperation.DELETE, self._delete_subject),
+            POST=self._calls.with_permission(AclOperation.READ, self._find),
+            DELETE=self._calls.with_permission(AclOperation.DELETE, self._delete_subject),
         )
-        yield route(f"{subject}/metadata", GET=self._calls.reading_call(self._with_metadata))
+        yield route(f"{subject}/metadata", GET=self._calls.read_call(self._with_metadata))
         yield route(
             f"{subject}/versions",
-            GET=self._calls.reading_call(self._versions),
-            POST=self._calls.allowed(AclOperation.WRITE, self._register),
+            GET=self._calls.read_call(self._versions),
+            POST=self._calls.with_permission(AclOperation.WRITE, self._register),
         )
         yield route(
             version,
-            GET=self._calls.reading_call(self._version),
-            DELETE=self._calls.allowed(AclOperation.DELETE, self._delete_version),
+            GET=self._calls.read_call(self._version),
+            DELETE=self._calls.with_permission(AclOperation.DELETE, self._delete_version),
         )
-        yield route(f"{version}/schema", GET=self._calls.reading_call(self._text))
-        yield route(f"{version}/referencedby", GET=self._calls.reading_call(self._referring))
-        compatible = self._calls.allowed(AclOperation.READ, self._compatible)
+        yield route(f"{version}/schema", GET=self._calls.read_call(self._text))
+        yield route(f"{version}/referencedby", GET=self._calls.read_call(self._referring))
+        compatible = self._calls.with_permission(AclOperation.READ, self._compatible)
         yield route(compatibility, POST=compatible)
         yield route(f"{compatibility}/{{version}}", POST=compatible)
         yield from self._settings.routes()
@@ -332,7 +332,7 @@ class SchemaApi:
         content, normalize = content_in(body), flag(request, "normalize")
         schema_id, version = number_in(body, "id"), number_in(body, "version")
         registry.check_subject(subject)
-        await self._calls.first_read()
+        await self._calls.ensure_read()
         while True:
             compare = partial(
                 registry.prepare_check, subject=subject, content=content, normalize=normalize

@@ -1,4 +1,4 @@
-"""Authorized calls of the registry: reads and writes of a node's schema store."""
+"""Authorization of registry requests, and their reads and writes of a node's schema store."""
 
 from __future__ import annotations
 
@@ -20,8 +20,13 @@ from .topic import Plan, SchemaTopic
 T = TypeVar("T")
 
 
-class Calls:
-    """Runs the reads and writes of requests after checking the client's permission."""
+class AuthorizedCalls:
+    """Reads and writes of one node's registry, with a permission check before each.
+
+    Args:
+        topic: The `_schemas` topic and the schemas that the node has read from it.
+        access: Permissions of clients.
+    """
 
     def __init__(self, topic: SchemaTopic, access: Access) -> None:
         self._topic = topic
@@ -33,11 +38,12 @@ class Calls:
         """Schemas and settings that this node has read."""
         return self._topic.store
 
-    def allowed(self, operation: AclOperation, call: Call) -> Call:
-        """Return a call that first checks a permission.
+    def with_permission(self, operation: AclOperation, call: Call) -> Call:
+        """Return a call that checks a permission and then runs another call.
 
         Args:
-            operation: Operation to check on the request's subject, or on all subjects.
+            operation: Operation that the client must be allowed on the request's subject, or on all
+                subjects if the request names none.
             call: The call to run if the client has the permission.
         """
 
@@ -47,21 +53,21 @@ class Calls:
 
         return checked
 
-    def reading_call(self, call: Callable[[Request], object]) -> Call:
-        """Return a read call that requires the READ permission."""
+    def read_call(self, call: Callable[[Request], object]) -> Call:
+        """Return a call that checks the READ permission, then reads; see `read`."""
 
-        async def looked(request: Request) -> object:
+        async def read(request: Request) -> object:
             return await self.read(partial(call, request))
 
-        return self.allowed(AclOperation.READ, looked)
+        return self.with_permission(AclOperation.READ, read)
 
     async def read(self, call: Callable[[], T]) -> T:
-        """Run a read; if its result is not found, catch up with the topic and run it again.
+        """Run a read. If it raises NOT_FOUND, read new records of the topic and run it again.
 
         Raises:
-            RegistryError: `call` raised it, even after catching up.
+            RegistryError: The last run of `call` raised it.
         """
-        await self.first_read()
+        await self.ensure_read()
         try:
             return call()
         except RegistryError as error:
@@ -70,19 +76,29 @@ class Calls:
         await self._topic.catch_up()
         return call()
 
-    async def first_read(self) -> None:
-        """Read the whole topic before the first call."""
+    async def ensure_read(self) -> None:
+        """Read the whole topic, unless an earlier call has done so."""
         if not self._is_read:
             await self._topic.catch_up()
             self._is_read = True
 
     async def write(self, plan: Plan[T]) -> T:
-        """Write the records of a plan, if it has any. Raises RegistryError."""
-        await self.first_read()
+        """Write the records of a plan, if it has any.
+
+        Args:
+            plan: Returns the records to write and the response, from the current schemas.
+
+        Returns:
+            The response.
+
+        Raises:
+            RegistryError: The plan is invalid for the newest schemas, or cannot be written.
+        """
+        await self.ensure_read()
         try:
             planned = plan(self.store)
             if not planned.entries:
                 return planned.answer
         except RegistryError:
-            pass  # the newest state decides, see below
+            pass  # the schemas may be stale: `SchemaTopic.write` runs the plan on the newest ones
         return await self._topic.write(plan)

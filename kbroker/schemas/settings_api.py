@@ -10,7 +10,7 @@ from starlette.routing import Route
 from kbroker.security.acls import AclOperation
 
 from .answers import route
-from .calls import Calls
+from .calls import AuthorizedCalls
 from .core import registry
 from .core.values import Level, Mode
 from .requests import body_of, flag, subject_of
@@ -19,25 +19,25 @@ from .requests import body_of, flag, subject_of
 class SettingsApi:
     """Serves the settings of the registry and of its subjects."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: AuthorizedCalls) -> None:
         self._calls = calls
 
     def routes(self) -> Iterable[Route]:
         """Return the routes, each call with the permission that it needs."""
-        reading_call, allowed = self._calls.reading_call, self._calls.allowed
+        read_call, with_permission = self._calls.read_call, self._calls.with_permission
         for path in ("/config", "/config/{subject}"):
             yield route(
                 path,
-                GET=reading_call(self._config),
-                PUT=allowed(AclOperation.ALTER_CONFIGS, self._put_config),
-                DELETE=allowed(AclOperation.ALTER_CONFIGS, self._delete_config),
+                GET=read_call(self._config),
+                PUT=with_permission(AclOperation.ALTER_CONFIGS, self._put_config),
+                DELETE=with_permission(AclOperation.ALTER_CONFIGS, self._delete_config),
             )
         for path in ("/mode", "/mode/{subject}"):
             yield route(
                 path,
-                GET=reading_call(self._mode),
-                PUT=allowed(AclOperation.ALTER_CONFIGS, self._put_mode),
-                DELETE=allowed(AclOperation.ALTER_CONFIGS, self._delete_mode),
+                GET=read_call(self._mode),
+                PUT=with_permission(AclOperation.ALTER_CONFIGS, self._put_mode),
+                DELETE=with_permission(AclOperation.ALTER_CONFIGS, self._delete_mode),
             )
 
     def _config(self, request: Request) -> object:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from starlette.requests import Request
 
-from kbroker.schemas.calls import Calls
+from kbroker.schemas.calls import AuthorizedCalls
 from kbroker.schemas.core.errors import BAD_REQUEST, NO_SUCH_SCHEMA, RegistryError
 from kbroker.schemas.core.registry import WritePlan
 from kbroker.security.acls import AclOperation
@@ -45,17 +45,19 @@ def topic() -> CountedTopic:
 
 
 @pytest.fixture
-def calls(topic: CountedTopic) -> Calls:
-    return Calls(cast(Any, topic), cast(Any, NotedAccess()))
+def calls(topic: CountedTopic) -> AuthorizedCalls:
+    return AuthorizedCalls(cast(Any, topic), cast(Any, NotedAccess()))
 
 
-async def test_topic_is_read_before_the_first_call_only(calls: Calls, topic: CountedTopic) -> None:
+async def test_topic_is_read_before_the_first_call_only(
+    calls: AuthorizedCalls, topic: CountedTopic
+) -> None:
     assert await calls.read(lambda: topic.reads) == 1
     assert await calls.read(lambda: topic.reads) == 1
 
 
 async def test_topic_is_read_again_if_something_is_not_found(
-    calls: Calls, topic: CountedTopic
+    calls: AuthorizedCalls, topic: CountedTopic
 ) -> None:
     def found() -> str:
         if topic.reads < 2:
@@ -65,7 +67,9 @@ async def test_topic_is_read_again_if_something_is_not_found(
     assert await calls.read(found) == "found"
 
 
-async def test_topic_is_not_read_again_for_other_errors(calls: Calls, topic: CountedTopic) -> None:
+async def test_topic_is_not_read_again_for_other_errors(
+    calls: AuthorizedCalls, topic: CountedTopic
+) -> None:
     def wrong() -> None:
         raise RegistryError(BAD_REQUEST, "wrong")
 
@@ -76,7 +80,7 @@ async def test_topic_is_not_read_again_for_other_errors(calls: Calls, topic: Cou
 
 @pytest.mark.parametrize(("entries", "writes"), [((), 0), ((cast(Any, "entry"),), 1)])
 async def test_plan_without_entries_is_not_written(
-    calls: Calls, topic: CountedTopic, entries: Any, writes: int
+    calls: AuthorizedCalls, topic: CountedTopic, entries: Any, writes: int
 ) -> None:
     assert await calls.write(lambda _: WritePlan(entries, "answer")) == "answer"
     assert topic.writes == writes
@@ -84,7 +88,7 @@ async def test_plan_without_entries_is_not_written(
 
 async def test_read_needs_permission_for_the_subject_of_the_request(topic: CountedTopic) -> None:
     access = NotedAccess()
-    calls = Calls(cast(Any, topic), cast(Any, access))
+    calls = AuthorizedCalls(cast(Any, topic), cast(Any, access))
     request = Request({"type": "http", "path_params": {"subject": "s"}})
-    assert await calls.reading_call(lambda _: "seen")(request) == "seen"
+    assert await calls.read_call(lambda _: "seen")(request) == "seen"
     assert access.checked == [(AclOperation.READ, "s")]

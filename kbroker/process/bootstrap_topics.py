@@ -1,4 +1,4 @@
-"""Creation of the topics and records that the command line declares, before the broker is ready."""
+"""Creation of the topics and seed records of the command line, before the broker is ready."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from .topic_creation import create
 logger = logging.getLogger(__name__)
 
 
-async def declare(broker: Broker, topics: Iterable[NewTopic], seeds: Iterable[str]) -> None:
+async def create_bootstrap_topics(
+    broker: Broker, topics: Iterable[NewTopic], seeds: Iterable[str]
+) -> None:
     """Create topics, then write the records of seed files.
 
     Existing topics are not changed.

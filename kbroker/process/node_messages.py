@@ -1,8 +1,8 @@
 """Messages between a supervisor and its node processes.
 
-The supervisor writes lines to a node's stdin: `begin` when all nodes have joined, and `declare` to
-create the declared topics. It closes the stream when the whole cluster stops. A node writes one
-pickled message per line to its stdout.
+The supervisor writes lines to a node's stdin: `begin` when all nodes have joined the cluster, and
+`create-topics` to create the topics and seed records of the command line. It closes the stream when
+the whole cluster stops. A node writes one pickled message per line to its stdout.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from .options import ServeOptions
 
-BEGIN, DECLARE = b"begin", b"declare"
+BEGIN, CREATE_TOPICS = b"begin", b"create-topics"
 
 
-class NodeOrder(NamedTuple):
-    """Task of a node process.
+class NodeParameters(NamedTuple):
+    """Start parameters of a node process.
 
     Attributes:
         options: Command-line options of the server.
@@ -39,8 +39,8 @@ class Joined(NamedTuple):
     """The node has joined the cluster, and waits for the other nodes."""
 
 
-class Declared(NamedTuple):
-    """The declared topics exist. `topics` is the number of all topics."""
+class TopicsCreated(NamedTuple):
+    """The topics of the command line exist. `topics` is the number of all topics."""
 
     topics: int
 

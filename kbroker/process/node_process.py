@@ -1,7 +1,7 @@
 """Main program of a node process of a multi-process server.
 
-`supervising` starts it with the path of a pickled `NodeOrder`. `node_messages` defines the messages
-between them.
+The supervisor of the server (`supervising`) starts it; the argument is the path of a pickled
+`NodeParameters`. `node_messages` defines the messages between supervisor and node.
 """
 
 from __future__ import annotations
@@ -24,14 +24,21 @@ from kbroker.runtime.log_output import set_up_logging
 from kbroker.storage.errors import StorageError
 from kbroker.text.lines import Lines
 
-from .bootstrap_topics import declare
+from .bootstrap_topics import create_bootstrap_topics
 from .errors import StartFailed, cause_of, text_of
 from .flags import load_settings
 from .http import http_service
 from .interpreter import freeze_long_lived_objects, set_up_interpreter
 from .listeners import configured_listeners
 from .node_info import info_of
-from .node_messages import DECLARE, Declared, Joined, NodeError, NodeOrder, send_message
+from .node_messages import (
+    CREATE_TOPICS,
+    Joined,
+    NodeError,
+    NodeParameters,
+    TopicsCreated,
+    send_message,
+)
 from .options import ServeOptions
 
 START_FAILED = 3
@@ -40,28 +47,28 @@ RECEIVE_BYTES = 4096
 
 def main() -> None:
     """Run a node until a stop signal or the end of stdin."""
-    order: NodeOrder = pickle.loads(Path(sys.argv[1]).read_bytes())
-    options = order.options
-    audit_file = options.audit_file and f"{options.audit_file}.node-{order.node_id}"
+    parameters: NodeParameters = pickle.loads(Path(sys.argv[1]).read_bytes())
+    options = parameters.options
+    audit_file = options.audit_file and f"{options.audit_file}.node-{parameters.node_id}"
     set_up_logging(options.log_levels, options.log_format, audit_file)
     raise_limit()
     set_up_interpreter()
     gc.disable()  # until ready: startup objects are long-lived
     try:
-        trio.run(_run, order, strict_exception_groups=True)
+        trio.run(_run, parameters, strict_exception_groups=True)
     except (StorageError, ExceptionGroup) as error:
         cause = cause_of(error) if isinstance(error, ExceptionGroup) else error
         send_message(NodeError(text_of(cause)))
         sys.exit(START_FAILED)
 
 
-async def _run(order: NodeOrder) -> None:
-    store = await RemoteStore.open(order.socket)
+async def _run(parameters: NodeParameters) -> None:
+    store = await RemoteStore.open(parameters.socket)
     async with running(store), trio.open_nursery() as nursery:
         stop = trio.CancelScope()
         await nursery.start(_stop_on_signal, stop)
         with stop:
-            await _serve(order, store)
+            await _serve(parameters, store)
         nursery.cancel_scope.cancel()
 
 
@@ -75,12 +82,13 @@ async def _stop_on_signal(stop: trio.CancelScope, task_status: trio.TaskStatus[N
             stop.cancel()
 
 
-async def _serve(order: NodeOrder, store: RemoteStore) -> None:
-    options = order.options
+async def _serve(parameters: NodeParameters, store: RemoteStore) -> None:
+    options = parameters.options
     config = load_settings(options, os.environ)
     commands = _commands()
 
-    async def others() -> None:
+    async def wait_for_begin() -> None:
+        """Wait until all nodes have joined the cluster."""
         send_message(Joined())
         if await anext(commands, None) is None:  # end of stdin instead of BEGIN
             raise StartFailed("the server stopped before its nodes started")
@@ -91,29 +99,32 @@ async def _serve(order: NodeOrder, store: RemoteStore) -> None:
         config,
         data_dir=config.log_dirs,
         listeners=listeners,
-        racks=[order.rack] if order.rack is not None else (),
+        racks=[parameters.rack] if parameters.rack is not None else (),
         grace_seconds=options.grace_seconds,
         cluster_id=options.cluster_id,
-        distributed=DistributedNodeOptions(store, order.node_id, order.nodes, others),
+        distributed=DistributedNodeOptions(
+            store, parameters.node_id, parameters.nodes, wait_for_begin
+        ),
         service=http,
     )
     async with opened as broker, trio.open_nursery() as nursery:
         send_message(info_of(broker.nodes[0], http))
         nursery.start_soon(freeze_long_lived_objects, broker)
         async for command in commands:
-            if command == DECLARE:
-                await _declare(broker, options)
+            if command == CREATE_TOPICS:
+                await _create_topics(broker, options)
         broker.stop_with_cluster()
         nursery.cancel_scope.cancel()
 
 
-async def _declare(broker: Broker, options: ServeOptions) -> None:
+async def _create_topics(broker: Broker, options: ServeOptions) -> None:
+    """Create the topics and seed records of the command line, and report to the supervisor."""
     try:
-        await declare(broker, options.topics, options.seeds)
+        await create_bootstrap_topics(broker, options.topics, options.seeds)
     except StartFailed as error:
         send_message(NodeError(str(error)))
     else:
-        send_message(Declared(len(broker.node.cluster.topics)))
+        send_message(TopicsCreated(len(broker.node.cluster.topics)))
 
 
 async def _commands() -> AsyncIterator[bytes]:

@@ -16,7 +16,7 @@ from kbroker.cluster.topics import NewTopic
 from kbroker.config import BrokerConfig
 from kbroker.net.server import Listener
 
-from .bootstrap_topics import declare
+from .bootstrap_topics import create_bootstrap_topics
 from .options import ServeOptions
 from .serving import load_config
 
@@ -73,7 +73,7 @@ async def _plain(
 ) -> AsyncIterator[tuple[Broker, Variables]]:
     listener = Listener("PLAINTEXT", "localhost", 0)
     async with open_broker(config, data_dir=options.data_dir, listeners=[listener]) as broker:
-        await declare(broker, options.topics, options.seeds)
+        await create_bootstrap_topics(broker, options.topics, options.seeds)
         yield broker, {}
 
 
@@ -85,7 +85,7 @@ async def _controlled(
     from kbroker.testing.control import run_controlled_broker
 
     async def prepare(broker: Broker) -> None:
-        await declare(broker, options.topics, options.seeds)
+        await create_bootstrap_topics(broker, options.topics, options.seeds)
 
     settings = {"config": config, "data_dir": options.data_dir, "disk": options.disk}
     async with run_controlled_broker(0, None, prepare, **settings) as (local, control):

@@ -32,7 +32,7 @@ from kbroker.storage.errors import StorageError
 from kbroker.storage.files import OsFiles
 from kbroker.storage.naming import META_PROPERTIES
 
-from .bootstrap_topics import declare
+from .bootstrap_topics import create_bootstrap_topics
 from .dev_files import DIRECTORY
 from .errors import StartFailed, cause_of, text_of
 from .flags import kafka_environment, load_settings
@@ -330,7 +330,7 @@ class _Serving:
             path.unlink(missing_ok=True)
 
     async def _prepare(self, broker: Broker) -> None:
-        """Check users, and create the declared topics, before the broker is ready."""
+        """Check users, and create the topics of the command line, before the broker is ready."""
         options = self.options
         if options.cluster_id not in (None, broker.node.cluster.id):
             logger.warning(
@@ -339,7 +339,7 @@ class _Serving:
                 broker.node.cluster.id,
             )
         self._check_users(broker)
-        await declare(broker, options.topics, options.seeds)
+        await create_bootstrap_topics(broker, options.topics, options.seeds)
 
     def _check_users(self, broker: Broker) -> None:
         """Log a warning for each SASL listener without users."""

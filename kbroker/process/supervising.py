@@ -37,7 +37,15 @@ from kbroker.text.lines import Lines
 
 from .errors import StartFailed
 from .node_info import NodeInfo
-from .node_messages import BEGIN, DECLARE, Declared, Joined, NodeError, NodeOrder, parse_message
+from .node_messages import (
+    BEGIN,
+    CREATE_TOPICS,
+    Joined,
+    NodeError,
+    NodeParameters,
+    TopicsCreated,
+    parse_message,
+)
 from .options import ServeOptions
 
 logger = logging.getLogger(__name__)
@@ -118,11 +126,11 @@ class _Supervisor:
         racks = islice(cycle(options.racks or (None,)), len(ids))
         self._nodes: list[_NodeProcess] = []
         for node_id, rack in zip(ids, racks, strict=True):
-            order = NodeOrder(options, node_id, len(ids), rack, self.socket)
+            parameters = NodeParameters(options, node_id, len(ids), rack, self.socket)
             path = directory / f"node-{node_id}"
-            path.write_bytes(pickle.dumps(order))
+            path.write_bytes(pickle.dumps(parameters))
             self._nodes.append(_NodeProcess(node_id, path, options.grace_seconds))
-        self._declares = bool(options.topics or options.seeds)
+        self._has_bootstrap_topics = bool(options.topics or options.seeds)
 
     async def start(self) -> Sequence[NodeInfo]:
         """Start all nodes, and return their information when all are ready.
@@ -139,10 +147,10 @@ class _Supervisor:
         for each in self._nodes:
             await each.send_command(BEGIN)
         infos = [await each.next_message(NodeInfo) for each in self._nodes]
-        if self._declares:
-            await self._nodes[0].send_command(DECLARE)
-            declared = await self._nodes[0].next_message(Declared)
-            infos[0] = infos[0]._replace(topics=declared.topics)
+        if self._has_bootstrap_topics:
+            await self._nodes[0].send_command(CREATE_TOPICS)
+            created = await self._nodes[0].next_message(TopicsCreated)
+            infos[0] = infos[0]._replace(topics=created.topics)
         for each in self._nodes:
             each.is_supervised = True
         return infos

@@ -1,8 +1,9 @@
 """The replies that one connection owes its client, in the order of its requests.
 
 `Requests` adds a reply for each request. A reply is encoded at once if its response is known.
-Otherwise the queue holds a `Pending` or `Waiting` until the response exists. `Connection` takes the
-parts that are ready from the front and sends them. A reply that is not ready delays the replies
+Otherwise the queue holds a `Pending` (another component sets the response) or a `Waiting` (the
+connection's writer computes the response when the reply is first in the queue). `Connection` takes
+the parts that are ready from the front and sends them. A reply that is not ready delays the replies
 after it, never the work of later requests.
 """
 
@@ -116,8 +117,8 @@ class Replies:
             for header, reply, _, _, _ in self.queue
         )
 
-    def appends(self) -> list[Pending[Message]]:
-        """Return the pending replies of Produce requests, in order."""
+    def pending_produces(self) -> list[Pending[Message]]:
+        """Return the replies to Produce requests that are `Pending`, in order."""
         return [
             reply
             for header, reply, _, _, _ in self.queue
@@ -208,7 +209,7 @@ class Replies:
     # -- sending
 
     def notify_first_ready(self, notify: Callable[[], None]) -> float | None:
-        """Arrange a call of `notify` when the first reply is ready.
+        """Call `notify` once the first reply is ready, if something will make it ready.
 
         Returns:
             The deadline of the first reply in seconds, or infinity for an empty queue. None if
@@ -243,9 +244,9 @@ class Replies:
         """
         header, reply, size, charge, read_at = first
         if charge is not None:
-            settled = self._charge_quota(charge, response)
-            assert isinstance(settled, Message)
-            response = settled
+            charged = self._charge_quota(charge, response)
+            assert isinstance(charged, Message)
+            response = charged
         if isinstance(reply, Waiting) or _is_long(size):
             parts = await self._encode_in_slices(header, response, charge)
         else:
@@ -294,7 +295,7 @@ class Replies:
         return ready
 
     def end_after_first(self, error: OSError) -> None:
-        """Abandon all replies but the first, and raise `error` once that one is taken."""
+        """Drop all replies except the first, and raise `error` after the first one is taken."""
         while len(self.queue) > 1:
             _, reply, size, _, _ = self.queue.pop()
             self._queued_bytes -= size
@@ -317,7 +318,7 @@ class Replies:
     # -- encoding
 
     def _encode(self, header: RequestHeader, response: Message) -> Parts:
-        self._note(header, response)
+        self._record_response(header, response)
         key, version = header.api_key, header.api_version
         parts = encode_response(header.correlation_id, key, version, response)
         return parts if self.on_encoded is None else self.on_encoded(header, parts)
@@ -325,7 +326,7 @@ class Replies:
     async def _encode_in_slices(
         self, header: RequestHeader, response: Message, charge: QuotaCharge | None
     ) -> Parts:
-        self._note(header, response)
+        self._record_response(header, response)
         key, version = header.api_key, header.api_version
         encoding = self._time_slice.finish(
             encode_response_in_slices(header.correlation_id, key, version, response)
@@ -333,10 +334,10 @@ class Replies:
         parts = await (encoding if charge is None else charge.timed(encoding))
         return parts if self.on_encoded is None else self.on_encoded(header, parts)
 
-    def _note(self, header: RequestHeader, response: Message) -> None:
-        """Count and trace a response."""
+    def _record_response(self, header: RequestHeader, response: Message) -> None:
+        """Count a response in the metrics, and log it if requests are traced."""
         key = header.api_key
-        if key != PRODUCE:  # its handler counts the rows that it rejects
+        if key != PRODUCE:  # the Produce handler counts rejected partitions itself
             self._request_metrics.count_errors(key, response)
         if self._activity is not None:
             self._activity.count_response(self._peer, header.client_id, key, response)
@@ -362,7 +363,7 @@ def abandon(reply: Parts | Deferred) -> None:
 
 
 def _is_quick(reply: Deferred, size: int) -> TypeGuard[Pending[Message]]:
-    """Return True if a deferred response exists and is encoded in one time slice."""
+    """Return True if a deferred response exists and can be encoded in one time slice."""
     return not (is_pending(reply) or _is_long(size))
 
 

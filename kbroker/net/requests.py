@@ -258,7 +258,7 @@ class Requests:
     async def _decode_after_appends(
         self, header: RequestHeader, frame: memoryview, offset: int
     ) -> None:
-        for reply in self._replies.appends():
+        for reply in self._replies.pending_produces():
             await reply.until_ready()
         self._has_appends = False
         unfinished = None if self.is_aborted else self._decode(header, frame, offset)

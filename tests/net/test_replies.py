@@ -177,7 +177,7 @@ async def test_appends_lists_pending_produce_replies() -> None:
         first, second = Pending[Message](), Pending[Message]()
         replies.add(header(0, ApiKey.PRODUCE), first, None, 0.0)
         replies.add(header(1), second, None, 0.0)
-        assert replies.appends() == [first]
+        assert replies.pending_produces() == [first]
 
 
 async def test_long_poll_alone_is_no_work() -> None:

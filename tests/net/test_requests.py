@@ -93,7 +93,7 @@ async def test_produce_requests_are_handled_before_the_first_is_appended() -> No
     async with connection_of({ApiKey.PRODUCE: lambda n: pending[n - 1]}) as (requests, replies):
         feed(requests, produce(1) + produce(2))
         assert requests.handle_some() is None
-        assert replies.appends() == pending
+        assert replies.pending_produces() == pending
         pending[1].resolve(as_message(ProduceResponse()))
         assert replies.take_ready() == []
         pending[0].resolve(as_message(ProduceResponse()))

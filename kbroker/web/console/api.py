@@ -211,7 +211,7 @@ class Api:
 def _check(viewer: Viewer, request: Request, needs: Sequence[Needs]) -> None:
     """Raise ApiError if the viewer lacks one of the permissions."""
     for each in needs:
-        viewer.needs(each.operation, each.resource(request))
+        viewer.require(each.operation, each.resource(request))
 
 
 def _check_origin(request: Request) -> None:

@@ -31,7 +31,7 @@ from kbroker.web.logins import FORBIDDEN, Caller, HttpAuthenticator, HttpInterfa
 from .answers import ApiError
 
 CLIENT_ID = "kbroker-console"
-# Maximum age of a cached Kafka client.
+# Seconds after which a viewer gets a new Kafka client.
 SESSION_SECONDS = 600
 SESSIONS_MAX = 32
 TOO_MANY_REQUESTS, NOT_READY = 429, 503
@@ -45,7 +45,13 @@ class _SessionKey(NamedTuple):
 
 
 class Viewer:
-    """A viewer with its own Kafka client."""
+    """A viewer with its own Kafka client.
+
+    Args:
+        local: The node that serves the console.
+        client: Principal and address of the viewer.
+        cluster: Kafka client that acts on behalf of the viewer.
+    """
 
     def __init__(self, local: LocalNode, client: Client, cluster: ClusterClient) -> None:
         self.client = client
@@ -65,10 +71,10 @@ class Viewer:
         return authorizer is None or authorizer.allows(self.client, operation, resource)
 
     def may_describe(self, resource: Resource) -> bool:
-        """Return True if the viewer may know of a resource."""
+        """Return True if the viewer may describe a resource, so that the console may show it."""
         return self.may(AclOperation.DESCRIBE, resource)
 
-    def needs(self, operation: AclOperation, resource: Resource) -> None:
+    def require(self, operation: AclOperation, resource: Resource) -> None:
         """Raise ApiError if the viewer lacks a permission."""
         if not self.may(operation, resource):
             raise ApiError(
@@ -77,7 +83,13 @@ class Viewer:
 
 
 class Sessions:
-    """Viewers of one node; `is_exposed` is True if other machines can reach its HTTP server."""
+    """Viewers of one node's console.
+
+    Args:
+        local: The node that serves the console.
+        nodes: All nodes of this process.
+        is_exposed: True if other machines can reach the HTTP server.
+    """
 
     def __init__(self, local: LocalNode, nodes: Sequence[LocalNode], *, is_exposed: bool) -> None:
         self._local = local
@@ -95,7 +107,7 @@ class Sessions:
         """Yield the viewer of a request. Raises ApiError."""
         if not self._local.is_running:
             raise ApiError(NOT_READY, "this node is not running")
-        viewer = await self._find(request)
+        viewer = await self._authenticate(request)
         viewer.uses += 1
         try:
             yield viewer
@@ -109,22 +121,24 @@ class Sessions:
         for viewer in known.values():
             await viewer.cluster.aclose()
 
-    async def _find(self, request: Request) -> Viewer:
+    async def _authenticate(self, request: Request) -> Viewer:
+        """Return the viewer with the credentials of a request. Raises ApiError."""
         host = request.client.host if request.client else ""
         try:
             caller = await self._logins.caller(request.headers.get("authorization", ""), host)
         except Unauthenticated as error:
             raise ApiError(error.status, str(error), error.headers) from None
-        return self._of(caller, host)
+        return self._viewer_of(caller, host)
 
-    def _of(self, caller: Caller, host: str) -> Viewer:
+    def _viewer_of(self, caller: Caller, host: str) -> Viewer:
+        """Return the cached viewer, or a new one if none is cached or its client is too old."""
         session = _SessionKey(caller.credential_hash, host)
         known = self._known.get(session)
         if known is not None and trio.current_time() - known.began_at < SESSION_SECONDS:
             return known
         client = Client(caller.principal, host)
         cluster = ClusterClient(
-            [self._here(self._local)],
+            [self._local_endpoint(self._local)],
             CLIENT_ID,
             direct=False,
             dial=partial(self._dial, client),
@@ -138,6 +152,7 @@ class Sessions:
         return viewer
 
     async def _close_old(self) -> None:
+        """Close unused Kafka clients if they are too old or there are more than `SESSIONS_MAX`."""
         now = trio.current_time()
         crowded = len(self._known) > SESSIONS_MAX
         for session, viewer in tuple(self._known.items()):
@@ -148,7 +163,7 @@ class Sessions:
                     await viewer.cluster.aclose()
                 crowded = len(self._known) > SESSIONS_MAX
 
-    def _here(self, local: LocalNode) -> Endpoint:
+    def _local_endpoint(self, local: LocalNode) -> Endpoint:
         """Return the address of a node of this process for local connections."""
         name = self.listener.name
         found = next(each for each in local.listeners if each.name == name)
@@ -158,7 +173,7 @@ class Sessions:
         """Return the node of this process that advertises an address; None for other nodes."""
         name = self.listener.name
         for local in self._nodes:
-            if endpoint in (self._here(local), local.endpoints().get(name)):
+            if endpoint in (self._local_endpoint(local), local.endpoints().get(name)):
                 return local
         return None
 

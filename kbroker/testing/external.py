@@ -43,7 +43,7 @@ class ExternalKafka(KafkaHandle):
         self._settle_seconds = settle_seconds
         self._own_thread = thread is None
         self._thread = thread or BrokerThread()
-        self._held: OpenResource[OutsideKit] = self._thread.hold(self._open)
+        self._held: OpenResource[OutsideKit] = self._thread.open_resource(self._open)
 
     @property
     def _kit(self) -> OutsideKit:

@@ -48,14 +48,14 @@ class RealTrioClock(trio.abc.Clock):
 
 @dataclass(slots=True, eq=False)
 class OpenResource(Generic[T]):
-    """A context manager that is open in the loop until it is released.
+    """A context manager that is open in the event loop until it is released.
 
     Attributes:
-        value: Value of the context manager.
-        scope: Cancel scope that ends it without a release.
-        release: Set to close it.
-        closed: Set when it is closed.
-        failure: Exception that it ended with, if it ended by itself.
+        value: Object that the context manager returned on entry.
+        scope: Cancel scope of the context manager; `abort` cancels it.
+        release: Set to exit the context manager.
+        closed: Set when the context manager has exited.
+        failure: Exception that ended the context manager before a release, if any.
     """
 
     value: T
@@ -78,8 +78,8 @@ class BrokerThread:
     def __init__(self) -> None:
         check_threads()
         self._process = os.getpid()
-        # Open resources, with the function that a forked child calls to close inherited
-        # descriptors.
+        # For each open resource with `after_fork`: the call that closes its descriptors in a
+        # forked child.
         self._open: dict[object, Callable[[], None]] = {}
         _call_after_fork(weakref.WeakMethod(self._forked))
         # Ports of recent brokers. They are not reused: a client of an old broker may still connect.
@@ -140,24 +140,24 @@ class BrokerThread:
         return trio.from_thread.run(function, *args, trio_token=self._token)
 
     def _forked(self) -> None:
-        """Close in a forked child what only the parent may use."""
+        """Close the inherited descriptors of all open resources, in a forked child."""
         for close_inherited in self._open.values():
             close_inherited()
         self._open.clear()
 
-    def hold(
+    def open_resource(
         self,
         open_it: Callable[[], AbstractAsyncContextManager[T]],
         after_fork: Callable[[T], None] | None = None,
     ) -> OpenResource[T]:
-        """Enter a context manager in the loop; it stays open until `release_resource`.
+        """Enter a context manager in the event loop; it stays open until `release_resource`.
 
         Args:
-            open_it: Returns the context manager.
+            open_it: Creates the context manager.
             after_fork: Called in each forked child with the value, to close inherited descriptors.
 
         Raises:
-            Exception: What entering the context manager raises.
+            Exception: Entering the context manager failed with it.
         """
 
         async def keep(task_status: trio.TaskStatus[OpenResource[T]]) -> None:
@@ -170,7 +170,7 @@ class BrokerThread:
                     await held.release.wait()
 
         async def supervise(task_status: trio.TaskStatus[OpenResource[T]]) -> None:
-            """Keep the failure of one broker away from the others of this thread."""
+            """Store the failure of one resource, so that it does not cancel the other resources."""
             held: OpenResource[T] | None = None
             try:
                 async with trio.open_nursery() as nursery:
@@ -195,10 +195,10 @@ class BrokerThread:
         return self.call(start)
 
     def wait_for_end(self, held: OpenResource[T], timeout: float) -> bool:
-        """Wait until a resource has ended by itself. Return False if it has not.
+        """Wait for a resource to end without a release. Return False after the timeout.
 
         Args:
-            held: Resource that `hold` has opened.
+            held: Resource of `open_resource`.
             timeout: Maximum seconds to wait.
         """
 
@@ -210,7 +210,7 @@ class BrokerThread:
         return self.call(wait)
 
     def abort(self, held: OpenResource[T]) -> None:
-        """Cancel a resource that `hold` has opened, without releasing it first."""
+        """Cancel a resource instead of releasing it, and wait until it has exited."""
 
         async def cancel() -> None:
             held.scope.cancel()
@@ -219,10 +219,10 @@ class BrokerThread:
         self.call(cancel)
 
     def release_resource(self, held: OpenResource[T]) -> None:
-        """Close a resource that `hold` has opened.
+        """Exit the context manager of a resource, and wait until it has exited.
 
         Raises:
-            BaseException: What the resource has failed with.
+            BaseException: The resource failed with it.
         """
 
         async def release() -> None:
@@ -256,7 +256,7 @@ def _call_if_alive(method: weakref.WeakMethod[Callable[[], None]]) -> None:
 
 
 def _start_failure(error: Exception) -> str:
-    """Return why the event loop cannot start, and what to do about it."""
+    """Return a message with the cause of a failed start and a remedy, if one is known."""
     reason = f"the broker's event loop cannot start: {error!r}"
     if type(error).__module__.startswith("pytest_socket"):
         return f"{reason}; allow connections to this machine with --allow-hosts=127.0.0.1,::1"

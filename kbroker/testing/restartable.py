@@ -107,7 +107,7 @@ class RestartableBroker:
         A client of a recent broker may still try to connect to its port.
         """
         while True:
-            held = self._thread.hold(self._open, _close_listeners)
+            held = self._thread.open_resource(self._open, _close_listeners)
             port = held.value.broker.endpoint.port
             if self.listeners[0].port or port not in self._thread.ports:
                 self._thread.ports.append(port)

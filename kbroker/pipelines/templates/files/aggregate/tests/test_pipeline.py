@@ -26,7 +26,10 @@ def order(minute: str, customer: str = "ada", amount: float = 1.0) -> dict[str, 
 
 
 def totals(latest: Latest) -> dict[str, tuple[int, float]]:
-    """Return orders and amount by hour and customer, such as "10:00 ada"."""
+    """Return the latest totals by hour and customer, for example "10:00 ada".
+
+    A total is (number of orders, sum of their amounts).
+    """
     found = {key: json.loads(text) for key, text in latest("totals").items()}
     return {
         key.replace("2026-03-01T", "").replace(":00Z", ""): (each["orders"], each["amount"])

@@ -1,4 +1,4 @@
-"""Tests of the sessions: correct, written once, late clicks rejected, no duplicates."""
+"""Tests of the sessions: correct results, rejected late clicks, and no duplicates after a crash."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ pytestmark = pytest.mark.kbroker(topics={"clicks": 2, "sessions": 2, "rejected":
 
 @pytest.fixture
 def click(kbroker: LocalBroker) -> Click:
-    """Return a function that produces a click, or without a visitor a heartbeat."""
+    """Return a function that produces a click `delay` minutes after it happened.
+
+    Without a visitor, the click is a heartbeat, which only advances the watermark.
+    """
 
     def send(
         minute: str,
@@ -39,7 +42,10 @@ def click(kbroker: LocalBroker) -> Click:
 
 
 def sessions(latest: Latest) -> dict[str, tuple[str, int, str, str]]:
-    """Return end, clicks, first and last page of each session, such as "10:00 ada"."""
+    """Return the latest sessions by start and visitor, for example "10:00 ada".
+
+    A session is (end, number of clicks, first page, last page).
+    """
     found = {}
     for key, text in latest("sessions").items():
         each = json.loads(text)

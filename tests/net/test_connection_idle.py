@@ -1,4 +1,4 @@
-"""Idle connections: a connection that only waits for its client has no task."""
+"""Idle connections: a connection that only waits for requests has no tasks."""
 
 from __future__ import annotations
 
@@ -32,48 +32,49 @@ from ..wire import (
 
 pytestmark = pytest.mark.skipif(not HAS_EPOLL, reason="the system has no epoll")
 
-IDLE = 300
+IDLE_CONNECTIONS = 300
+# Maximum Python memory of one idle connection, with the client's socket in this process.
 IDLE_BYTES = 5000
-LONG_MS = 20_000
+LONG_POLL_MS = 20_000
 
 
-def only(broker: Broker) -> Connection:
+def only_connection(broker: Broker) -> Connection:
     (connection,) = broker.server.connections
     return connection
 
 
-def let_rest(connection: Connection) -> None:
-    """As if it had been idle for some time."""
+def suspend(connection: Connection) -> None:
+    """End the tasks of a connection, as after `IDLE_SECONDS` without requests."""
     connection.suspend_if_idle(trio.current_time() + IDLE_SECONDS + 1)
 
 
-async def awake(broker: Broker, wire: Wire, topic: Topic) -> Connection:
-    """The connection after an answer that had to be waited for."""
+async def with_tasks(broker: Broker, wire: Wire, topic: Topic) -> Connection:
+    """Return the only connection, with tasks: it has just sent a delayed response."""
     await fetch(wire, topic, max_wait_ms=10)
-    connection = only(broker)
+    connection = only_connection(broker)
     assert not connection.is_idle
     return connection
 
 
-async def test_a_connection_rests_until_something_is_to_be_waited_for() -> None:
+async def test_connection_is_idle_until_a_response_is_delayed() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         assert await wire.works()
         topic = await create_topic(wire, "t")
         await metadata(wire)
-        let_rest(only(broker))
-        await until(lambda: only(broker).is_idle)
+        suspend(only_connection(broker))
+        await until(lambda: only_connection(broker).is_idle)
         await metadata(wire)
-        assert only(broker).is_idle
-        await awake(broker, wire, topic)
+        assert only_connection(broker).is_idle
+        await with_tasks(broker, wire, topic)
 
 
-async def test_its_tasks_end_when_they_had_nothing_to_do_for_some_time() -> None:
+async def test_connection_becomes_idle_after_time_without_requests() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
-        connection = await awake(broker, wire, topic)
+        connection = await with_tasks(broker, wire, topic)
         connection.suspend_if_idle(trio.current_time())
         await wait_all_tasks_blocked()
-        assert not connection.is_idle, "it was busy just now"
+        assert not connection.is_idle, "it sent a response just now"
         await until(lambda: connection.is_idle)
         assert await wire.works()
         assert connection.is_idle
@@ -81,57 +82,57 @@ async def test_its_tasks_end_when_they_had_nothing_to_do_for_some_time() -> None
         assert values_of(await fetch(wire, topic)) == [b"x"]
 
 
-async def test_who_waits_for_records_does_not_rest() -> None:
+async def test_long_poll_keeps_connection_from_becoming_idle() -> None:
     async with (
         started() as broker,
         connected(broker.endpoint) as reader,
         connected(broker.endpoint) as writer,
     ):
         topic = await create_topic(writer, "t")
-        await reader.send(ApiKey.FETCH, 12, fetch_request(topic, 0, max_wait_ms=LONG_MS))
+        await reader.send(ApiKey.FETCH, 12, fetch_request(topic, 0, max_wait_ms=LONG_POLL_MS))
         await until(lambda: any(each.owes_replies for each in broker.server.connections))
         for connection in broker.server.connections:
-            let_rest(connection)
+            suspend(connection)
         await wait_all_tasks_blocked()
         await produce(writer, topic, batch([b"x"]))
-        answer = await reader.receive()
-        assert values_of(answer.responses[0].partitions[0]) == [b"x"]
+        response = await reader.receive()
+        assert values_of(response.responses[0].partitions[0]) == [b"x"]
 
 
-async def test_what_comes_while_the_tasks_end_is_answered() -> None:
+async def test_requests_are_served_while_connection_becomes_idle() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         for _ in range(20):
-            let_rest(await awake(broker, wire, topic))
+            suspend(await with_tasks(broker, wire, topic))
             assert await wire.works()
             await metadata(wire)
 
 
-@pytest.mark.parametrize("is_awake", [False, True])
-async def test_who_closes_while_it_rests_is_forgotten(is_awake: bool) -> None:
+@pytest.mark.parametrize("had_tasks", [False, True])
+async def test_connection_closed_by_client_while_idle_is_removed(had_tasks: bool) -> None:
     async with started(max_connections=1) as broker:
         for number in range(3):
             async with connected(broker.endpoint) as wire:
                 assert await wire.works()
-                if is_awake:
+                if had_tasks:
                     topic = await create_topic(wire, f"t{number}")
-                    let_rest(await awake(broker, wire, topic))
-                    await until(lambda: only(broker).is_idle)
+                    suspend(await with_tasks(broker, wire, topic))
+                    await until(lambda: only_connection(broker).is_idle)
             await until(lambda: not broker.server.connections)
 
 
-async def test_it_can_be_closed_from_here() -> None:
+async def test_idle_connection_can_be_closed_by_broker() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         assert await wire.works()
-        connection = only(broker)
+        connection = only_connection(broker)
         connection.close()
         await wire.wait_closed()
         await until(lambda: not broker.server.connections)
         assert connection.peer.is_closed
 
 
-async def test_it_can_be_closed_while_its_tasks_begin() -> None:
-    """The request that made them necessary is carried out: it was read."""
+async def test_request_is_completed_if_connection_closes_while_its_tasks_start() -> None:
+    """The request that starts the tasks was read, so its records are appended."""
     async with (
         started() as broker,
         connected(broker.endpoint) as wire,
@@ -148,40 +149,42 @@ async def test_it_can_be_closed_while_its_tasks_begin() -> None:
         assert values_of(await fetch(other, topic)) == [b"x"]
 
 
-async def test_it_can_be_closed_while_its_tasks_end() -> None:
+async def test_connection_can_be_closed_while_it_becomes_idle() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        connection = await awake(broker, wire, await create_topic(wire, "t"))
-        let_rest(connection)
+        connection = await with_tasks(broker, wire, await create_topic(wire, "t"))
+        suspend(connection)
         connection.close()
         await wire.wait_closed()
         await until(lambda: not broker.server.connections)
 
 
-async def test_it_ends_with_its_broker() -> None:
+async def test_idle_connection_closes_when_broker_stops() -> None:
     async with AsyncExitStack() as stack:
         async with started() as broker:
             wire = await stack.enter_async_context(connected(broker.endpoint))
             assert await wire.works()
-            connection = only(broker)
+            connection = only_connection(broker)
             assert connection.is_idle
         await wire.wait_closed()
         assert connection.peer.is_closed
         assert not broker.server.connections
 
 
-async def test_it_is_closed_for_what_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
+async def test_idle_connection_closes_after_invalid_frame(caplog: pytest.LogCaptureFixture) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         assert await wire.works()
-        assert only(broker).is_idle
+        assert only_connection(broker).is_idle
         await wire.send_bytes(b"\xff" * 8)
         await wire.wait_closed()
         assert "frame of -1 bytes" in caplog.text
         await until(lambda: not broker.server.connections)
 
 
-async def test_many_that_rest_take_little_memory() -> None:
-    """What Python takes for each, the sockets of this test's own end included."""
-    async with started(max_connections_per_ip=2 * IDLE) as broker, AsyncExitStack() as stack:
+async def test_idle_connections_use_little_memory() -> None:
+    async with (
+        started(max_connections_per_ip=2 * IDLE_CONNECTIONS) as broker,
+        AsyncExitStack() as stack,
+    ):
 
         async def connect(count: int) -> None:
             for _ in range(count):
@@ -192,10 +195,12 @@ async def test_many_that_rest_take_little_memory() -> None:
         tracemalloc.start()
         try:
             before, _ = tracemalloc.get_traced_memory()
-            await connect(IDLE)
+            await connect(IDLE_CONNECTIONS)
             after, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        resting = sum(each.is_idle for each in broker.server.connections)
-        assert resting > 0.9 * IDLE, "others had their turn before some of them"
-        assert (after - before) / IDLE < IDLE_BYTES
+        idle = sum(each.is_idle for each in broker.server.connections)
+        assert idle > 0.9 * IDLE_CONNECTIONS, (
+            "a few may have tasks, because they waited for a time slice"
+        )
+        assert (after - before) / IDLE_CONNECTIONS < IDLE_BYTES

@@ -166,7 +166,7 @@ def _run_command(
     try:
         process.wait(min(max(0, give_up_at - time.monotonic()), threading.TIMEOUT_MAX))
     except subprocess.TimeoutExpired:
-        print(f"{prefix}--- stopped, for the run is over its limit: {command}", flush=True)
+        print(f"{prefix}--- stopped: the run exceeded its time limit: {command}", flush=True)
         _stop(process, printing)
         result.failures.append(f"stopped: {command}")
         return result

@@ -1,4 +1,4 @@
-"""`make test`: the tests of its parts, and how they run."""
+"""Test runner of `make test`: which tests each part runs, its time budget, output and failures."""
 
 from __future__ import annotations
 
@@ -84,18 +84,19 @@ def test_part_fails_if_any_command_fails(capfd: pytest.CaptureFixture[str]) -> N
     assert failures_of("echo one", "echo two >&2") == []
     assert failures_of("false", "true") == ["exit status 1: false"]
     assert failures_of("true", "exit 3") == ["exit status 3: exit 3"]
-    said = capfd.readouterr().out
-    assert "\nalone\n" in said
-    assert "1| one\n" in said
-    assert "2| two\n" in said
+    output = capfd.readouterr().out
+    assert "\nalone\n" in output
+    assert "1| one\n" in output
+    assert "2| two\n" in output
 
 
-def test_parts_keep_byte_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_part_writes_byte_code_despite_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     assert failures_of("test -z $PYTHONDONTWRITEBYTECODE") == []
 
 
 def test_commands_of_part_run_concurrently(tmp_path: Path) -> None:
+    # Succeeds only if the other command starts before it ends.
     meet = (
         "touch {0}/{1}; for i in $(seq 200); do test -e {0}/{2} && exit 0; sleep 0.05; done; exit 1"
     )
@@ -108,7 +109,7 @@ import os, time
 
 def test_that_takes_long():
     time.sleep(1.1)
-    assert "PYTEST_ADDOPTS" not in os.environ, "runs inside of tests are their own"
+    assert "PYTEST_ADDOPTS" not in os.environ, "options of the outer run apply"
 """
 
 
@@ -157,8 +158,8 @@ def test_summary_names_failures(
     }
     monkeypatch.setattr(tomllib, "loads", lambda _: budget)
     assert run_parts.main("test") == 1
-    *_, said = capfd.readouterr().out.partition("\nfailed:\n")
-    fails, cannot_start, exits, *_ = said.splitlines()
+    *_, output = capfd.readouterr().out.partition("\nfailed:\n")
+    fails, cannot_start, exits, *_ = output.splitlines()
     assert re.search(r"FAILED .*test_sample.py::test_that_fails", fails)
     assert re.search(r"ERROR .*test_sample.py::test_that_cannot_start", cannot_start)
     assert exits.strip() == f"exit status 1: {command}"
@@ -169,13 +170,13 @@ def test_hanging_command_is_stopped(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run_parts, "STOP_SECONDS", 2)
-    hangs = "echo so far; trap 'exit 0' INT; sleep 1000 & wait"
-    result = run_parts.run("sample", {"commands": [hangs]}, time.monotonic() + 3)
-    assert result.failures == [f"stopped: {hangs}"]
+    hanging = "echo so far; trap 'exit 0' INT; sleep 1000 & wait"
+    result = run_parts.run("sample", {"commands": [hanging]}, time.monotonic() + 3)
+    assert result.failures == [f"stopped: {hanging}"]
     assert result.minutes < 5
-    said = capfd.readouterr().out
-    assert "so far\n" in said
-    assert "stopped, for the run is over its limit" in said
+    output = capfd.readouterr().out
+    assert "so far\n" in output
+    assert "stopped: the run exceeded its time limit" in output
 
 
 def test_leftover_processes_do_not_delay_part(

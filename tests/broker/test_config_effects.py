@@ -45,7 +45,7 @@ TESTS = Path(__file__).parents[1]
 
 @dataclass
 class Trial:
-    """A topic on disk whose config changes."""
+    """A broker with a topic on disk, and requests that change its configs."""
 
     wire: Wire
     broker: Broker
@@ -69,7 +69,7 @@ class Trial:
         assert answer.responses[0].error_code == 0, answer
 
     async def admits(self) -> bool:
-        """Return True if the broker accepts another connection."""
+        """Return True if the broker serves another connection."""
         try:
             async with connected(self.broker.endpoint) as wire:
                 return await wire.works()
@@ -104,14 +104,14 @@ Test = Callable[[Trial], Awaitable[None]]
 
 
 def effect_of(name: str, **settings: object) -> Callable[[Test], Test]:
-    """Mark a function that shows the effect of a config change, in a broker with `settings`."""
+    """Register a function that tests the effect of changing a config, with broker `settings`."""
 
-    def mark(function: Test) -> Test:
+    def register(function: Test) -> Test:
         EFFECTS[name] = function
         BROKERS[name] = settings
         return function
 
-    return mark
+    return register
 
 
 @effect_of("cleanup.policy")
@@ -129,7 +129,7 @@ async def compacted_topic_rejects_records_without_key(trial: Trial) -> None:
 
 
 @effect_of("flush.messages", flush_policy="os")
-async def ack_waits_for_sync_after_flush_messages(trial: Trial) -> None:
+async def produce_waits_for_fsync_after_flush_messages(trial: Trial) -> None:
     log = trial.broker.node.partitions.named_replica(T.name, 0).log
     assert await trial.produce() == 0
     assert log.synced_offset == 0
@@ -140,7 +140,7 @@ async def ack_waits_for_sync_after_flush_messages(trial: Trial) -> None:
 
 
 @effect_of("flush.ms", flush_policy="os")
-async def records_are_synced_after_flush_ms(trial: Trial) -> None:
+async def records_are_fsynced_after_flush_ms(trial: Trial) -> None:
     log = trial.broker.node.partitions.named_replica(T.name, 0).log
     await trial.set("flush.ms", str(HOUR_MS))
     assert await trial.produce() == 0
@@ -269,7 +269,7 @@ async def log_rolls_segment_after_time(trial: Trial) -> None:
 
 @effect_of("segment.jitter.ms")
 async def log_rolls_segment_with_random_jitter(trial: Trial) -> None:
-    """Once in 60,000 runs the random jitter is within the last minute of the 1,000 hours."""
+    """The test fails once in 60,000 runs: if the jitter is less than one minute of 1,000 hours."""
     await trial.set("segment.ms", str(1000 * HOUR_MS))
     for age_ms in (1000 * HOUR_MS, 60_000):
         assert await trial.produce(aged(age_ms)) == 0
@@ -430,28 +430,30 @@ async def smaller_dedupe_buffer_needs_more_runs(trial: Trial) -> None:
 @effect_of("log.scrub.bytes.per.second")
 async def scrub_reads_at_configured_rate(trial: Trial) -> None:
     log = await _compacted_topic(trial)
-    await trial.set("min.compaction.lag.ms", str(HOUR_MS))  # records that are read do not change
+    await trial.set(
+        "min.compaction.lag.ms", str(HOUR_MS)
+    )  # so that compaction does not change the records
     scrub = trial.broker.node.maintenance.scrubber.scrub_all
     await trial.set_broker("log.scrub.bytes.per.second", "0")
     assert await scrub() == 0
     await trial.set_broker("log.scrub.bytes.per.second", "10000")
     began = time.perf_counter()
     size = await scrub()
-    assert size == sum(it.size for it, _ in log.segments.sealed())
+    assert size == sum(segment.size for segment, _ in log.segments.sealed())
     assert time.perf_counter() - began >= size / 10_000
 
 
 @effect_of("log.scrub.interval.ms")
 async def scrub_runs_at_configured_interval(trial: Trial) -> None:
     log = await _compacted_topic(trial)
-    _rot(Path(log.segments[0].log_path))
+    _flip_last_bit(Path(log.segments[0].log_path))
     await trio.sleep(0.1)
     assert log.offline is None
     await trial.set_broker("log.scrub.interval.ms", "1")
     await until(lambda: log.offline is not None)
 
 
-def _rot(path: Path) -> None:
+def _flip_last_bit(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
@@ -540,23 +542,32 @@ async def test_config_change_has_its_effect(name: str, tmp_path: Path) -> None:
         await EFFECTS[name](Trial(wire, broker, tmp_path))
 
 
-def words_of_other_tests() -> Iterator[str]:
-    """Return the text of tests that show effects, without those of the table and of requests."""
-    left_out = {Path(__file__), *(TESTS / "config").glob("test_*.py")}
-    left_out |= {TESTS / "handlers/test_configs.py", TESTS / "handlers/test_configs_alter.py"}
+def texts_of_other_tests() -> Iterator[str]:
+    """Yield the source of the other test modules that may test the effect of a config.
+
+    Tests of config tables and of config requests are excluded: they name every config.
+    """
+    excluded = {Path(__file__), *(TESTS / "config").glob("test_*.py")}
+    excluded |= {TESTS / "handlers/test_configs.py", TESTS / "handlers/test_configs_alter.py"}
     for path in TESTS.rglob("test_*.py"):
-        if path not in left_out:
+        if path not in excluded:
             yield path.read_text()
 
 
 def test_every_dynamic_config_has_an_effect_test() -> None:
-    """All topic configs, and the dynamic broker configs that no topic config shows."""
-    shown = {name for each in TOPIC_PROPERTIES.values() for name in each.synonyms}
+    """Each config has a function in this module, or another test module names it.
+
+    Broker configs that are the default of a topic config need no test of their own.
+    """
+    topic_defaults = {name for each in TOPIC_PROPERTIES.values() for name in each.synonyms}
     of_brokers = [each for each in BROKER_PROPERTIES.values() if each.dynamic]
-    every = [*TOPIC_PROPERTIES.values(), *(each for each in of_brokers if each.name not in shown)]
+    every = [
+        *TOPIC_PROPERTIES.values(),
+        *(each for each in of_brokers if each.name not in topic_defaults),
+    ]
     applied = {each.name for each in every if each.effect is Effect.APPLIED}
     assert EFFECTS.keys() <= applied
-    others = "".join(words_of_other_tests())
+    others = "".join(texts_of_other_tests())
     assert [name for name in sorted(applied - EFFECTS.keys()) if f'"{name}"' not in others] == []
 
 

@@ -415,7 +415,7 @@ class Harness:
         *,
         version: int = 1,
         group: str = "g",
-        may_know: Callable[[str], bool] | None = None,
+        may_describe: Callable[[str], bool] | None = None,
         owned: Mapping[str, Collection[int]] | EllipsisType | None = ...,
         topics: Collection[str] | None = None,
         **fields: Any,
@@ -445,7 +445,7 @@ class Harness:
         call: Call[ConsumerGroupHeartbeatResponse] = Call(version)
         info = ClientInfo("c", "/10.0.0.1")
         request = travel(request, version)
-        rights = None if may_know is None else TopicRights(may_know, may_know)
+        rights = None if may_describe is None else TopicRights(may_describe, may_describe)
         result = self.coordinator.consumer_heartbeat(request, info, self.now, version, rights)
         self.settle(result, call)
         return call.response

@@ -1,4 +1,4 @@
-"""Conversion of empty and non-empty groups between the classic and the consumer protocol."""
+"""Migration of groups between the classic and the consumer protocol (KIP-848)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def assigned(data: bytes) -> dict[str, list[int]]:
     return {row.topic: row.partitions for row in found.assigned_partitions}
 
 
-# -- without members
+# -- groups without members
 
 
 def test_empty_classic_group_becomes_consumer_group_with_its_offsets() -> None:
@@ -98,7 +98,7 @@ def test_empty_consumer_group_becomes_classic_group_with_its_offsets() -> None:
     assert is_classic(h.restarted())
 
 
-# -- with members
+# -- groups with members
 
 
 @pytest.mark.parametrize("policy", [MigrationPolicy.DISABLED, MigrationPolicy.DOWNGRADE])
@@ -156,11 +156,11 @@ def test_upgrade_keeps_assignments_and_classic_members() -> None:
     assert set(assigned(synced.assignment)) == {"orders"}
     h.join(b)
     assert not h.sync(b, generation + 1).response.error_code
-    told = given(h, h.beat("c", generation + 1))
+    assignment = given(h, h.beat("c", generation + 1))
     shares = members(h)
     everything = sorted(i for _, share in shares.values() for i in share.get("orders", []))
     assert everything == [0, 1, 2, 3]
-    assert told
+    assert assignment
     assert h.heartbeat(a, generation + 1) == 0
     assert h.commit({("orders", assigned(synced.assignment)["orders"][0]): 1}, a, 3, version=8) == [
         0
@@ -245,7 +245,7 @@ def test_classic_member_uses_its_own_session_timeout() -> None:
     assert set(members(h)) == {"c"}
 
 
-def test_classic_member_may_join_consumer_group() -> None:
+def test_classic_member_joins_consumer_group() -> None:
     h = harness()
     h.beat("c", 0)
     member_id = h.new_id()
@@ -257,7 +257,7 @@ def test_classic_member_may_join_consumer_group() -> None:
     assert h.heartbeat(member_id, 3) == ErrorCode.REBALANCE_IN_PROGRESS
     assert h.join(member_id).response.generation_id == 3
     assert assigned(h.sync(member_id, 3).response.assignment) == {"orders": [2, 3]}
-    # Invalid requests.
+    # The group rejects invalid requests of classic members.
     assert h.join(h.new_id(), protocols=(("other", subscription("orders")),)).response.error_code
     code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert h.join("x", protocol_type="connect").response.error_code == code
@@ -269,8 +269,8 @@ def test_classic_member_may_join_consumer_group() -> None:
     assert h.sync(member_id, 2).response.error_code == ErrorCode.ILLEGAL_GENERATION
 
 
-def test_only_classic_member_may_change_its_protocols() -> None:
-    """Its protocols must match other classic members, not its own previous protocols."""
+def test_sole_classic_member_may_change_its_protocols() -> None:
+    """Protocols of a classic member must match the other classic members, not its previous ones."""
     h = harness()
     h.beat("c", 0)
     other = (("roundrobin", subscription("orders")),)
@@ -313,10 +313,10 @@ def test_downgrade_is_rejected_by_migration_policy(policy: MigrationPolicy) -> N
     assert a in members(h)
 
 
-def test_join_of_classic_member_does_not_resolve_patterns() -> None:
-    """The permissions of its client do not apply to the patterns of other members."""
+def test_join_of_classic_member_does_not_resolve_patterns_of_others() -> None:
+    """Permissions of the joining client do not apply to the patterns of other members."""
     h = harness()
-    h.beat("c", 0, subscribed_topic_regex=".*", may_know="orders".__eq__)
+    h.beat("c", 0, subscribed_topic_regex=".*", may_describe="orders".__eq__)
     h.create_topic("secret", 1)
     h.sleep(2_000)
     h.join(h.new_id())
@@ -369,7 +369,7 @@ def test_group_max_size_limits_downgrade() -> None:
     assert not is_classic(h)
 
 
-# -- results of Apache Kafka 4.3, found by comparing random histories
+# -- cases in which random tests once found a difference from Apache Kafka 4.3
 
 
 @pytest.mark.parametrize(
@@ -432,15 +432,15 @@ def test_downgraded_group_has_group_epoch_as_generation() -> None:
     assert generation_of(h) == epoch
 
 
-def test_rejected_join_returns_no_member_id_and_first_error_of_kafka() -> None:
+def test_rejected_join_returns_same_error_and_member_id_as_kafka() -> None:
     h = harness(size_max=1)
     h.beat("a", 0)
-    refused = [
+    rejected = [
         h.join("b", session_ms=1).response,
         h.join("b", protocol_type="connect").response,
         h.join("a", protocol_type="connect").response,
     ]
-    assert [(each.error_code, each.member_id) for each in refused] == [
+    assert [(each.error_code, each.member_id) for each in rejected] == [
         (ErrorCode.INVALID_SESSION_TIMEOUT, "b"),
         (ErrorCode.GROUP_MAX_SIZE_REACHED, ""),
         (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ""),

@@ -191,7 +191,7 @@ def test_regular_expression_matches_existing_and_new_topics() -> None:
 
 def test_regular_expression_matches_only_topics_that_client_may_describe() -> None:
     h = harness()
-    answer = h.beat("a", 0, subscribed_topic_regex=".*", may_know="audit".__eq__)
+    answer = h.beat("a", 0, subscribed_topic_regex=".*", may_describe="audit".__eq__)
     assert given(h, answer) == {"audit": [0]}
 
 

@@ -62,7 +62,7 @@ class Group:
             epoch,
             subscribed_topic_regex=member.pattern if epoch == 0 else None,
             topics=[] if epoch == 0 else None,
-            may_know=member.rights,
+            may_describe=member.rights,
             owned=self.owned[member_id],
         )
         if answer.error_code:

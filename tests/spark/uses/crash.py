@@ -1,4 +1,4 @@
-"""A job that dies at the worst moment."""
+"""Simulated crash of a Spark job between the write of a batch and its commit."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def forget_last_commit(query: StreamingQuery, checkpoint: Path) -> None:
-    """Leave the checkpoint as a job does that dies between the write of a batch and its commit.
+    """Remove the commit of the last batch that wrote rows from the checkpoint, and later entries.
 
-    It is the last batch that wrote something, so what Spark did after it has left no trace but in the
-    checkpoint.
+    The checkpoint then looks as after a crash between the write of that batch and its commit. Later
+    batches wrote no rows, so they exist only in the checkpoint.
     """
-    batch = max(one.batchId for one in query.recentProgress if _has_written(one))
+    batch = max(progress.batchId for progress in query.recentProgress if _has_written(progress))
     for kind, first in (("commits", batch), ("offsets", batch + 1)):
         for path in (checkpoint / kind).iterdir():
             if int(path.name.strip(".").split(".")[0]) >= first:
@@ -24,6 +24,9 @@ def forget_last_commit(query: StreamingQuery, checkpoint: Path) -> None:
 
 
 def _has_written(batch: StreamingQueryProgress) -> bool:
-    """For foreachBatch Spark knows only what went in (-1 came out)."""
+    """Return True if a batch wrote rows.
+
+    With foreachBatch, Spark reports -1 output rows; a batch with input rows then counts.
+    """
     written: int = batch.sink.numOutputRows
     return (batch.numInputRows if written < 0 else written) > 0

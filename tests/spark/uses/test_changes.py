@@ -1,4 +1,4 @@
-"""Tables rebuilt from their changes are those of the database, whatever was killed on the way."""
+"""Change capture example: rebuilt tables equal the database, even after processes were killed."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ if TYPE_CHECKING:
 ROWS, TRANSACTIONS = 300, 60
 
 
-def kill_capture_in_a_transaction(path: Path, broker: LocalBroker) -> None:
-    """The process dies when it has sent all of its third round but the end of the transaction."""
-    end = broker.fault("EndTxn").on_call(3).blackhole()
-    words = [sys.executable, "-m", "changes.capture", "--database", str(path), "--round-size=100"]
-    words += ["--bootstrap", broker.bootstrap_servers]
-    with subprocess.Popen(words, cwd=EXAMPLES, env=os.environ | {"PYTHONWARNINGS": "ignore"}) as it:
+def kill_capture_in_third_transaction(path: Path, broker: LocalBroker) -> None:
+    """Run the capture process, and kill it before the commit of its third round of changes."""
+    commit = broker.fault("EndTxn").on_call(3).blackhole()
+    command = [sys.executable, "-m", "changes.capture", "--database", str(path), "--round-size=100"]
+    command += ["--bootstrap", broker.bootstrap_servers]
+    with subprocess.Popen(
+        command, cwd=EXAMPLES, env=os.environ | {"PYTHONWARNINGS": "ignore"}
+    ) as capture:
         try:
-            end.wait(timeout=60)
+            commit.wait(timeout=60)
         finally:
-            it.kill()
+            capture.kill()
 
 
 def changes_in(kafka: str) -> list[dict[str, Any]]:
-    """Every committed change of all tables, in the order in which the database made them."""
+    """Return the committed changes of all tables in Kafka, in the database's commit order."""
     import topics
     from changes import TABLES
 
@@ -48,7 +50,9 @@ def changes_in(kafka: str) -> list[dict[str, Any]]:
     return sorted(changes, key=lambda change: int(change["sequence"]))
 
 
-def test_tables_survive_kills(spark: SparkSession, broker: LocalBroker, tmp_path: Path) -> None:
+def test_rebuilt_tables_equal_database_after_kills(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path
+) -> None:
     import program
     from changes import TABLES, capture, database, rebuild
 
@@ -57,8 +61,10 @@ def test_tables_survive_kills(spark: SparkSession, broker: LocalBroker, tmp_path
     capture.create_topics(kafka)
     database.make(path, ROWS)
 
-    kill_capture_in_a_transaction(path, broker)
-    assert len(changes_in(kafka)) == 200, "two rounds are committed, the third one is open"
+    kill_capture_in_third_transaction(path, broker)
+    assert len(changes_in(kafka)) == 200, (
+        "two rounds of 100 changes are committed, the third is open"
+    )
     query = start()
     program.drain([query])
     forget_last_commit(query, tmp_path / "checkpoint")
@@ -66,12 +72,12 @@ def test_tables_survive_kills(spark: SparkSession, broker: LocalBroker, tmp_path
     capture.capture(path, kafka)
     program.drain([start()])
 
-    truth = database.tables(path)
+    expected = database.tables(path)
     for table in TABLES:
-        kept = rebuild.kept_table(spark, tmp_path, table)
-        assert rebuild.rows_by_key(kept, table) == truth[table.name]
-        now = rebuild.table_now(spark, kafka, table)
-        assert rebuild.rows_by_key(now, table) == truth[table.name]
+        streamed = rebuild.kept_table(spark, tmp_path, table)
+        assert rebuild.rows_by_key(streamed, table) == expected[table.name]
+        computed = rebuild.table_now(spark, kafka, table)
+        assert rebuild.rows_by_key(computed, table) == expected[table.name]
 
     for table in TABLES:
         check_topic(kafka, table.topic, unique="header:change")

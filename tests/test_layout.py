@@ -362,7 +362,7 @@ SPANNING_DIRECTORIES = {
     "compiled": "modules that mypyc compiled",
     "damage": "damaged files of every kind",
     "fuzz": "random bytes and random requests to every API",
-    "hostile": "clients that want more than their share",
+    "hostile": "clients that send expensive requests",
     "image": "the container image",
     "isolation": "long tests of isolation between brokers of one process",
     "kill": "a server that is killed while clients write",

@@ -122,7 +122,7 @@ async def test_broker_survives_mutated_frames_over_sockets(
     print(f"\nseed {seed}, over sockets: {dict(outcomes)}")
     assert alarm.messages == []
     assert sum(outcomes.values()) == frames
-    assert outcomes["answered"] > frames / 3
+    assert outcomes["response"] > frames / 3
 
 
 async def over_socket(endpoint: tuple[str, int], data: bytes, rng: random.Random) -> str:
@@ -135,7 +135,7 @@ async def over_socket(endpoint: tuple[str, int], data: bytes, rng: random.Random
         cut = rng.randrange(len(raw))
         await wire.send_bytes(raw[:cut])
         if rng.random() < 0.05:
-            return "left"
+            return "disconnected"
         await trio.lowlevel.checkpoint()
         await wire.send_bytes(raw[cut:])
         with trio.move_on_after(0.05):
@@ -143,8 +143,8 @@ async def over_socket(endpoint: tuple[str, int], data: bytes, rng: random.Random
                 await wire.receive_frame()
             except ConnectionClosed:
                 return "closed"
-            return "answered"
-    return "no answer"
+            return "response"
+    return "no response"
 
 
 # -- tests of the fuzzer

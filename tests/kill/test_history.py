@@ -91,7 +91,7 @@ def test_missing_last_record_is_lost() -> None:
     assert kinds(history) == {"lost"}
 
 
-def test_missing_middle_record_is_lost_and_gap() -> None:
+def test_missing_middle_record_is_reported_as_lost_and_gap() -> None:
     history = changed(PLACE, lambda read: records(read, lambda rows: rows.pop(5)))
     assert kinds(history) == {"lost", "gap"}
 

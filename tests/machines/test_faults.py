@@ -133,7 +133,7 @@ class MachineRun(Run):
             time.sleep(1)
         return PLACES
 
-    def lose_answers(self, victims: Sequence[int]) -> list[Place]:
+    def lose_responses(self, victims: Sequence[int]) -> list[Place]:
         """Drop etcd's responses to a node while it has to change much metadata."""
         (node,) = victims
         self.cluster.network.drop(self.cluster.members, [self.cluster.machine_of(node)])
@@ -211,7 +211,7 @@ NETWORK_FAULTS = {
 }
 ETCD_FAULTS = {
     "quorum of etcd": Fault(NOBODY, MachineRun.kill_most_of_etcd, elects=False),
-    "answers of etcd": Fault(LEADER, MachineRun.lose_answers, elects=False),
+    "responses of etcd": Fault(LEADER, MachineRun.lose_responses, elects=False),
     "leader of etcd": Fault(NOBODY, MachineRun.kill_etcd_leader, elects=False),
     "all of etcd": Fault(NOBODY, MachineRun.restart_etcd, elects=False),
     "etcd paused": Fault(NOBODY, MachineRun.pause_etcd, elects=False),

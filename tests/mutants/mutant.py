@@ -19,7 +19,7 @@ from ..repository import ROOT, copy_repository
 PATCHES = Path(__file__).parent
 HEADER = re.compile(r"(?P<name>\S+): (?P<breaks>.+)\nCaught by: (?P<harness>\S+)\n")
 # The simulator's message for a cluster that lost nothing but did not recover in time.
-SLOW_RECOVERY = re.compile(r"were too few until")
+SLOW_RECOVERY = re.compile(r"did not recover within")
 SIMULATION = "simulation"
 # Number of seeds, more than can run within the time limit.
 MANY_SEEDS = 1_000_000

@@ -109,7 +109,7 @@ class RequestFailed(Exception):
     """A request without a response, or with an error; without a response `code` is None."""
 
     def __init__(self, code: ErrorCode | None, why: str = "") -> None:
-        super().__init__(f"{code.name if code else 'no answer'} {why}")
+        super().__init__(f"{code.name if code else 'no response'} {why}")
         self.code = code
 
 

@@ -220,8 +220,8 @@ class Nemesis:
     async def cut_off_store(self) -> None:
         """Drop the requests of one node to the metadata store, the responses, or both."""
         truth, machine = self._world.truth, self._some_machine()
-        requests, answers = self._chance.choice(((True, True), (True, False), (False, True)))
-        truth.cut(machine.name, requests=requests, answers=answers)
+        requests, responses = self._chance.choice(((True, True), (True, False), (False, True)))
+        truth.cut(machine.name, requests=requests, responses=responses)
         await self._keep_active(0.1, 3)
         truth.heal(machine.name)
 
@@ -248,7 +248,7 @@ class Nemesis:
         share = self._chance.choice((0.05, 0.2))
         bad = truth.faults = StoreFaults(
             lost_requests=share,
-            lost_answers=share,
+            lost_responses=share,
             late_requests=share,
             stale_reads=share,
             late_events=share,

@@ -49,7 +49,7 @@ class StoreFaults:
     """Probability (0 to 1) of each fault, and latencies in seconds."""
 
     lost_requests: float = 0
-    lost_answers: float = 0
+    lost_responses: float = 0
     # Late requests arrive after the client's timeout.
     late_requests: float = 0
     stale_reads: float = 0
@@ -68,7 +68,7 @@ class _Line:
     """Which directions between one client and the store are open."""
 
     requests: bool = True
-    answers: bool = True
+    responses: bool = True
 
 
 class SharedTruth:
@@ -82,7 +82,7 @@ class SharedTruth:
         self.faults = faults or StoreFaults()
         # All changes, for checks after a run.
         self.history: list[Change] = []
-        # Number of faults that clients faults_met, by fault.
+        # Number of faults that clients met, by fault.
         self.faults_met: Counter[str] = Counter()
         # Changes up to this revision are compacted; clients behind it get the difference.
         self.compacted = 0
@@ -141,9 +141,9 @@ class SharedTruth:
 
     # -- the network
 
-    def cut(self, name: str, *, requests: bool = True, answers: bool = True) -> None:
+    def cut(self, name: str, *, requests: bool = True, responses: bool = True) -> None:
         """Cut a client's requests, responses and events, or both directions."""
-        self._lines[name] = _Line(requests=not requests, answers=not answers)
+        self._lines[name] = _Line(requests=not requests, responses=not responses)
 
     def heal(self, name: str) -> None:
         """Heal a client's connection; lost messages stay lost."""
@@ -156,7 +156,7 @@ class SharedTruth:
 
     async def reachable(self, name: str) -> None:
         """Wait until events get through to a client."""
-        while not self.line(name).answers:
+        while not self.line(name).responses:
             await self._healed.wait()
 
     def draws(self, fault: str) -> bool:
@@ -172,7 +172,7 @@ class SharedTruth:
             return at_least + self.random.uniform(0, self.faults.late_seconds)
         return self.random.uniform(0, self.faults.delay_seconds)
 
-    def send(self, name: str, action: Action[T], answer: _Answer[T]) -> None:
+    def send(self, name: str, action: Action[T], answer: _PendingResponse[T]) -> None:
         """Deliver a request to the store and its response to the client, or lose one of them."""
 
         async def arrive() -> None:
@@ -182,12 +182,12 @@ class SharedTruth:
                 result: T | StorageError = await action()
             except StorageError as error:
                 result = error
-            if not self.draws("lost_answers"):
+            if not self.draws("lost_responses"):
                 self.after(self.random.uniform(0, self.faults.delay_seconds), back(result))
 
         def back(result: T | StorageError) -> Action[None]:
             async def come_back() -> None:
-                if self.line(name).answers:
+                if self.line(name).responses:
                     answer.give(result)
 
             return come_back
@@ -356,11 +356,11 @@ class SimulatedStore:
         """Run an action in the store and return its result. Raises its error, or OutcomeUnknown."""
         if self._closed:
             raise StorageError("this client of the metadata store is closed")
-        answer: _Answer[T] = _Answer()
+        answer: _PendingResponse[T] = _PendingResponse()
         self._truth.send(self._name, action, answer)
         with trio.move_on_after(self._truth.faults.timeout_seconds):
             return await answer.wait()
-        raise OutcomeUnknown("the metadata store did not answer in time")
+        raise OutcomeUnknown("the metadata store did not respond in time")
 
     def watch(self, watcher: Watcher, *, after: int) -> None:
         if after < self._truth.compacted:
@@ -428,7 +428,7 @@ class _SimulatedLease(TimedLease):
         await self._client.request(self._lease.inner.revoke)
 
 
-class _Answer(Generic[T]):
+class _PendingResponse(Generic[T]):
     """The pending response of a request."""
 
     def __init__(self) -> None:

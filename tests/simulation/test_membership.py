@@ -15,7 +15,7 @@ from kbroker.config import BrokerConfig
 from .seeded import run
 from .store import SharedTruth, StoreFaults
 
-BAD = {"lost_requests": 0.3, "lost_answers": 0.3, "late_requests": 0.2, "late_events": 0.2}
+BAD = {"lost_requests": 0.3, "lost_responses": 0.3, "late_requests": 0.2, "late_events": 0.2}
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -57,11 +57,11 @@ async def test_lost_request_is_not_applied(autojump_clock: MockClock) -> None:
 
 
 async def test_request_with_lost_response_is_applied(autojump_clock: MockClock) -> None:
-    async with running_store(lost_answers=1) as truth:
+    async with running_store(lost_responses=1) as truth:
         with pytest.raises(OutcomeUnknown):
             await put(truth.client("1"), "a")
         assert keys(truth) == ["a"]
-        assert truth.faults_met["lost_answers"] == 1
+        assert truth.faults_met["lost_responses"] == 1
 
 
 async def test_late_request_is_applied_after_client_timeout(autojump_clock: MockClock) -> None:
@@ -102,21 +102,21 @@ async def test_stale_read_is_not_older_than_last_revision_of_its_client(
 
 
 @pytest.mark.parametrize(
-    ("requests", "answers", "done"), [(True, True, []), (True, False, []), (False, True, ["a"])]
+    ("requests", "responses", "done"), [(True, True, []), (True, False, []), (False, True, ["a"])]
 )
 async def test_client_that_is_cut_off_catches_up_after_healing(
-    requests: bool, answers: bool, done: list[str], autojump_clock: MockClock
+    requests: bool, responses: bool, done: list[str], autojump_clock: MockClock
 ) -> None:
     heard: list[Change] = []
     async with running_store() as truth, running_client(truth, "1") as client:
         client.watch(heard.append, after=0)
-        truth.cut("1", requests=requests, answers=answers)
+        truth.cut("1", requests=requests, responses=responses)
         with pytest.raises(OutcomeUnknown):
             await put(client, "a")
         assert keys(truth) == done
         await put(truth.client("2"), "b")
         await trio.sleep(WAIT_SECONDS)
-        assert [key for change in heard for key in change.entries] == ([] if answers else ["b"])
+        assert [key for change in heard for key in change.entries] == ([] if responses else ["b"])
         truth.heal("1")
         await put(client, "c")
         assert [key for change in heard for key in change.entries] == [*done, "b", "c"]
@@ -234,7 +234,7 @@ def test_same_seed_gives_same_store_history() -> None:
         """Return the stored keys and the faults met, in a run with all kinds of faults."""
 
         async def main() -> tuple[list[str], list[tuple[str, int]]]:
-            often = dict.fromkeys(("lost_requests", "lost_answers", "late_requests"), 0.2)
+            often = dict.fromkeys(("lost_requests", "lost_responses", "late_requests"), 0.2)
             async with running_store(seed, late_events=0.2, **often) as truth:
                 async with running_client(truth, "1") as client:
                     client.watch(lambda change: None, after=0)

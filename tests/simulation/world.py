@@ -185,11 +185,11 @@ class World:
                 producer.acked > before
                 for producer, before in zip(self.producers, acked, strict=True)
             ),
-            "every producer had an answer",
+            "every producer gets an acknowledgement",
         )
 
     async def _all_read(self) -> None:
-        await self._until(self.checks.all_replicas_match, "replicas are alike")
+        await self._until(self.checks.all_replicas_match, "replicas are equal")
         await self._until(self._consumers_are_done, "consumers have read everything")
 
     async def _until(self, holds: Callable[[], bool], what: str) -> None:
@@ -198,7 +198,9 @@ class World:
         while not holds():
             if trio.current_time() > deadline:
                 now = "; ".join(self._description())
-                raise Violation(f"{HEALED_SECONDS} s were too few until {what}: {now}")
+                raise Violation(
+                    f"the cluster did not recover within {HEALED_SECONDS} s ({what}): {now}"
+                )
             await trio.sleep(CHECK_SECONDS)
 
     def _description(self) -> Iterator[str]:
@@ -208,9 +210,9 @@ class World:
             positions = [each.positions.get(place, 0) for each in self.consumers]
             told = [client.client.leaders.get(place) for client in self.consumers]
             yield (
-                f"{place} is led by {partition.leader} in epoch {partition.leader_epoch}, in sync "
-                f"are {partition.isr} of {partition.replicas}, {committed.end if committed else 0} "
-                f"are committed, {positions} are read from {told}"
+                f"{place}: leader {partition.leader}, epoch {partition.leader_epoch}, ISR "
+                f"{partition.isr} of {partition.replicas}, committed end "
+                f"{committed.end if committed else 0}, consumers at {positions} from {told}"
             )
 
     def _consumers_are_done(self) -> bool:

@@ -46,7 +46,7 @@ class Kind(StrEnum):
     REORDERED = "reordered"
     # The last stable offset, or a read_committed consumer, is beyond an open transaction.
     PASSED = "passed"
-    # A last stable offset or log end offset decreased.
+    # A last stable offset or high watermark decreased.
     FELL = "fell"
     # The end of a transaction was acknowledged before its marker was in the log, or before the
     # last stable offset advanced.
@@ -258,7 +258,7 @@ def _later_end(one: Transaction, other: Transaction) -> Transaction:
 
 
 def decreasing_offsets(story: Story) -> Iterator[Finding]:
-    """Find last stable and log end offsets below a value known when they were requested."""
+    """Find last stable offsets and high watermarks below a value known at the request."""
     for operation in (Operation.STABLE, Operation.END):
         by_place: defaultdict[Place, list[Event]] = defaultdict(list)
         for sample in story.samples[operation]:
@@ -317,7 +317,7 @@ def _higher(
 
 
 class _Claims:
-    """The offsets that transactions committed for one group and partition."""
+    """The offsets of one group and partition that transactions contain."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, Transaction]] = []
@@ -449,31 +449,31 @@ CHECKS: tuple[Check, ...] = (
 CHECKS_OF_MARKERS: tuple[Check, ...] = (unmarked_ends, unmoved_stable_offsets)
 
 
-def check(history: Iterable[Event], *, answers_after_markers: bool = True) -> list[Finding]:
+def check(history: Iterable[Event], *, responds_after_markers: bool = True) -> list[Finding]:
     """Return all anomalies of a history.
 
     Args:
         history: All events, in any order.
-        answers_after_markers: True if the broker writes the markers before it acknowledges the end
+        responds_after_markers: True if the broker writes the markers before it acknowledges the end
             of a transaction. Apache Kafka writes them later.
     """
-    return _findings(Story(history), answers_after_markers)
+    return _findings(Story(history), responds_after_markers)
 
 
-def _findings(story: Story, answers_after_markers: bool) -> list[Finding]:
-    checks = [*CHECKS, *(CHECKS_OF_MARKERS if answers_after_markers else ())]
+def _findings(story: Story, responds_after_markers: bool) -> list[Finding]:
+    checks = [*CHECKS, *(CHECKS_OF_MARKERS if responds_after_markers else ())]
     return [finding for each in checks for finding in each(story)]
 
 
 def judge(
-    history: Iterable[Event], minimum: Minimum, *, answers_after_markers: bool = True
+    history: Iterable[Event], minimum: Minimum, *, responds_after_markers: bool = True
 ) -> Verdict:
     """Return the verdict on a whole run.
 
     Args:
         history: All events.
         minimum: The verdict refuses a history with smaller counts.
-        answers_after_markers: See `check`.
+        responds_after_markers: See `check`.
     """
     story = Story(history)
     had = _count(story)
@@ -482,7 +482,7 @@ def judge(
         for name, count, wanted in zip(Minimum._fields, had, minimum, strict=True)
         if count < wanted
     ]
-    return Verdict(_findings(story, answers_after_markers), [*refusals, *_unread(story)], had)
+    return Verdict(_findings(story, responds_after_markers), [*refusals, *_unread(story)], had)
 
 
 def _count(story: Story) -> Minimum:

@@ -40,8 +40,8 @@ class Operation(StrEnum):
     POLL = "poll"
     # A final read of a whole partition, after all clients have stopped.
     READ = "read"
+    # The last stable offset of `place`.
     STABLE = "stable"
-    """The last stable offset of `place`."""
     # The high watermark of `place`, as read_uncommitted consumers see it.
     END = "end"
     # The committed offset of `group` in `place`, or -1.

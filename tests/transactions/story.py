@@ -108,8 +108,9 @@ class Story:
         sends: Sent records by value.
         fetches: Polls and final reads, in order of time.
         final: The final read of each partition, by isolation level.
-        samples: Observed last stable, log end and committed offsets, in order of time. Samples
-            taken while a broker node was paused are excluded: its metadata may be stale.
+        samples: Observed last stable offsets, high watermarks and committed offsets, in order of
+            time. Samples taken while a broker node was paused are excluded: its metadata may be
+            stale.
         shown: The values in the final reads of read_committed consumers.
     """
 

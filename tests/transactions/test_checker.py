@@ -327,7 +327,7 @@ def test_end_acknowledged_before_marker_is_reported() -> None:
     first = step(Operation.END, offset=2)
     history = [event._replace(offset=1) if first(event) else event for event in correct_history()]
     assert kinds(history) == {Kind.UNMARKED}
-    assert check(history, answers_after_markers=False) == []
+    assert check(history, responds_after_markers=False) == []
 
 
 def test_end_acknowledged_before_last_stable_offset_advances_is_reported() -> None:
@@ -336,7 +336,7 @@ def test_end_acknowledged_before_last_stable_offset_advances_is_reported() -> No
     history = changed(correct_history(), end, offset=0, **fields)
     assert kinds(history) == {Kind.UNMARKED}
     assert kinds(changed(correct_history(), end, offset=2, **fields)) == set()
-    assert check(history, answers_after_markers=False) == []
+    assert check(history, responds_after_markers=False) == []
 
 
 def test_offsets_of_aborted_transaction_are_reported() -> None:

@@ -47,19 +47,25 @@ CLIENT = "differential"
 SEED = int(os.environ.get("KBROKER_COMPAT_SEED", "1"))
 USERS, ACLS = 50, 200
 # Number of users that send each version of each API.
-ASKERS = int(os.environ.get("KBROKER_COMPAT_ASKERS", "2"))
+USERS_PER_VERSION = int(os.environ.get("KBROKER_COMPAT_ASKERS", "2"))
 # Each operator sends each API. All other users may be rejected, which would leave no other response
 # to compare.
 OPERATORS = sorted({each.principal.removeprefix("User:") for each in operators()})
 # Requests of the operator with all permissions per API. Some topics and groups are denied to all
 # users.
-ALL_ASKS = 8
+OPERATOR_REQUESTS = 8
 SHARE = SharePartitionKey("nobody", NOWHERE, 0).name
 # Transaction timeout of the open transaction.
-LONGEST_MS = 900_000
+TRANSACTION_TIMEOUT_MS = 900_000
 # Fields whose values each broker generates.
-OWN_OF_TOKENS = {"token_id", "hmac", "issue_timestamp", "expiry_timestamp", "max_timestamp"}
-DENIED = {
+GENERATED_TOKEN_FIELDS = {
+    "token_id",
+    "hmac",
+    "issue_timestamp",
+    "expiry_timestamp",
+    "max_timestamp",
+}
+AUTHORIZATION_ERRORS = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
@@ -67,7 +73,7 @@ DENIED = {
     ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
 # Read-only APIs. Their requests are repeated until both brokers have applied the latest changes.
-TELLS = {
+READ_ONLY_APIS = {
     ApiKey.METADATA,
     ApiKey.DESCRIBE_ACLS,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS,
@@ -81,7 +87,7 @@ TELLS = {
 
 
 @dataclass(slots=True)
-class Guarded:
+class SecuredBroker:
     """One of the two brokers, with one connection per user."""
 
     address: str
@@ -181,12 +187,13 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
         for broker in brokers:
             broker.start()
         sides = [
-            Guarded(broker.address, World(directories=[str(broker.data_dir)])) for broker in brokers
+            SecuredBroker(broker.address, World(directories=[str(broker.data_dir)]))
+            for broker in brokers
         ]
         rng = random.Random(SEED)
         for side in sides:
-            make_world(side, [*operators(), *acls(random.Random(SEED), users(USERS), ACLS)])
-        yield ask_everything(rng, *sides)
+            create_resources(side, [*operators(), *acls(random.Random(SEED), users(USERS), ACLS)])
+        yield send_all_requests(rng, *sides)
         for side in sides:
             side.close()
     finally:
@@ -194,7 +201,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
             broker.kill()
 
 
-def make_world(side: Guarded, known: list[Acl]) -> None:
+def create_resources(side: SecuredBroker, known: list[Acl]) -> None:
     """Create topics, groups with offsets, transactional ids and the ACLs of their users."""
     create = ApiKey.CREATE_TOPICS
     rows = [
@@ -225,15 +232,15 @@ def make_world(side: Guarded, known: list[Acl]) -> None:
             eventually(
                 lambda key=key, message=message: (
                     not (  # type: ignore[misc]
-                        codes_in(side.ask(ADMIN, key, version[key], message)) & {14, 15, 16}
+                        error_codes_in(side.ask(ADMIN, key, version[key], message)) & {14, 15, 16}
                     )
                 ),
                 "a coordinator that has loaded",
             )
-    leave_open(side)
-    make_tokens(side)
+    open_transaction(side)
+    create_tokens(side)
     message = request(ApiKey.CREATE_ACLS, creations=[creation_of(each) for each in known])
-    assert not codes_in(side.ask(ADMIN, ApiKey.CREATE_ACLS, 3, message))
+    assert not error_codes_in(side.ask(ADMIN, ApiKey.CREATE_ACLS, 3, message))
     everything = request(
         ApiKey.DESCRIBE_ACLS,
         resource_type_filter=1,
@@ -253,10 +260,12 @@ def make_world(side: Guarded, known: list[Acl]) -> None:
     )
 
 
-def leave_open(side: Guarded) -> None:
+def open_transaction(side: SecuredBroker) -> None:
     """Leave a transaction open: DESCRIBE on its id does not imply DESCRIBE on all its topics."""
     init = request(
-        ApiKey.INIT_PRODUCER_ID, transactional_id=OPEN, transaction_timeout_ms=LONGEST_MS
+        ApiKey.INIT_PRODUCER_ID,
+        transactional_id=OPEN,
+        transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
     )
     made = side.ask(ADMIN, ApiKey.INIT_PRODUCER_ID, 4, init)
     assert not made.error_code, made
@@ -268,23 +277,23 @@ def leave_open(side: Guarded) -> None:
         v3_and_below_producer_epoch=made.producer_epoch,
         v3_and_below_topics=[of(key, "Topic", name=each, partitions=[0]) for each in NAMES],
     )
-    assert not codes_in(side.ask(ADMIN, key, 3, add))
+    assert not error_codes_in(side.ask(ADMIN, key, 3, add))
 
 
-def make_tokens(side: Guarded) -> None:
+def create_tokens(side: SecuredBroker) -> None:
     """Create one delegation token per owner that ACLs name, with an operator as renewer."""
     key = ApiKey.CREATE_DELEGATION_TOKEN
     for name, operator in zip(NAMES, OPERATORS, strict=False):
         renewer = of(key, "Renewer", principal_type="User", principal_name=operator)
         owner = {"owner_principal_type": "User", "owner_principal_name": name}
         create = request(key, renewers=[renewer], max_lifetime_ms=-1, **owner)
-        assert not codes_in(side.ask(ADMIN, key, 3, create))
+        assert not error_codes_in(side.ask(ADMIN, key, 3, create))
     key = ApiKey.DESCRIBE_DELEGATION_TOKEN
     everything = request(key, owners=None)
     eventually(lambda: len(side.ask(ADMIN, key, 3, everything).tokens) == len(NAMES), "all tokens")
 
 
-def learn(side: Guarded) -> bool:
+def learn(side: SecuredBroker) -> bool:
     answer = side.ask(ADMIN, ApiKey.METADATA, 12, request(ApiKey.METADATA, topics=None))
     side.world.learn(ApiKey.METADATA, answer)
     return set(NAMES) <= side.world.topic_ids.keys()
@@ -297,7 +306,7 @@ def eventually(holds: Any, what: str) -> None:
         time.sleep(0.1)
 
 
-def ask_everything(rng: random.Random, mine: Guarded, other: Guarded) -> Outcome:
+def send_all_requests(rng: random.Random, mine: SecuredBroker, other: SecuredBroker) -> Outcome:
     """Send each version of each API as random users in random order."""
     served = other.served()
     asked = {
@@ -316,12 +325,12 @@ def ask_everything(rng: random.Random, mine: Guarded, other: Guarded) -> Outcome
         (key, version, user)
         for key, versions in asked.items()
         for version in versions
-        for user in rng.sample(users(USERS), ASKERS)
+        for user in rng.sample(users(USERS), USERS_PER_VERSION)
     ]
     everything += [
         (key, versions[-1], operator)
         for key, versions in asked.items()
-        for operator in (*OPERATORS, *[OPERATOR] * ALL_ASKS)
+        for operator in (*OPERATORS, *[OPERATOR] * OPERATOR_REQUESTS)
     ]
     rng.shuffle(everything)
     for number, (key, version, user) in enumerate(everything):
@@ -329,22 +338,26 @@ def ask_everything(rng: random.Random, mine: Guarded, other: Guarded) -> Outcome
         call = f"access: {key.api_name} by {user} (request {number} of seed {SEED})"
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
-            answers = [answer_of(side, user, key, version, number, seed) for side in (mine, other)]
+            answers = [
+                response_of(side, user, key, version, number, seed) for side in (mine, other)
+            ]
             found = compared(comparison, call, key, version, *answers)
-            if not found or key not in TELLS or time.monotonic() > deadline:
+            if not found or key not in READ_ONLY_APIS or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
         outcome.differences += found
         outcome.requests += 1
-        codes = set() if answers[1] is None else codes_in(answers[1])
-        if set(ends_in(answers[1])) - DENIED:
+        codes = set() if answers[1] is None else error_codes_in(answers[1])
+        if set(innermost_codes_in(answers[1])) - AUTHORIZATION_ERRORS:
             outcome.allowed.add(key)
-        outcome.refused += bool(codes) and codes <= DENIED
-        outcome.partly += bool(codes & DENIED) and not codes <= DENIED
+        outcome.refused += bool(codes) and codes <= AUTHORIZATION_ERRORS
+        outcome.partly += bool(codes & AUTHORIZATION_ERRORS) and not codes <= AUTHORIZATION_ERRORS
     return outcome
 
 
-def answer_of(side: Guarded, user: str, key: ApiKey, version: int, number: int, seed: float) -> Any:
+def response_of(
+    side: SecuredBroker, user: str, key: ApiKey, version: int, number: int, seed: float
+) -> Any:
     """Return the response, or None if the broker closed the connection."""
     message = BUILDERS[key](RequestContext(side.world, number), random.Random(seed), version)
     try:
@@ -352,7 +365,7 @@ def answer_of(side: Guarded, user: str, key: ApiKey, version: int, number: int, 
     except NoAnswer:
         return None
     names = {value: name for name, value in side.world.topic_ids.items()}
-    name_topics(answer, version, names)
+    set_topic_names(answer, version, names)
     if key is ApiKey.METADATA:  # Sort rows that have only ids, to match them.
         answer.topics.sort(key=lambda row: (row.name or "", names.get(row.topic_id, "")))
     if key is ApiKey.DESCRIBE_DELEGATION_TOKEN:
@@ -361,7 +374,7 @@ def answer_of(side: Guarded, user: str, key: ApiKey, version: int, number: int, 
                 **{
                     each.name: getattr(row, each.name)
                     for each in fields(type(row))
-                    if each.name not in OWN_OF_TOKENS
+                    if each.name not in GENERATED_TOKEN_FIELDS
                 }
             )
             for row in sorted(answer.tokens, key=lambda row: row.principal_name)
@@ -372,10 +385,10 @@ def answer_of(side: Guarded, user: str, key: ApiKey, version: int, number: int, 
     return renamed(answer, side.world.names(), {})
 
 
-def name_topics(value: Any, version: int, names: Mapping[UUID, str]) -> None:
+def set_topic_names(value: Any, version: int, names: Mapping[UUID, str]) -> None:
     """Set the names of rows that have only topic ids, so that rows can be matched."""
     for each in value if isinstance(value, list) else []:
-        name_topics(each, version, names)
+        set_topic_names(each, version, names)
     if isinstance(value, Struct):
         present = {each.name: each.present(version) for each in fields(type(value))}
         if present.get("topic_id"):
@@ -383,7 +396,7 @@ def name_topics(value: Any, version: int, names: Mapping[UUID, str]) -> None:
                 if not present[name]:
                     setattr(value, name, names.get(value.topic_id, "nowhere"))
         for part in present:
-            name_topics(getattr(value, part), version, names)
+            set_topic_names(getattr(value, part), version, names)
 
 
 def compared(
@@ -394,27 +407,27 @@ def compared(
     return comparison.compare(call, key, version, mine, other)
 
 
-def codes_in(value: Any) -> set[int]:
+def error_codes_in(value: Any) -> set[int]:
     """Return all error codes of a response."""
     if isinstance(value, list):
-        return {code for each in value for code in codes_in(each)}
+        return {code for each in value for code in error_codes_in(each)}
     if not isinstance(value, Struct):
         return set()
     found = set()
     for each in fields(type(value)):
         part = getattr(value, each.name)
-        found |= {part} - {0} if each.name.endswith("error_code") else codes_in(part)
+        found |= {part} - {0} if each.name.endswith("error_code") else error_codes_in(part)
     return found
 
 
-def ends_in(value: Any) -> list[int]:
+def innermost_codes_in(value: Any) -> list[int]:
     """Return the error codes of the innermost rows that have one (0 if none failed)."""
     if isinstance(value, list):
-        return [code for each in value for code in ends_in(each)]
+        return [code for each in value for code in innermost_codes_in(each)]
     if not isinstance(value, Struct):
         return []
     parts = {each.name: getattr(value, each.name) for each in fields(type(value))}
-    inner = [code for part in parts.values() for code in ends_in(part)]
+    inner = [code for part in parts.values() for code in innermost_codes_in(part)]
     return inner or [part for name, part in parts.items() if name.endswith("error_code")]
 
 

@@ -52,7 +52,9 @@ def assigned(member: ClientProcess) -> list[Any]:
     return list(member("state", member="me")["assigned"])
 
 
-def shares(wanted: list[int], *members: ClientProcess, seconds: float = 60.0) -> None:
+def wait_for_partition_counts(
+    wanted: list[int], *members: ClientProcess, seconds: float = 60.0
+) -> None:
     """Wait until the members own these numbers of partitions, in any order, without overlap."""
 
     def held() -> list[list[Any]]:
@@ -71,7 +73,7 @@ def fill(worker: ClientProcess, topic: str, partitions: int, values: range) -> N
     assert all("offset" in answer for answer in answers), answers
 
 
-def all_received(values: range, *members: ClientProcess) -> None:
+def wait_for_values(values: range, *members: ClientProcess) -> None:
     """Wait until every value was received by one of the members."""
     wanted = {str(value) for value in values}
     eventually(
@@ -89,18 +91,18 @@ def test_consumer_protocol_reassigns_partitions_when_members_join_and_leave(
     worker = workers(library.name)
     worker.admin("create_topic", name=topic, partitions=4)
     first = join(spawn(library), topic, group, **NEW)
-    shares([4], first)
+    wait_for_partition_counts([4], first)
     second = join(spawn(library), topic, group, **NEW)
-    shares([2, 2], first, second)
+    wait_for_partition_counts([2, 2], first, second)
     fill(worker, topic, 4, range(40))
-    all_received(range(40), first, second)
+    wait_for_values(range(40), first, second)
     listed = tool(GROUPS, "--list", "--state", "--type", "consumer")
     assert re.search(rf"{group}\s+Consumer\s+Stable", listed)
     described = tool(GROUPS, "--describe", "--group", group, "--members", "--verbose")
     row = rf"{group}\s+\S+\s+/127\.0\.0\.1\s+{CLIENT_IDS[library.name]}\s+2\s"
     assert len(re.findall(row, described)) == 2
     first("leave", member="me")
-    shares([4], second)
+    wait_for_partition_counts([4], second)
     second("leave", member="me")
     state = tool(GROUPS, "--describe", "--group", group, "--state")
     assert re.search(r"uniform\s+Empty\s+0", state)
@@ -114,9 +116,9 @@ def test_pattern_subscription_includes_later_topics(
     worker = workers(library.name)
     worker.admin("create_topic", name=f"{prefix}-1", partitions=2)
     member = join(spawn(library), None, group, pattern=f"^{prefix}-.*", **NEW)
-    shares([2], member)
+    wait_for_partition_counts([2], member)
     worker.admin("create_topic", name=f"{prefix}-2", partitions=3)
-    shares([5], member)
+    wait_for_partition_counts([5], member)
 
 
 @ONE_LIBRARY
@@ -127,7 +129,7 @@ def test_returning_static_member_gets_same_partitions(
     workers(library.name).admin("create_topic", name=topic, partitions=4)
     one = join(spawn(library), topic, group, instance="one", **NEW)
     two = join(spawn(library), topic, group, instance="two", **NEW)
-    shares([2, 2], one, two)
+    wait_for_partition_counts([2, 2], one, two)
     before = assigned(one)
     one("leave", member="me")
     again = join(spawn(library), topic, group, instance="one", **NEW)
@@ -167,14 +169,14 @@ def test_members_continue_after_broker_is_killed(
     worker = spawn(library, own_broker.address)
     worker.admin("create_topic", name=topic, partitions=4)
     members = [join(spawn(library, own_broker.address), topic, group, **NEW) for _ in range(2)]
-    shares([2, 2], *members)
+    wait_for_partition_counts([2, 2], *members)
     fill(worker, topic, 4, range(40))
-    all_received(range(40), *members)
+    wait_for_values(range(40), *members)
     before = sorted(str(assigned(member)) for member in members)
     own_broker.kill()
     own_broker.start()
     fill(worker, topic, 4, range(40, 80))
-    all_received(range(40, 80), *members)
+    wait_for_values(range(40, 80), *members)
     assert sorted(str(assigned(member)) for member in members) == before
 
 
@@ -185,16 +187,16 @@ def test_group_migrates_between_protocols_member_by_member(
     worker = workers(library.name)
     worker.admin("create_topic", name=topic, partitions=4)
     members = [join(spawn(library), topic, group, **OLD) for _ in range(2)]
-    shares([2, 2], *members)
+    wait_for_partition_counts([2, 2], *members)
     kinds = ["Classic"]
     sent = 0
     for options in (NEW, OLD):
         for position in range(2):
             members[position]("leave", member="me")
             members[position] = join(spawn(library), topic, group, **options)
-            shares([2, 2], *members)
+            wait_for_partition_counts([2, 2], *members)
             fill(worker, topic, 4, range(sent, sent + 20))
-            all_received(range(sent, sent + 20), *members)
+            wait_for_values(range(sent, sent + 20), *members)
             sent += 20
             listed = tool(GROUPS, "--list", "--type")
             found = re.search(rf"{group}\s+(\w+)", listed)

@@ -43,7 +43,7 @@ PASSWORD = "hush"
 DAY = 86_400_000
 
 
-class Guarded(NamedTuple):
+class SecuredBroker(NamedTuple):
     """A broker and the address of its authenticated listener."""
 
     broker: Broker
@@ -71,15 +71,15 @@ def settings(inside: str, key: str = "only nodes know it") -> dict[str, str]:
     }
 
 
-def kbroker(directory: Path, **more: str) -> Guarded:
+def kbroker(directory: Path, **more: str) -> SecuredBroker:
     inside = f"127.0.0.1:{free_port()}"
     own = {"listeners": f"PLAINTEXT://127.0.0.1:0,INSIDE://{inside}"}
     broker = KbrokerBroker(directory, settings(inside, **more) | own)
     broker.start()
-    return Guarded(broker, inside)
+    return SecuredBroker(broker, inside)
 
 
-def apache(directory: Path, **more: str) -> Guarded:
+def apache(directory: Path, **more: str) -> SecuredBroker:
     inside = f"127.0.0.1:{free_port()}"
     broker = ApacheBroker(directory, settings(inside, **more))
     broker.listener_port, broker.controller_port = free_port(), free_port()
@@ -88,16 +88,16 @@ def apache(directory: Path, **more: str) -> Guarded:
     broker.properties["listeners"] = f"{listeners},CONTROLLER://127.0.0.1:{broker.controller_port}"
     broker.properties["advertised.listeners"] = listeners
     broker.start()
-    return Guarded(broker, inside)
+    return SecuredBroker(broker, inside)
 
 
-START: Mapping[str, Callable[..., Guarded]] = {"kbroker": kbroker, "apache": apache}
+START: Mapping[str, Callable[..., SecuredBroker]] = {"kbroker": kbroker, "apache": apache}
 
 
 @pytest.fixture(scope="module")
-def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Guarded]]:
+def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, SecuredBroker]]:
     """Start both brokers."""
-    started: dict[str, Guarded] = {}
+    started: dict[str, SecuredBroker] = {}
     try:
         for name, start in START.items():
             started[name] = start(tmp_path_factory.mktemp(name))
@@ -108,14 +108,14 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Guarde
 
 
 @pytest.fixture(scope="module")
-def guarded(sides: dict[str, Guarded]) -> Guarded:
+def guarded(sides: dict[str, SecuredBroker]) -> SecuredBroker:
     return sides["kbroker"]
 
 
 # -- responses compared
 
 
-def logged_in(address: str, name: str) -> RawConnection:
+def authenticated(address: str, name: str) -> RawConnection:
     connection = RawConnection(address)
     connection.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism="PLAIN"))
     message = SaslAuthenticateRequest(auth_bytes=f"\0{name}\0{PASSWORD}".encode())
@@ -123,7 +123,7 @@ def logged_in(address: str, name: str) -> RawConnection:
     return connection
 
 
-def by_token(address: str, token_id: str, password: str) -> tuple[RawConnection, Any]:
+def authenticated_by_token(address: str, token_id: str, password: str) -> tuple[RawConnection, Any]:
     """Return a connection and the response to its authentication with a token."""
     connection = RawConnection(address)
     mechanism = ScramMechanism.SHA_256
@@ -139,19 +139,19 @@ def by_token(address: str, token_id: str, password: str) -> tuple[RawConnection,
     return connection, answer
 
 
-def span(ms: int) -> int:
+def seconds_from_now(ms: int) -> int:
     """Return a current timestamp as seconds from now, rounded, and any other number unchanged."""
     return ms if ms < 10**9 else round((ms / 1000 - time.time()) / 10)
 
 
-class Story:
+class TokenScript:
     """Responses of one broker to a script of requests, without values of the single run."""
 
-    def __init__(self, side: Guarded) -> None:
+    def __init__(self, side: SecuredBroker) -> None:
         self.inside = side.inside
         self.open = RawConnection(side.broker.address)
-        self.users = {name: logged_in(side.inside, name) for name in USERS}
-        self.told: list[Any] = []
+        self.users = {name: authenticated(side.inside, name) for name in USERS}
+        self.results: list[Any] = []
 
     def close(self) -> None:
         for each in (self.open, *self.users.values()):
@@ -161,14 +161,14 @@ class Story:
         asked = {"max_lifetime_ms": -1} | values
         key = ApiKey.CREATE_DELEGATION_TOKEN
         answer = who.ask(key, version, CreateDelegationTokenRequest(**asked))
-        self.told.append(
+        self.results.append(
             (
                 "create",
                 values,
                 answer.error_code,
                 (answer.principal_type, answer.principal_name),
                 (answer.token_requester_principal_type, answer.token_requester_principal_name),
-                span(answer.issue_timestamp_ms),
+                seconds_from_now(answer.issue_timestamp_ms),
                 answer.expiry_timestamp_ms - answer.issue_timestamp_ms,
                 answer.max_timestamp_ms - answer.issue_timestamp_ms,
                 len(answer.token_id),
@@ -180,14 +180,14 @@ class Story:
     def renew(self, who: RawConnection, hmac: bytes, period_ms: int = -1) -> None:
         ask = RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period_ms)
         answer = who.ask(ApiKey.RENEW_DELEGATION_TOKEN, 2, ask)
-        seen = answer.error_code, span(answer.expiry_timestamp_ms)
-        self.told.append(("renew", period_ms, *seen))
+        seen = answer.error_code, seconds_from_now(answer.expiry_timestamp_ms)
+        self.results.append(("renew", period_ms, *seen))
 
     def expire(self, who: RawConnection, hmac: bytes, period_ms: int = -1) -> None:
         ask = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period_ms)
         answer = who.ask(ApiKey.EXPIRE_DELEGATION_TOKEN, 2, ask)
-        seen = answer.error_code, span(answer.expiry_timestamp_ms)
-        self.told.append(("expire", period_ms, *seen))
+        seen = answer.error_code, seconds_from_now(answer.expiry_timestamp_ms)
+        self.results.append(("expire", period_ms, *seen))
 
     def describe(self, who: RawConnection, *owners: str, version: int = 3) -> None:
         cls = DescribeDelegationTokenRequest
@@ -205,9 +205,9 @@ class Story:
             )
             for row in answer.tokens
         )
-        self.told.append(("describe", owners, answer.error_code, found))
+        self.results.append(("describe", owners, answer.error_code, found))
 
-    def tell(self) -> list[Any]:
+    def run_all(self) -> list[Any]:
         """Run the script and return everything that is compared."""
         alice, bob, carol = (self.users[name] for name in ("alice", "bob", "carol"))
         admin = self.users["admin"]
@@ -228,7 +228,7 @@ class Story:
         renewers = [cls.Renewer(principal_type="User", principal_name="bob")]
         token = self.create(alice, renewers=renewers)
         hmac = bytes(token.hmac)
-        self._wait_until(token, lives=True)
+        self._wait_until(token, usable=True)
         for period_ms in (-1, 0, 100_000, 2**62):
             self.renew(bob, hmac, period_ms)
         for who in (admin, carol):
@@ -244,43 +244,43 @@ class Story:
         for owners in ((), ("",), ("alice",), ("carol",), ("admin", "bob")):
             for who in (alice, bob, carol, admin):
                 self.describe(who, *owners)
-        self.shown(token)
+        self.authenticate(token)
         for period_ms in (50_000, 0):
             self.expire(alice, hmac, period_ms)
-        self._wait_until(token, lives=False)
+        self._wait_until(token, usable=False)
         self.renew(carol, hmac)
         for period_ms in (5, -1):
             self.expire(carol, hmac, period_ms)
         self.expire(bob, hmac, 5)
         self.expire(bob, hmac, -7)
         self.expire(bob, hmac, -7)
-        self.refused(self.open)
-        return self.told
+        self.reject_all(self.open)
+        return self.results
 
-    def _wait_until(self, token: Any, *, lives: bool) -> None:
+    def _wait_until(self, token: Any, *, usable: bool) -> None:
         """Wait for a token to be usable or expired: Kafka's broker follows its controller later."""
         ask = DescribeDelegationTokenRequest(owners=None)
 
-        def living() -> bool:
+        def is_usable() -> bool:
             answer = self.users["alice"].ask(ApiKey.DESCRIBE_DELEGATION_TOKEN, 3, ask)
             now_ms = time.time_ns() // 1_000_000
             return token.token_id in [
                 row.token_id for row in answer.tokens if row.expiry_timestamp > now_ms
             ]
 
-        eventually(living, lambda it_lives: it_lives is lives, f"a token that lives: {lives}")
+        eventually(is_usable, lambda found: found is usable, f"a token that is usable: {usable}")
 
-    def shown(self, token: Any) -> None:
+    def authenticate(self, token: Any) -> None:
         """Record the authentication with a token and requests that are not permitted then."""
         password = base64.b64encode(bytes(token.hmac)).decode()
-        bearer, answer = by_token(self.inside, token.token_id, password)
-        self.told.append(("login", answer.error_code, answer.session_lifetime_ms // 100_000))
-        self.refused(bearer)
+        bearer, answer = authenticated_by_token(self.inside, token.token_id, password)
+        self.results.append(("login", answer.error_code, answer.session_lifetime_ms // 100_000))
+        self.reject_all(bearer)
         bearer.close()
         for name, secret in ((token.token_id, "wrong"), ("nothing", password), ("alice", "hush")):
-            stranger, answer = by_token(self.inside, name, secret)
+            stranger, answer = authenticated_by_token(self.inside, name, secret)
             stranger.close()
-            self.told.append(("no login", answer.error_code))
+            self.results.append(("no login", answer.error_code))
 
     def handshakes(self) -> None:
         """Record the mechanisms that SaslHandshake returns for valid and invalid mechanisms."""
@@ -291,9 +291,9 @@ class Story:
                     message = SaslHandshakeRequest(mechanism=mechanism)
                     answer = connection.ask(key, version, message)
                 row = ("handshake", mechanism, answer.error_code, sorted(answer.mechanisms))
-                self.told.append(row)
+                self.results.append(row)
 
-    def refused(self, who: RawConnection) -> None:
+    def reject_all(self, who: RawConnection) -> None:
         """Record the responses to all four requests, which are rejected."""
         wrong = [CreateDelegationTokenRequest.Renewer(principal_type="Group")]
         self.create(who, renewers=wrong)
@@ -302,11 +302,11 @@ class Story:
         self.describe(who)
 
 
-def test_token_responses_are_same_as_apache_kafkas(sides: dict[str, Guarded]) -> None:
+def test_token_responses_are_same_as_apache_kafkas(sides: dict[str, SecuredBroker]) -> None:
     told = []
     for name in START:
-        with closing(Story(sides[name])) as story:
-            told.append(story.tell())
+        with closing(TokenScript(sides[name])) as script:
+            told.append(script.run_all())
     ours, theirs = told
     assert len(ours) > 70
     assert any(mechanisms for kind, *_, mechanisms in ours if kind == "handshake")
@@ -319,12 +319,12 @@ def test_token_responses_without_secret_key_are_same(tmp_path: Path) -> None:
     for name, start in START.items():
         side = start(tmp_path / name, key="")
         try:
-            with closing(Story(side)) as story:
-                alice = story.users["alice"]
-                story.create(alice)
-                story.refused(alice)
-                story.refused(story.open)
-                told.append(story.told)
+            with closing(TokenScript(side)) as script:
+                alice = script.users["alice"]
+                script.create(alice)
+                script.reject_all(alice)
+                script.reject_all(script.open)
+                told.append(script.results)
         finally:
             side.broker.kill()
     assert told[0] == told[1]
@@ -357,7 +357,7 @@ def with_token(directory: Path, token_id: str, hmac: str, mechanism: str = "SCRA
 
 @pytest.mark.parametrize("broker", START)
 def test_kafka_delegation_tokens_manages_token(
-    sides: dict[str, Guarded], broker: str, tools: Tools, tmp_path: Path
+    sides: dict[str, SecuredBroker], broker: str, tools: Tools, tmp_path: Path
 ) -> None:
     """kafka-topics authenticates with the token."""
     guarded = sides[broker]
@@ -413,9 +413,9 @@ def test_kafka_delegation_tokens_manages_token(
     ("jar_set", "mechanism"), [("kafka-4.3", "SCRAM-SHA-256"), ("kafka-3.9", "SCRAM-SHA-512")]
 )
 def test_java_client_authenticates_with_token(
-    guarded: Guarded, tmp_path: Path, jar_set: str, mechanism: str
+    guarded: SecuredBroker, tmp_path: Path, jar_set: str, mechanism: str
 ) -> None:
-    with closing(logged_in(guarded.inside, "alice")) as alice:
+    with closing(authenticated(guarded.inside, "alice")) as alice:
         ask = CreateDelegationTokenRequest(max_lifetime_ms=-1)
         token = alice.ask(ApiKey.CREATE_DELEGATION_TOKEN, 3, ask)
     hmac = base64.b64encode(bytes(token.hmac)).decode()
@@ -434,7 +434,7 @@ def test_java_client_authenticates_with_token(
 
 
 @pytest.mark.parametrize("broker", START)
-def test_security_token_command_manages_token(sides: dict[str, Guarded], broker: str) -> None:
+def test_security_token_command_manages_token(sides: dict[str, SecuredBroker], broker: str) -> None:
     """Runs on both brokers."""
     inside = sides[broker].inside
 
@@ -478,7 +478,9 @@ def test_security_token_command_manages_token(sides: dict[str, Guarded], broker:
     assert "cannot authenticate as" in run("topic", "list", login=login, ok=False)
 
 
-def test_spark_creates_token_and_authenticates_with_it(guarded: Guarded, tmp_path: Path) -> None:
+def test_spark_creates_token_and_authenticates_with_it(
+    guarded: SecuredBroker, tmp_path: Path
+) -> None:
     """Spark's token provider creates a token (`spark.kafka.clusters.*`) for its source and sink.
 
     Spark's scheduler calls the provider only if Hadoop uses Kerberos, so the script calls it.
@@ -488,7 +490,7 @@ def test_spark_creates_token_and_authenticates_with_it(guarded: Guarded, tmp_pat
     who = ("alice", PASSWORD)
     command = [str(environment_python(ENVIRONMENT)), script, str(environment), guarded.inside, *who]
     spark = ScriptProcess("spark", command, tmp_path / "spark.err")
-    alice = logged_in(guarded.inside, "alice")
+    alice = authenticated(guarded.inside, "alice")
     try:
         (token_id,) = spark("obtain")
         describe = DescribeDelegationTokenRequest(owners=None)

@@ -154,7 +154,7 @@ def test_producer_reports_permanent_error(
 
 
 # Clients that pause when they are throttled (KIP-219).
-PAUSES = {"kafka-python-3"}
+PAUSES_WHEN_THROTTLED = {"kafka-python-3"}
 
 
 def test_throttled_producer_pauses(
@@ -167,12 +167,12 @@ def test_throttled_producer_pauses(
     assert fault.hits == 1
     assert [answer["offset"] for answer in answers] == list(range(len(LARGE)))
     assert held(broker, topic) == LARGE
-    if client.name in PAUSES:  # requests already in flight are not delayed
+    if client.name in PAUSES_WHEN_THROTTLED:  # requests already in flight are not delayed
         assert came[-1] - came[0] >= 0.8 * WAIT_MS / 1000
 
 
 # True for clients that retry after CORRUPT_MESSAGE, as Java's client does.
-SENDS_AGAIN = {"kafka-python-3": False, "confluent-kafka": True, "aiokafka": False}
+RETRIES_CORRUPT_MESSAGE = {"kafka-python-3": False, "confluent-kafka": True, "aiokafka": False}
 
 
 def test_corrupt_batch_in_produce_request_is_rejected(
@@ -181,7 +181,7 @@ def test_corrupt_batch_in_produce_request_is_rejected(
     fault = broker.fault("Produce", topic=topic).corrupt_batch(bit=7)
     (answer,) = send(worker, topic, ["x"])
     assert fault.hits == 1
-    if SENDS_AGAIN[client.name]:
+    if RETRIES_CORRUPT_MESSAGE[client.name]:
         assert answer == {"partition": 0, "offset": 0}
         assert held(broker, topic) == ["x"]
     else:
@@ -189,7 +189,11 @@ def test_corrupt_batch_in_produce_request_is_rejected(
         assert held(broker, topic) == []
 
 
-BROKEN = {"kafka-python-3": CORRUPT_MESSAGE, "confluent-kafka": None, "aiokafka": CORRUPT_MESSAGE}
+CORRUPT_BATCH_ERRORS = {
+    "kafka-python-3": CORRUPT_MESSAGE,
+    "confluent-kafka": None,
+    "aiokafka": CORRUPT_MESSAGE,
+}
 
 
 def test_corrupt_batch_in_fetch_response_is_detected(
@@ -197,13 +201,13 @@ def test_corrupt_batch_in_fetch_response_is_detected(
 ) -> None:
     broker.produce(topic, "x")
     fault = broker.fault("Fetch", topic=topic).corrupt_batch()
-    if BROKEN[client.name] is None:
+    if CORRUPT_BATCH_ERRORS[client.name] is None:
         rows = worker("read", topic=topic, count=1)
         assert [row["value"] for row in rows] == ["x"]
     else:
         with pytest.raises(ClientError) as refused:
             worker("read", topic=topic, count=1)
-        assert refused.value.code == BROKEN[client.name]
+        assert refused.value.code == CORRUPT_BATCH_ERRORS[client.name]
     assert fault.hits == 1
 
 
@@ -314,7 +318,7 @@ def test_expired_member_rejoins(
 
 # librdkafka disconnects from a coordinator that moved. After some failed retries the application
 # gets a transport error without a Kafka error code.
-COULD_NOT_ASK = frozenset({None})
+TRANSPORT_ERRORS = frozenset({None})
 
 
 def test_member_continues_after_coordinator_moves(
@@ -331,7 +335,7 @@ def test_member_continues_after_coordinator_moves(
         lambda: worker("commit", member=group),
         lambda seen: True,
         "a commit",
-        not_yet=COORDINATOR_MOVES | COULD_NOT_ASK,
+        not_yet=COORDINATOR_MOVES | TRANSPORT_ERRORS,
     )
     assert broker.committed(group) == {(topic, 0): 1}
     (after,) = broker.wait_for_group(group, members=1).members
@@ -374,7 +378,7 @@ def test_out_of_range_position_is_reset_or_reported(
 
 # True for clients that drop their requests in flight when they are fenced and continue with a new
 # producer id.
-GOES_ON = {"kafka-python-3": True, "confluent-kafka": True, "aiokafka": False}
+CONTINUES_AFTER_FENCING = {"kafka-python-3": True, "confluent-kafka": True, "aiokafka": False}
 
 
 def test_fenced_producer_reports_error(
@@ -388,7 +392,7 @@ def test_fenced_producer_reports_error(
     assert "offset" in answers[0]
     refused = answers[1]["error"]
     assert refused["code"] == INVALID_PRODUCER_EPOCH or refused["type"] == "ProducerFenced"
-    assert ("offset" in answers[-1]) is GOES_ON[client.name]
+    assert ("offset" in answers[-1]) is CONTINUES_AFTER_FENCING[client.name]
     written = [value for value, answer in zip(LARGE, answers, strict=True) if "offset" in answer]
     assert held(broker, topic) == written
 

@@ -39,30 +39,35 @@ def join(process: ClientProcess, topic: str, group: str, **options: Any) -> Clie
     return process
 
 
-def held(*members: ClientProcess) -> list[int]:
+def partition_counts(*members: ClientProcess) -> list[int]:
     """Return the number of partitions that each member owns."""
     return [len(member("state", member="me")["assigned"]) for member in members]
 
 
-def shares(wanted: list[int], *members: ClientProcess, seconds: float = 30.0) -> None:
+def wait_for_partition_counts(
+    wanted: list[int], *members: ClientProcess, seconds: float = 30.0
+) -> None:
     """Wait until the members own these numbers of partitions, in any order."""
     eventually(
-        lambda: sorted(held(*members)), lambda seen: seen == sorted(wanted), "shares", seconds
+        lambda: sorted(partition_counts(*members)),
+        lambda seen: seen == sorted(wanted),
+        "shares",
+        seconds,
     )
 
 
-def received(*members: ClientProcess) -> Counter[str]:
+def value_counts(*members: ClientProcess) -> Counter[str]:
     """Return how often each value was received by any of the members."""
     return Counter(row["value"] for member in members for row in member("rows", member="me"))
 
 
-def all_received(
+def wait_for_values(
     values: range, *members: ClientProcess, seconds: float = 30.0, exact: bool = True
 ) -> None:
     """Wait until every value was received, exactly once if `exact`."""
     wanted = Counter(str(value) for value in values)
     seen = eventually(
-        lambda: received(*members), lambda seen: set(seen) >= set(wanted), "records", seconds
+        lambda: value_counts(*members), lambda seen: set(seen) >= set(wanted), "records", seconds
     )
     assert seen == wanted or not exact
 
@@ -74,19 +79,19 @@ def test_partitions_are_reassigned_when_members_join_and_leave(
     topic, group = unique("topic"), unique("group")
     make_topic(workers, topic, 4)
     first = join(spawn(client), topic, group)
-    shares([4], first)
+    wait_for_partition_counts([4], first)
     second = join(spawn(client), topic, group)
-    shares([2, 2], first, second)
+    wait_for_partition_counts([2, 2], first, second)
     fill(workers(client.name), topic, 4, range(40))
-    all_received(range(40), first, second, exact=client.exact_delivery)
+    wait_for_values(range(40), first, second, exact=client.exact_delivery)
     first("commit", member="me")
     second("commit", member="me")
     second("leave", member="me")
-    shares([4], first)
+    wait_for_partition_counts([4], first)
     fill(workers(client.name), topic, 4, range(40, 60))
     later = {str(value) for value in range(40, 60)}
     mine = eventually(
-        lambda: received(first), lambda seen: later <= set(seen), "rows after leaving"
+        lambda: value_counts(first), lambda seen: later <= set(seen), "rows after leaving"
     )
     assert max(mine.values()) == 1 or not client.exact_delivery, (
         "a committed record was delivered again"
@@ -100,15 +105,15 @@ def test_partitions_of_killed_member_are_reassigned(
     make_topic(workers, topic, 4)
     survivor = join(spawn(client), topic, group)
     victim = join(spawn(client), topic, group, session_ms=SHORT_SESSION_MS)
-    shares([2, 2], survivor, victim)
+    wait_for_partition_counts([2, 2], survivor, victim)
     fill(workers(client.name), topic, 4, range(40))
-    all_received(range(40), survivor, victim, exact=client.exact_delivery)
+    wait_for_values(range(40), survivor, victim, exact=client.exact_delivery)
     survivor("commit", member="me")
-    lost = received(victim)
+    lost = value_counts(victim)
     victim.kill()
-    shares([4], survivor)
+    wait_for_partition_counts([4], survivor)
     assert lost
-    all_received(range(40), survivor, exact=client.exact_delivery)
+    wait_for_values(range(40), survivor, exact=client.exact_delivery)
 
 
 def test_spare_member_takes_over_after_active_member_leaves(
@@ -123,16 +128,16 @@ def test_spare_member_takes_over_after_active_member_leaves(
         lambda seen: (seen["state"], seen["members"]) == ("Stable", 2),
         "two members",
     )
-    shares([0, 1], *members)
+    wait_for_partition_counts([0, 1], *members)
     fill(workers(client.name), topic, 1, range(10))
-    all_received(range(10), *members)
-    active, spare = members if held(members[0]) == [1] else reversed(members)
-    assert received(spare) == Counter()
+    wait_for_values(range(10), *members)
+    active, spare = members if partition_counts(members[0]) == [1] else reversed(members)
+    assert value_counts(spare) == Counter()
     active("commit", member="me")
     active("leave", member="me")
-    shares([1], spare)
+    wait_for_partition_counts([1], spare)
     fill(workers(client.name), topic, 1, range(10, 20))
-    all_received(range(10, 20), spare)
+    wait_for_values(range(10, 20), spare)
 
 
 @pytest.mark.needs("static")
@@ -143,17 +148,19 @@ def test_returning_static_member_causes_no_rebalance(
     make_topic(workers, topic, 4)
     stays = join(spawn(client), topic, group, instance="stays")
     returns = join(spawn(client), topic, group, instance="returns")
-    shares([2, 2], stays, returns)
+    wait_for_partition_counts([2, 2], stays, returns)
     before = returns("state", member="me")["assigned"]
-    told = stays("state", member="me")["events"]
+    events_before = stays("state", member="me")["events"]
     returns.kill()
     again = join(spawn(client), topic, group, instance="returns")
     eventually(
         lambda: again("state", member="me")["assigned"], lambda seen: seen == before, "same share"
     )
     fill(workers(client.name), topic, 4, range(40))
-    all_received(range(40), stays, again)
-    assert stays("state", member="me")["events"] == told, "the other member saw a rebalance"
+    wait_for_values(range(40), stays, again)
+    assert stays("state", member="me")["events"] == events_before, (
+        "the other member saw a rebalance"
+    )
 
 
 @pytest.mark.needs("detects_fencing")
@@ -163,11 +170,11 @@ def test_second_member_with_same_instance_id_fences_first(
     topic, group = unique("topic"), unique("group")
     make_topic(workers, topic, 2)
     first = join(spawn(client), topic, group, instance="twin")
-    shares([2], first)
+    wait_for_partition_counts([2], first)
     second = join(spawn(client), topic, group, instance="twin")
-    shares([2], second)
+    wait_for_partition_counts([2], second)
     fill(workers(client.name), topic, 2, range(10))
-    all_received(range(10), second)
+    wait_for_values(range(10), second)
     second("commit", member="me")
     with pytest.raises(ClientError) as caught:
         eventually(
@@ -187,16 +194,16 @@ def test_cooperative_rebalance_revokes_only_moved_partitions(
     topic, group = unique("topic"), unique("group")
     make_topic(workers, topic, 4)
     first = join(spawn(client), topic, group, strategy="cooperative")
-    shares([4], first)
+    wait_for_partition_counts([4], first)
     second = join(spawn(client), topic, group, strategy="cooperative")
-    shares([2, 2], first, second)
+    wait_for_partition_counts([2, 2], first, second)
     events = first("state", member="me")["events"]
     gone = [partition for what, rows in events if what == "revoked" for partition in rows]
     assert sorted(gone) == second("state", member="me")["assigned"]
     fill(workers(client.name), topic, 4, range(40))
-    all_received(range(40), first, second)
+    wait_for_values(range(40), first, second)
     second("leave", member="me")
-    shares([4], first)
+    wait_for_partition_counts([4], first)
     events = first("state", member="me")["events"]
     assert len([1 for what, rows in events if what == "revoked" and rows]) == 1
 
@@ -215,19 +222,19 @@ def test_pattern_subscription_includes_later_topic(
         group=unique("group"),
         session_ms=SESSION_MS,
     )
-    shares([1], member)
+    wait_for_partition_counts([1], member)
     make_topic(workers, f"{prefix}-two", 2)
     try:
-        shares([3], member, seconds=15)
+        wait_for_partition_counts([3], member, seconds=15)
     except AssertionError:
         # 3.0.12 sometimes loses an assignment after a metadata update, see FINDINGS.md.
         if client.name != "kafka-python-3":
             raise
         make_topic(workers, f"{prefix}-three", 1)
-        shares([4], member)
+        wait_for_partition_counts([4], member)
     fill(workers(client.name), f"{prefix}-one", 1, range(5))
     fill(workers(client.name), f"{prefix}-two", 2, range(5, 15))
-    all_received(range(15), member)
+    wait_for_values(range(15), member)
 
 
 @pytest.mark.sample
@@ -240,9 +247,9 @@ def test_members_of_all_clients_form_one_group(workers: Any, spawn: Spawn, uniqu
     ]
     make_topic(workers, topic, len(alike))
     members = [join(spawn(library), topic, group) for library in alike]
-    shares([1] * len(alike), *members, seconds=60)
+    wait_for_partition_counts([1] * len(alike), *members, seconds=60)
     fill(workers("confluent-kafka"), topic, len(alike), range(70))
-    all_received(range(70), *members)
+    wait_for_values(range(70), *members)
 
 
 @pytest.mark.needs("auto_commit")
@@ -253,7 +260,7 @@ def test_auto_commit_stores_offsets(
     make_topic(workers, topic, 1)
     fill(workers(client.name), topic, 1, range(10))
     member = join(spawn(client), topic, group, auto_commit=True)
-    all_received(range(10), member)
+    wait_for_values(range(10), member)
     eventually(
         lambda: workers(client.name)("committed", group=group, topic=topic),
         lambda seen: seen == {"0": 10},
@@ -285,12 +292,12 @@ def test_members_continue_after_broker_restart(
     members = [
         join(spawn(client, restartable.address), topic, group, session_ms=90_000) for _ in range(2)
     ]
-    shares([1, 1], *members)
+    wait_for_partition_counts([1, 1], *members)
     fill(helper, topic, 2, range(20))
-    all_received(range(20), *members)
+    wait_for_values(range(20), *members)
     for member in members:
         member("commit", member="me")
-    told = [member("state", member="me")["events"] for member in members]
+    events_before = [member("state", member="me")["events"] for member in members]
     getattr(restartable, how)()
     restartable.start()
     after = spawn(client, restartable.address)
@@ -300,9 +307,9 @@ def test_members_continue_after_broker_restart(
         "offsets committed before the restart",
     )
     fill(after, topic, 2, range(20, 40))
-    all_received(range(40), *members, seconds=90)
+    wait_for_values(range(40), *members, seconds=90)
     for member in members:
         member("commit", member="me")
     assert after("committed", group=group, topic=topic) == {"0": 20, "1": 20}
     if client.keeps_member_id:
-        assert [member("state", member="me")["events"] for member in members] == told
+        assert [member("state", member="me")["events"] for member in members] == events_before

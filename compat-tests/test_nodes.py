@@ -81,18 +81,18 @@ class Application:
         self.check()
 
 
-def roll(nodes: Nodes, *applications: Application) -> None:
+def rolling_restart(nodes: Nodes, *applications: Application) -> None:
     """Stop and start one node after the other. All applications continue in each state."""
     for node in NODES:
         nodes.stop_node(node)
         time.sleep(DOWN_SECONDS)
-        all_go_on(*applications)
+        wait_for_progress(*applications)
         nodes.start_node(node)
         wait_until_in_sync(nodes)
-        all_go_on(*applications)
+        wait_for_progress(*applications)
 
 
-def all_go_on(*applications: Application) -> None:
+def wait_for_progress(*applications: Application) -> None:
     """Wait until each application has started and completed a step."""
     before = [each.steps for each in applications]
     deadline = time.monotonic() + 60
@@ -176,8 +176,8 @@ def test_clients_continue_through_rolling_restart(
     for library in TRANSACTIONAL:
         step = transacting(start(library, "transactions"), committed)
         applications.append(Application(f"{library}, transactions", step))
-    all_go_on(*applications)
-    roll(nodes, *applications)
+    wait_for_progress(*applications)
+    rolling_restart(nodes, *applications)
     for application in applications:
         application.stop()
     assert values_of(helper, PLAIN, len(plain)) == Counter(plain)
@@ -244,7 +244,7 @@ def test_spark_query_loses_no_records_in_rolling_restart(
 
     spark("begin_copy", source=source, sink=sink, checkpoint=str(tmp_path / "checkpoint"))
     producer, query = Application("producer", produce), Application("query", copy)
-    roll(nodes, producer, query)
+    rolling_restart(nodes, producer, query)
     query.stop()
     producer.stop()
     spark("end_copy")
@@ -262,7 +262,7 @@ def test_streams_application_counts_exactly_once_in_rolling_restart(
     streams = StreamsApplication("words", nodes.address, tmp_path, settings=session)
     with Work(nodes, streams, feeder, "counts") as work:
         counting = Application("Streams", work.wait_for_more)
-        roll(nodes, counting)
+        rolling_restart(nodes, counting)
         counting.stop()
         lines = feeder.finish()
         results, _ = work.results(words(lines).total())

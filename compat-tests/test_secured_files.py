@@ -94,7 +94,7 @@ principal.builder.class=org.apache.kafka.common.security.authenticator.DefaultKa
 """
 
 
-class Place(NamedTuple):
+class SecuredAddresses(NamedTuple):
     """A broker's properties file and the addresses of its listeners."""
 
     file: Path
@@ -102,7 +102,7 @@ class Place(NamedTuple):
     certificates: str
 
 
-class Authority:
+class CertificateAuthority:
     """A CA that issues the certificates of all brokers and clients."""
 
     def __init__(self, directory: Path) -> None:
@@ -157,13 +157,13 @@ def as_value(pem: bytes) -> str:
     return pem.decode().strip().replace("\n", "\\n\\\n    ")
 
 
-class Filed:
+class FileConfigured:
     """A broker that is started only from a properties file."""
 
-    place: Place
+    place: SecuredAddresses
 
 
-class FiledKafka(Filed, ApacheBroker):
+class FileConfiguredKafka(FileConfigured, ApacheBroker):
     """Apache Kafka 4.3."""
 
     def _prepare(self) -> None:
@@ -176,7 +176,7 @@ class FiledKafka(Filed, ApacheBroker):
         return [*command, str(self.place.file)]
 
 
-class FiledKbroker(Filed, KbrokerBroker):
+class FileConfiguredKbroker(FileConfigured, KbrokerBroker):
     """`kbroker serve --config`."""
 
     def _command(self) -> list[str]:
@@ -184,13 +184,13 @@ class FiledKbroker(Filed, KbrokerBroker):
         return [*command, "--port-file", str(self._port_file), "--exit-with-parent"]
 
 
-KINDS: Mapping[str, type[FiledKafka | FiledKbroker]] = {
-    "kafka": FiledKafka,
-    "kbroker": FiledKbroker,
+KINDS: Mapping[str, type[FileConfiguredKafka | FileConfiguredKbroker]] = {
+    "kafka": FileConfiguredKafka,
+    "kbroker": FileConfiguredKbroker,
 }
 
 
-def write_file(directory: Path, authority: Authority) -> Place:
+def write_file(directory: Path, authority: CertificateAuthority) -> SecuredAddresses:
     key, chain = authority.server()
     controller, nodes, logins, certificates = (free_port() for _ in range(4))
     text = FILE.format(
@@ -207,16 +207,18 @@ def write_file(directory: Path, authority: Authority) -> Place:
     )
     path = directory / "server.properties"
     path.write_text(text)
-    return Place(path, f"127.0.0.1:{logins}", f"127.0.0.1:{certificates}")
+    return SecuredAddresses(path, f"127.0.0.1:{logins}", f"127.0.0.1:{certificates}")
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
+def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path_factory.mktemp("certificates"))
 
 
 @contextmanager
-def running(kind: str, directory: Path, authority: Authority) -> Iterator[Place]:
+def running(
+    kind: str, directory: Path, authority: CertificateAuthority
+) -> Iterator[SecuredAddresses]:
     directory.mkdir()
     broker = KINDS[kind](directory)
     broker.place = write_file(directory, authority)
@@ -231,12 +233,12 @@ def running(kind: str, directory: Path, authority: Authority) -> Iterator[Place]
 
 
 def test_same_properties_file_secures_both_brokers_alike(
-    authority: Authority, tmp_path: Path
+    authority: CertificateAuthority, tmp_path: Path
 ) -> None:
     seen = {}
     for kind in KINDS:
         with running(kind, tmp_path / kind, authority) as place:
-            seen[kind] = story(place, authority)
+            seen[kind] = results_of_clients(place, authority)
     assert seen["kbroker"] == seen["kafka"]
     first, later = seen["kbroker"]["at first"], seen["kbroker"]["with rights"]
     assert first["alice"]["write"] == "TOPIC_AUTHORIZATION_FAILED"
@@ -255,7 +257,7 @@ def test_same_properties_file_secures_both_brokers_alike(
     }
 
 
-def story(place: Place, authority: Authority) -> dict[str, Any]:
+def results_of_clients(place: SecuredAddresses, authority: CertificateAuthority) -> dict[str, Any]:
     """Return the results of several clients before and after some of them get permissions."""
     admin = authority.login("PLAIN", "admin", "a-secret") | at(place.logins)
     make(AdminClient(admin | QUIET), TOPIC)
@@ -272,7 +274,7 @@ def story(place: Place, authority: Authority) -> dict[str, Any]:
         "dave": authority.login("SCRAM-SHA-512", "dave", "d-secret") | at(place.logins),
     }
     new_user(admin, "dave", "d-secret")
-    at_first = {name: ask(each) for name, each in people.items()}
+    at_first = {name: request_results(each) for name, each in people.items()}
     allow(
         admin,
         *acls(ResourceType.TOPIC, TOPIC, "alice", AclOperation.WRITE, AclOperation.READ),
@@ -282,40 +284,48 @@ def story(place: Place, authority: Authority) -> dict[str, Any]:
         *acls(ResourceType.TOPIC, TOPIC, "dave", AclOperation.WRITE),
         *acls(ResourceType.TOPIC, TOPIC, "CN=carol,OU=Machines,O=Acme", AclOperation.ALL),
     )
-    with_rights = {name: ask(each) for name, each in people.items()}
-    return {"at first": at_first, "with rights": with_rights, "wrong": wrong(place, authority)}
+    with_rights = {name: request_results(each) for name, each in people.items()}
+    return {
+        "at first": at_first,
+        "with rights": with_rights,
+        "wrong": authentication_errors(place, authority),
+    }
 
 
-def wrong(place: Place, authority: Authority) -> dict[str, str]:
+def authentication_errors(
+    place: SecuredAddresses, authority: CertificateAuthority
+) -> dict[str, str]:
     """Return librdkafka's errors of clients that cannot authenticate."""
-    stranger = Authority(authority.directory.parent / f"{authority.directory.name}-stranger")
+    stranger = CertificateAuthority(
+        authority.directory.parent / f"{authority.directory.name}-stranger"
+    )
     no_certificate = {"security.protocol": "SSL", "ssl.ca.location": str(authority.trusted)}
     mallory = stranger.client("Alice", organization_unit_name="People")
     mallory["ssl.ca.location"] = str(authority.trusted)
     return {
-        "password": why_not(authority.login("PLAIN", "bob", "guess") | at(place.logins)),
-        "no certificate": why_not(no_certificate | at(place.certificates)),
-        "stranger": why_not(mallory | at(place.certificates)),
+        "password": first_error(authority.login("PLAIN", "bob", "guess") | at(place.logins)),
+        "no certificate": first_error(no_certificate | at(place.certificates)),
+        "stranger": first_error(mallory | at(place.certificates)),
     }
 
 
-def why_not(settings: Mapping[str, Any]) -> str:
+def first_error(settings: Mapping[str, Any]) -> str:
     """Return the first error that a client reports, or an empty string."""
-    told: list[KafkaError] = []
-    admin = AdminClient({**settings, **QUIET, "error_cb": told.append})
+    errors: list[KafkaError] = []
+    admin = AdminClient({**settings, **QUIET, "error_cb": errors.append})
     with suppress(KafkaException):
         admin.list_topics(timeout=0.5)
         return ""
-    while not told:
+    while not errors:
         admin.poll(1)
-    return told[0].name()
+    return errors[0].name()
 
 
 def at(address: str) -> dict[str, str]:
     return {"bootstrap.servers": address}
 
 
-def ask(settings: Mapping[str, Any]) -> dict[str, Any]:
+def request_results(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the error of each kind of request, or an empty string."""
     given = {**settings, **QUIET}
     admin = AdminClient(given)
@@ -332,11 +342,11 @@ def ask(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write(given: Mapping[str, Any]) -> str:
-    told: list[KafkaError | None] = []
+    errors: list[KafkaError | None] = []
     producer = Producer(given)
-    producer.produce(TOPIC, b"x", on_delivery=lambda error, _: told.append(error))
+    producer.produce(TOPIC, b"x", on_delivery=lambda error, _: errors.append(error))
     assert not producer.flush(WAIT_SECONDS)
-    return name_of(told[0])
+    return name_of(errors[0])
 
 
 def read(given: Mapping[str, Any]) -> str:

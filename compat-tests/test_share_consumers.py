@@ -63,7 +63,7 @@ def read(*members: ScriptProcess) -> Counter[int]:
     return Counter(int(row["value"]) for member in members for row in member("rows"))
 
 
-def all_read(values: range, *members: ScriptProcess) -> None:
+def wait_for_values(values: range, *members: ScriptProcess) -> None:
     """Wait until every value was accepted by a member."""
     eventually(lambda: read(*members), lambda seen: seen.keys() >= {*values}, "records", SECONDS)
 
@@ -77,14 +77,14 @@ def test_members_share_records_of_one_partition(
     members = [join(broker, group, topic) for _ in range(3)]
     sent = 0
 
-    def everybody_reads() -> bool:
+    def all_members_read() -> bool:
         nonlocal sent
         fill(worker, topic, 1, range(sent, sent + 50))
         sent += 50
         return all(member("rows") for member in members)
 
-    eventually(everybody_reads, bool, "a share of each", SECONDS)
-    all_read(range(sent), *members)
+    eventually(all_members_read, bool, "a share of each", SECONDS)
+    wait_for_values(range(sent), *members)
     assert set(read(*members).values()) == {1}, "a record was accepted twice"
     described = tools.run(
         GROUPS, "--bootstrap-server", broker.address, "--describe", "--group", group, "--members"
@@ -104,12 +104,12 @@ def test_released_record_is_delivered_to_other_member(
     prepare(broker, worker, tools, topic, group, 1)
     first = join(broker, group, topic)
     fill(worker, topic, 1, range(1))
-    all_read(range(1), first)
+    wait_for_values(range(1), first)
     first("release")
     fill(worker, topic, 1, range(1, 2))
     first("ended")
     second = join(broker, group, topic)
-    all_read(range(1, 2), second)
+    wait_for_values(range(1, 2), second)
     (row,) = second("rows")
     # Java's client may fetch the released record again while it closes.
     assert row["deliveries"] in (2, 3)
@@ -124,11 +124,11 @@ def test_members_continue_after_kill_of_broker_or_member(
     prepare(own_broker, worker, tools, topic, group, 3)
     members = [join(own_broker, group, topic) for _ in range(2)]
     fill(worker, topic, 3, range(60))
-    all_read(range(60), *members)
+    wait_for_values(range(60), *members)
     own_broker.kill()
     own_broker.start()
     fill(worker, topic, 3, range(60, 120))
-    all_read(range(60, 120), *members)
+    wait_for_values(range(60, 120), *members)
     gone = members.pop()
     before = read(gone)
     gone.kill()

@@ -16,7 +16,7 @@ from kbroker.kafka_tools import ELSEWHERE, TOOLS
 
 CLIENT = "kbroker compat"
 # Commands whose output differs from Kafka's tools, with kbroker's output.
-OTHERWISE = {
+DIFFERENT_OUTPUT = {
     # kbroker's tool commits no leader epochs.
     "--offsets --verbose": [
         "GROUP TOPIC PARTITION LEADER-EPOCH CURRENT-OFFSET LOG-END-OFFSET LAG CONSUMER-ID HOST CLIENT-ID",
@@ -49,7 +49,7 @@ NAMES = (
 )
 COMMANDS = {*TOOLS, *ELSEWHERE}
 # Minimum number of supported commands per transcript.
-DONE_MIN = {
+COMMANDS_MIN = {
     "topics": 30,
     "consumer-groups": 40,
     "configs": 25,
@@ -62,7 +62,7 @@ DONE_MIN = {
     "records": 14,
 }
 # Errors that Kafka's tool detects itself, with the error that the broker returns.
-SAID_BY_THE_BROKER = {
+BROKER_ERRORS = {
     "Unknown topic config name: retention.mss": "Unknown topic config name: retention.mss; did you mean retention.ms?",
     "Invalid value soon for configuration retention.ms: Not a number of type LONG": "Invalid value soon for configuration retention.ms: expected an integer of at least -1",
 }
@@ -107,7 +107,7 @@ def test_output_is_same_as_of_kafka_tools(
             for line in step.expected
             if not is_noise(line.removeprefix(f"{listed.name}> "))
         ]
-        for command, lines in OTHERWISE.items():
+        for command, lines in DIFFERENT_OUTPUT.items():
             step.expected = lines if command in step.command else step.expected
         seen = shell.differs(step)
         if seen is not None:
@@ -115,13 +115,13 @@ def test_output_is_same_as_of_kafka_tools(
     print(f"{name}: {shims.done} commands; left to Kafka's own tools: {len(shims.refused)}")
     print(*shims.refused, sep="\n")
     assert not differences, "\n\n".join(differences)
-    assert shims.done >= DONE_MIN[name]
+    assert shims.done >= COMMANDS_MIN[name]
 
 
 def _said(line: str, broker: str) -> str:
     line = SECRET_ARGUMENT.sub(r"\1--add-config [hidden]", line)
     if broker == "kbroker" and not line.startswith("apache> "):
-        for theirs, ours in SAID_BY_THE_BROKER.items():
+        for theirs, ours in BROKER_ERRORS.items():
             line = line.replace(theirs, ours) if line.endswith(theirs) else line
     return line
 

@@ -96,7 +96,7 @@ def test_surviving_instance_takes_over_tasks(quick_broker: Broker, tmp_path: Pat
     """In a streams group, each instance has standby tasks of the other one."""
     create_topics(quick_broker.address, 2, "lines", "counts")
     connection = RawConnection(quick_broker.address)
-    set_standbys(connection, "words")
+    configure_standbys(connection, "words")
     instances = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -109,10 +109,10 @@ def test_surviving_instance_takes_over_tasks(quick_broker: Broker, tmp_path: Pat
     try:
         with Work(quick_broker, first, feeder, "counts") as work:
             second.start()
-            eventually(lambda: processes(connection, "words"), shares_tasks, "shares", 120.0)
+            eventually(lambda: processes(connection, "words"), has_shared_tasks, "shares", 120.0)
             first.kill()
             work.application = second
-            eventually(lambda: processes(connection, "words"), works_alone, "one process", 120.0)
+            eventually(lambda: processes(connection, "words"), has_all_tasks, "one process", 120.0)
             work.wait_for_more()
             lines = feeder.finish()
             results, _ = work.results(words(lines).total())
@@ -123,7 +123,7 @@ def test_surviving_instance_takes_over_tasks(quick_broker: Broker, tmp_path: Pat
     assert counted(results) == once(lines)
 
 
-def set_standbys(connection: RawConnection, group: str) -> None:
+def configure_standbys(connection: RawConnection, group: str) -> None:
     """Configure one standby per stateful task of the group."""
     key = ApiKey.INCREMENTAL_ALTER_CONFIGS
     config = of(key, "Config", name="streams.num.standby.replicas", config_operation=0, value="1")
@@ -145,12 +145,12 @@ def processes(connection: RawConnection, group: str) -> dict[str, tuple[int, int
     return found
 
 
-def shares_tasks(seen: dict[str, tuple[int, int]]) -> bool:
+def has_shared_tasks(seen: dict[str, tuple[int, int]]) -> bool:
     """Return True if two processes share two subtopologies of two tasks, one of them stateful."""
     return [active for active, _ in seen.values()] == [2, 2] and (
         sum(copies for _, copies in seen.values()) == 2
     )
 
 
-def works_alone(seen: dict[str, tuple[int, int]]) -> bool:
+def has_all_tasks(seen: dict[str, tuple[int, int]]) -> bool:
     return list(seen.values()) == [(4, 0)]

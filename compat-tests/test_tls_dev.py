@@ -17,7 +17,7 @@ from harness.tools import Tools
 
 CLIENT = "as printed"
 KCAT = "kcat, with librdkafka 2.6.1 or later"
-KNOWS_SCRAM = (2, 6, 1)
+SCRAM_MIN_VERSION = (2, 6, 1)
 SECONDS = 60
 
 Unique = Callable[[str], str]
@@ -98,7 +98,7 @@ def _output(environment: str, script: Path) -> str:
 def test_kcat_sends_with_printed_command(told: ServerInfo, unique: Unique) -> None:
     """Debian's old version cannot authenticate with SCRAM, on Apache Kafka 4 either."""
     command = told.examples[KCAT]
-    if _librdkafka() < KNOWS_SCRAM:
+    if _librdkafka() < SCRAM_MIN_VERSION:
         _shell(f"! {command}")
         assert "upgrade the client" in told.log.read_text()
         return

@@ -126,7 +126,7 @@ OLD_EPOCH = {
 }
 
 # Error at the end of a transaction that the coordinator has aborted.
-TOO_LATE = {
+TIMED_OUT = {
     **FENCED,
     # With transaction version 2, late and fenced producers get different errors.
     "java-4.3": "InvalidTxnStateException(48)",
@@ -188,7 +188,7 @@ def test_coordinator_aborts_transaction_after_timeout(
     eventually(lambda: stable_end(admin, topic), lambda end: end == 2, "aborted")
     with pytest.raises(ClientError) as caught:
         worker("end", producer="late", commit=True)
-    assert TOO_LATE[client.name] in said(caught.value)
+    assert TIMED_OUT[client.name] in said(caught.value)
     worker("close", producer="late")
     worker("transactional", producer="next", identity=unique("id"))
     transact(worker, "next", topic, "in time", commit=True)
